@@ -51,8 +51,8 @@ class Policy:
     must have (0.02 is 2%). `unverified_gain`: the same for rows measured under another toolchain. `near_loss`: the
     largest stated loss of a `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest loss
     allowed over the range of a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`. `model_gain`:
-    the gain that the cost model must expect of an unmeasured config. `allow`, `deny`: regular expressions searched in a
-    config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on M.
+    the gain that must be expected of a config that was never measured on this GPU and that nothing times first.
+    `allow`, `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on M.
     `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a CUTLASS
     kernel, half a minute of nvcc, so the default leaves it out). `cutlass_size`: no CUTLASS kernel for products with a
     smaller M x N x K. `confirm`: whether an answer that was not measured for this very problem is timed beside ATen
@@ -69,7 +69,7 @@ class Policy:
     near_loss: float = 0.1
     range_regret: float = 0.01
     near: bool = True
-    sku: bool = False
+    sku: bool = True
     model: bool = True
     allow: str = ""
     deny: str = ""

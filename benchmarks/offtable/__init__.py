@@ -15,5 +15,6 @@ TOOLS = (
     Tool("fresh-again", "Score what the tables answer now by the times of `fresh`."),
     Tool("worth", "Compare what live tuning expects to save with what was measured."),
     Tool("fp8", "Score rung `near` on held-out fp8 problems."),
+    Tool("sku", "Score rung `sku` by what was measured on an H100."),
     Tool("autoheuristic", "Compare the modelled A100 picks with PyTorch's own heuristics; needs torch."),
 )

@@ -1,5 +1,4 @@
-"""Rung `sku`: answers from rows of another SKU of the same arch, for example an H100 for an H200. The policy switches
-it off by default.
+"""Rung `sku`: answers from measured rows of another SKU of the same arch, for example an H200's on an H100.
 
 How much faster one SKU is depends on what bounds the kernel. If memory does, all configs scale alike, by the
 bandwidths. If the multiprocessors do, each config scales by the number of waves of its programs on either SKU. The
@@ -50,6 +49,8 @@ def sku(ask: Ask) -> Step:
     """The best config of the same problem, or of its neighbours, on the most similar SKU of the arch."""
     if not ask.policy.sku:
         return Step("sku", None, "switched off by the policy")
+    if ask.device.kind != "cuda":
+        return Step("sku", None, "the rung covers only NVIDIA GPUs")
     here = machine(ask.device)
     if here is None:
         return Step("sku", None, f"it is unknown how {ask.device.sku} compares with other SKUs of its arch")
@@ -127,6 +128,9 @@ def _answer(ask: Ask, other: Device, prediction: Prediction, scaled: _Scaled) ->
         return Step("sku", None, f"{said}, but the answer there may lose {loss:.1%}", evidence)
     # Rows of another SKU are as uncertain as those of another toolchain.
     needed = required_gain(ask.policy, False)
+    if best != ATEN and not ask.confirming and needed <= gain(ratio) < ask.policy.model_gain:
+        reason = f"{said}, but nothing times it here first: then a gain of {ask.policy.model_gain:.1%} is needed"
+        return Step("sku", None, reason, evidence)
     if best != ATEN and gain(ratio) < needed:
         evidence["held_back"] = {"config": best.text, "gain": gain(ratio), "needed": needed}
         best, ratio, said = ATEN, 1.0, f"{said}; ATen is served: a gain of {needed:.1%} is needed"

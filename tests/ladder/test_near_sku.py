@@ -1,4 +1,4 @@
-"""Rung `sku`: rows of another SKU of the same arch, scaled under both bounds, off by policy and named in the Hit."""
+"""Rung `sku`: rows of another SKU of the same arch, scaled under both bounds and named in the Hit."""
 
 import json
 from dataclasses import replace
@@ -53,10 +53,19 @@ def test_rows_of_another_sku_answer_scaled_and_named(lab):
     assert json.loads(json.dumps(hit.as_dict())) == hit.as_dict()
 
 
-def test_off_by_policy_and_after_the_devices_own_rows(lab):
+def test_what_nothing_times_first_must_gain_more(lab):
+    tables = catalog(lab, THIN, {tile(32): 0.9})
+    assert "nothing times it here first: then a gain of 25.0% is needed" in reason(lab, THIN, H200, tables)
+    hit = lookup(lab.query(THIN, H200), tables, replace(POLICY, confirm=True))
+    assert (hit.rung, hit.config) == ("sku", tile(32))
+    much = catalog(lab, THIN, {tile(32): 0.7})
+    assert lookup(lab.query(THIN, H200), much, POLICY).config == tile(32)
+
+
+def test_on_by_default_off_by_policy_and_after_the_devices_own_rows(lab):
     fast, own = tile(32), tile(64)
     tables = catalog(lab, THIN, {fast: 0.8})
-    assert lookup(lab.query(THIN, H200), tables, replace(Policy(), model=False)) is None
+    assert lookup(lab.query(THIN, H200), tables, Policy(model=False)).rung == "sku"
     assert "switched off" in reason(lab, THIN, H200, tables, replace(POLICY, sku=False))
     both = lab.catalog(
         [*lab.rows(THIN, {fast: 0.8}, device=H100, clock="graph")],
@@ -94,17 +103,17 @@ def test_a_gain_that_one_bound_takes_away_means_aten(lab):
 
 
 def test_the_most_alike_sku_is_asked_first_and_neighbours_on_it_count(lab):
-    near, far = tile(32), tile(64)
+    near, far, policy = tile(32), tile(64), replace(POLICY, confirm=True)
     tables = lab.catalog(
         [*lab.rows(THIN, {far: 0.5}, device=PCIE, clock="graph")],
         [*lab.rows(THIN, {near: 0.8}, device=H100, clock="graph")],
     )
-    assert lookup(lab.query(THIN, H200), tables, POLICY).config == near
+    assert lookup(lab.query(THIN, H200), tables, policy).config == near
     beside = THIN.resized(18, 4096, 4096)
-    hit = lookup(lab.query(beside, H200), catalog(lab, THIN, {near: 0.8}), POLICY)
+    hit = lookup(lab.query(beside, H200), catalog(lab, THIN, {near: 0.8}), policy)
     assert (hit.rung, hit.config, hit.evidence["measured_as"]) == ("sku", near, "near")
     assert hit.evidence["expected_loss"] > 0
-    assert lookup(lab.query(beside, H200), catalog(lab, THIN, {near: 0.8}), replace(POLICY, near=False)) is None
+    assert lookup(lab.query(beside, H200), catalog(lab, THIN, {near: 0.8}), replace(policy, near=False)) is None
 
 
 def test_what_was_wrong_here_is_not_served_from_there(lab):

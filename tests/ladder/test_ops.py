@@ -126,7 +126,7 @@ def test_live_tuning_tries_what_was_the_best_of_similar_products_of_the_op(lab, 
 def test_another_sku_answers_from_its_own_rows(lab, case):
     problem, template = case.problem(), case.templates[0]
     catalog = lab.catalog([*lab.rows(problem, {template: 0.5}, device=H100)])
-    assert lookup(lab.query(problem, H200), catalog, Policy()) is None
+    assert lookup(lab.query(problem, H200), catalog, Policy(sku=False)) is None
     hit = lookup(lab.query(problem, H200), catalog, Policy(sku=True))
     assert (hit.rung, hit.config) == ("sku", template)
 

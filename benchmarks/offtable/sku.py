@@ -1,0 +1,97 @@
+"""What does rung `sku` answer from the shipped H200 rows on another GPU, and how fast is that there? Runs on the CPU.
+
+    python -m benchmarks.offtable sku [FOLDER...] [--json]
+
+FOLDER holds archives of another SKU; default: those of the H100. What they say of a problem is the truth. The shipped
+H200 table alone is asked, in two ways: `certain`, where nothing times the answer first, and `confirming`, as before an
+answer is timed. A kernel that was not timed on the problem is `unknown`. `gain`: the geometric mean over ATen of all
+other problems, with ATen where no kernel is served; `best`: the same of the fastest kernel that was timed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT, SHIPPED
+from benchmarks.offtable import held_out
+from benchmarks.offtable.against_aten import ratio
+from benchmarks.offtable.held_out import Truth
+from benchmarks.offtable.ways import WAYS
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Query
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.sku import sku
+from gemmdb.table.reader import Table
+
+H100 = (ROOT / "benchmarks" / "results" / "h100" / "2026-11-25",)
+SLOWER = 1.02
+"""From which time relative to ATen a kernel counts as slower."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the tool."""
+    parser.add_argument("folders", nargs="*", type=Path, default=H100, metavar="FOLDER", help="archives of one SKU")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Ask about every problem, and print the figures."""
+    found = figures(options.folders)
+    print(json.dumps(found, indent=1) if options.json else "\n".join(markdown(found)))
+
+
+def figures(folders: Sequence[Path]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The figures by way and op; `all` are those of all ops."""
+    scored: dict[str, dict[str, list[tuple[bool, float | None, float]]]] = {way: defaultdict(list) for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder, closing(Table.open(SHIPPED, immutable=True)) as shipped:
+        whole = Path(folder) / "whole.db"
+        held_out.united(held_out.archives(folders), whole)
+        with closing(Table.open(whole, immutable=True)) as table:
+            (device,) = table.devices()
+        for truth in held_out.truths(whole).values():
+            for way, policy in WAYS.items():
+                one = score(Ask(Query(truth.problem, device), (shipped,), policy, None), truth)
+                for name in ("all", truth.problem.op):
+                    scored[way][name].append(one)
+    return {way: {op: summary(rows) for op, rows in ops.items()} for way, ops in scored.items()}
+
+
+def score(ask: Ask, truth: Truth) -> tuple[bool, float | None, float]:
+    """Whether a kernel is served; the time of what is served relative to ATen, None if it is unknown; the least time of
+    all kernels."""
+    hit = sku(ask).hit
+    if hit is None or hit.config == ATEN:
+        return False, 1.0, truth.best
+    return True, ratio(truth, hit.config), truth.best
+
+
+def summary(rows: Sequence[tuple[bool, float | None, float]]) -> dict[str, Any]:
+    """The figures of some problems."""
+    known = [(served, time, best) for served, time, best in rows if time is not None]
+    return {
+        "problems": len(rows),
+        "kernels": sum(served for served, _, _ in rows),
+        "unknown": len(rows) - len(known),
+        "gain": 1 / statistics.geometric_mean(time for _, time, _ in known),
+        "best": 1 / statistics.geometric_mean(best for _, _, best in known),
+        "slower": sum(served and time > SLOWER for served, time, _ in known),
+        "worst": 1 / max(time for _, time, _ in known),
+    }
+
+
+def markdown(found: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    """The figures as a table."""
+    yield "| op | problems | | kernels | unknown | slower by 2% | worst | gain | best |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for op in found["certain"]:
+        for way, of in ((way, ops[op]) for way, ops in found.items()):
+            counts = f"{of['kernels']} | {of['unknown']} | {of['slower']} | {of['worst']:.2f}x"
+            yield f"| {op} | {of['problems']} | {way} | {counts} | {of['gain']:.3f}x | {of['best']:.3f}x |"
