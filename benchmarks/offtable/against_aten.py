@@ -69,6 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("folders", nargs="*", type=Path, default=FOLDERS, metavar="FOLDER", help="archives of the H200")
     parser.add_argument("--table", type=Path, default=SHIPPED, help="default: the shipped H200 table")
+    parser.add_argument("--ops", nargs="+", metavar="OP", help="only these; what others have is not fitted anew")
     parser.add_argument("--fits", type=Path, help="a folder that keeps what is fitted, for a second run")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of lines")
 
@@ -78,9 +79,10 @@ def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         whole, rest = Path(temporary) / "truth.db", Path(temporary) / "shipped.db"
         held_out.united(held_out.archives(options.folders), whole)
-        truths = {p: truth for p, truth in held_out.truths(whole).items() if not p.spec.batched}
+        truths = {p: truth for p, truth in held_out.truths(whole).items() if _asked(p, options.ops)}
         shutil.copyfile(options.table, rest)
-        samples = list(cost_model.samples(write.rows(options.folders)))
+        every = cost_model.samples(write.rows(options.folders))
+        samples = [sample for sample in every if not options.ops or sample.problem.op in options.ops]
         lines = []
         for part in parts(list(truths)):
             keep = options.fits / f"{part.name}.pickle" if options.fits else None
@@ -92,6 +94,11 @@ def main(options: argparse.Namespace) -> None:
     with gzip.GzipFile(options.out, "wb", mtime=0) as file:
         file.write("".join(json.dumps(one) + "\n" for one in lines).encode())
     print("\n".join(markdown(lines)))
+
+
+def _asked(problem: Problem, ops: Sequence[str] | None) -> bool:
+    """Whether a problem is held out: one of the ops, by default of all that are not batched."""
+    return problem.op in ops if ops else not problem.spec.batched
 
 
 def parts(problems: Sequence[Problem]) -> Iterator[Part]:
@@ -188,7 +195,7 @@ def _of(op: str) -> Callable[[dict[str, Any]], bool]:
 
 GROUPS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "all": lambda one: True,
-    **{op: _of(op) for op in ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")},
+    **{op: _of(op) for op in ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm", "bmm")},
     "M <= 16": lambda one: bool(one["m"] <= 16),
     "17 to 256": lambda one: bool(17 <= one["m"] <= 256),
     "M > 256": lambda one: bool(one["m"] > 256),
