@@ -14,7 +14,8 @@ Two ways to ask: `certain`, where only what is faster than ATen for certain is s
 answer is timed. An answer whose config was not timed on the problem is `unknown`. `gain`: the geometric mean over ATen
 of all problems, with ATen where no kernel is served or nothing is known.
 
-The lines keep the figures of the first few candidates of each problem, which `calibrate` fits the bounds to.
+The lines keep the figures of the first few candidates of each problem, which `calibrate` fits the bounds to, and in
+`live` the times of those that live tuning would measure.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ from gemmdb.generators.fit import cost_model, write
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.candidates import candidates
 from gemmdb.ladder.certainty import Certainty
-from gemmdb.ladder.model import model, rank
+from gemmdb.ladder.model import LIVE_CANDIDATES, model, rank
 from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.tree_correction import corrected
 from gemmdb.table.reader import Table
 
 FOLDERS = tuple(Path("benchmarks/results/h200") / name for name in ("2026-11-20b", "2026-11-22"))
 OUT = Path("benchmarks/results/offtable/against-aten.jsonl.gz")
+OWN_OUT = OUT.with_name("against-aten-own.jsonl.gz")
+"""The same of the ops with trees of their own."""
 CLASSES, LAST = 4, 14
 """Every how many classes of M one is held out, and the last class, which begins at 8,193."""
 THIRD = 3
@@ -125,7 +129,8 @@ def line(way: str, truth: Truth, table: Table) -> dict[str, Any]:
         "held_out": way, "problem": problem.text, "op": problem.op, "m": problem.m,
         "odd": bool(problem.n % 8 or problem.k % 8),
         **{name: answer(ask, truth) for name, ask in asks.items()},
-        "near": candidates(asks["confirming"], truth), "model": modelled(asks["confirming"], truth),
+        "near": found(asks["confirming"], truth), "model": modelled(asks["confirming"], truth),
+        "live": [_round(ratio(truth, config)) for config in candidates(asks["confirming"])[:LIVE_CANDIDATES]],
     }  # fmt: skip
 
 
@@ -138,12 +143,12 @@ def answer(ask: Ask, truth: Truth) -> dict[str, Any] | None:
             "ratio": _round(ratio(truth, hit.config))}  # fmt: skip
 
 
-def candidates(ask: Ask, truth: Truth) -> list[dict[str, Any]]:
+def found(ask: Ask, truth: Truth) -> list[dict[str, Any]]:
     """The first candidates of `near`: logarithms of expected and measured time relative to ATen, and the features."""
-    found = predict_near(ask)
-    if isinstance(found, str):
+    nearby = predict_near(ask)
+    if isinstance(nearby, str):
         return []
-    prediction = corrected(ask, found)
+    prediction = corrected(ask, nearby)
     certainty = Certainty(ask, prediction)
     return [
         {"expected": _round(math.log(prediction.ratios[config])), "measured": _log(ratio(truth, config)),
