@@ -53,7 +53,7 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
     # Three modules import FITTED by name.
     replaced = (
         (model, "FITTED", fitted), (trees, "FITTED", fitted), (transfer, "FITTED", fitted),
-        (menu, "MENUS", menus), (unmodelled, "REST", others), 
+        (menu, "MENUS", menus), (unmodelled, "REST", others),
         (trees, "shipped", lambda op="": parsed.get(op) or shipped(op)),
     )  # fmt: skip
     with ExitStack() as stack:
@@ -64,7 +64,9 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
         yield fitted
 
 
-def _fitted(samples: Iterable[Sample]) -> tuple[Coefficients, dict[str, dict[str, Any]], dict[str, Any], dict[str, Any]]:
+def _fitted(
+    samples: Iterable[Sample],
+) -> tuple[Coefficients, dict[str, dict[str, Any]], dict[str, Any], dict[str, Any]]:
     """The coefficients, the documents of the trees by op of OWN (the others' as ""), and both kinds of menus. Without
     samples of other ops, these have what is shipped."""
     covered, others = write.divided(samples)

@@ -25,9 +25,9 @@ OF_TILE = (
 )  # fmt: skip
 FEATURES = (*OF_PROBLEM, "over", *OF_TILE)
 """Their names. Sizes, times and ratios are base-2 logarithms. `scales`: 1 if each row has one, else 0. `over`: the
-time that the cost model expects, relative to `dram`; `filled`: programs per SM; `depth`: steps along K of a program; `last_wave`, `last_step`, `last_row`: the
-remainder after the last full one; `used_rows`: the share of the tiles' rows that belong to the problem; `waves`,
-`latency`, and the others relative to `dram`: as in `work.Work`."""
+time that the cost model expects, relative to `dram`; `filled`: programs per SM; `depth`: steps along K of a program;
+`last_wave`, `last_step`, `last_row`: the remainder after the last full one; `used_rows`: the share of the tiles' rows
+that belong to the problem; `waves`, `latency`, and the others relative to `dram`: as in `work.Work`."""
 _NUMBERS = {kernel: number for number, kernel in enumerate(KERNELS)}
 _LIBRARY = (-1.0,) * len(OF_TILE)
 """The tile features of ATen, whose kernels are unknown."""

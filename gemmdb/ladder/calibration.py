@@ -31,7 +31,16 @@ NEAR: Mapping[str, float] = {
 """What every expected logarithm gets on top, by op."""
 
 WEIGHTS: Sequence[float] = (
-    0.271, 0.575, 0.024, 0.07, 0.104, 0.102, 0.051, 0.206, 0.273, 0.048,
+    0.271,
+    0.575,
+    0.024,
+    0.07,
+    0.104,
+    0.102,
+    0.051,
+    0.206,
+    0.273,
+    0.048,
 )
 """Of untreed, spread, rows, sides, worst, slowest, unseen, once, library, gemv."""
 

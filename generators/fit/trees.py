@@ -39,9 +39,7 @@ OFF = 3e-3
 """How much rounding may change a prediction."""
 
 
-def document(
-    found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, rate: float = RATE
-) -> dict[str, Any]:
+def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, rate: float = RATE) -> dict[str, Any]:
     """What `gemmdb.cost.trees.parse` reads: so many trees fitted to these samples on top of `fitted`.
 
     Raises InputError without scikit-learn, and AssertionError if the written trees predict something else than the

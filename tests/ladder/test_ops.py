@@ -121,7 +121,9 @@ def test_live_tuning_tries_what_the_model_expects_and_what_was_the_best_of_simil
 
 
 @pytest.mark.parametrize(
-    "problem", [bmm(dtype="fp32"), bmm(k=255), replace(bmm(), a=Operand("bf16", Layout("row", 4)))], ids=lambda p: p.text
+    "problem",
+    [bmm(dtype="fp32"), bmm(k=255), replace(bmm(), a=Operand("bf16", Layout("row", 4)))],
+    ids=lambda p: p.text,
 )
 def test_live_tuning_tries_what_was_the_best_of_similar_products_of_the_op(lab, problem):
     simpler = Problem.gemm(CASES[problem.op].simpler, m=problem.m, n=problem.n, k=problem.n)

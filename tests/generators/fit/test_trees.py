@@ -59,13 +59,15 @@ def batches():
         tiles = {one.config: one.tile for one in choices(setting)}
         times = {config: FITTED.predict(setting, tile) * (2 if batch > 8 else 1) for config, tile in tiles.items()}
         times[ATEN] = FITTED.predict_aten(setting)
-        yield from (cost_model.Sample(problem, H200, config, us, min(times.values()) / us) for config, us in times.items())
+        yield from (
+            cost_model.Sample(problem, H200, config, us, min(times.values()) / us) for config, us in times.items()
+        )
 
 
 @needs_sklearn
 def test_an_op_with_trees_of_its_own_gets_them():
     found = list(batches())
-    (op, written), = own.documents([*found, *samples()], FITTED).items()
+    ((op, written),) = own.documents([*found, *samples()], FITTED).items()
     assert op == "bmm"
     assert written == fit_trees.document(found, FITTED, fit_trees.OWN_TREES, fit_trees.OWN_RATE)
     trees = parse(json.loads(fit_trees.text(written)))
