@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from gemmdb.cost import menu, transfer, trees
 from gemmdb.cost.features import OWN
+from gemmdb.cost.menus import REST
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.generators.fit import cost_model, own, write
 from gemmdb.generators.fit import menu as fit_menu
@@ -75,5 +76,5 @@ def _fitted(
     documents = own.documents([sample for sample in covered if sample.problem.op in OWN], fitted)
     if base:
         documents[""] = fit_trees.document(base, fitted)
-    rest = fit_menu.rest(others) if base else unmodelled.REST
+    rest = fit_menu.rest(others) if base else REST
     return fitted, documents, {**menu.MENUS, **fit_menu.menus(covered)}, dict(rest)

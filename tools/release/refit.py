@@ -2,12 +2,12 @@
 
     python -m tools.release refit benchmarks/results/h200/DATE... --out benchmarks/results/offtable
 
-DATE...: folders of archives, which make one table together. Runs one after the other: `gemmdb.generators.fit.write`
-and `gemmdb.generators.fit.own`, if you pass `--write`, and the tools of `benchmarks.offtable`: `combined` (near and
-model together, live tuning, peers without tables), `model` (the model alone), `near` (near, and peers with tables) and
-`autoheuristic` (agreement with heuristics for the A100). All raw results go to the folder, all tables to `tables.md` in it. The held-out figures come
-from fits without the problems in question, so they do not depend on `--write`. If nvMatmulHeuristics is not installed,
-its rows are missing. Takes a quarter of an hour of one core; needs gemmdb[fit].
+DATE...: folders of archives, which make one table together. Runs one after the other: `gemmdb.generators.fit.write` and
+`gemmdb.generators.fit.own`, if you pass `--write`, and the tools of `benchmarks.offtable`: `combined` (near and model
+together, live tuning, peers without tables), `model` (the model alone), `near` (near, and peers with tables) and
+`autoheuristic` (agreement with heuristics for the A100). All raw results go to the folder, all tables to `tables.md` in
+it. The held-out figures come from fits without the problems in question, so they do not depend on `--write`. If
+nvMatmulHeuristics is not installed, its rows are missing. Takes a quarter of an hour of one core; needs gemmdb[fit].
 """
 
 from __future__ import annotations
