@@ -14,7 +14,8 @@ Two ways to ask: `certain`, where only what is faster than ATen for certain is s
 answer is timed. An answer whose config was not timed on the problem is `unknown`. `gain`: the geometric mean over ATen
 of all problems, with ATen where no kernel is served or nothing is known.
 
-The lines keep the figures of the first few candidates of each problem, which `calibrate` fits the bounds to.
+The lines keep the figures of the first few candidates of each problem, which `calibrate` fits the bounds to, and in
+`live` the times of those that live tuning would measure.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ from gemmdb.generators.fit import cost_model, write
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.candidates import candidates
 from gemmdb.ladder.certainty import Certainty
-from gemmdb.ladder.model import model, rank
+from gemmdb.ladder.model import LIVE_CANDIDATES, model, rank
 from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.tree_correction import corrected
 from gemmdb.table.reader import Table
 
 FOLDERS = tuple(Path("benchmarks/results/h200") / name for name in ("2026-11-20b", "2026-11-22"))
 OUT = Path("benchmarks/results/offtable/against-aten.jsonl.gz")
+OWN_OUT = OUT.with_name("against-aten-own.jsonl.gz")
+"""The same of the ops with trees of their own."""
 CLASSES, LAST = 4, 14
 """Every how many classes of M one is held out, and the last class, which begins at 8,193."""
 THIRD = 3
@@ -69,6 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("folders", nargs="*", type=Path, default=FOLDERS, metavar="FOLDER", help="archives of the H200")
     parser.add_argument("--table", type=Path, default=SHIPPED, help="default: the shipped H200 table")
+    parser.add_argument("--ops", nargs="+", metavar="OP", help="only these; what others have is not fitted anew")
     parser.add_argument("--fits", type=Path, help="a folder that keeps what is fitted, for a second run")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of lines")
 
@@ -78,9 +83,10 @@ def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         whole, rest = Path(temporary) / "truth.db", Path(temporary) / "shipped.db"
         held_out.united(held_out.archives(options.folders), whole)
-        truths = {p: truth for p, truth in held_out.truths(whole).items() if not p.spec.batched}
+        truths = {p: truth for p, truth in held_out.truths(whole).items() if _asked(p, options.ops)}
         shutil.copyfile(options.table, rest)
-        samples = list(cost_model.samples(write.rows(options.folders)))
+        every = cost_model.samples(write.rows(options.folders))
+        samples = [sample for sample in every if not options.ops or sample.problem.op in options.ops]
         lines = []
         for part in parts(list(truths)):
             keep = options.fits / f"{part.name}.pickle" if options.fits else None
@@ -92,6 +98,11 @@ def main(options: argparse.Namespace) -> None:
     with gzip.GzipFile(options.out, "wb", mtime=0) as file:
         file.write("".join(json.dumps(one) + "\n" for one in lines).encode())
     print("\n".join(markdown(lines)))
+
+
+def _asked(problem: Problem, ops: Sequence[str] | None) -> bool:
+    """Whether a problem is held out: one of the ops, by default of all that are not batched."""
+    return problem.op in ops if ops else not problem.spec.batched
 
 
 def parts(problems: Sequence[Problem]) -> Iterator[Part]:
@@ -118,7 +129,8 @@ def line(way: str, truth: Truth, table: Table) -> dict[str, Any]:
         "held_out": way, "problem": problem.text, "op": problem.op, "m": problem.m,
         "odd": bool(problem.n % 8 or problem.k % 8),
         **{name: answer(ask, truth) for name, ask in asks.items()},
-        "near": candidates(asks["confirming"], truth), "model": modelled(asks["confirming"], truth),
+        "near": found(asks["confirming"], truth), "model": modelled(asks["confirming"], truth),
+        "live": [_round(ratio(truth, config)) for config in candidates(asks["confirming"])[:LIVE_CANDIDATES]],
     }  # fmt: skip
 
 
@@ -131,12 +143,12 @@ def answer(ask: Ask, truth: Truth) -> dict[str, Any] | None:
             "ratio": _round(ratio(truth, hit.config))}  # fmt: skip
 
 
-def candidates(ask: Ask, truth: Truth) -> list[dict[str, Any]]:
+def found(ask: Ask, truth: Truth) -> list[dict[str, Any]]:
     """The first candidates of `near`: logarithms of expected and measured time relative to ATen, and the features."""
-    found = predict_near(ask)
-    if isinstance(found, str):
+    nearby = predict_near(ask)
+    if isinstance(nearby, str):
         return []
-    prediction = corrected(ask, found)
+    prediction = corrected(ask, nearby)
     certainty = Certainty(ask, prediction)
     return [
         {"expected": _round(math.log(prediction.ratios[config])), "measured": _log(ratio(truth, config)),
@@ -188,7 +200,7 @@ def _of(op: str) -> Callable[[dict[str, Any]], bool]:
 
 GROUPS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "all": lambda one: True,
-    **{op: _of(op) for op in ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")},
+    **{op: _of(op) for op in ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm", "bmm")},
     "M <= 16": lambda one: bool(one["m"] <= 16),
     "17 to 256": lambda one: bool(17 <= one["m"] <= 256),
     "M > 256": lambda one: bool(one["m"] > 256),

@@ -1,9 +1,11 @@
 """Fit the bounds by which `near` and `model` serve what is faster than ATen for certain.
 
-    python -m benchmarks.offtable calibrate [FILE.jsonl.gz] [--write] [--check]
+    python -m benchmarks.offtable calibrate [FILE.jsonl.gz] [--own FILE.jsonl.gz] [--write] [--check]
 
-FILE is what `against-aten` wrote. The (N, K) pairs of its problems are dealt into folds: how far the bounds hold is
-checked on the pairs that the weights were not fitted to. `--write` writes `gemmdb/ladder/calibration.py`.
+FILE is what `against-aten` wrote, and that of `--own` what `against-aten --ops bmm scaled_mm` wrote: of the ops with
+trees of their own it gives the margins of `model`, and changes nothing else. The (N, K) pairs of the problems are dealt
+into folds: how far the bounds hold is checked on the pairs that the weights were not fitted to. `--write` writes
+`gemmdb/ladder/calibration.py`.
 `--check` fits the bounds five times more, each time without one fold, and counts the answers in that fold which are
 slower than ATen: these bounds know nothing of their (N, K). It takes eight minutes. Needs gemmdb[fit].
 """
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT
-from benchmarks.offtable.against_aten import OUT
+from benchmarks.offtable.against_aten import OUT, OWN_OUT
 from benchmarks.offtable.folds import fold_of
 from gemmdb import trust
 from gemmdb.generators.fit import bounds
@@ -48,6 +50,7 @@ from collections.abc import Mapping, Sequence
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("file", nargs="?", type=Path, default=OUT, help="what `against-aten --out` wrote")
+    parser.add_argument("--own", type=Path, default=OWN_OUT, help="the same for the ops with trees of their own")
     parser.add_argument("--level", type=float, default=bounds.LEVEL, help="the share of bounds that hold")
     parser.add_argument("--check", action="store_true", help="count with bounds that do not know the (N, K) either")
     parser.add_argument("--write", action="store_true", help=f"write {TARGET.relative_to(ROOT)}")
@@ -55,16 +58,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Fit, print, write."""
-    with gzip.open(options.file, "rt", encoding="utf-8") as file:
-        lines = [json.loads(text) for text in file]
+    lines, own = read(options.file), read(options.own)
     found = list(outcomes(lines))
     fitted = bounds.fit(found, options.level)
-    margins = bounds.margins(modelled(lines), options.level)
+    margins = bounds.margins((*modelled(lines), *modelled(own, 0.0)), options.level)
     print("\n".join(told(found, fitted, margins)))
     if options.check:
         print("\n".join(checked(lines, found, options.level)))
     if options.write:
         TARGET.write_text(text(fitted, margins, _origin(options, len(found), len(lines))))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(text) for text in file]
 
 
 def outcomes(lines: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
@@ -76,11 +84,13 @@ def outcomes(lines: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
                 yield Outcome(line["op"], group, one["expected"], one["measured"], tuple(one["features"]))
 
 
-def modelled(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, float]]:
-    """The first candidates of the cost model that were timed: op, expected and measured logarithm."""
+def modelled(lines: Iterable[Mapping[str, Any]], most: float = math.inf) -> Iterator[tuple[str, float, float]]:
+    """The first candidates of the cost model that were timed: op, expected and measured logarithm. `most`: the largest
+    expectation that counts. Of large fp8 products the model knows few kernels, all far slower than ATen. They are never
+    served, and what it expects of them is off by a factor of three."""
     for line in lines:
         one = line["model"]
-        if one is not None and one["measured"] is not None:
+        if one is not None and one["measured"] is not None and one["expected"] <= most:
             yield line["op"], one["expected"], one["measured"]
 
 
@@ -146,4 +156,5 @@ def _origin(options: argparse.Namespace, outcomes: int, problems: int) -> dict[s
     return {
         "level": options.level, "outcomes": outcomes, "answers": problems,
         "file": options.file.name, "sha256": trust.sha256_of(options.file),
+        "own": options.own.name, "own_sha256": trust.sha256_of(options.own),
     }  # fmt: skip

@@ -15,8 +15,10 @@ from typing import Any
 from unittest.mock import patch
 
 from gemmdb.cost import menu, transfer, trees
-from gemmdb.cost.model import Coefficients
-from gemmdb.generators.fit import cost_model, write
+from gemmdb.cost.features import OWN
+from gemmdb.cost.menus import REST
+from gemmdb.cost.model import FITTED, Coefficients
+from gemmdb.generators.fit import cost_model, own, write
 from gemmdb.generators.fit import menu as fit_menu
 from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.fit.cost_model import Sample
@@ -42,16 +44,18 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
     """The ladder of this process with what is fitted to these samples. Needs gemmdb[fit]. `keep`: a file that receives
     what was fitted; if it exists, it is read instead."""
     if keep is not None and keep.exists():
-        fitted, document, menus, others = pickle.loads(keep.read_bytes())
+        fitted, documents, menus, others = pickle.loads(keep.read_bytes())
     else:
-        fitted, document, menus, others = found = _fitted(samples)
+        fitted, documents, menus, others = found = _fitted(samples)
         if keep is not None:
             keep.write_bytes(pickle.dumps(found))
-    parsed = trees.parse(document)
+    parsed = {op: trees.parse(document) for op, document in documents.items()}
+    shipped = trees.shipped
     # Three modules import FITTED by name.
     replaced = (
         (model, "FITTED", fitted), (trees, "FITTED", fitted), (transfer, "FITTED", fitted),
-        (menu, "MENUS", menus), (unmodelled, "REST", others), (trees, "shipped", lambda: parsed),
+        (menu, "MENUS", menus), (unmodelled, "REST", others),
+        (trees, "shipped", lambda op="": parsed.get(op) or shipped(op)),
     )  # fmt: skip
     with ExitStack() as stack:
         stack.callback(menu._entries.cache_clear)
@@ -61,8 +65,16 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
         yield fitted
 
 
-def _fitted(samples: Iterable[Sample]) -> tuple[Coefficients, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The coefficients, the document of the trees, and both kinds of menus."""
+def _fitted(
+    samples: Iterable[Sample],
+) -> tuple[Coefficients, dict[str, dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """The coefficients, the documents of the trees by op of OWN (the others' as ""), and both kinds of menus. Without
+    samples of other ops, these have what is shipped."""
     covered, others = write.divided(samples)
-    fitted = cost_model.fit(covered)
-    return fitted, fit_trees.document(covered, fitted), fit_menu.menus(covered), fit_menu.rest(others)
+    base = [sample for sample in covered if sample.problem.op not in OWN]
+    fitted = cost_model.fit(base) if base else FITTED
+    documents = own.documents([sample for sample in covered if sample.problem.op in OWN], fitted)
+    if base:
+        documents[""] = fit_trees.document(base, fitted)
+    rest = fit_menu.rest(others) if base else REST
+    return fitted, documents, {**menu.MENUS, **fit_menu.menus(covered)}, dict(rest)

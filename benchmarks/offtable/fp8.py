@@ -4,7 +4,7 @@ minute.
     python -m benchmarks.offtable fp8 [FOLDER...] [--out FILE.json]
 
 FOLDER holds archives; default: all folders of benchmarks/results/h200. Problems are held out as by `near`: one at a
-time (`m`), and all of an (N, K) pair at once (`nk`). The cost model does not cover fp8, so nothing is fitted without
+time (`m`), and all of an (N, K) pair at once (`nk`). Rung `near` asks no trees about fp8, so nothing is fitted without
 them. Of the answers other than ATen that were timed on the problem, `gain` is the geometric mean over ATen, and
 `slower` counts those that took over 1% more than ATen. `best` is the gain of the fastest config that was timed.
 """

@@ -1,7 +1,9 @@
 """How well does the cost model rank kernels of problems that it has not seen? Runs on the CPU, in minutes.
 
     python -m benchmarks.offtable model benchmarks/results/h200/2026-11-20b benchmarks/results/h200/2026-11-20c \\
-        --out benchmarks/results/offtable
+        [--ops bmm scaled_mm] --out benchmarks/results/offtable
+
+`--ops` names ops with trees of their own. Only these are fitted then, and the files are `model-own...`.
 
 The (N, K) pairs of the rows are dealt into five folds. The model is fitted five times, each time without one fold, and
 ranks what was measured on that fold. A share is the best measured time of a problem over the measured time of the
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.offtable.folds import FOLDS, fitted_without, fold_of
+from gemmdb.cost.features import OPS, OWN
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import tile_of
@@ -185,12 +188,15 @@ def against_rules() -> dict[str, Any]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("folder", type=Path, nargs="+", metavar="FOLDER", help="archives of one device")
+    parser.add_argument("--ops", nargs="+", metavar="OP", help="only these, those with trees of their own")
     parser.add_argument("--out", type=Path, required=True, help="the folder for the result")
 
 
 def main(options: argparse.Namespace) -> None:
     """Evaluate, print the summary, and write it with the raw answers."""
-    pairs = list(held_out(divided(cost_model.samples(rows(options.folder)))[0]))
+    covered = divided(cost_model.samples(rows(options.folder)))[0]
+    wanted = options.ops or [op for op in OPS if op not in OWN]
+    pairs = list(held_out([sample for sample in covered if sample.problem.op in wanted]))
     answers, corrected = [one for one, _ in pairs], [one for _, one in pairs if one is not None]
     rules = against_rules()
     shown = {name: value for name, value in rules.items() if name != "grid"}
@@ -201,12 +207,13 @@ def main(options: argparse.Namespace) -> None:
         "a100_rules": shown,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "model.json").write_text(json.dumps(document, indent=1) + "\n")
+    name = "model-own" if options.ops else "model"
+    (options.out / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     raw: list[dict[str, Any]] = [{"held_out": asdict(answer)} for answer in answers]
     raw += [
         *({"held_out_with_trees": asdict(answer)} for answer in corrected),
         *({"a100": one} for one in rules["grid"]),
     ]
-    with gzip.GzipFile(options.out / "model-answers.jsonl.gz", "wb", mtime=0) as file:
+    with gzip.GzipFile(options.out / f"{name}-answers.jsonl.gz", "wb", mtime=0) as file:
         file.write("".join(json.dumps(one) + "\n" for one in raw).encode())
     print(json.dumps(document, indent=1))

@@ -8,20 +8,26 @@ from gemmdb.cost.terms import Counts, Terms
 from gemmdb.cost.work import KERNELS, Setting, Tile, Work, grid
 
 OPS = ("mm", "addmm", "int_mm", "mixed_mm", "bmm", "scaled_mm")
-"""The ops that can be modelled, in the order of their numbers in the trees. `data.OPS` are those that are."""
+"""The ops that can be modelled, in the order of their numbers in the trees. `data.OPS` are those that the formula was
+fitted to."""
+OWN = ("bmm", "scaled_mm")
+"""Those with trees of their own, on top of a formula that was fitted to the others."""
 ORDERS = ("row", "row-padded", "col", "col-padded")
 REDUCES = ("none", "fixup", "kernel")
-OF_PROBLEM = ("op", "m", "n", "k", "fused", "biased", "a_order", "b_order", "align", "a_bytes", "b_bytes", "dram")
+OF_PROBLEM = (
+    "op", "m", "n", "k", "fused", "biased", "a_order", "b_order", "align", "a_bytes", "b_bytes", "dram",
+    "batch", "scales",
+)  # fmt: skip
 OF_TILE = (
     "kernel", "tile_m", "tile_n", "tile_k", "split", "warps", "stages", "reduce", "swap", "tma", "bits", "mask",
     "stagger", "resident", "cluster", "filled", "last_wave", "depth", "last_step", "last_row", "used_rows", "waves",
     "latency", "l2", "steps", "cores", "shared", "dequant", "output",
 )  # fmt: skip
 FEATURES = (*OF_PROBLEM, "over", *OF_TILE)
-"""Their names. Sizes, times and ratios are base-2 logarithms. `over`: the time that the cost model expects, relative to
-`dram`; `filled`: programs per SM; `depth`: steps along K of a program; `last_wave`, `last_step`, `last_row`: the
-remainder after the last full one; `used_rows`: the share of the tiles' rows that belong to the problem; `waves`,
-`latency`, and the others relative to `dram`: as in `work.Work`."""
+"""Their names. Sizes, times and ratios are base-2 logarithms. `scales`: 1 if each row has one, else 0. `over`: the
+time that the cost model expects, relative to `dram`; `filled`: programs per SM; `depth`: steps along K of a program;
+`last_wave`, `last_step`, `last_row`: the remainder after the last full one; `used_rows`: the share of the tiles' rows
+that belong to the problem; `waves`, `latency`, and the others relative to `dram`: as in `work.Work`."""
 _NUMBERS = {kernel: number for number, kernel in enumerate(KERNELS)}
 _LIBRARY = (-1.0,) * len(OF_TILE)
 """The tile features of ATen, whose kernels are unknown."""
@@ -39,7 +45,7 @@ def of_problem(setting: Setting) -> tuple[float, ...]:
     return (
         OPS.index(p.op), _log(p.m), _log(p.n), _log(p.k), p.fusion != "none", p.bias is not None,
         ORDERS.index(p.a.layout.order), ORDERS.index(p.b.layout.order), p.b.layout.align, setting.a, setting.b,
-        _log(setting.dram),
+        _log(setting.dram), _log(setting.batch), p.scales == "row",
     )  # fmt: skip
 
 

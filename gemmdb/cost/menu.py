@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gemmdb.cost import menus, own
 from gemmdb.cost.machine import Machine
-from gemmdb.cost.menus import MENUS
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config, Value
@@ -17,6 +17,10 @@ MENU_OF = {
     "mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm", "bmm": "bmm", "scaled_mm": "scaled_mm",
 }  # fmt: skip
 """The menu of each op that can be modelled."""
+MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {**menus.MENUS, **own.MENUS}
+"""Configs by menu and largest M."""
+FITTED = ("tile", "narrow", "batch")
+"""Kernels whose stages and split of K are fitted to the problem and the machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +64,7 @@ class _Entry:
 def choices(setting: Setting) -> Iterator[Choice]:
     """The candidates of a problem, without repeats. They may be illegal for the problem's layout."""
     menu, rows = MENU_OF[setting.problem.op], setting.problem.m
-    menus = MENUS[menu]
-    most = next(limit for limit in menus if rows <= limit)
+    most = next(limit for limit in MENUS[menu] if rows <= limit)
     seen: set[tuple[int, int]] = set()
     # Triton casts int8 to bf16 with a few full-rate instructions; its other casts use slow conversion instructions.
     slow = setting.problem.spec.dequantises and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
@@ -106,7 +109,7 @@ def runs_on(tile: Tile, machine: Machine) -> bool:
 def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _Entry | None:
     """The entry with the stages that fit; None if too few fit."""
     stage = hardware.stage_bytes((tile.m, tile.n, tile.k), (a, b))
-    if tile.kernel not in ("tile", "narrow"):
+    if tile.kernel not in FITTED:
         fits = tile.kernel in ("gemv", "gemm") or stage * tile.stages <= machine.smem
         return _Entry(config, tile) if fits else None
     # As many programs share an SM as on Hopper, for which the menu was made, and their stages share the memory.

@@ -1,8 +1,8 @@
 """Regression trees on top of the cost model: they predict how far a measured time is from the model's time.
 
 `gemmdb.generators.fit.trees` fits them to the rows of some archs, and they are used on these archs only: a tree cannot
-extrapolate, so on another GPU it would apply the errors of the fitted one. The data is one JSON file, read at its first
-use.
+extrapolate, so on another GPU it would apply the errors of the fitted one. The data are JSON files, each read at its
+first use.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from gemmdb.cost import own
 from gemmdb.cost.data import CAPABILITIES
-from gemmdb.cost.features import COUNTS, FEATURES, OVER, SHAPE, of_aten, of_counts, of_problem, of_shape, over
+from gemmdb.cost.features import COUNTS, FEATURES, OVER, OWN, SHAPE, of_aten, of_counts, of_problem, of_shape, over
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, Tile
 from gemmdb.key.canonical import lazy
@@ -28,6 +29,7 @@ from gemmdb.key.canonical import lazy
 LOG = logging.getLogger("gemmdb")
 FORMAT = 1
 DATA = Path(__file__).with_name("trees.json")
+"""The trees of most ops. Those of an op of `features.OWN` are beside it: `trees-OP.json`."""
 MOST_NODES = 1 << 18
 """The most nodes of all trees together. More could not be evaluated at compile time."""
 LARGEST = 1 << 31
@@ -107,8 +109,10 @@ class Corrected:
 
     @classmethod
     def of(cls, setting: Setting) -> Corrected | None:
-        """The corrected model for a setting; None if no trees were fitted on its machine."""
-        trees = shipped() if setting.machine.capability in CAPABILITIES else None
+        """The corrected model for a setting; None if no trees were fitted to its op on its machine."""
+        apart = setting.problem.op in OWN
+        known = setting.machine.capability in (own.CAPABILITIES if apart else CAPABILITIES)
+        trees = shipped(setting.problem.op if apart else "") if known else None
         return None if trees is None else cls(setting, trees, trees.reached(trees.every, of_problem(setting)))
 
     def us(self, tile: Tile) -> float:
@@ -127,13 +131,14 @@ class Corrected:
 
 
 @functools.cache
-def shipped() -> Trees | None:
-    """The trees that come with the package. None, with a warning, if the file is missing or damaged; the cost model
-    then works without them."""
+def shipped(op: str = "") -> Trees | None:
+    """The trees that come with the package: those of an op of `features.OWN`, or those of the others. None, with a
+    warning, if the file is missing or damaged; the cost model then works without them."""
+    path = DATA.with_name(f"{DATA.stem}-{op}.json") if op else DATA
     try:
-        return parse(json.loads(DATA.read_bytes()))
+        return parse(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError) as error:
-        LOG.warning("gemmdb: the cost model goes without its trees: %s: %s", DATA.name, error)
+        LOG.warning("gemmdb: the cost model goes without its trees: %s: %s", path.name, error)
         return None
 
 

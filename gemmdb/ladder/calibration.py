@@ -16,6 +16,8 @@ ORIGIN: Mapping[str, object] = {
     "answers": 9552,
     "file": "against-aten.jsonl.gz",
     "sha256": "ee56976144f9bbf0b361adfd071e1b178d64a31f10b1764d7c48c1b6121ebc6a",
+    "own": "against-aten-own.jsonl.gz",
+    "own_sha256": "d50547d5454abf5f7fbe3d1131c4953366cf051a52e1e6361fade7f45624b575",
 }
 """What it was fitted to."""
 
@@ -44,8 +46,10 @@ WEIGHTS: Sequence[float] = (
 
 MODEL: Mapping[str, float] = {
     "addmm": 0.19,
+    "bmm": 0.357,
     "int_mm": 0.294,
     "mixed_mm": 0.24,
     "mm": 0.158,
+    "scaled_mm": 0.36,
 }
 """The margin of the cost model's first candidate, by op, as a logarithm."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from gemmdb.cost.features import OWN
 from gemmdb.kernels.config import Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.epilogue import stand_ins
@@ -38,13 +39,20 @@ def _predicted(ask: Ask, others: Sequence[Ask]) -> list[Config]:
     nearby = prediction.candidates(len(prediction.gains)) if prediction else []
     if prediction is not found:
         return nearby
-    turns = (config for pair in zip_longest(nearby, _expected(ask)) for config in pair if config is not None)
-    return list(dict.fromkeys(turns))
+    return _in_turns(nearby, _expected(ask))
+
+
+def _in_turns(*lists: Sequence[Config]) -> list[Config]:
+    """The first of each list, then the second of each, without repeats."""
+    return list(dict.fromkeys(config for turn in zip_longest(*lists) for config in turn if config is not None))
 
 
 def _expected(ask: Ask) -> list[Config]:
     """First the configs of a modelled table, whose kernels were compiled for the device, then the model's ranking. If
-    both are empty: configs that were the best on similar problems."""
+    both are empty: configs that were the best on similar problems. Where an op has trees of its own, the ranking and
+    these alternate, which found more on held-out problems than either (docs/lookup.md)."""
     modelled = rank(ask, FIRST * TIMES_MORE)
     best = [] if isinstance(modelled, str) else [one.config for one in modelled.best]
+    if ask.problem.op in OWN:
+        best = _in_turns(best, similar(ask))
     return list(dict.fromkeys((*tabled(ask), *best))) or similar(ask) or usual(ask)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 
+from gemmdb.cost import own
 from gemmdb.cost.data import OPS
 from gemmdb.cost.epilogue import extra_us
-from gemmdb.cost.features import ORDERS
-from gemmdb.cost.machine import machine
+from gemmdb.cost.features import ORDERS, OWN
+from gemmdb.cost.machine import Machine, machine
 from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
@@ -100,11 +101,13 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
     If trees were fitted on the arch, they reorder the first max(FIRST, `count`) of the cost model.
     """
     found = machine(ask.device)
-    reason = "the model covers only NVIDIA GPUs of known archs" if found is None else uncovered(ask.problem)
+    reason = "the model covers only NVIDIA GPUs of known archs" if found is None else unranked(ask.problem, found)
     if found is None or reason:
         return str(reason)
     setting = Setting.shared(ask.problem, found)
     corrected = Corrected.of(setting)
+    if corrected is None and ask.problem.op in OWN:
+        return f"the trees of {ask.problem.op} are missing"
     best = list(islice(allowed(ask, setting), count if corrected is None else max(count, FIRST)))
     if not best:
         return "no candidate may run on this problem"
@@ -120,15 +123,25 @@ def _charged(ask: Ask, config: Config, us: float) -> Candidate:
     return Candidate(config, us + extra_us(ask.problem, ask.device, us))
 
 
+def unranked(problem: Problem, known: Machine) -> str | None:
+    """Why nothing is ranked for a problem on a machine; None if it is. Beyond what the formula covers, these are ops
+    with trees of their own on the archs that these were fitted on."""
+    if problem.op not in OWN:
+        return uncovered(problem)
+    if known.capability not in own.CAPABILITIES:
+        return f"products of the op {problem.op} are not modelled on sm{known.capability}"
+    return outside(problem)
+
+
 def uncovered(problem: Problem) -> str | None:
-    """Why the model does not cover a problem; None if it does."""
-    if problem.int4 is not None:
-        return "products with an int4 weight are not modelled"
+    """Why the formula, which needs no trees, does not cover a problem; None if it does."""
     return f"products of the op {problem.op} are not modelled" if problem.op not in OPS else outside(problem)
 
 
 def outside(problem: Problem) -> str | None:
     """Why no model covers a problem, whatever its op; None if one can."""
+    if problem.int4 is not None:
+        return "products with an int4 weight are not modelled"
     if problem.scales == "block":
         return "scales of blocks are not modelled"
     if problem.empty:

@@ -28,7 +28,8 @@ UNMODELLED = {
 }
 """ATen's time where the cost model does not cover a problem: microseconds, plus this many times the roofline; and the
 share of its distance to the roofline that the best config saves. Fitted to 551 problems of the H200's table, for groups
-to seven products of experts at few rows."""
+to seven products of experts at few rows. Of batches, the model alone would miss more: of 377, held out and 32 times in
+a graph, it leaves 30% of all savings untuned, and the kind 5%. The larger of both counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,23 @@ def saving(ask: Ask) -> Saving | None:
         return Saving(LEAST_US, LEAST_US)
     if device.kind != "cuda":
         return None
-    floor_us = max(roofline_us(problem, device), LEAST_US)
+    roof_us = roofline_us(problem, device)
     ranked = rank(ask, FIRST)
     if isinstance(ranked, str):
-        launch_us, times, share = UNMODELLED[_kind(problem)]
-        aten_us = launch_us + times * roofline_us(problem, device)
-        best_us = aten_us - share * max(aten_us - floor_us, 0.0)
+        found = _of_kind(problem, roof_us)
     else:
-        aten_us, best_us = ranked.aten_us, max(ranked.best[0].us * (1 - OPTIMISM), floor_us)
-    if work_us(problem, device) < TINY_US:
-        best_us = aten_us
-    return Saving(aten_us, min(best_us, aten_us))
+        best_us = max(ranked.best[0].us * (1 - OPTIMISM), roof_us, LEAST_US)
+        found = Saving(ranked.aten_us, min(best_us, ranked.aten_us))
+        if problem.spec.batched:
+            found = max(found, _of_kind(problem, roof_us), key=lambda one: one.us)
+    return Saving(found.aten_us, found.aten_us) if work_us(problem, device) < TINY_US else found
+
+
+def _of_kind(problem: Problem, roof_us: float) -> Saving:
+    """The saving that products of the kind have at this roofline."""
+    launch_us, times, share = UNMODELLED[_kind(problem)]
+    aten_us = launch_us + times * roof_us
+    return Saving(aten_us, aten_us - share * max(aten_us - max(roof_us, LEAST_US), 0.0))
 
 
 def repaying(us: Mapping[Problem, float], calls: int, first_s: float, further_s: float) -> list[Problem]:

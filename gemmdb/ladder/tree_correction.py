@@ -45,7 +45,8 @@ keeps nine of ten held-out answers within the stated loss (benchmarks/results/of
 def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Prediction:
     """The prediction, corrected by the trees and with the best of the cost model's candidates. `times_more`: multiplies
     how many of both are used; a lookup has time for 1. The prediction is unchanged if no trees were fitted on the arch,
-    the cost model does not cover the problem, or the policy switches it off."""
+    the cost model does not cover the problem, or the policy switches it off. Ops with trees of their own stay as they
+    are: trees do not make these predictions better (docs/lookup.md)."""
     known = machine(ask.device)
     if known is None or not ask.policy.model or uncovered(ask.problem):
         return prediction

@@ -57,11 +57,11 @@ class Sample:
 
 
 def samples(rows: Iterable[Measurement]) -> list[Sample]:
-    """The samples of measured rows of the ops that are modelled: full measurements where there are any, else short
-    estimates. Failures give no samples."""
+    """The samples of measured rows of the ops that are modelled, int4 weights aside: full measurements where there are
+    any, else short estimates. Failures give no samples."""
     times: dict[tuple[Problem, Device], dict[Config, list[tuple[bool, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row.problem.op not in OPS:
+        if row.problem.op not in OPS or row.problem.int4 is not None:
             continue
         if row.times is not None and row.times.spread <= SPREAD and row.protocol.clock != "model":
             times[row.problem, row.device][row.config].append((row.status is Status.OK, row.times.median_us))

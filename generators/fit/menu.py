@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from gemmdb.cost.menu import MENU_OF
+from gemmdb.cost.menu import FITTED, MENU_OF
 from gemmdb.cost.work import tile_of
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels import hardware
@@ -105,7 +105,7 @@ def shape(config: Config) -> str:
     """The config without the parameters that are fitted to a problem: the factor of its split, and the stages of tiles
     as far as they follow from the number of programs per SM."""
     tile = tile_of(config)
-    if tile is None or tile.kernel not in ("tile", "narrow"):
+    if tile is None or tile.kernel not in FITTED:
         return config.text
     kept = [f"{name}={value}" for name, value in config.params if name not in ("split_k", "stages", "dequant")]
     stage = tile.k * (tile.m + tile.n)

@@ -3,7 +3,7 @@
     python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/cost
 
 FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives give the same files: `data.py`, `menus.py` and
-`trees.json`. Needs gemmdb[fit].
+`trees.json`. The ops of `features.OWN` are left to `gemmdb.generators.fit.own`. Needs gemmdb[fit].
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb import trust
+from gemmdb.cost.features import OWN
 from gemmdb.cost.model import Coefficients
 from gemmdb.generators.files import archive
 from gemmdb.generators.fit import cost_model as fit
@@ -31,7 +32,7 @@ DIGITS = 6
 """Significant digits of a coefficient, far more than the rows determine."""
 HEAD = '''"""{title}
 
-Written by `python -m gemmdb.generators.fit.write {folders}`; do not edit.
+Written by `python -m gemmdb.generators.fit.{tool} {folders}`; do not edit.
 """
 # ruff: noqa: E501
 # fmt: off
@@ -64,7 +65,8 @@ def divided(found: Iterable[Sample], least: int = 1) -> tuple[list[Sample], list
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
     """The files of the ladder's data for these archives, by name."""
-    found, others = divided(fit.samples(rows(folders)), MODELLED)
+    covered, others = divided(fit.samples(rows(folders)), MODELLED)
+    found = [sample for sample in covered if sample.problem.op not in OWN]
     fitted = fit.fit(found)
     rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
@@ -77,7 +79,7 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
             "OPS: Sequence[str]", sorted({one.problem.op for one in found}),
             "The ops of these rows: no others are modelled.",
         ),
-        ("PROVENANCE: Mapping[str, object]", _provenance(folders, found), "What the coefficients were fitted to."),
+        ("PROVENANCE: Mapping[str, object]", provenance(folders, found), "What the coefficients were fitted to."),
         ("RATES: Mapping[str, Sequence[float]]", rounded.rates, "Of `model.microseconds`, by group."),
         ("OWN: Mapping[str, Sequence[float]]", rounded.own, "Of `model.traits`, by group."),
         ("COMMON: Mapping[str, Sequence[float]]", rounded.common, "Of `model.kinds`, by group."),
@@ -93,13 +95,14 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
         ),
     )  # fmt: skip
     return {
-        "data.py": _module("The cost model's coefficients, fitted to measured rows.", folders, coefficients),
-        "menus.py": _module("The cost model's menus, chosen from measured rows.", folders, menus),
+        "data.py": module("write", "The cost model's coefficients, fitted to measured rows.", folders, coefficients),
+        "menus.py": module("write", "The cost model's menus, chosen from measured rows.", folders, menus),
         "trees.json": trees.text(trees.document(found, rounded)),
     }
 
 
-def _provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, Any]:
+def provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, Any]:
+    """What was fitted to: numbers of rows and problems, devices, and the digest of each archive."""
     return {
         "rows": len(found),
         "problems": len({(sample.problem, sample.device) for sample in found}),
@@ -112,8 +115,9 @@ def _provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, A
     }
 
 
-def _module(title: str, folders: Sequence[Path], parts: Sequence[tuple[str, Any, str]]) -> str:
-    head = HEAD.format(title=title, folders=" ".join(folder.as_posix() for folder in folders))
+def module(tool: str, title: str, folders: Sequence[Path], parts: Sequence[tuple[str, Any, str]]) -> str:
+    """The source of a module that `tool` of this package writes: its values, each with its docstring."""
+    head = HEAD.format(tool=tool, title=title, folders=" ".join(folder.as_posix() for folder in folders))
     return head + "\n".join(f'{name} = {literal(value)}\n"""{what}"""\n' for name, value, what in parts)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
 import pytest
 
 from benchmarks.common import ROOT, json_lines
 from benchmarks.offtable import fresh_again, peers
+from gemmdb.cost.features import OWN
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
@@ -60,6 +65,73 @@ def test_what_the_tables_answer_now_is_scored_by_the_times_of_then() -> None:
     worst = min(one["worst"] for one in compiled)
     text = " ".join((ROOT / "docs" / "lookup.md").read_text().split())
     assert f"problems {served} get one now; {timed} of these were timed, the worst at {worst:.2f}x of ATen" in text
+
+
+OFFTABLE = ROOT / "benchmarks" / "results" / "offtable"
+NAMES = {"all of an (N, K)": "n, k", "all of a class of M": "class of m"}
+
+
+def _own(way: str, op: str) -> list[dict[str, Any]]:
+    lines = json_lines(OFFTABLE / "against-aten-own.jsonl.gz")
+    return [one for one in lines if one["held_out"] == way and one["op"] == op]
+
+
+def _figures(lines: list[dict[str, Any]], rungs: tuple[str, ...]) -> list[str]:
+    """Kernels, timed ones, those slower by 5%, and the gain, as the table of docs/lookup.md has them."""
+    served = [one["certain"] for one in lines if one["certain"] and one["certain"]["rung"] in rungs]
+    ratios = [one["ratio"] for one in served if one["ratio"] is not None]
+    gain = math.exp(-sum(map(math.log, ratios)) / len(lines))
+    return [str(len(served)), str(len(ratios)), str(sum(one > 1.05 for one in ratios)), f"{gain:.3f}x"]
+
+
+def test_what_ops_with_trees_of_their_own_are_served() -> None:
+    """The tables of docs/lookup.md: no kernel that the model adds is slower than ATen."""
+    section = (ROOT / "docs" / "lookup.md").read_text().partition("### Ops with trees of their own")[2]
+    section = section.partition("\n### ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    way, op = "", ""
+    seen = 0
+    for first, of, problems, rungs, *told in (row for row in rows if len(row) == 8 and row[3] in RUNGS):
+        way, op = NAMES.get(first, way), of.strip("`") or op
+        lines = _own(way, op)
+        assert problems in ("", str(len(lines)))
+        assert told == _figures(lines, RUNGS[rungs])
+        seen += 1
+    assert seen == 8
+    lines = [one for way in NAMES.values() for op in OWN for one in _own(way, op)]
+    added = [one["certain"]["ratio"] for one in lines if one["certain"] and one["certain"]["rung"] == "model"]
+    timed = [ratio for ratio in added if ratio is not None]
+    assert max(timed) < 1
+    assert f"None of the {len(timed)} timed kernels" in " ".join(section.split())
+    assert f"the slowest is at {1 / max(timed):.2f}x" in section
+    for name, way in NAMES.items():
+        gains = [f"{_live(_own(way, op)):.3f}x" for op in ("scaled_mm", "bmm")]
+        assert [name, *gains] in rows
+
+
+RUNGS = {"near": ("near",), "near and model": ("near", "model")}
+
+
+def _live(lines: list[dict[str, Any]]) -> float:
+    """What the best of ATen and of live tuning's timed candidates gains."""
+    best = (min([1.0, *(ratio for ratio in one["live"] if ratio is not None)]) for one in lines)
+    return math.exp(-sum(map(math.log, best)) / len(lines))
+
+
+def test_how_good_the_trees_of_single_ops_are() -> None:
+    """The figures of docs/lookup.md."""
+    document = json.loads((OFFTABLE / "model-own.json").read_text())
+    found, text = document["held_out_with_trees"], (ROOT / "docs" / "lookup.md").read_text()
+    for title, name in (
+        ("its first", "order"), ("best of its first four and ATen", "top4"),
+        ("served under the default policy", "served_default"), ("for comparison: ATen", "aten"),
+    ):  # fmt: skip
+        cells = (f"{found[op][name]['mean']:.3f} ({found[op][name]['p5']:.2f})" for op in ("bmm", "scaled_mm"))
+        assert f"| {title} | {' | '.join(cells)} |" in text
+    clear = found["all"]["clear"]
+    assert clear["gained"] == clear["problems"]
+    assert f"All of the {clear['problems']} of them" in text
+    assert f"The same for {found['all']['problems']:,} problems" in text
 
 
 def test_a_kernel_that_was_not_timed_is_no_score() -> None:

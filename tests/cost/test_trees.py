@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from gemmdb.cost import trees as model_trees
-from gemmdb.cost.features import FEATURES, of_problem, of_tile
+from gemmdb.cost.features import FEATURES, OWN, of_problem, of_tile
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import DATA, Corrected, parse, shipped
@@ -25,6 +25,11 @@ from gemmdb.settings import Policy
 H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
 PROBLEM = Problem.gemm("mm", m=64, n=4096, k=14336)
 PROBLEMS = [Problem.gemm(op, m=m, n=4096, k=4096) for op in ("mm", "addmm", "int_mm", "mixed_mm") for m in (1, 32, 512)]
+APART = [
+    *(Problem.gemm("bmm", batch=64, m=m, n=128, k=1024) for m in (1, 32, 512)),
+    *(Problem.gemm("scaled_mm", m=m, n=4096, k=4096, scales=way) for m in (1, 32) for way in ("row", "tensor")),
+]
+"""Problems of the ops with trees of their own."""
 
 
 def ask(problem, device=H200, **policy):
@@ -158,8 +163,9 @@ def setting(device=H200):
     return Setting.of(PROBLEM, machine(device))
 
 
-def test_the_shipped_trees_predict_what_was_fitted():
-    trees = shipped()
+@pytest.mark.parametrize("op", ["", *OWN])
+def test_the_shipped_trees_predict_what_was_fitted(op):
+    trees = shipped(op)
     assert len(trees.checks) >= 8
     for row, expected in trees.checks:
         assert trees.log(row) == pytest.approx(expected, abs=3e-3)
@@ -167,9 +173,11 @@ def test_the_shipped_trees_predict_what_was_fitted():
 
 
 @pytest.mark.timed
-def test_the_shipped_file_is_small_and_quick_to_read():
-    assert DATA.stat().st_size < 2**20
-    content = json.loads(DATA.read_bytes())
+@pytest.mark.parametrize("name", ["trees.json", *(f"trees-{op}.json" for op in OWN)])
+def test_the_shipped_files_are_small_and_quick_to_read(name):
+    path = DATA.with_name(name)
+    assert path.stat().st_size < 2**20
+    content = json.loads(path.read_bytes())
 
     def seconds():
         begin = time.process_time()
@@ -179,7 +187,7 @@ def test_the_shipped_file_is_small_and_quick_to_read():
     assert min(seconds() for _ in range(5)) < 0.05
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
+@pytest.mark.parametrize("problem", [*PROBLEMS, *APART], ids=lambda problem: f"{problem.op}-{problem.m}")
 def test_trees_reorder_the_first_of_the_model(problem):
     first = [one.config for one in islice(allowed(ask(problem), Setting.of(problem, machine(H200))), FIRST)]
     found = rank(ask(problem), FIRST)
@@ -208,6 +216,26 @@ def test_they_have_no_say_on_an_arch_that_they_were_not_fitted_on(file):
     assert not rank(ask(PROBLEM, A100)).corrected
     assert Corrected.of(setting(H100)) is not None
     assert rank(ask(PROBLEM)).aten_us > 10 * FITTED.predict_aten(setting())
+
+
+@pytest.mark.parametrize("problem", APART, ids=lambda problem: f"{problem.op}-{problem.m}-{problem.scales}")
+def test_ops_with_trees_of_their_own_need_them(file, problem, caplog):
+    """The formula was not fitted to them. The file of the other ops has no say."""
+    file.write_text(json.dumps(document(base=3.0)))
+    assert rank(ask(problem)) == f"the trees of {problem.op} are missing"
+    assert f"goes without its trees: trees-{problem.op}.json" in caplog.text
+    file.with_name(f"trees-{problem.op}.json").write_text(json.dumps(document(base=6.0)))
+    shipped.cache_clear()
+    aten_us = FITTED.predict_aten(Setting.of(problem, machine(H200)))
+    assert rank(ask(problem)).aten_us > 10 * aten_us
+    assert rank(ask(problem, A100)) == f"products of the op {problem.op} are not modelled on sm80"
+
+
+def test_rows_with_scales_of_their_own_cost_aten_more():
+    """torch multiplies them by another kernel than those with one scale. The trees tell by the scales alone."""
+    for m in (1, 8, 32):
+        each, one = (Problem.gemm("scaled_mm", m=m, n=4096, k=4096, scales=way) for way in ("row", "tensor"))
+        assert rank(ask(each)).aten_us > 1.1 * rank(ask(one)).aten_us
 
 
 def test_an_exact_hit_and_other_archs_need_no_trees(file, lab):

@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.devices import H200
 
+from gemmdb.cost import data
+from gemmdb.cost.features import OWN
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -18,7 +21,9 @@ from gemmdb.ladder.prediction import Estimate, Prediction
 from gemmdb.ladder.support import Support
 from gemmdb.ladder.timings import Timings
 from gemmdb.settings import Policy
+from gemmdb.trust import sha256_of
 
+OFFTABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "offtable"
 TILE = Config.of(
     "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
     dequant="cast", warps=4, stages=3,
@@ -52,6 +57,9 @@ def test_every_feature_has_a_weight_and_every_op_that_is_answered_a_constant():
     assert len(calibration.WEIGHTS) == len(FEATURES)
     assert min(calibration.WEIGHTS) >= 0
     assert {"mm", "addmm", "int_mm", "mixed_mm"} <= {*calibration.NEAR} & {*calibration.MODEL}
+    assert set(calibration.MODEL) == {*data.OPS, *OWN}
+    for name, digest in (("file", "sha256"), ("own", "own_sha256")):
+        assert sha256_of(OFFTABLE / calibration.ORIGIN[name]) == calibration.ORIGIN[digest]
 
 
 worse = st.sampled_from(
@@ -111,7 +119,7 @@ def test_only_what_is_certain_is_left():
 
 
 def test_an_op_that_was_never_held_out_has_no_certain_answer_of_the_model():
-    assert margin(ask(replace(PROBLEM, op="bmm")), TILE) == math.inf
+    assert margin(ask(Problem.gemm("grouped_mm", m=16, n=4096, k=4096, groups=8)), TILE) == math.inf
     assert margin(ask(), TILE) > 0
 
 

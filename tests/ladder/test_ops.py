@@ -1,5 +1,5 @@
-"""Ops whose products the cost model says nothing about: answered by what was measured of themselves, never by what was
-measured of other ops, classes or numerics."""
+"""Ops with trees of their own: answered by what was measured of themselves, never by what was measured of other ops,
+classes or numerics."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
+from gemmdb.ladder.model import rank
 from gemmdb.settings import Policy
 
 
@@ -94,7 +95,7 @@ def test_nothing_else_is(lab, other):
     case = CASES[other.op]
     problems = [case.problem(), *(case.problem(m=m) for m in case.around)]
     rows = [row for one in problems for row in lab.rows(one, {case.templates[-1]: 0.5}, device=H200)]
-    assert lookup(lab.query(other, H200), lab.catalog(rows), Policy()) is None
+    assert lookup(lab.query(other, H200), lab.catalog(rows), Policy(model=False)) is None
 
 
 @pytest.fixture(params=CASES)
@@ -102,14 +103,27 @@ def case(request):
     return CASES[request.param]
 
 
-def test_the_model_says_nothing(lab, case):
+def test_the_model_says_nothing_on_other_archs(lab, case):
     problem = case.problem()
-    steps = {step.rung: step.reason for step in explain(lab.query(problem, H200), lab.catalog([]), Policy())}
-    assert steps["model"] == f"products of the op {problem.op} are not modelled"
+    steps = {step.rung: step.reason for step in explain(lab.query(problem, A100), lab.catalog([]), Policy())}
+    assert steps["model"] == f"products of the op {problem.op} are not modelled on sm80"
+
+
+@pytest.mark.parametrize("problem", [bmm(), bmm(m=8, k=4096), scaled(m=16)], ids=str)
+def test_live_tuning_tries_what_the_model_expects_and_what_was_the_best_of_similar_products_in_turns(lab, problem):
+    alone = Ask(lab.query(problem, H200), (), Policy(), None)
+    ranked = [one.config for one in rank(alone, 16).best]
+    assert candidates(alone) == ranked
+    rows = lab.rows(replace(problem, m=problem.m + 8, fusion="pointwise"), {ranked[5]: 0.6}, device=H200)
+    found = candidates(replace(alone, tables=lab.catalog(rows).tables))
+    assert found[:4] == [ranked[0], ranked[5], *ranked[1:3]]
+    assert not any(illegal(config, problem, H200) for config in found)
 
 
 @pytest.mark.parametrize(
-    "problem", [bmm(), bmm(dtype="fp32"), bmm(k=255), scaled(), scaled(k=4000, m=7)], ids=lambda problem: problem.text
+    "problem",
+    [bmm(dtype="fp32"), bmm(k=255), replace(bmm(), a=Operand("bf16", Layout("row", 4)))],
+    ids=lambda p: p.text,
 )
 def test_live_tuning_tries_what_was_the_best_of_similar_products_of_the_op(lab, problem):
     simpler = Problem.gemm(CASES[problem.op].simpler, m=problem.m, n=problem.n, k=problem.n)

@@ -45,13 +45,20 @@ def test_what_is_all_launch_saves_nothing():
         Problem.gemm("mm", m=512, n=4096, k=4096, dtype="fp32"),
         Problem.gemm("mixed_mm", m=16, n=4096, k=4093),
         Problem.gemm("bmm", batch=64, m=512, n=512, k=128),
-        Problem.gemm("scaled_mm", m=512, n=4096, k=4096),
+        Problem.gemm("scaled_mm", m=512, n=4096, k=4096, scales="block"),
     ],
     ids=str,
 )
 def test_what_the_model_does_not_cover_is_estimated_by_its_kind(problem):
     found = expected(problem)
     assert roofline_us(problem, H200) <= found.best_us < found.aten_us
+
+
+def test_a_large_product_of_fp8_saves_nothing_and_a_short_one_does():
+    """ATen is faster than any of our kernels from a few hundred rows on."""
+    large, short = (expected(Problem.gemm("scaled_mm", m=m, n=4096, k=4096, scales="row")) for m in (2048, 16))
+    assert large.us == 0
+    assert short.us > 2
 
 
 def test_nothing_is_known_of_a_cpu():

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cost import data
+from gemmdb.cost import data, own
 from gemmdb.cost import menus as model_menus
+from gemmdb.cost.features import OWN
 from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.model import FITTED
+from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import COEFFICIENTS, tile_of
 from gemmdb.devices import registry
 from gemmdb.generators.fit import cost_model, menu, write
@@ -19,7 +21,7 @@ from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder.model import uncovered
+from gemmdb.ladder.model import outside, uncovered
 from gemmdb.settings import shipped_tables
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
@@ -70,6 +72,14 @@ def test_samples_pool_runs_and_leave_out_what_says_nothing():
     assert (found[ATEN].share, found[config].share) == (8 / 11, 1.0)
 
 
+def test_a_weight_of_int4_gives_no_sample():
+    int4 = Problem.gemm("mixed_mm", m=16, n=4096, k=4096, weight_dtype="int4")
+    row = Measurement(int4, ATEN, H200, Protocol("graph", "cold", 1, 30), Toolchain(), "run", Status.OK,
+                      Times(10.0, 9.9, 10.1, 30, 10.0))  # fmt: skip
+    assert cost_model.samples([row]) == []
+    assert uncovered(int4) == "products with an int4 weight are not modelled"
+
+
 def test_the_menu_holds_the_winners_and_what_runs_everywhere():
     found = list(made_up())
     menus = menu.menus(found)
@@ -94,10 +104,12 @@ def test_the_shipped_data_is_whole_and_names_its_archives():
     assert set(data.RATES) == set(data.COMMON) == set(cost_model.GROUPS)
     assert all(len(rates) == len(COEFFICIENTS) for rates in data.RATES.values())
     assert set(model_menus.MENUS) == {MENU_OF[op] for op in data.OPS}
-    for menus in model_menus.MENUS.values():
+    assert set(own.MENUS) == {MENU_OF[op] for op in OWN}
+    assert not set(OWN) & set(data.OPS)
+    for menus in (*model_menus.MENUS.values(), *own.MENUS.values()):
         assert list(menus) == sorted(menus)
         assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)
-    for path, digest in data.PROVENANCE["archives"].items():
+    for path, digest in (*data.PROVENANCE["archives"].items(), *own.PROVENANCE["archives"].items()):
         assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest
 
 
@@ -138,6 +150,25 @@ def test_the_shipped_coefficients_order_what_the_shipped_table_measured():
                 shares.append(min(one.ratio for one in kernels) / first.ratio)
     assert len(shares) > 400
     assert math.exp(sum(map(math.log, shares)) / len(shares)) > 0.93
+
+
+def test_the_trees_of_an_op_order_what_the_shipped_table_measured():
+    """Live tuning tries the first of this order."""
+    firsts, fours = {op: [] for op in OWN}, {op: [] for op in OWN}
+    with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
+        for problem, device in table.decided():
+            if problem.op not in OWN or outside(problem) is not None:
+                continue
+            corrected = Corrected.of(setting_of(problem, H200))
+            times = {one.config: one.ratio for one in table.pooled(problem, device) if one.full and tile_of(one.config)}
+            if len(times) > 4:
+                order = sorted(times, key=lambda config: corrected.us(tile_of(config)))
+                firsts[problem.op].append(min(times.values()) / times[order[0]])
+                fours[problem.op].append(min(times.values()) / min(times[config] for config in order[:4]))
+    for op in OWN:
+        assert len(firsts[op]) > 150
+        assert math.exp(sum(map(math.log, firsts[op])) / len(firsts[op])) > 0.97
+        assert math.exp(sum(map(math.log, fours[op])) / len(fours[op])) > 0.99
 
 
 def test_a_device_without_figures_is_told():

@@ -3,14 +3,17 @@
 import importlib.util
 import json
 import math
+from itertools import product
 
 import pytest
 
+from gemmdb.cost.features import FEATURES
+from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import parse
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.generators.fit import cost_model
+from gemmdb.generators.fit import cost_model, own
 from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN
@@ -46,6 +49,36 @@ def test_trees_learn_what_the_model_misses_and_are_written_as_they_are():
         before.append(abs(math.log(us / sample.us)))
     assert sum(off) < 0.1 * sum(before)
     assert all(abs(trees.log(row) - expected) <= fit_trees.OFF for row, expected in trees.checks)
+
+
+def batches():
+    """The same of products of batches, but twice as long where there are many matrices."""
+    for batch, m in product((2, 4, 8, 32, 64, 512), (16, 64, 256, 1024)):
+        problem = Problem.gemm("bmm", batch=batch, m=m, n=256, k=256)
+        setting = setting_of(problem, H200)
+        tiles = {one.config: one.tile for one in choices(setting)}
+        times = {config: FITTED.predict(setting, tile) * (2 if batch > 8 else 1) for config, tile in tiles.items()}
+        times[ATEN] = FITTED.predict_aten(setting)
+        yield from (
+            cost_model.Sample(problem, H200, config, us, min(times.values()) / us) for config, us in times.items()
+        )
+
+
+@needs_sklearn
+def test_an_op_with_trees_of_its_own_gets_them():
+    found = list(batches())
+    ((op, written),) = own.documents([*found, *samples()], FITTED).items()
+    assert op == "bmm"
+    assert written == fit_trees.document(found, FITTED, fit_trees.OWN_TREES, fit_trees.OWN_RATE)
+    trees = parse(json.loads(fit_trees.text(written)))
+    assert len(trees.leaves) == fit_trees.OWN_TREES
+    off, before = [], []
+    for sample in found:
+        row, us = fit_trees.values(sample, FITTED)
+        off.append(abs(math.log(us / sample.us) + trees.log(row)))
+        before.append(abs(math.log(us / sample.us)))
+    assert sum(off) < 0.1 * sum(before)
+    assert FEATURES.index("batch") in {feature for feature, _ in written["cuts"]}
 
 
 @needs_sklearn

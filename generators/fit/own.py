@@ -1,0 +1,60 @@
+"""Writes the trees and menus of the ops of `features.OWN`, on top of the coefficients that the package has.
+
+    python -m gemmdb.generators.fit.own FOLDER... --out gemmdb/cost
+
+FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives and coefficients give the same files: `own.py` and a
+`trees-OP.json` for each op. What is fitted to other ops stays as it is, and so do their answers. Needs gemmdb[fit].
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemmdb.cost.features import OWN
+from gemmdb.cost.model import FITTED, Coefficients
+from gemmdb.generators.fit import cost_model, menu, trees
+from gemmdb.generators.fit.cost_model import Sample
+from gemmdb.generators.fit.write import divided, module, provenance, rows
+from gemmdb.generators.modelled.space import setting_of
+
+
+def documents(found: Iterable[Sample], fitted: Coefficients) -> dict[str, dict[str, Any]]:
+    """The documents of the trees of each op of OWN that has samples, on top of `fitted`."""
+    by_op: dict[str, list[Sample]] = {}
+    for sample in found:
+        by_op.setdefault(sample.problem.op, []).append(sample)
+    return {
+        op: trees.document(by_op[op], fitted, trees.OWN_TREES, trees.OWN_RATE) for op in OWN if op in by_op
+    }  # fmt: skip
+
+
+def texts(folders: Sequence[Path]) -> dict[str, str]:
+    """The files for these archives, by name."""
+    found = [sample for sample in divided(cost_model.samples(rows(folders)))[0] if sample.problem.op in OWN]
+    capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
+    parts = (
+        ("CAPABILITIES: Sequence[int]", capabilities, "Compute capabilities of the GPUs whose rows it was fitted to."),
+        ("PROVENANCE: Mapping[str, object]", provenance(folders, found), "What the trees were fitted to."),
+        ("MENUS: Mapping[str, Mapping[int, Sequence[str]]]", menu.menus(found),
+         "Candidates by menu and largest M; see `menu`."),
+    )  # fmt: skip
+    title = "The menus of ops with trees of their own, chosen from measured rows."
+    written = {f"trees-{op}.json": trees.text(one) for op, one in documents(found, FITTED).items()}
+    return {"own.py": module("own", title, folders, parts), **written}
+
+
+def main() -> None:
+    """Fit, then write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True, help="the package of the cost model")
+    options = parser.parse_args()
+    for name, text in texts(options.folder).items():
+        (options.out / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
