@@ -52,13 +52,14 @@ class Policy:
     largest stated loss of a `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest loss
     allowed over the range of a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`. `model_gain`:
     the gain that must be expected of a config that was never measured on this GPU and that nothing times first.
-    `allow`, `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no kernel whose summation order depends on M.
-    `compile_cost`: kernels that cost more to compile are not served (1: a Triton kernel, about a second; 10: a CUTLASS
-    kernel, half a minute of nvcc, so the default leaves it out). `cutlass_size`: no CUTLASS kernel for products with a
-    smaller M x N x K. `confirm`: whether an answer that was not measured for this very problem is timed beside ATen
-    before it is served; None means GEMMDB_CONFIRM, whose default is yes. `confirm_s`: the most seconds that this may
-    delay the compile of one graph; 0 means 3. Live tuning and confirming together may delay all
-    graphs of a process by 8 seconds, and by what these two allow beyond their defaults.
+    `allow`, `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no
+    kernel whose summation order depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a
+    Triton kernel, about a second; 10: a CUTLASS kernel, half a minute of nvcc, so the default leaves it out).
+    `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K. `confirm`: whether an answer that was not
+    measured for this very problem is timed beside ATen before it is served; None means GEMMDB_CONFIRM, whose default is
+    yes. `confirm_s`: the most seconds that this may delay the compile of one graph; 0 means 3. Live tuning and
+    confirming together may delay all graphs of a process by 8 seconds, and by what these two allow beyond their
+    defaults.
     `horizontal`: whether products of one activation become one kernel where that is faster in the program. Only what
     may be confirmed can.
     """
