@@ -1,0 +1,60 @@
+"""What the documents say about an H100 is what was measured there."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+from benchmarks.common import ROOT, json_lines
+from benchmarks.h200 import peers_report
+from benchmarks.offtable import sku
+from benchmarks.programs import figures
+from gemmdb.settings import shipped_tables
+from gemmdb.table.reader import Table
+
+RAW = ROOT / "benchmarks" / "results" / "h100" / "2026-11-25"
+PAGE = (ROOT / "docs" / "results.md").read_text().partition("## On an H100")[2].partition("\n## ")[0]
+
+
+def test_the_shipped_table_holds_and_gains_what_the_page_says() -> None:
+    with Table.open(shipped_tables() / "sm90-nvidia-h100-80gb-hbm3.db", immutable=True) as table:
+        gains = [table.verdict(problem, device).speedup for problem, device in table.decided()]  # type: ignore[union-attr]
+    mean = math.exp(math.fsum(map(math.log, gains)) / len(gains))
+    assert f"{len(gains)} problems at quick effort, {mean:.2f}x" in " ".join(PAGE.split())
+    assert f"measured, {len(gains)} problems" in (ROOT / "docs" / "install.md").read_text()
+    assert f"Of {len(gains)} problems measured on an H100" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_answer_of_rung_sku_is_slower_and_the_page_has_the_figures() -> None:
+    found = sku.figures(sku.H100)
+    assert [way["all"]["slower"] for way in found.values()] == [0, 0]
+    assert "\n".join(sku.markdown(found)) in (ROOT / "docs" / "lookup.md").read_text()
+
+
+def test_the_programs_ran_as_the_page_says() -> None:
+    runs = {run["program"]: run for run in json_lines(RAW / "programs.jsonl")}  # The last of each.
+    for name, run in runs.items():
+        low, middle, _ = figures.gain(run, "gemmdb", "default") or [math.nan] * 3
+        us, seconds = figures.times(run)["default"][1], [run["ways"][way]["cold_s"] for way in ("default", "gemmdb")]
+        assert f"| {name} | {us:,.0f} | {middle:.3f}x | {seconds[0]:.1f} | {seconds[1]:.1f} |" in PAGE
+        assert low > 0.99
+    assert len(runs) == len(
+        re.findall(r"^\| [a-z0-9-]+ \| [\d,]+ \| [\d.]+x \| [\d.]+ \| [\d.]+ \|$", PAGE, re.MULTILINE)
+    )
+
+
+def test_the_sample_against_max_autotune_is_that_of_the_page() -> None:
+    summary = peers_report.summary(json_lines(RAW / "peers.jsonl"))
+    assert summary is not None
+    for one in summary["figures"]:
+        low, high = one["autotune_interval"]
+        cells = f"{one['autotune']:.2f}x | {low:.2f} to {high:.2f} | {one['default']:.2f}x"
+        assert f"| {one['problems']} | {one['number']} | {cells} |" in PAGE
+
+
+def test_the_gated_form_gained_what_the_page_says() -> None:
+    page = (ROOT / "docs" / "horizontal-fusion.md").read_text()
+    for block in json.loads((RAW / "gated-blocks.json").read_text())["blocks"]:
+        us = [f"{block['ways'][way]['us']:.1f}" for way in ("default", "apart", "ungated", "gemmdb")]
+        assert f"| {' | '.join(us)} |" in page
