@@ -57,7 +57,7 @@ RUNG = {
         "blue",
     ),
     "epilogue": ("rows with another epilogue", "the same product; must gain 5%", "blue"),
-    "sku": ("rows of another GPU of the arch", "off by default", "blue"),
+    "sku": ("rows of another GPU of the arch", "timed first, or must gain 25%", "blue"),
     "model": ("the cost model", "must expect 25%; declines where live tuning can decide", "amber"),
 }
 """What each rung answers from, under which condition, and its colour."""
