@@ -75,9 +75,9 @@ def _exact() -> Rung:
 
 @functools.cache
 def _near() -> Rung:
-    from gemmdb.ladder.near import near
+    from gemmdb.ladder.sku import near_unless_measured
 
-    return near
+    return near_unless_measured
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.workload.entries import Entry, Workload
 
 MISS = "miss"
+DEFAULT = Policy()
 MOST_REASON = 600
 """The most characters of a reason."""
 MOST_PRODUCTS = 5_000
@@ -124,20 +125,20 @@ class WorkloadReport:
         }
 
 
-def of_workload(workload: Workload, name: str, catalog: Catalog) -> WorkloadReport:
+def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy = DEFAULT) -> WorkloadReport:
     """The report of a workload under the name of its file. Raises InputError for an invalid device or range."""
-    found = (_look_up(entry, catalog) for entry in workload.entries)
+    found = (_look_up(entry, catalog, policy) for entry in workload.entries)
     products = sorted(found, key=lambda one: (-one.total_us, one.entry.problem.text))
     uncovered = sorted((name, *counts) for name, counts in workload.uncovered.items())
     return WorkloadReport(name, tuple(products), tuple(uncovered))
 
 
-def _look_up(entry: Entry, catalog: Catalog) -> Product:
-    asked = ask(entry, catalog, Policy())
+def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
+    asked = ask(entry, catalog, policy)
     if asked.hit is not None and asked.hit.config != ATEN:
         return Product(asked)
     query = asked.query
-    steps = explain(query, catalog, Policy(), installed(query.device.kind))
+    steps = explain(query, catalog, policy, installed(query.device.kind))
     if asked.hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.
         return Product(asked, reason=said[:MOST_REASON])

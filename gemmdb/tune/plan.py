@@ -38,6 +38,9 @@ NOTHING = "it is too small or too close to the limit of the device to gain"
 DONE = "measured before: the ladder still has no answer for its range of sizes, or ATen failed"
 ELSEWHERE = "it runs on another device than most of the time"
 
+ASKED = Policy(sku=False)
+"""How the tables are asked what they lack: a build measures what another GPU's rows answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -141,7 +144,7 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[_Missed]:
     """The products without an answer, one per problem, device and range."""
     found: dict[tuple[Problem, Device, Ranges], _Missed] = {}
     for entry in entries:
-        asked = ask(entry, catalog, Policy(sku=False))  # A build measures what another GPU's rows answer.
+        asked = ask(entry, catalog, ASKED)
         lacking = () if asked.served else _lacking(asked.query, catalog)
         if asked.hit is not None and not lacking:
             continue

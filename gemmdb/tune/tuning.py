@@ -98,7 +98,7 @@ def tune(request: Request, listener: Listener, progress: Progress | None = None)
     state = open_folder(request.folder, request.command, request.fresh)
     workload = _record(state, request, listener)
     catalog = _catalog(request)
-    before = of_workload(workload, state.workload.name, catalog)
+    before = of_workload(workload, state.workload.name, catalog, plans.ASKED)
     plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, state.pace_s)
     listener.planned(plan, before)
     if request.dry_run:
@@ -107,7 +107,7 @@ def tune(request: Request, listener: Listener, progress: Progress | None = None)
     if built is not None:
         listener.built(built)
     catalog = _catalog(request)
-    after = of_workload(workload, state.workload.name, catalog)
+    after = of_workload(workload, state.workload.name, catalog, plans.ASKED)
     if not request.repeats or (built is not None and built.interrupted):
         return Tuned(state.workload, plan, before, after, built)
     return Tuned(state.workload, plan, before, after, built, _compare(request, state, catalog, listener))

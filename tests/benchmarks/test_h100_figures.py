@@ -29,6 +29,10 @@ def test_the_shipped_table_holds_and_gains_what_the_page_says() -> None:
 def test_no_answer_of_rung_sku_is_slower_and_the_page_has_the_figures() -> None:
     found = sku.figures(sku.H100)
     assert [way["all"]["slower"] for way in found.values()] == [0, 0]
+    certain, confirming = (way["all"]["kernels"] - way["all"]["unknown"] for way in found.values())
+    page = " ".join((ROOT / "docs" / "lookup.md").read_text().split())
+    assert f"{confirming} before a confirmation and {certain} without one, none is slower by 2%" in page
+    assert f"an H100, {confirming} get a kernel" in " ".join((ROOT / "CHANGELOG.md").read_text().split())
     assert "\n".join(sku.markdown(found)) in (ROOT / "docs" / "lookup.md").read_text()
 
 

@@ -9,6 +9,7 @@ from gemmdb.devices import registry
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
+from gemmdb.ladder import sku as sku_module
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 
@@ -55,11 +56,48 @@ def test_rows_of_another_sku_answer_scaled_and_named(lab):
 
 def test_what_nothing_times_first_must_gain_more(lab):
     tables = catalog(lab, THIN, {tile(32): 0.9})
-    assert "nothing times it here first: then a gain of 25.0% is needed" in reason(lab, THIN, H200, tables)
+    held = lookup(lab.query(THIN, H200), tables, POLICY)
+    assert (held.rung, held.config, held.evidence["held_back"]["config"]) == ("sku", ATEN, tile(32).text)
+    live = reason(lab, THIN, H200, tables, replace(POLICY, on_miss="live"))
+    assert "unless a compile times it first, a gain of 25.0% is needed" in live
     hit = lookup(lab.query(THIN, H200), tables, replace(POLICY, confirm=True))
     assert (hit.rung, hit.config) == ("sku", tile(32))
     much = catalog(lab, THIN, {tile(32): 0.7})
     assert lookup(lab.query(THIN, H200), much, POLICY).config == tile(32)
+
+
+def test_what_another_sku_measured_itself_comes_before_neighbours(lab):
+    """Neighbours on the H100 gained less than an H200's rows of the very problem."""
+    near, there, policy = tile(64), tile(32), replace(POLICY, confirm=True)
+    beside = THIN.resized(18, 4096, 4096)
+    tables = lab.catalog(
+        [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")],
+        [*lab.rows(THIN, {there: 0.8}, device=H100, clock="graph")],
+    )
+    hit = lookup(lab.query(THIN, H200), tables, policy)
+    assert (hit.rung, hit.config) == ("sku", there)
+    (said,) = (step.reason for step in explain(lab.query(THIN, H200), tables, policy) if step.rung == "near")
+    assert f"{H100.sku} measured this very problem" in said
+    assert lookup(lab.query(THIN, H200), tables, replace(policy, sku=False)).rung == "near"
+    assert lookup(lab.query(THIN.resized(20, 4096, 4096), H200), tables, policy).rung == "near"
+
+
+def test_a_table_of_many_skus_is_asked_about_four(lab, monkeypatch):
+    asked, own = [], sku_module._prediction
+    monkeypatch.setattr(sku_module, "_prediction", lambda ask, *rest: asked.append(rest) or own(ask, *rest))
+    others = [replace(H100, sku=f"NVIDIA H100 number {number}") for number in range(40)]
+    far = THIN.resized(16, 64, 64)
+    tables = lab.catalog([row for other in others for row in lab.rows(far, {tile(32): 0.8}, device=other)])
+    assert lookup(lab.query(THIN, H200), tables, POLICY) is None
+    assert len(asked) == sku_module.MOST
+    little = replace(H100, sku="a slice", units=16)
+    tables = lab.catalog([*lab.rows(THIN, {tile(32): 0.5}, device=little, clock="graph")])
+    assert lookup(lab.query(THIN, H200), tables, POLICY) is None
+
+
+def test_without_a_kernel_that_may_be_served_there_is_no_answer(lab):
+    policy = replace(POLICY, deny="tile")
+    assert "no kernel that was timed on" in reason(lab, THIN, H200, catalog(lab, THIN, {tile(32): 0.5}), policy)
 
 
 def test_on_by_default_off_by_policy_and_after_the_devices_own_rows(lab):

@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmdb.devices import registry
 from gemmdb.errors import InputError
 from gemmdb.generators.interfaces.progress import SECONDS
 from gemmdb.generators.measure.only_aten import ONLY_ATEN
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder import lookup
 from gemmdb.ladder.saving import Saving
-from gemmdb.table.catalog import Catalog
+from gemmdb.report.workload import of_workload
+from gemmdb.settings import Policy, shipped_tables
+from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.reader import Table
 from gemmdb.tune import plan as plans
 from gemmdb.tune.plan import Plan, Wanted, by_worth, plan, seconds
 from gemmdb.workload.entries import Entry, Workload
@@ -93,6 +98,18 @@ def test_a_measured_pace_is_the_next_estimate(tmp_path: Path):
     entries = (Entry(product(512, constant_weight=True), 1, 10, CPU.text),)
     found = plan(Workload(entries, {}), Catalog(()), tmp_path / "none.db", 60.0, None, 3.5)
     assert found.seconds == 3.5
+
+
+def test_what_only_another_gpu_measured_is_built():
+    h100 = registry.find("NVIDIA H100 80GB HBM3")
+    decode = Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale")
+    with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
+        catalog = Catalog([(Source(table.path, "explicit"), table)])
+        assert lookup(Query(decode, h100), catalog, Policy(), None).rung == "sku"
+        (missed,) = plans._missed([Entry(decode, 1, 10, h100.text)], catalog)
+        report = of_workload(Workload((Entry(decode, 1, 10, h100.text),), {}), "w", catalog, plans.ASKED)
+    assert missed.wanted.problem == decode
+    assert [one.rung for one in report.products] != ["sku"]
 
 
 def test_nothing_misses():
