@@ -6,6 +6,9 @@ FOLDER holds archives of another SKU; default: those of the H100. What they say 
 H200 table alone is asked, in two ways: `certain`, where nothing times the answer first, and `confirming`, as before an
 answer is timed. A kernel that was not timed on the problem is `unknown`. `gain`: the geometric mean over ATen of all
 other problems, with ATen where no kernel is served; `best`: the same of the fastest kernel that was timed there.
+
+The last line compares it, before a confirmation, with rung `near` from the archives' other problems, where both name a
+kernel that was timed.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from benchmarks.offtable.ways import WAYS
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.near import near
 from gemmdb.ladder.sku import sku
 from gemmdb.table.reader import Table
 
@@ -44,24 +48,51 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Ask about every problem, and print the figures."""
-    found = figures(options.folders)
-    print(json.dumps(found, indent=1) if options.json else "\n".join(markdown(found)))
+    found, both = figures(options.folders), against_near(options.folders)
+    if options.json:
+        print(json.dumps({"ways": found, "against_near": both}, indent=1))
+        return
+    print("\n".join(markdown(found)))
+    print(f"\n{both['problems']} problems: near {both['near']:.3f}x, sku {both['sku']:.3f}x, best {both['best']:.3f}x")
 
 
 def figures(folders: Sequence[Path]) -> dict[str, dict[str, dict[str, Any]]]:
     """The figures by way and op; `all` are those of all ops."""
     scored: dict[str, dict[str, list[tuple[bool, float | None, float]]]] = {way: defaultdict(list) for way in WAYS}
-    with tempfile.TemporaryDirectory() as folder, closing(Table.open(SHIPPED, immutable=True)) as shipped:
-        whole = Path(folder) / "whole.db"
-        held_out.united(held_out.archives(folders), whole)
-        with closing(Table.open(whole, immutable=True)) as table:
-            (device,) = table.devices()
-        for truth in held_out.truths(whole).values():
+    with opened(folders) as (shipped, table, truths):
+        (device,) = table.devices()
+        for truth in truths:
             for way, policy in WAYS.items():
                 one = score(Ask(Query(truth.problem, device), (shipped,), policy, None), truth)
                 for name in ("all", truth.problem.op):
                     scored[way][name].append(one)
     return {way: {op: summary(rows) for op, rows in ops.items()} for way, ops in scored.items()}
+
+
+@contextmanager
+def opened(folders: Sequence[Path]) -> Iterator[tuple[Table, Table, list[Truth]]]:
+    """The shipped H200 table, a table of the archives, and what that holds of each problem."""
+    with tempfile.TemporaryDirectory() as folder, closing(Table.open(SHIPPED, immutable=True)) as shipped:
+        whole = Path(folder) / "whole.db"
+        held_out.united(held_out.archives(folders), whole)
+        with closing(Table.open(whole, immutable=True)) as table:
+            yield shipped, table, list(held_out.truths(whole).values())
+
+
+def against_near(folders: Sequence[Path]) -> dict[str, Any]:
+    """The gains of both rungs over ATen, where both name a kernel that was timed. `near` leaves the problem itself
+    out."""
+    rows = []
+    with opened(folders) as (shipped, table, truths):
+        (device,) = table.devices()
+        for truth in truths:
+            query, policy = Query(truth.problem, device), WAYS["confirming"]
+            hits = [near(Ask(query, (table,), policy, None)).hit, sku(Ask(query, (shipped,), policy, None)).hit]
+            times = [ratio(truth, hit.config) for hit in hits if hit is not None and hit.config != ATEN]
+            if len(times) == len(hits) and None not in times:
+                rows.append((*times, truth.best))
+    means = (1 / statistics.geometric_mean(column) for column in zip(*rows, strict=True))
+    return {"problems": len(rows), **dict(zip(("near", "sku", "best"), means, strict=True))}
 
 
 def score(ask: Ask, truth: Truth) -> tuple[bool, float | None, float]:

@@ -36,6 +36,15 @@ def test_no_answer_of_rung_sku_is_slower_and_the_page_has_the_figures() -> None:
     assert "\n".join(sku.markdown(found)) in (ROOT / "docs" / "lookup.md").read_text()
 
 
+def test_rows_of_the_very_problem_gain_more_than_neighbours() -> None:
+    found = sku.against_near(sku.H100)
+    page = " ".join((ROOT / "docs" / "lookup.md").read_text().split())
+    assert found["near"] < found["sku"]
+    assert f"Of {found['problems']} problems for which both name a kernel" in page
+    assert f"gain {found['near']:.3f}x over ATen, rows of an H200 {found['sku']:.3f}x" in page
+    assert f"the fastest kernels {found['best']:.3f}x" in page
+
+
 def test_the_programs_ran_as_the_page_says() -> None:
     runs = {run["program"]: run for run in json_lines(RAW / "programs.jsonl")}  # The last of each.
     for name, run in runs.items():
