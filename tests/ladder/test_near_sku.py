@@ -79,6 +79,14 @@ def test_what_another_sku_measured_itself_comes_before_neighbours(lab):
     (said,) = (step.reason for step in explain(lab.query(THIN, H200), tables, policy) if step.rung == "near")
     assert f"{H100.sku} measured this very problem" in said
     assert lookup(lab.query(THIN, H200), tables, replace(policy, sku=False)).rung == "near"
+    little = lab.catalog(
+        [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")],
+        [*lab.rows(THIN, {there: 0.9}, device=H100, clock="graph")],
+    )
+    (said,) = (step.reason for step in explain(lab.query(THIN, H200), little, POLICY) if step.rung == "near")
+    assert "left to rung sku" not in said  # It would hold 10% back.
+    (said,) = (step.reason for step in explain(lab.query(THIN, H200), little, policy) if step.rung == "near")
+    assert "left to rung sku" in said
     assert lookup(lab.query(THIN.resized(20, 4096, 4096), H200), tables, policy).rung == "near"
 
 
@@ -89,7 +97,9 @@ def test_a_table_of_many_skus_is_asked_about_four(lab, monkeypatch):
     far = THIN.resized(16, 64, 64)
     tables = lab.catalog([row for other in others for row in lab.rows(far, {tile(32): 0.8}, device=other)])
     assert lookup(lab.query(THIN, H200), tables, POLICY) is None
-    assert len(asked) == sku_module.MOST
+    # By `near`, whether one of them measured the problem, and by `sku`.
+    assert len(asked) == 2 * sku_module.MOST
+    assert len({other.sku for other, _ in asked}) == sku_module.MOST
     little = replace(H100, sku="a slice", units=16)
     tables = lab.catalog([*lab.rows(THIN, {tile(32): 0.5}, device=little, clock="graph")])
     assert lookup(lab.query(THIN, H200), tables, POLICY) is None
