@@ -126,7 +126,8 @@ class WorkloadReport:
 
 
 def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy = DEFAULT) -> WorkloadReport:
-    """The report of a workload under the name of its file. Raises InputError for an invalid device or range."""
+    """The report of a workload under the name of its file. `policy`: how the tables are asked. Raises InputError for an
+    invalid device or range."""
     found = (_look_up(entry, catalog, policy) for entry in workload.entries)
     products = sorted(found, key=lambda one: (-one.total_us, one.entry.problem.text))
     uncovered = sorted((name, *counts) for name, counts in workload.uncovered.items())

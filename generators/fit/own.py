@@ -8,7 +8,6 @@ FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives and coeffici
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from gemmdb.cost.features import OWN
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.generators.fit import cost_model, menu, trees
 from gemmdb.generators.fit.cost_model import Sample
-from gemmdb.generators.fit.write import divided, module, provenance, rows
+from gemmdb.generators.fit.write import divided, main, module, provenance, rows
 from gemmdb.generators.modelled.space import setting_of
 
 
@@ -46,15 +45,5 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
     return {"own.py": module("own", title, folders, parts), **written}
 
 
-def main() -> None:
-    """Fit, then write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True, help="the package of the cost model")
-    options = parser.parse_args()
-    for name, text in texts(options.folder).items():
-        (options.out / name).write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, texts)

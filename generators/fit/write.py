@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +139,15 @@ def literal(value: Any, indent: str = "") -> str:
     return '"' + value + '"' if isinstance(value, str) else repr(value).replace("'", '"')
 
 
-def main() -> None:
-    """Fit, then write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(about: str | None, files: Callable[[Sequence[Path]], dict[str, str]]) -> None:
+    """Fit, then write. `about`: the help of the command; `files`: the files for some archives, by name."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the package's ladder")
+    parser.add_argument("--out", type=Path, required=True, help="the package of the cost model")
     options = parser.parse_args()
-    for name, text in texts(options.folder).items():
+    for name, text in files(options.folder).items():
         (options.out / name).write_text(text)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, texts)
