@@ -20,8 +20,10 @@ LONGEST, LONGEST_NUMBERING = 2**16, 2**23
 """Bytes of the longest value or row read; the texts of a table are far shorter. The numbering of a packed table names
 every config and problem text in one value."""
 STATEMENT_S, BULK_S = 2.0, 60.0
-"""How long one statement may run: one of a lookup, and one that reads all of a table. Lookups take microseconds. A
+"""How long one statement may compute: one of a lookup, and one that reads all of a table. Lookups take microseconds. A
 hostile file may make SQLite walk through the same pages without an end."""
+WALL = 30
+"""How many times as long it may take in all. A sound file takes long where the machine is overloaded, or a disk slow."""
 _STEPS = 1_000
 """Instructions of SQLite between two looks at the clock, about 50 microseconds."""
 
@@ -39,8 +41,9 @@ _CACHE = "cache_size=-65536"
 
 
 class Deadline:
-    """When the statement in progress is to end. SQLite asks it again and again, but never about a short statement, and
-    not while it waits for a writer. So the clock runs from the first time that it asks."""
+    """When the statement in progress is to end: by the processor time of its thread, and at the latest by the clock.
+    SQLite asks it again and again, but never about a short statement, and not while it waits for a writer. So both run
+    from the first time that it asks."""
 
     def __init__(self) -> None:
         self.begin(BULK_S)
@@ -48,13 +51,13 @@ class Deadline:
     def begin(self, seconds: float = STATEMENT_S) -> None:
         """A statement begins, which may run for so long."""
         self._seconds = seconds
-        self._until: float | None = None
+        self._until: tuple[float, float] | None = None
 
     def __call__(self) -> bool:
-        now = time.monotonic()
+        computed, now = time.thread_time(), time.monotonic()
         if self._until is None:
-            self._until = now + self._seconds
-        return now > self._until
+            self._until = computed + self._seconds, now + self._seconds * WALL
+        return computed > self._until[0] or now > self._until[1]
 
 
 def connect(

@@ -133,6 +133,24 @@ def test_waiting_for_a_writer_does_not_count(kit, tmp_path):
         writer.close()
 
 
+def test_a_thread_that_does_not_run_loses_no_time(monkeypatch):
+    """On an overloaded machine, or one that was halted, a shipped table is no damaged one."""
+    deadline = dbfile.Deadline()
+    deadline.begin(0.05)
+    assert not deadline()
+    time.sleep(0.2)
+    assert not deadline()
+    until = time.thread_time() + 0.06
+    while time.thread_time() < until:
+        pass
+    assert deadline()
+    monkeypatch.setattr(dbfile, "WALL", 2)
+    deadline.begin(0.05)
+    assert not deadline()
+    time.sleep(0.2)
+    assert deadline()
+
+
 def test_a_file_is_read_again_when_it_has_changed(kit, path):
     good, file = path.read_bytes(), File(path)
     family(kit, file)
