@@ -29,7 +29,7 @@ def facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Iterator[tuple[str, s
     hidden = (*LEFT_TO_WIDE, "proposals") if hit is not None else LEFT_TO_WIDE
     for name, value in evidence.items():
         if name not in hidden and (text := _text(name, value)):
-            yield name.replace("_", " "), text
+            yield name.removesuffix("_us").replace("_", " "), text
 
 
 def config(text: str) -> str:
@@ -61,6 +61,8 @@ def _text(name: str, value: Any) -> str:
         return f"{value:.1%}"
     if isinstance(value, Mapping) and value and all(":" in key for key in value):  # Configs that were left out.
         return "; ".join(f"{config(key)}: {reason}" for key, reason in value.items())
+    if name.endswith("_us") and isinstance(value, Mapping):
+        return ", ".join(f"{bound} {microseconds(us)}" for bound, us in value.items())
     if isinstance(value, Mapping):
         return _words(value)
     if isinstance(value, list | tuple):

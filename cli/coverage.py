@@ -11,7 +11,7 @@ import typer
 from gemmdb.api import current_catalog
 from gemmdb.cli import brief, terminal
 from gemmdb.cli.footnotes import Footnotes
-from gemmdb.cli.options import JsonFlag, WideFlag
+from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag
 from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, say, say_json, say_prose
 from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
@@ -40,6 +40,7 @@ MISSES = (
 
 def coverage(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote.")],
+    confirm: ConfirmFlag = False,
     wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -53,6 +54,7 @@ def coverage(
     \b
     Examples:
       gemmdb coverage workload.jsonl
+      gemmdb coverage workload.jsonl --confirm
       gemmdb coverage workload.jsonl --wide
       gemmdb coverage workload.jsonl --json
 
@@ -64,7 +66,7 @@ def coverage(
     recorded = workloads.read(workload)
     if not recorded.entries and not recorded.uncovered:
         raise InputError(f"{workload} holds no problems: gemmdb record --out {workload} -- COMMAND... records some")
-    found = coverage_of(recorded, current_catalog(), Policy())
+    found = coverage_of(recorded, current_catalog(), Policy(confirm=confirm))
     if json:
         say_json("coverage", found.as_dict())
     else:

@@ -9,7 +9,7 @@ import typer
 from gemmdb.api import current_catalog
 from gemmdb.cli import terminal
 from gemmdb.cli.lookup import hit_facts
-from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
+from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, evidence_facts, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.errors import TableError
 from gemmdb.inductor.legality import only_aten
@@ -17,7 +17,7 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import Step
+from gemmdb.ladder import Step, confirmable
 from gemmdb.ladder import explain as explain_query
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
@@ -25,7 +25,9 @@ from gemmdb.table.record import Record
 
 
 @takes(ProblemOptions)
-def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = False) -> None:
+def explain(
+    options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False
+) -> None:
     """Show what every rung says about one problem, and why.
 
     All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`. What
@@ -37,14 +39,15 @@ def explain(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = Fa
       gemmdb explain --op mm --m 16 --n 4096 --k 4096 --dtype bf16
       gemmdb explain --op int_mm --m 32 --n 4096 --k 4096 --arch sm90 --json
       gemmdb explain workload.jsonl:3
-      gemmdb explain workload.jsonl:3 --wide
+      gemmdb explain workload.jsonl:3 --confirm --wide
 
     \b
     Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
     """
     catalog = current_catalog()
     query = options.query(catalog)
-    steps = explain_query(query, catalog, Policy(), installed(query.device.kind))
+    policy = confirmable.applied(query, Policy(confirm=confirm))
+    steps = explain_query(query, catalog, policy, installed(query.device.kind))
     loads = _loads(query, catalog)
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
     alone = only_aten(query) if answer == "miss" else ""

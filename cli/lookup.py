@@ -6,18 +6,22 @@ import typer
 
 from gemmdb import ladder
 from gemmdb.api import current_catalog
-from gemmdb.cli.options import JsonFlag, ProblemOptions, WideFlag, takes
+from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.hit import Hit
 from gemmdb.inductor.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
+from gemmdb.ladder import confirmable
 from gemmdb.settings import Policy
 
 
 @takes(ProblemOptions)
-def lookup(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = False) -> None:
+def lookup(
+    options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False
+) -> None:
     """Look up the kernel for one problem.
 
     Name the problem by flags, or paste it as gemmdb prints it, or name a line of a workload. The line's ranges count,
@@ -33,13 +37,15 @@ def lookup(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = Fal
       gemmdb lookup --op mixed_mm --m 8 --n 28672 --k 8192 --weight-dtype int8 --device "NVIDIA H200" --json
       gemmdb lookup --op scaled_mm --m 512 --n 28672 --k 8192 --scales row --fast-accum --arch sm90
       gemmdb lookup workload.jsonl:3
+      gemmdb lookup workload.jsonl:3 --confirm
 
     \b
     Exit codes: 0 found, 1 a miss, 2 bad usage or bad input.
     """
     catalog = current_catalog()
     query = options.query(catalog)
-    hit = ladder.lookup(query, catalog, Policy(), installed(query.device.kind))
+    policy = confirmable.applied(query, Policy(confirm=confirm))
+    hit = ladder.lookup(query, catalog, policy, installed(query.device.kind))
     if json:
         say_json("lookup", {"rung": "miss"} if hit is None else hit.as_dict())
     elif hit is None:
@@ -49,8 +55,21 @@ def lookup(options: ProblemOptions, wide: WideFlag = False, json: JsonFlag = Fal
         note(f"no table answers {text}; {why}")
     else:
         say_facts(hit_facts(hit) if wide else _brief(hit), hang=not wide)
+        if said := _confirmed(hit, query, policy):
+            note(said)
     if hit is None:
         raise typer.Exit(1)
+
+
+def _confirmed(hit: Hit, query: Query, policy: Policy) -> str:
+    """What a compile that confirms answers does about this one; empty if nothing."""
+    if hit.rung not in confirmable.RUNGS:
+        return ""
+    if policy.confirm:
+        return "" if hit.config == ATEN else "a compile times this kernel beside ATen, and serves the faster one"
+    if "held_back" not in hit.evidence or confirmable.objection(query, Policy(confirm=True)):
+        return ""
+    return "a compile times a kernel beside ATen first, and may serve it: --confirm answers as it does"
 
 
 def _brief(hit: Hit) -> list[tuple[str, str]]:

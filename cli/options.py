@@ -27,6 +27,15 @@ WideFlag = Annotated[
     typer.Option("--wide", help="Full texts, as `gemmdb lookup` takes them; on a terminal also all rows and columns."),
 ]
 
+ConfirmFlag = Annotated[
+    bool,
+    typer.Option(
+        "--confirm",
+        help="Answer as a compile that times a kernel beside ATen first if nobody measured this very problem. Compiles"
+        " for a GPU do so by default.",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class ProblemOptions:

@@ -18,6 +18,7 @@ from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.confirmable import applied
 from gemmdb.ladder.ranges import unmeasured
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
@@ -154,7 +155,8 @@ def ask(entry: Entry, catalog: Catalog, policy: Policy) -> Asked:
     """
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
     unanswered = Asked(entry, device, None)
-    return replace(unanswered, hit=lookup(unanswered.query, catalog, policy, installed(device.kind)))
+    query = unanswered.query
+    return replace(unanswered, hit=lookup(query, catalog, applied(query, policy), installed(device.kind)))
 
 
 def _ranges(entry: Entry) -> dict[str, tuple[int, int | None]]:

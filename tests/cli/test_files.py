@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
 
 
@@ -117,6 +120,16 @@ def test_coverage_json(gemmdb, table, workload):
     assert found["uncovered"] == {"bmm": {"count": 2, "calls": 20}}
     assert found["kernel_share"] == pytest.approx(found["hits"]["exact"]["share"])
     assert 1 < found["gain"]["low"] <= found["gain"]["value"] <= found["gain"]["high"]
+
+
+def test_coverage_by_a_compile_that_times_kernels_first(gemmdb, environment, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+    h100 = Device("cuda", "sm90", "NVIDIA H100 80GB HBM3", 132)
+    line = {"problem": Problem.gemm("mm", m=1, n=11008, k=4096).text, "device": h100.text, "count": 1, "calls": 9}
+    Path("w.jsonl").write_text(json.dumps(line | {"ranges": {}}) + "\n")
+    known, confirmed = (json.loads(gemmdb("coverage", "w.jsonl", "--json", *flag).out) for flag in ((), ("--confirm",)))
+    assert (known["kernel_share"], confirmed["kernel_share"]) == (0, 1)
+    assert confirmed["gain"]["value"] > known["gain"]["value"] == 1
 
 
 def test_coverage_without_tables_is_all_misses_and_still_done(gemmdb, workload):

@@ -45,6 +45,27 @@ def test_the_evidence_is_short_unless_it_is_asked_for(gemmdb, environment, monke
     assert len(brief.splitlines()) < 12 < len(wide.splitlines())
 
 
+H100 = ("--device", "NVIDIA H100 80GB HBM3")
+
+
+def test_confirm_answers_as_a_compile_that_times_kernels_first(gemmdb, environment, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+    one_row = ("--op", "mm", "--m", "1", "--n", "11008", "--k", "4096", *H100)
+    held, served = gemmdb("lookup", *one_row), gemmdb("lookup", *one_row, "--confirm")
+    assert "kernel         aten:default" in held.out
+    assert "held back      triton:gemv" in held.out
+    assert "bounds         memory 34" in held.out
+    assert held.err.endswith("first, and may serve it: --confirm answers as it does\n")
+    assert "kernel         triton:gemv" in served.out
+    assert "and serves the faster one" in served.err
+    assert json.loads(gemmdb("explain", *one_row, "--confirm", "--json").out)["steps"][3]["hit"]["backend"] == "triton"
+
+
+def test_confirm_changes_nothing_that_no_compile_confirms(gemmdb, table, flags):
+    """An answer that was measured, and one for a CPU."""
+    assert gemmdb("lookup", *flags, "--confirm") == gemmdb("lookup", *flags)
+
+
 def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):
     done = gemmdb("lookup", *flags, "--json")
     hit = json.loads(done.out)

@@ -16,13 +16,11 @@ from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
+from gemmdb.ladder import confirmable
+from gemmdb.ladder.confirmable import RUNGS, SLOW_S
 from gemmdb.settings import ASKED_CALLS, QUICKLY, Policy
 from gemmdb.table.measurement import Protocol
 
-RUNGS = ("near", "epilogue", "sku", "model")
-"""The rungs whose answers no measurement of the very problem stands behind."""
-SLOW_S = 20.0
-"""A policy that lets a graph wait this many seconds gets what compiles slowly confirmed, too."""
 UNPAID = "its kernels compile for longer than they could repay"
 COST_S = 0.2
 """What a trial takes at least: its two codes are generated and timed."""
@@ -30,18 +28,8 @@ COST_S = 0.2
 
 def objection(query: Query, policy: Policy) -> str:
     """Why the answer to a query is not confirmed, known before it is looked up; empty where it is."""
-    if not policy.confirm:
-        return "switched off by the policy"
-    if any(low != high for low, high in query.ranges.values()):
-        return "its sizes are symbolic"
-    if ranks.several():
-        return "the ranks of a job could come to different kernels"
-    if query.problem.spec.grouped:
-        return "how its groups are divided is known when the program runs"
-    if query.device.kind != "cuda" and policy.confirm_s < SLOW_S:
-        kind = query.device.kind.upper()
-        return f"on a {kind} that takes {SLOW_S:.0f} s, and {policy.confirm_s:g} s are allowed"
-    return ""
+    several = "the ranks of a job could come to different kernels" if ranks.several() else ""
+    return confirmable.objection(query, policy) or several
 
 
 def too_slow(config: Config, query: Query, policy: Policy) -> str:
