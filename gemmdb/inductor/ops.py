@@ -22,7 +22,10 @@ _SCALED_SCHEMA = (
     "int_mm_scaled(Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None, Tensor? bias=None) -> Tensor"
 )
 _INT4_SCHEMA = "int4_mm(Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing) -> Tensor"
-_HORIZONTAL_SCHEMA = "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases) -> Tensor"
+_HORIZONTAL_SCHEMA = (
+    "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? rows=None,"
+    " ScalarType? dtype=None, bool fast=False) -> Tensor"
+)
 _library: Any = None
 
 
@@ -62,15 +65,24 @@ def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
 
-def _eager_horizontal(a: Any, weights: Any, scales: Any, biases: Any) -> Any:
+def _eager_horizontal(
+    a: Any, weights: Any, scales: Any, biases: Any, rows: Any = None, dtype: Any = None, fast: bool = False
+) -> Any:
+    if rows is not None:
+        biases = biases or [None] * len(weights)
+        given = zip(weights, scales, biases, strict=True)
+        results = [torch._scaled_mm(a, w, rows, scale, bias, None, dtype, fast) for w, scale, bias in given]
+        return torch.cat([result.reshape(-1) for result in results])
     results = [a @ weight.to(a.dtype) for weight in weights]
     results = [result * scale.to(a.dtype) for result, scale in zip(results, scales, strict=True)] if scales else results
     results = [result + bias for result, bias in zip(results, biases, strict=True)] if biases else results
     return torch.cat([result.reshape(-1) for result in results])
 
 
-def _fake_horizontal(a: Any, weights: Any, scales: Any, biases: Any) -> Any:
-    return a.new_empty((a.shape[0] * sum(weight.shape[1] for weight in weights),))
+def _fake_horizontal(
+    a: Any, weights: Any, scales: Any, biases: Any, rows: Any = None, dtype: Any = None, fast: bool = False
+) -> Any:
+    return a.new_empty((a.shape[0] * sum(weight.shape[1] for weight in weights),), dtype=dtype or a.dtype)
 
 
 def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
@@ -123,9 +135,10 @@ def register_int4() -> Any:
 def register_horizontal() -> Any:
     """Define the operators once per process; returns the overload of `horizontal_mm`.
 
-    horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases) -> [M * all N] of a's dtype: the
-    products a @ w one after the other, each [M, N] row by row. `scales` and `biases`: a vector [N] for each weight, or
-    no vectors.
+    horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases, rows, dtype, fast) -> [M * all N]
+    of a's dtype: the products a @ w one after the other, each [M, N] row by row. `scales` and `biases`: a vector [N]
+    for each weight, or no vectors. Of fp8 with `rows`, the scales [M, 1] of a, `scales` are [1, N] each, the results
+    are of `dtype`, and `fast` is the `use_fast_accum` of `_scaled_mm`.
     """
     _define()
     return torch.ops.gemmdb.horizontal_mm.default

@@ -65,6 +65,25 @@ def grouped(graph: torch.fx.GraphModule, **options: Any) -> list[Group]:
     return groups.find(pairs, groups.numbered(pairs, places))
 
 
+def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix in fp8 with a scale for each row, as torchao quantises it."""
+    scale = (x.abs().amax(-1, keepdim=True) / 448).float()
+    return (x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+def fp8_linear(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A linear layer of torchao's fp8 with dynamic activations: each layer quantises its input anew."""
+    values, rows = quantised(x)
+    rows = rows.unsqueeze(-1).reshape(-1, 1)
+    values = values.reshape(-1, values.shape[-1])
+    found = torch._scaled_mm(
+        values, weight.t(), rows, scale.t(), bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+    return found.view(*x.shape[:-1], weight.shape[0])
+
+
 def half(*sizes: int) -> torch.Tensor:
     """A random tensor in bf16."""
     return torch.randn(*sizes).bfloat16()

@@ -183,6 +183,17 @@ def settled(matrix: Any, row_major: bool | None = None) -> Any:
     return matrix
 
 
+def contiguous(value: Any) -> Any:
+    """`value` in memory, row by row, with the strides that torch gives such a tensor, also of sizes of 1."""
+    value = settled(value)
+    strides = ir.FlexibleLayout.contiguous_strides(list(value.get_size()))
+    if list(value.get_stride()) == list(strides):
+        return value
+    copied = ir.TensorBox(ir.ExternKernel.copy_input(value))
+    copied.freeze_layout()  # As it is now: Inductor would choose other strides for a size of 1.
+    return copied
+
+
 def expanded(value: Any, *sizes: Any) -> Any:
     """A scale or bias in memory, expanded to `sizes`: [M, N], or those of a batch."""
     stored = ir.TensorBox(ir.ExternKernel.realize_input(value))

@@ -12,7 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gemmdb.inductor import ops
 from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.match import chains
+from gemmdb.inductor.horizontal.values import Values
+from gemmdb.inductor.match import chains, scaled_mm
 from gemmdb.inductor.match.extract import value
 from gemmdb.kernels.triton import parts
 from gemmdb.key.problem import Problem, Query
@@ -31,7 +32,7 @@ together, so those of a decoder's layers, which all read what the encoder made, 
 @dataclass(frozen=True)
 class Member:
     """One product: its node, what was decided, and the nodes of what only it reads. Each of `scale` and `bias` is a
-    vector [N] or None."""
+    vector [N] or None; the scale of an fp8 weight is [1, N]."""
 
     node: Any
     decision: Decision
@@ -59,7 +60,12 @@ class Group:
     @property
     def a(self) -> Any:
         """The node of the activation [M, K] that the first product reads now: it may be a product of another group."""
-        return _activation(self.members[0].node)
+        return _shared(self.members[0].node)[0]
+
+    @property
+    def rows(self) -> Any:
+        """The node of the scales [M, 1] of an fp8 activation that the first product reads now; None for others."""
+        return next(iter(_shared(self.members[0].node)[1:]), None)
 
     @property
     def nodes(self) -> tuple[Any, ...]:
@@ -72,9 +78,11 @@ class Group:
         return tuple(member.width for member in self.members)
 
     def unify(self) -> None:
-        """Let all products read the same node. Programs make a view of the activation for each."""
+        """Let all products read the same nodes. Programs make a view of the activation for each, and quantise it for
+        each."""
         for member in self.members:
-            member.node.replace_input_with(_activation(member.node), self.a)
+            for own, first in zip(_shared(member.node), _shared(self.members[0].node), strict=True):
+                member.node.replace_input_with(own, first)
 
     @property
     def query(self) -> Query:
@@ -91,10 +99,11 @@ def numbered(pairs: Sequence[tuple[Any, Decision]], places: Mapping[Any, int]) -
 def find(pairs: Sequence[tuple[Any, Decision]], numbers: Mapping[Any, int]) -> list[Group]:
     """The groups among products of a graph, each given with its decision. `numbers`: as `numbered` says."""
     found: dict[object, list[tuple[int, Member]]] = {}
+    values = Values()
     for node, decision in sorted(pairs, key=lambda pair: numbers[pair[0]]):
         member = _member(node, decision)
         if member is not None:
-            found.setdefault(_kind(member), []).append((numbers[node], member))
+            found.setdefault(_kind(member, values), []).append((numbers[node], member))
     return [group for members in found.values() for group in _divided(members)]
 
 
@@ -121,17 +130,27 @@ def _member(node: Any, decision: Decision) -> Member | None:
     decided = decision.config is not None and not decision.branches
     if not decided or query.device.kind not in _GPUS or any(low != high for low, high in query.ranges.values()):
         return None
-    if problem.a.dtype not in _HALF or problem.out != problem.a.dtype or problem.scalars != "unit" or problem.n % STEP:
+    if problem.scalars != "unit" or problem.n % STEP or not _fitting(problem):
         return None
     member = _read(node, decision)
     if member is None or not all(map(_given, member.own)) or _seen_whole(node):
         return None
     vectors = [value(vector) for vector in (member.scale, member.bias) if vector is not None]
-    dense = all(tuple(one.shape) == (problem.n,) and one.stride() == (1,) for one in vectors)
-    return member if dense and value(_activation(node)).dim() == 2 else None
+    dense = all(one.shape.numel() == problem.n == one.shape[-1] and one.stride(-1) == 1 for one in vectors)
+    return member if dense and value(_shared(node)[0]).dim() == 2 else None
+
+
+def _fitting(problem: Problem) -> bool:
+    """Whether the dtypes, and the scales, are some that the kernels with several weights take."""
+    if problem.scaled:
+        return problem.op == "scaled_mm" and problem.scales == "row" and problem.out in _HALF
+    return problem.a.dtype in _HALF and problem.out == problem.a.dtype
 
 
 def _read(node: Any, decision: Decision) -> Member | None:
+    if decision.problem.op == "scaled_mm":
+        call = _scaled(node)
+        return call and Member(node, decision, call.b, call.scale_b, call.bias)
     if node.target is ops.register() and decision.problem.op == "mixed_mm" and decision.problem.bias is None:
         _, weight, *rest = node.args
         if any(rest[1:]):
@@ -143,21 +162,36 @@ def _read(node: Any, decision: Decision) -> Member | None:
     return Member(node, decision, node.args[-1 if bias is None else 2], bias=bias)
 
 
-def _activation(node: Any) -> Any:
-    return node.args[1 if node.target is aten.addmm.default else 0]
+def _shared(node: Any) -> tuple[Any, ...]:
+    """The nodes that the products of a group have in common: the activation, and the scales of its rows in fp8."""
+    if (call := _scaled(node)) is not None:
+        return call.a, call.scale_a
+    return (node.args[1 if node.target is aten.addmm.default else 0],)
 
 
-def _kind(member: Member) -> object:
+def _scaled(node: Any) -> scaled_mm.Call | None:
+    """The arguments of a product in fp8; None for others."""
+    return scaled_mm.read(node.target, node.args, node.kwargs) if node.target in scaled_mm.targets() else None
+
+
+def _kind(member: Member, values: Values) -> object:
     """What the products of a group have in common: the values of the activation, K, dtypes, and how the weights lie."""
-    a, weight = _activation(member.node), value(member.weight)
-    source = a
-    while source.target in _SAME_ORDER:
-        source = source.args[0]
-    seen = value(a)
+    weight = value(member.weight)
+    shared = tuple((values.number(_source(one)), *_lies(value(one))) for one in _shared(member.node))
     problem = _plain(member.decision.problem)
     vectors = tuple(one and value(one).dtype for one in (member.scale, member.bias))
     family = (problem.op, problem.family, vectors, str(value(member.node).device))
-    return source, tuple(seen.shape), seen.stride(), seen.storage_offset(), family, weight.stride()
+    return shared, family, weight.stride()
+
+
+def _source(node: Any) -> Any:
+    while node.target in _SAME_ORDER:
+        node = node.args[0]
+    return node
+
+
+def _lies(seen: Any) -> tuple[object, ...]:
+    return tuple(seen.shape), seen.stride(), seen.storage_offset()
 
 
 def _plain(problem: Problem) -> Problem:

@@ -25,7 +25,7 @@ def rewrite(graph: Any, group: Group, fused: Fused) -> None:
     rows = int(value(group.a).shape[0])
     with graph.inserting_before(first.node):
         weights = [_hoisted(graph, member.weight, first.node) for member in group.members]
-        args = (group.a, weights, _all(graph, scales, first.node), _all(graph, biases, first.node))
+        args = (group.a, weights, _all(graph, scales, first.node), _all(graph, biases, first.node), *_of_fp8(group))
         result = rewriting.call(graph, ops.register_horizontal(), args, first.node.meta)
         result.meta[HORIZONTAL] = fused
         start, results = 0, []
@@ -37,6 +37,12 @@ def rewrite(graph: Any, group: Group, fused: Fused) -> None:
     for member, part in zip(group.members, results, strict=True):
         member.node.replace_all_uses_with(part)
         graph.erase_node(member.node)
+
+
+def _of_fp8(group: Group) -> tuple[Any, ...]:
+    """The scales of the activation's rows, the dtype of the outputs, and how the matrix unit sums; empty for others."""
+    first = group.members[0]
+    return () if group.rows is None else (group.rows, value(first.node).dtype, first.decision.problem.numerics.fast)
 
 
 def _vectors(group: Group) -> list[tuple[Any, Any]]:

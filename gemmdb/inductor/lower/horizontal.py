@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,32 +38,47 @@ class Fused:
         return type(None), ()
 
 
+@dataclass(frozen=True)
+class Operands:
+    """The operands of the operator in Inductor's IR, in the order of its arguments."""
+
+    a: Any
+    weights: Sequence[Any]
+    scales: Sequence[Any] = field(default_factory=list)
+    biases: Sequence[Any] = field(default_factory=list)
+    rows: Any = None
+    dtype: Any = None
+    fast: bool = False
+
+
 def register() -> None:
     """Register the lowering. Idempotent."""
     state.register_own(ops.register_horizontal(), lower)
 
 
-def lower(a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
+def lower(*args: Any) -> Any:
     """The products in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
     fused: Fused | None = state.current_node().meta.get(HORIZONTAL)
+    operands = Operands(*args)
     if fused is not None:
         try:
-            return _kernel(fused, a, weights, scales, biases)
+            return _kernel(fused, operands)
         except Exception as error:
             log.debug("gemmdb: %s horizontally", fused.decision.problem.text, exc_info=True)
             for member in fused.members:
                 outcome.refuse(member, f"not in one kernel: {type(error).__name__}: {error}")
-    members = fused.members if fused is not None else (None,) * len(weights)
-    return _one_by_one(members, a, weights, scales, biases)
+    members = fused.members if fused is not None else (None,) * len(operands.weights)
+    return _one_by_one(members, operands)
 
 
-def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]) -> Any:
+def _kernel(fused: Fused, operands: Operands) -> Any:
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
     # Several products of one activation let Inductor store it, and each weight, as the graph has it.
-    a = templates.settled(a, problem.a.row_major)
-    weights = [templates.settled(one, problem.b.row_major) for one in weights]
-    vectors = [templates.settled(one) for one in (*scales, *biases)]
+    a = templates.settled(operands.a, problem.a.row_major)
+    weights = [templates.settled(one, problem.b.row_major) for one in operands.weights]
+    by_row = [] if operands.rows is None else [operands.rows]
+    vectors = [templates.settled(one) for one in (*operands.scales, *operands.biases, *by_row)]
     widths = [int(member.problem.n) for member in fused.members]
     if reason := parts.objection(config, widths):
         raise triton.Refused(reason)
@@ -72,18 +87,25 @@ def _kernel(fused: Fused, a: Any, weights: Sequence[Any], scales: Sequence[Any],
         _check_order(member.problem, a, weight)
     if len({ir_view.literal(weight)[1] for weight in weights}) > 1:  # type: ignore[index]
         raise triton.Refused("the weights have different strides")
-    if any(map(ir_view.misplaced, vectors)) or any(ir_view.literal(one)[1] != (1,) for one in vectors):  # type: ignore[index]
+    if any(map(ir_view.misplaced, vectors)) or not all(map(_dense, vectors)):
         raise triton.Refused("a scale or bias is no dense vector")
     size = problem.m * problem.n
     if not ir_view.addressable((size,), (a, *weights)):
         raise triton.Refused("offsets are 32 bits wide")
     own = triton.constants(config, problem, triton.Operands(a, weights[0]))
-    constants = own | parts.constants(len(weights), bool(scales), bool(biases))
+    constants = own | parts.constants(len(weights), bool(operands.scales), bool(operands.biases), bool(by_row))
     partials = triton.partials(config, problem) if counts_arrivals(config) else 0
     value = config.values
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
     grid = (problem.m, problem.n)
-    return templates.product(kernel, (a, *weights, *vectors), (a.get_dtype(), (size,)), launched=grid)
+    out = operands.dtype or a.get_dtype()
+    return templates.product(kernel, (a, *weights, *vectors), (out, (size,)), launched=grid)
+
+
+def _dense(vector: Any) -> bool:
+    """Whether the numbers of a vector [N], [1, N] or [M, 1] lie side by side."""
+    found = ir_view.literal(vector)
+    return found is not None and all(size == 1 or stride == 1 for size, stride in zip(*found, strict=True))
 
 
 def _check_order(problem: Problem, a: Any, weight: Any) -> None:
@@ -94,16 +116,24 @@ def _check_order(problem: Problem, a: Any, weight: Any) -> None:
         raise triton.Refused("an operand got another layout when it was lowered")
 
 
-def _one_by_one(
-    members: Sequence[Decision | None], a: Any, weights: Sequence[Any], scales: Sequence[Any], biases: Sequence[Any]
-) -> Any:
+def _one_by_one(members: Sequence[Decision | None], operands: Operands) -> Any:
     """The products as Inductor lowers them, which may search if the user asked for that."""
     flat, results = state.lowering_of(aten.reshape.default), []
-    for place, (member, weight) in enumerate(zip(members, weights, strict=True)):
+    for place, member in enumerate(members):
         with outcome.fallback(member) if member is not None else state.only_aten():
-            if biases:
-                result = state.lowering_of(aten.addmm.default)(biases[place], a, weight)
-            else:
-                result = casting.cast_product(a, weight, casting.like(scales[place], a) if scales else None)
-            results.append(flat(result, [-1]))
+            results.append(flat(_alone(operands, place), [-1]))
     return ir_view.concatenated(results)
+
+
+def _alone(operands: Operands, place: int) -> Any:
+    """The product with the weight at `place`."""
+    a, weight = operands.a, operands.weights[place]
+    scale, bias = (vectors[place] if vectors else None for vectors in (operands.scales, operands.biases))
+    if operands.rows is not None:
+        # ATen wants the strides of the graph, which Inductor keeps for operators that it knows.
+        a, rows = templates.settled(a, True), templates.contiguous(operands.rows)
+        multiply = state.lowering_of(aten._scaled_mm.default)
+        return multiply(a, weight, rows, scale, bias, None, operands.dtype, operands.fast)
+    if bias is not None:
+        return state.lowering_of(aten.addmm.default)(bias, a, weight)
+    return casting.cast_product(a, weight, None if scale is None else casting.like(scale, a))

@@ -30,6 +30,7 @@ def objection(config: Config, widths: Sequence[int]) -> str | None:
     return None
 
 
-def constants(count: int, scaled: bool, biased: bool) -> dict[str, int | str]:
-    """The constants of a template that takes `count` weights, beside its own."""
-    return {"PARTS": count, "SCALED": scaled, "BIASED": biased}
+def constants(count: int, scaled: bool, biased: bool, by_row: bool = False) -> dict[str, int | str]:
+    """The constants of a template that takes `count` weights, beside its own. `scaled` and `biased`: each has a vector
+    [N] of its own; `by_row`: a vector [M] scales the rows."""
+    return {"PARTS": count, "SCALED": scaled, "BIASED": biased, "BY_ROW": by_row}

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kit.horizontal import half, session
+from kit.horizontal import fp8_linear, half, quantised, session
+from kit.products import ROWS
 
 import gemmdb.inductor
 from gemmdb.inductor import session as sessions
@@ -89,6 +90,40 @@ def test_a_computed_activation_is_stored_as_the_kernel_expects_it(compiled, monk
     assert count == 1
     assert all(product["note"].endswith("that far") for product in stats["products"])
     assert seen == [[[64, 1], [1, 64], [1, 64]]]
+
+
+def fp8(x, first, scale, second, other, *biases):
+    biases = biases or (None, None)
+    return fp8_linear(x, first, scale, biases[0]).relu() * fp8_linear(x, second, other, biases[1])
+
+
+FP8 = (*quantised(half(64, 64) / 8), *quantised(half(64, 64) / 8))
+
+
+@ROWS
+@pytest.mark.parametrize("biases", [(), (half(64), half(64))], ids=["plain", "biased"])
+def test_fp8_one_by_one_computes_the_same(compiled, biases):
+    count, stats = compiled(fp8, half(2, 4, 64), *FP8, *biases)
+    assert count == 1
+    assert all("not in one kernel" in product["note"] for product in stats["products"])
+
+
+@ROWS
+def test_a_kernel_in_fp8_gets_the_scales_of_the_rows_once(compiled, monkeypatch):
+    seen = []
+
+    def stop(kernel, operands, out, **options):
+        seen.append(([tuple(map(int, one.get_size())) for one in operands], kernel.constants, out[0]))
+        raise triton.Refused("that far")
+
+    monkeypatch.setattr(templates, "product", stop)
+    compiled(fp8, half(8, 64), *FP8, half(64), half(64))
+    ((sizes, constants, dtype),) = seen
+    assert sizes == [(8, 64), *[(64, 64)] * 2, *[(1, 64)] * 2, *[(64,)] * 2, (8, 1)]
+    assert {name: constants[name] for name in ("PARTS", "SCALED", "BIASED", "BY_ROW")} == {
+        "PARTS": 2, "SCALED": True, "BIASED": True, "BY_ROW": True,
+    }  # fmt: skip
+    assert dtype == torch.bfloat16
 
 
 def test_what_one_kernel_takes_over_is_not_confirmed(compiled, monkeypatch):

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kit.horizontal import decided, grouped, half, traced
+from kit.horizontal import decided, fp8_linear, grouped, half, quantised, traced
 
+import gemmdb.inductor
 from gemmdb.devices import detect
 from gemmdb.inductor import ops
 from gemmdb.inductor.horizontal import groups
@@ -14,6 +15,12 @@ from gemmdb.kernels.triton import parts
 linear = torch.nn.functional.linear
 X, W = half(8, 64), [half(32, 64), half(16, 64), half(16, 64)]
 BIASES = [half(32), half(16), half(16)]
+
+
+@pytest.fixture(autouse=True)
+def enabled(clean):
+    """Inductor's own lowering of fp8 products knows no decision."""
+    gemmdb.inductor.enable()
 
 
 def used(*products):
@@ -69,6 +76,48 @@ def test_a_scale_that_comes_first_or_has_another_dtype():
     assert widths(last, X, *weights, half(32), half(32)) == [(32, 32)]
     assert widths(last, X, *weights, half(32), torch.rand(32)) == []
     assert widths(first, X, *weights, half(32), half(32)) == []
+
+
+FP8 = (*quantised(half(32, 64)), *quantised(half(16, 64)))
+
+
+def fp8(x, y, first, scale, second, other):
+    return used(fp8_linear(x, first, scale), fp8_linear(y, second, other))
+
+
+def test_an_activation_that_each_layer_quantises_anew():
+    assert widths(lambda x, *weights: fp8(x, x, *weights), half(2, 4, 64), *FP8) == [(32, 16)]
+    graph = traced(lambda x, *weights: fp8(x, x, *weights), X, *FP8)
+    (group,) = grouped(graph)
+    group.unify()
+    graph.graph.eliminate_dead_code()
+    assert [str(node.target) for node in graph.graph.nodes].count("aten.amax.default") == 1
+
+
+def test_fp8_of_other_values_or_other_scales_is_no_group():
+    assert widths(fp8, X, half(8, 64), *FP8) == []
+    assert widths(lambda x, *weights: fp8(x, x * 2, *weights), X, *FP8) == []
+
+    def noisy(x, *weights):
+        return fp8(x + torch.rand_like(x), x + torch.rand_like(x), *weights)
+
+    assert widths(noisy, X, *FP8) == []
+
+    def of_tensors(x, w0, w1, s):
+        values = x.to(torch.float8_e4m3fn)
+        return used(*(torch._scaled_mm(values, w.t(), s, s, out_dtype=torch.bfloat16) for w in (w0, w1)))
+
+    assert widths(of_tensors, X, FP8[0], FP8[2], torch.tensor(1.0)) == []
+
+
+def test_fp8_whose_sums_differ_is_no_group():
+    def sums(x, first, scale, second, other):
+        values, rows = quantised(x)
+        pairs = zip((first, second), (scale, other), (True, False), strict=True)
+        return used(*(torch._scaled_mm(values, w.t(), rows, s.t(), out_dtype=torch.bfloat16, use_fast_accum=fast)
+                      for w, s, fast in pairs))  # fmt: skip
+
+    assert widths(sums, X, *FP8) == []
 
 
 @pytest.mark.parametrize(

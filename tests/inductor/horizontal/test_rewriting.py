@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from kit.horizontal import NARROW, grouped, half, traced
+from kit.horizontal import NARROW, fp8_linear, grouped, half, quantised, traced
+from kit.products import ROWS
 
+import gemmdb.inductor
 from gemmdb.hit import Hit
 from gemmdb.inductor import ops
 from gemmdb.inductor.horizontal import trial
@@ -22,7 +24,7 @@ def gated(x, gate, up, first, second):
     return torch.nn.functional.silu(linear(x, gate, first)) * linear(x, up, second)
 
 
-def quantised(x, first, second, scale, other):
+def with_scales(x, first, second, scale, other):
     op = ops.register()
     return op(x, first.t(), scale).sin(), op(x, second.t(), other).cos()
 
@@ -31,16 +33,28 @@ def ints(*sizes):
     return torch.randint(-9, 9, sizes, dtype=torch.int8)
 
 
+def fp8(x, first, scale, second, other):
+    return fp8_linear(x, first, scale).sin(), fp8_linear(x, second, other).cos()
+
+
+def fp8_biased(x, first, scale, second, other, *biases):
+    return fp8_linear(x, first, scale, biases[0]).sin(), fp8_linear(x, second, other, biases[1]).cos()
+
+
+FP8 = (*quantised(half(32, 64)), *quantised(half(16, 64)))
 CASES = {
     "attention": (attention, (half(2, 4, 64), half(32, 64), half(32, 64), half(32, 64))),
     "biases": (gated, (half(8, 64), half(32, 64), half(32, 64), half(32), half(32))),
-    "int8": (quantised, (half(8, 64), ints(32, 64), ints(16, 64), half(32), half(16))),
+    "int8": (with_scales, (half(8, 64), ints(32, 64), ints(16, 64), half(32), half(16))),
+    "fp8": (fp8, (half(2, 4, 64), *FP8)),
+    "fp8 with biases": (fp8_biased, (half(2, 4, 64), *FP8, half(32), half(16))),
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_graph_computes_the_same(case):
-    function, tensors = case
+@pytest.mark.parametrize("name", [pytest.param(name, marks=ROWS if "fp8" in name else ()) for name in CASES])
+def test_the_graph_computes_the_same(clean, name):
+    gemmdb.inductor.enable()
+    function, tensors = CASES[name]
     graph = traced(function, *tensors)
     (group,) = grouped(graph)
     group.unify()
@@ -49,7 +63,8 @@ def test_the_graph_computes_the_same(case):
     graph.recompile()
     targets = [node.target for node in graph.graph.nodes]
     assert targets.count(ops.register_horizontal()) == 1
-    assert not {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, ops.register()} & set(targets)
+    one_by_one = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten._scaled_mm.default}
+    assert not {*one_by_one, ops.register()} & set(targets)
     found, wanted = graph(*tensors), function(*tensors)
     for one, other in zip(*([it] if isinstance(it, torch.Tensor) else it for it in (found, wanted)), strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.1)
