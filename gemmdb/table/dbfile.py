@@ -23,7 +23,7 @@ STATEMENT_S, BULK_S = 2.0, 60.0
 """How long one statement may compute: one of a lookup, and one that reads all of a table. Lookups take microseconds. A
 hostile file may make SQLite walk through the same pages without an end."""
 WALL = 30
-"""How many times as long it may take in all. A sound file takes long where the machine is overloaded, or a disk slow."""
+"""How many times as long it may take by the clock: the machine may be overloaded, or the disk slow."""
 _STEPS = 1_000
 """Instructions of SQLite between two looks at the clock, about 50 microseconds."""
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kit.horizontal import fp8_linear, quantised
 from torch import nn
 
 import gemmdb.inductor
@@ -58,3 +59,30 @@ def test_one_kernel_is_right(clean, kit, tmp_path, monkeypatch, always, case) ->
     assert [event.evidence["horizontal"]["products"] for event in events] == [len(widths)] * len(widths)
     (config,) = {event.config for event in events}
     assert config.startswith("triton:")
+
+
+FP8_CASES = {"one row": (1, False), "a few": (4, True), "16 rows": (16, False), "a prompt": (300, True)}
+
+
+@pytest.mark.parametrize("case", FP8_CASES.values(), ids=FP8_CASES)
+def test_one_kernel_of_layers_that_quantise_for_themselves(clean, kit, tmp_path, monkeypatch, always, case) -> None:
+    rows, bias = case
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    widths = (4096, 1024, 1024)
+    layers = [(*quantised(kit.rand(width, 4096)), kit.rand(width) if bias else None) for width in widths]
+    x = kit.rand(rows, 4096)
+
+    def model(x):
+        return [fp8_linear(x, *layer).relu() + place for place, layer in enumerate(layers)]
+
+    values, scales = quantised(x)
+    exact = [values.float() @ weight.float().t() * scales * scale.t() for weight, scale, _ in layers]
+    exact = [one if layer[2] is None else one + layer[2] for one, layer in zip(exact, layers, strict=True)]
+    gemmdb.inductor.enable(policy=PATIENT)
+    with torch.no_grad():
+        found = torch.compile(model)(x)
+    for place, (one, other) in enumerate(zip(found, exact, strict=True)):
+        # The products are about 64, and rounded to 8 bits.
+        torch.testing.assert_close(one.float(), other.relu() + place, rtol=0.02, atol=0.5)
+    assert not gemmdb.inductor.stats()["errors"]
+    assert [event.evidence["horizontal"]["products"] for event in JOURNAL.events] == [3, 3, 3]

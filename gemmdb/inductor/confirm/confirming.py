@@ -22,6 +22,7 @@ from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.journal import JOURNAL, Event
 from gemmdb.inductor.phases import PHASES
 from gemmdb.kernels.config import ATEN
+from gemmdb.ladder.confirmable import RUNGS
 from gemmdb.ladder.policy_filter import gain
 from gemmdb.table.measurement import Measurement
 
@@ -192,10 +193,10 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
 def _unconfirmed(decision: Decision, why: str) -> Decision:
     """The decision that is made where nothing is confirmed; its event says why it was not."""
     event, query, note = decision.event, decision.query, f"not confirmed: {why}"
-    if event.rung not in rules.RUNGS and not rules.unmeasured(decision):
+    if event.rung not in RUNGS and not rules.unmeasured(decision):
         # It was measured with a weight from memory, and the program computes the weight.
         return replace(decision, config=ATEN, event=event.refused(note))
-    if event.rung not in rules.RUNGS:  # It was measured, though not as it is served.
+    if event.rung not in RUNGS:  # It was measured, though not as it is served.
         return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
     try:
         with PHASES("lookup"):

@@ -149,8 +149,8 @@ def _fitting(problem: Problem) -> bool:
 
 def _read(node: Any, decision: Decision) -> Member | None:
     if decision.problem.op == "scaled_mm":
-        call = _scaled(node)
-        return call and Member(node, decision, call.b, call.scale_b, call.bias)
+        call = scaled_mm.read(node.target, node.args, node.kwargs)
+        return Member(node, decision, call.b, call.scale_b, call.bias)
     if node.target is ops.register() and decision.problem.op == "mixed_mm" and decision.problem.bias is None:
         _, weight, *rest = node.args
         if any(rest[1:]):

@@ -37,8 +37,8 @@ both versions render the same text. Then all were given a form for several weigh
 pairs of a config and the constants of a problem in that table, the form for one weight renders as before. Then all got
 the lines of programmatic dependent launch: without the parameter `pdl`, which no row had, none of them is rendered.
 `grouped` got a form for fp8: for bf16 and fp16, 55,658 problems and configs of its preset and its menus, both versions
-render the same text. The form for several weights then got a vector that scales rows: for the 164,600 pairs of a problem
-and a config in the shipped tables, the form for one weight renders as before."""
+render the same text. The form for several weights then got a vector that scales rows: for the 164,600 problems and
+configs of our kernels in the shipped tables, the form for one weight renders as before."""
 
 
 _INT4 = (f"{__package__}.int4", f"{__package__}.int4_skinny")
