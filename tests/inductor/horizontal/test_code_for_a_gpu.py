@@ -1,0 +1,86 @@
+"""The code that Inductor makes for a GPU of products in one kernel, generated where there is none."""
+
+import importlib.util
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.inductor import found_without_gpu  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on the GPU that is here"),
+]
+K = 512
+
+
+def plain(x, first, second):
+    return torch.nn.functional.linear(x, first).relu() * torch.nn.functional.linear(x, second)
+
+
+def fp8(x, first, scale, second, other):
+    from kit.horizontal import fp8_linear
+
+    return fp8_linear(x, first, scale).relu() * fp8_linear(x, second, other)
+
+
+def fp8_biased(x, first, scale, second, other, bias, more):
+    from kit.horizontal import fp8_linear
+
+    return fp8_linear(x, first, scale, bias).relu() * fp8_linear(x, second, other, more)
+
+
+def found():
+    """By program: the kernels that are called, how often the code reduces, and the notes of the products. Every group
+    becomes one kernel. Called in a process that pretends to have a GPU."""
+    from dataclasses import replace
+
+    from kit import no_gpu
+    from kit.horizontal import session
+
+    import gemmdb.inductor
+    from gemmdb.inductor import session as sessions
+    from gemmdb.inductor.confirm import rules
+    from gemmdb.inductor.horizontal.trial import Timed, Trial
+
+    Trial.begin = lambda trial, steer: None
+    Trial.finish = lambda trial: Timed(5.0, 10.0)
+    rules.hindrance = lambda device: ""
+    bf16, weight = torch.bfloat16, (64, K, torch.float8_e4m3fn)
+    scale, bias = (64, 1, torch.float32), (64, torch.bfloat16)
+    programs = {
+        "plain": (plain, (8, K, bf16), (64, K, bf16), (64, K, bf16)),
+        "fp8": (fp8, (2, 4, K, bf16), weight, scale, weight, scale),
+        "fp8 with biases": (fp8_biased, (2, 4, K, bf16), weight, scale, weight, scale, bias, bias),
+    }
+    answers = {}
+    gemmdb.inductor.enable()
+    for name, (program, *inputs) in programs.items():
+        with sessions.use(replace(session(us=0.1), identity=None)):
+            code, events = no_gpu.output_code(program, None, *inputs)
+        notes = [event.note for event in events]
+        answers[name] = {"kernels": no_gpu.kernels(code), "amax": code.count("def triton_red_") + code.count("def triton_per_"),
+                         "notes": notes, "code": code}  # fmt: skip
+    return answers
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return found_without_gpu(__file__)
+
+
+@pytest.mark.parametrize("name", ["plain", "fp8", "fp8 with biases"])
+def test_one_kernel_multiplies(answers, name):
+    found = answers[name]
+    assert found["notes"] == ["one kernel for 2 products"] * 2
+    assert not any("extern_kernels" in kernel for kernel in found["kernels"])
+    assert sum("tem_" in kernel for kernel in found["kernels"]) == 1
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8 with biases"])
+def test_the_activation_is_quantised_once(answers, name):
+    found = answers[name]
+    assert found["amax"] == 1
+    assert found["code"].count("row_scale") >= 2
