@@ -23,7 +23,7 @@ _SCALED_SCHEMA = (
 )
 _INT4_SCHEMA = "int4_mm(Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing) -> Tensor"
 _HORIZONTAL_SCHEMA = (
-    "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? rows=None,"
+    "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? a_scale=None,"
     " ScalarType? dtype=None, bool fast=False) -> Tensor"
 )
 _library: Any = None
@@ -66,12 +66,12 @@ def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
 
 
 def _eager_horizontal(
-    a: Any, weights: Any, scales: Any, biases: Any, rows: Any = None, dtype: Any = None, fast: bool = False
+    a: Any, weights: Any, scales: Any, biases: Any, a_scale: Any = None, dtype: Any = None, fast: bool = False
 ) -> Any:
-    if rows is not None:
+    if a_scale is not None:
         biases = biases or [None] * len(weights)
         given = zip(weights, scales, biases, strict=True)
-        results = [torch._scaled_mm(a, w, rows, scale, bias, None, dtype, fast) for w, scale, bias in given]
+        results = [torch._scaled_mm(a, w, a_scale, scale, bias, None, dtype, fast) for w, scale, bias in given]
         return torch.cat([result.reshape(-1) for result in results])
     results = [a @ weight.to(a.dtype) for weight in weights]
     results = [result * scale.to(a.dtype) for result, scale in zip(results, scales, strict=True)] if scales else results
@@ -80,7 +80,7 @@ def _eager_horizontal(
 
 
 def _fake_horizontal(
-    a: Any, weights: Any, scales: Any, biases: Any, rows: Any = None, dtype: Any = None, fast: bool = False
+    a: Any, weights: Any, scales: Any, biases: Any, a_scale: Any = None, dtype: Any = None, fast: bool = False
 ) -> Any:
     return a.new_empty((a.shape[0] * sum(weight.shape[1] for weight in weights),), dtype=dtype or a.dtype)
 
@@ -135,10 +135,10 @@ def register_int4() -> Any:
 def register_horizontal() -> Any:
     """Define the operators once per process; returns the overload of `horizontal_mm`.
 
-    horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases, rows, dtype, fast) -> [M * all N]
-    of a's dtype: the products a @ w one after the other, each [M, N] row by row. `scales` and `biases`: a vector [N]
-    for each weight, or no vectors. Of fp8 with `rows`, the scales [M, 1] of a, `scales` are [1, N] each, the results
-    are of `dtype`, and `fast` is the `use_fast_accum` of `_scaled_mm`.
+    horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases, a_scale, dtype, fast) ->
+    [M * all N] of a's dtype: the products a @ w one after the other, each [M, N] row by row. `scales` and `biases`: a
+    vector [N] for each weight, or no vectors. Only fp8 has an `a_scale`. It, the `scales` and `fast` are as for
+    `_scaled_mm`: [M, 1] and [1, N] each, or one number each. The results are of `dtype`.
     """
     _define()
     return torch.ops.gemmdb.horizontal_mm.default

@@ -46,7 +46,7 @@ def test_other_configs_take_one_weight(config):
     assert parts.objection(config, WIDTHS)
 
 
-def rendered(config: Config, problem: Problem, scaled: bool, biased: bool, by_row: bool = False) -> ast.FunctionDef:
+def rendered(config: Config, problem: Problem, scaled: bool, biased: bool, scales: str = "") -> ast.FunctionDef:
     sizes = {f"B{place}" if place else "B": width for place, width in enumerate(WIDTHS)}
     hooks = {
         "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
@@ -54,7 +54,7 @@ def rendered(config: Config, problem: Problem, scaled: bool, biased: bool, by_ro
         "stride": lambda name, dim: f"stride{dim}",
         "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({', '.join(indices)})",
     }
-    names = triton.names(config, problem) | parts.constants(len(WIDTHS), scaled, biased, by_row)
+    names = triton.names(config, problem) | parts.constants(len(WIDTHS), scaled, biased, scales)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     text = environment.from_string(triton.source(config.kernel)).render(**names, **hooks)
     (function,) = ast.parse(text.strip()).body
@@ -81,10 +81,10 @@ def test_the_templates_take_the_weights_and_a_vector_for_each(config, scaled, bi
 @pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
 def test_the_rows_of_an_fp8_activation_are_scaled_before_the_columns(config):
     problem = Problem.gemm("scaled_mm", m=4, n=sum(WIDTHS), k=512, scales="row")
-    function = rendered(config, problem, True, True, True)
-    assert [argument.arg for argument in function.args.args][-1] == "row_scale"
+    function = rendered(config, problem, True, True, "row")
+    assert [argument.arg for argument in function.args.args][-1] == "a_scale"
     source = ast.unparse(function)
-    places = [source.index(f"tl.load({name} + ") for name in ("row_scale", "this_scale", "this_bias")]
+    places = [source.index(f"tl.load({name} + ") for name in ("a_scale", "this_scale", "this_bias")]
     assert places == sorted(places)
 
 

@@ -20,8 +20,8 @@ KERNELS = [
     make("narrow", block_n=32, block_k=64, split_k=2), make("narrow", block_n=32, block_k=64, swap=1, rows="mask"),
     make("tile", block_m=16, block_n=32, block_k=64), make("gemv", block_n=32, block_k=128),
 ]  # fmt: skip
-FORMS = list(product((True, False), repeat=2))
-"""Whether the operands are fp8, and whether there are biases."""
+FORMS = list(product(("", "row", "tensor"), (True, False)))
+"""The scales of fp8 operands, empty for fp16; and whether there are biases."""
 
 
 def text(config: Config, problem: Problem, biased: bool) -> str:
@@ -30,7 +30,7 @@ def text(config: Config, problem: Problem, biased: bool) -> str:
 
     sizes = {f"B{place}" if place else "B": width for place, width in enumerate(WIDTHS)}
     more = ["partials", "counters"] if triton.counts_arrivals(config) else []
-    names = triton.names(config, problem) | parts.constants(len(WIDTHS), problem.scaled, biased, problem.scaled)
+    names = triton.names(config, problem) | parts.constants(len(WIDTHS), problem.scaled, biased, problem.scales)
     constants = "".join(f"    {name}: tl.constexpr = {value}\n" for name, value in names.items())
     rendered = (
         jinja2.Environment(undefined=jinja2.StrictUndefined)
@@ -46,14 +46,14 @@ def text(config: Config, problem: Problem, biased: bool) -> str:
     return f"import triton\nimport triton.language as tl\n\n@triton.jit\n{rendered.strip()}\n"
 
 
-def error(config: Config, fp8: bool, biased: bool, folder: str) -> float:
+def error(config: Config, kind: str, biased: bool, folder: str) -> float:
     """The largest error, as a share of the largest value. Called in a process whose Triton interprets."""
     from pathlib import Path
 
-    dtype = torch.float8_e4m3fn if fp8 else torch.float16
-    op, given = ("scaled_mm", {"scales": "row"}) if fp8 else ("mm", {"dtype": "fp16"})
+    dtype = torch.float8_e4m3fn if kind else torch.float16
+    op, given = ("scaled_mm", {"scales": kind}) if kind else ("mm", {"dtype": "fp16"})
     # The interpreter does not know how to fill a part of a tile in fp8.
-    problem = Problem.gemm(op, m=5, n=sum(WIDTHS), k=256 if fp8 else 200, **given)
+    problem = Problem.gemm(op, m=5, n=sum(WIDTHS), k=256 if kind else 200, **given)
     path = Path(folder, "unit.py")
     path.write_text(text(config, problem, biased))
     spec = importlib.util.spec_from_file_location("unit", path)
@@ -61,9 +61,10 @@ def error(config: Config, fp8: bool, biased: bool, folder: str) -> float:
     spec.loader.exec_module(module)
     torch.manual_seed(0)
     a, *weights = (torch.randn(rows, problem.k).to(dtype) for rows in (problem.m, *WIDTHS))
-    rows = torch.rand(problem.m) + 0.5
-    scales, biases = ([torch.rand(width) + 0.5 for width in WIDTHS] for _ in range(2))
-    vectors = [*(scales if fp8 else []), *(biases if biased else []), *([rows] if fp8 else [])]
+    one = kind == "tensor"
+    rows, biases = torch.rand(1 if one else problem.m) + 0.5, [torch.randn(width) for width in WIDTHS]
+    scales = [torch.rand(1 if one else width) + 0.5 for width in WIDTHS]
+    vectors = [*(scales if kind else []), *(biases if biased else []), *([rows] if kind else [])]
     found = triton.template(config)
     grid = found.grid(problem.m, problem.n, found.names(config, problem), lambda size, step: -(-size // step))
     out = torch.full((problem.m * problem.n,), float("nan"))
@@ -72,7 +73,7 @@ def error(config: Config, fp8: bool, biased: bool, folder: str) -> float:
     wanted = []
     for place, weight in enumerate(weights):
         exact = a.double() @ weight.double().t()
-        exact = exact * rows[:, None] * scales[place] if fp8 else exact
+        exact = exact * rows[:, None] * scales[place] if kind else exact
         wanted.append((exact + biases[place] if biased else exact).flatten())
     return float((out - torch.cat(wanted)).abs().max() / torch.cat(wanted).abs().max())
 
@@ -90,5 +91,5 @@ def test_each_weight_gets_its_columns_scales_and_bias() -> None:
     program = "from test_parts_numerics import found; print(json.dumps(found()))"
     errors = run(program, {"PYTHONPATH": path, "TRITON_INTERPRET": "1"})
     tried = [(config.text, *form) for config in KERNELS for form in FORMS]
-    assert len(errors) == len(tried) == 16
+    assert len(errors) == len(tried) == 24
     assert [one for one in zip(tried, errors, strict=True) if not one[1] < 0.003] == []

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch._inductor.compile_fx  # `enable` waits for it.
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Config

@@ -32,7 +32,7 @@ together, so those of a decoder's layers, which all read what the encoder made, 
 @dataclass(frozen=True)
 class Member:
     """One product: its node, what was decided, and the nodes of what only it reads. Each of `scale` and `bias` is a
-    vector [N] or None; the scale of an fp8 weight is [1, N]."""
+    vector [N] or None; the scale of an fp8 weight is [1, N], or one number."""
 
     node: Any
     decision: Decision
@@ -63,8 +63,8 @@ class Group:
         return _shared(self.members[0].node)[0]
 
     @property
-    def rows(self) -> Any:
-        """The node of the scales [M, 1] of an fp8 activation that the first product reads now; None for others."""
+    def a_scale(self) -> Any:
+        """The node of the scale of an fp8 activation that the first product reads now; None for others."""
         return next(iter(_shared(self.members[0].node)[1:]), None)
 
     @property
@@ -136,6 +136,8 @@ def _member(node: Any, decision: Decision) -> Member | None:
     if member is None or not all(map(_given, member.own)) or _seen_whole(node):
         return None
     vectors = [value(vector) for vector in (member.scale, member.bias) if vector is not None]
+    if problem.scales == "tensor":
+        vectors = vectors[1:]  # Its scale is one number.
     dense = all(one.shape.numel() == problem.n == one.shape[-1] and one.stride(-1) == 1 for one in vectors)
     return member if dense and value(_shared(node)[0]).dim() == 2 else None
 
@@ -143,7 +145,7 @@ def _member(node: Any, decision: Decision) -> Member | None:
 def _fitting(problem: Problem) -> bool:
     """Whether the dtypes, and the scales, are some that the kernels with several weights take."""
     if problem.scaled:
-        return problem.op == "scaled_mm" and problem.scales == "row" and problem.out in _HALF
+        return problem.op == "scaled_mm" and problem.scales in ("row", "tensor") and problem.out in _HALF
     return problem.a.dtype in _HALF and problem.out == problem.a.dtype
 
 
@@ -163,7 +165,7 @@ def _read(node: Any, decision: Decision) -> Member | None:
 
 
 def _shared(node: Any) -> tuple[Any, ...]:
-    """The nodes that the products of a group have in common: the activation, and the scales of its rows in fp8."""
+    """The nodes that the products of a group have in common: the activation, and in fp8 its scale."""
     if (call := _scaled(node)) is not None:
         return call.a, call.scale_a
     return (node.args[1 if node.target is aten.addmm.default else 0],)

@@ -40,9 +40,11 @@ def rewrite(graph: Any, group: Group, fused: Fused) -> None:
 
 
 def _of_fp8(group: Group) -> tuple[Any, ...]:
-    """The scales of the activation's rows, the dtype of the outputs, and how the matrix unit sums; empty for others."""
+    """The activation's scale, the dtype of the outputs, and how the matrix unit sums; empty for others."""
     first = group.members[0]
-    return () if group.rows is None else (group.rows, value(first.node).dtype, first.decision.problem.numerics.fast)
+    return (
+        () if group.a_scale is None else (group.a_scale, value(first.node).dtype, first.decision.problem.numerics.fast)
+    )
 
 
 def _vectors(group: Group) -> list[tuple[Any, Any]]:

@@ -46,7 +46,7 @@ class Operands:
     weights: Sequence[Any]
     scales: Sequence[Any] = field(default_factory=list)
     biases: Sequence[Any] = field(default_factory=list)
-    rows: Any = None
+    a_scale: Any = None
     dtype: Any = None
     fast: bool = False
 
@@ -77,8 +77,8 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
     # Several products of one activation let Inductor store it, and each weight, as the graph has it.
     a = templates.settled(operands.a, problem.a.row_major)
     weights = [templates.settled(one, problem.b.row_major) for one in operands.weights]
-    by_row = [] if operands.rows is None else [operands.rows]
-    vectors = [templates.settled(one) for one in (*operands.scales, *operands.biases, *by_row)]
+    first = [] if operands.a_scale is None else [operands.a_scale]
+    vectors = [templates.settled(one) for one in (*operands.scales, *operands.biases, *first)]
     widths = [int(member.problem.n) for member in fused.members]
     if reason := parts.objection(config, widths):
         raise triton.Refused(reason)
@@ -93,7 +93,7 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
     if not ir_view.addressable((size,), (a, *weights)):
         raise triton.Refused("offsets are 32 bits wide")
     own = triton.constants(config, problem, triton.Operands(a, weights[0]))
-    constants = own | parts.constants(len(weights), bool(operands.scales), bool(operands.biases), bool(by_row))
+    constants = own | parts.constants(len(weights), bool(operands.scales), bool(operands.biases), problem.scales)
     partials = triton.partials(config, problem) if counts_arrivals(config) else 0
     value = config.values
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
@@ -103,7 +103,7 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
 
 
 def _dense(vector: Any) -> bool:
-    """Whether the numbers of a vector [N], [1, N] or [M, 1] lie side by side."""
+    """Whether the numbers of a vector [N], [1, N] or [M, 1] lie side by side; of one number, in any way."""
     found = ir_view.literal(vector)
     return found is not None and all(size == 1 or stride == 1 for size, stride in zip(*found, strict=True))
 
@@ -129,11 +129,11 @@ def _alone(operands: Operands, place: int) -> Any:
     """The product with the weight at `place`."""
     a, weight = operands.a, operands.weights[place]
     scale, bias = (vectors[place] if vectors else None for vectors in (operands.scales, operands.biases))
-    if operands.rows is not None:
+    if operands.a_scale is not None:
         # ATen wants the strides of the graph, which Inductor keeps for operators that it knows.
-        a, rows = templates.settled(a, True), templates.contiguous(operands.rows)
+        a, a_scale = templates.settled(a, True), templates.contiguous(operands.a_scale)
         multiply = state.lowering_of(aten._scaled_mm.default)
-        return multiply(a, weight, rows, scale, bias, None, operands.dtype, operands.fast)
+        return multiply(a, weight, a_scale, scale, bias, None, operands.dtype, operands.fast)
     if bias is not None:
         return state.lowering_of(aten.addmm.default)(bias, a, weight)
     return casting.cast_product(a, weight, None if scale is None else casting.like(scale, a))

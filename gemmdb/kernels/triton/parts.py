@@ -30,7 +30,10 @@ def objection(config: Config, widths: Sequence[int]) -> str | None:
     return None
 
 
-def constants(count: int, scaled: bool, biased: bool, by_row: bool = False) -> dict[str, int | str]:
+def constants(count: int, scaled: bool, biased: bool, scales: str = "") -> dict[str, int | str]:
     """The constants of a template that takes `count` weights, beside its own. `scaled` and `biased`: each has a vector
-    [N] of its own; `by_row`: a vector [M] scales the rows."""
-    return {"PARTS": count, "SCALED": scaled, "BIASED": biased, "BY_ROW": by_row}
+    [N] of its own. `scales` of fp8: `row`, the activation has a scale for each row, or `tensor`, it has one number, and
+    so has each weight."""
+    return {
+        "PARTS": count, "SCALED": scaled, "BIASED": biased, "A_SCALED": scales != "", "ONE_SCALE": scales == "tensor",
+    }  # fmt: skip

@@ -33,8 +33,8 @@ def fp8_biased(x, first, scale, second, other, bias, more):
 
 
 def found():
-    """By program: the kernels that are called, how often the code reduces, and the notes of the products. Every group
-    becomes one kernel. Called in a process that pretends to have a GPU."""
+    """By program: the kernels, the notes of the products, and the code. Every group becomes one kernel. Called in a
+    process that pretends to have a GPU."""
     from dataclasses import replace
 
     from kit import no_gpu
@@ -60,9 +60,8 @@ def found():
     for name, (program, *inputs) in programs.items():
         with sessions.use(replace(session(us=0.1), identity=None)):
             code, events = no_gpu.output_code(program, None, *inputs)
-        notes = [event.note for event in events]
-        answers[name] = {"kernels": no_gpu.kernels(code), "amax": code.count("def triton_red_") + code.count("def triton_per_"),
-                         "notes": notes, "code": code}  # fmt: skip
+        kernels, notes = no_gpu.kernels(code), [event.note for event in events]
+        answers[name] = {"kernels": kernels, "notes": notes, "code": code}
     return answers
 
 
@@ -82,5 +81,5 @@ def test_one_kernel_multiplies(answers, name):
 @pytest.mark.parametrize("name", ["fp8", "fp8 with biases"])
 def test_the_activation_is_quantised_once(answers, name):
     found = answers[name]
-    assert found["amax"] == 1
-    assert found["code"].count("row_scale") >= 2
+    assert len([kernel for kernel in found["kernels"] if "amax" in kernel]) == 1
+    assert "a_scale + idx_m" in found["code"]

@@ -120,8 +120,8 @@ def test_a_kernel_in_fp8_gets_the_scales_of_the_rows_once(compiled, monkeypatch)
     compiled(fp8, half(8, 64), *FP8, half(64), half(64))
     ((sizes, constants, dtype),) = seen
     assert sizes == [(8, 64), *[(64, 64)] * 2, *[(1, 64)] * 2, *[(64,)] * 2, (8, 1)]
-    assert {name: constants[name] for name in ("PARTS", "SCALED", "BIASED", "BY_ROW")} == {
-        "PARTS": 2, "SCALED": True, "BIASED": True, "BY_ROW": True,
+    assert {name: constants[name] for name in ("PARTS", "SCALED", "BIASED", "A_SCALED", "ONE_SCALE")} == {
+        "PARTS": 2, "SCALED": True, "BIASED": True, "A_SCALED": True, "ONE_SCALE": False,
     }  # fmt: skip
     assert dtype == torch.bfloat16
 

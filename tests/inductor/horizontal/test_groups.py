@@ -103,11 +103,16 @@ def test_fp8_of_other_values_or_other_scales_is_no_group():
 
     assert widths(noisy, X, *FP8) == []
 
-    def of_tensors(x, w0, w1, s):
-        values = x.to(torch.float8_e4m3fn)
-        return used(*(torch._scaled_mm(values, w.t(), s, s, out_dtype=torch.bfloat16) for w in (w0, w1)))
 
-    assert widths(of_tensors, X, FP8[0], FP8[2], torch.tensor(1.0)) == []
+@pytest.mark.parametrize("one", [torch.tensor(0.5), torch.full((1, 1), 0.5)], ids=["number", "matrix"])
+def test_fp8_with_one_scale_for_each_operand(one):
+    def model(x, first, second, *scales):
+        values = [(x * 2).to(torch.float8_e4m3fn) for _ in range(2)]
+        given = zip(values, (first, second), scales[::2], scales[1::2], strict=True)
+        return used(*(torch._scaled_mm(a, w.t(), s, t, out_dtype=torch.bfloat16) for a, w, s, t in given))
+
+    assert widths(lambda x, a, b, s, t, u: model(x, a, b, s, t, s, u), X, FP8[0], FP8[2], *[one] * 3) == [(32, 16)]
+    assert widths(model, X, FP8[0], FP8[2], *(one.clone() for _ in range(4))) == []
 
 
 def test_fp8_whose_sums_differ_is_no_group():
