@@ -3,9 +3,9 @@
 `gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
 `gemmdb::int4_mm` is a product with an int4 weight, which programs spell in many nodes or as one that has no lowering.
 `gemmdb::int_mm_scaled` is an integer product with its scales, for one kernel that does both, and
-`gemmdb::horizontal_mm` several products of one activation, for one kernel that does all. All other products keep
-their own operators, and node metadata holds the decision. So every pass and layout rule of Inductor that names those
-operators still applies (Inductor's graph.py keeps such lists as locals).
+`gemmdb::horizontal_mm` and `gemmdb::horizontal_int4` are several products of one activation, for one kernel that does
+all. All other products keep their own operators, and node metadata holds the decision. So every pass and layout rule of
+Inductor that names those operators still applies (Inductor's graph.py keeps such lists as locals).
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ _INT4_SCHEMA = "int4_mm(Tensor a, Tensor w, Tensor scale, Tensor? zeros, int gro
 _HORIZONTAL_SCHEMA = (
     "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? a_scale=None,"
     " ScalarType? dtype=None, bool fast=False) -> Tensor"
+)
+_HORIZONTAL_INT4_SCHEMA = (
+    "horizontal_int4(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] zeros, int group, str packing) -> Tensor"
 )
 _library: Any = None
 
@@ -85,6 +88,16 @@ def _fake_horizontal(
     return a.new_empty((a.shape[0] * sum(weight.shape[1] for weight in weights),), dtype=dtype or a.dtype)
 
 
+def _eager_horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str) -> Any:
+    given = zip(weights, scales, zeros or [None] * len(weights), strict=True)
+    return torch.cat([_eager_int4(a, *tensors, group, packing).reshape(-1) for tensors in given])
+
+
+def _fake_horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str) -> Any:
+    columns = sum(weight.shape[0] for weight in weights) * (8 if packing in TILED else 1)
+    return a.new_empty((a.shape[0] * columns,))
+
+
 def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
     """2 m n k, from shapes."""
     return 2 * int(a[0]) * int(a[1]) * int(w[1])
@@ -98,6 +111,11 @@ def _flops_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str
 def _flops_horizontal(a: Any, weights: Any, *_: Any, **__: Any) -> int:
     """2 m n k of all products, from shapes."""
     return sum(_flops(a, weight) for weight in weights)
+
+
+def _flops_horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str, **_: Any) -> int:
+    """2 m n k of all products, from shapes."""
+    return sum(_flops_int4(a, weight, None, None, group, packing) for weight in weights)
 
 
 def register() -> Any:
@@ -144,6 +162,16 @@ def register_horizontal() -> Any:
     return torch.ops.gemmdb.horizontal_mm.default
 
 
+def register_horizontal_int4() -> Any:
+    """Define the operators once per process; returns the overload of `horizontal_int4`.
+
+    horizontal_int4(a [M, K] float, weights, scales, zeros, group, packing) -> [M * all N] of a's dtype: the products
+    with the int4 weights one after the other, as `int4_mm` computes each. `zeros`: of all weights, or of none.
+    """
+    _define()
+    return torch.ops.gemmdb.horizontal_int4.default
+
+
 def _define() -> None:
     global _library
     if _library is None:
@@ -152,15 +180,18 @@ def _define() -> None:
         library.define(_SCALED_SCHEMA)
         library.define(_HORIZONTAL_SCHEMA)
         library.define(_INT4_SCHEMA)
+        library.define(_HORIZONTAL_INT4_SCHEMA)
         library.impl("mixed_mm", _eager, "CompositeExplicitAutograd")
         library.impl("int_mm_scaled", _eager_scaled, "CompositeExplicitAutograd")
         library.impl("horizontal_mm", _eager_horizontal, "CompositeExplicitAutograd")
         library.impl("int4_mm", _eager_int4, "CompositeExplicitAutograd")
+        library.impl("horizontal_int4", _eager_horizontal_int4, "CompositeExplicitAutograd")
         # Fake tensors take these too. `register_fake` would look for our source among all loaded modules: 60 ms.
         library.impl("mixed_mm", _fake, "Meta")
         library.impl("int_mm_scaled", _fake_scaled, "Meta")
         library.impl("horizontal_mm", _fake_horizontal, "Meta")
         library.impl("int4_mm", _fake_int4, "Meta")
+        library.impl("horizontal_int4", _fake_horizontal_int4, "Meta")
         _register_flops()
         _library = library
 
@@ -172,3 +203,4 @@ def _register_flops() -> None:
     register_flop_formula(torch.ops.gemmdb.int_mm_scaled)(_flops)
     register_flop_formula(torch.ops.gemmdb.horizontal_mm)(_flops_horizontal)
     register_flop_formula(torch.ops.gemmdb.int4_mm)(_flops_int4)
+    register_flop_formula(torch.ops.gemmdb.horizontal_int4)(_flops_horizontal_int4)

@@ -61,6 +61,28 @@ def test_one_kernel_is_right(clean, kit, tmp_path, monkeypatch, always, case) ->
     assert config.startswith("triton:")
 
 
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_one_kernel_of_int4_weights(clean, kit, tmp_path, monkeypatch, always, rows) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    k, widths, pack = 4096, (4096, 1024, 1024), torch.ops.aten._convert_weight_to_int4pack
+    numbers = [torch.randint(0, 256, (width, k // 2), dtype=torch.uint8, device="cuda") for width in widths]
+    layers = [(pack(one, 8), kit.rand(k // 128, one.shape[0], 2) * 0.01) for one in numbers]
+    x = kit.rand(rows, k)
+
+    def model(x):
+        multiply = torch.ops.aten._weight_int4pack_mm
+        return [multiply(x, weight, 128, scale).relu() + place for place, (weight, scale) in enumerate(layers)]
+
+    wanted = model(x)
+    gemmdb.inductor.enable(policy=PATIENT)
+    with torch.no_grad():
+        found = torch.compile(model)(x)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.02, atol=0.05)
+    assert not gemmdb.inductor.stats()["errors"]
+    assert [event.evidence["horizontal"]["products"] for event in JOURNAL.events] == [3, 3, 3]
+
+
 FP8_CASES = {"one row": (1, False), "a few": (4, True), "16 rows": (16, False), "a prompt": (300, True)}
 
 

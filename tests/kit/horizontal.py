@@ -31,11 +31,11 @@ NARROW = Config.of(
 POLICY = Policy(on_miss="aten", confirm=True, confirm_s=3.0)
 
 
-def session(us: float = 5.0, policy: Policy = POLICY) -> Session:
+def session(us: float = 5.0, policy: Policy = POLICY, config: Config = NARROW) -> Session:
     """A session that knows one kernel for products of one activation, which takes `us` microseconds."""
 
     def kernel(query: Any, allowed: Callable[[Config], bool]) -> Hit | None:
-        return Hit("exact", NARROW, us, 1.0, "a table") if allowed(NARROW) else None
+        return Hit("exact", config, us, 1.0, "a table") if allowed(config) else None
 
     return Session(lambda query: None, policy, None, kernel=kernel)
 

@@ -17,7 +17,8 @@ from gemmdb.inductor.confirm.ahead import Ahead, Steer, ready
 from gemmdb.inductor.confirm.job import Unconfirmed
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.horizontal import groups
-from gemmdb.inductor.horizontal.groups import Group, Member
+from gemmdb.inductor.horizontal.groups import Group
+from gemmdb.inductor.horizontal.members import Member
 from gemmdb.inductor.horizontal.rewriting import rewrite
 from gemmdb.inductor.horizontal.trial import Timed, Trial, fused
 from gemmdb.inductor.journal import JOURNAL, Event

@@ -21,12 +21,9 @@ def rewrite(graph: Any, group: Group, fused: Fused) -> None:
     All new nodes are made before the graph is changed, so an exception leaves only unused nodes behind.
     """
     first = group.members[0]
-    scales, biases = ([one for one in column if one is not None] for column in zip(*_vectors(group), strict=True))
     rows = int(value(group.a).shape[0])
     with graph.inserting_before(first.node):
-        weights = [_hoisted(graph, member.weight, first.node) for member in group.members]
-        args = (group.a, weights, _all(graph, scales, first.node), _all(graph, biases, first.node), *_of_fp8(group))
-        result = rewriting.call(graph, ops.register_horizontal(), args, first.node.meta)
+        result = rewriting.call(graph, *_call(graph, group), first.node.meta)
         result.meta[HORIZONTAL] = fused
         start, results = 0, []
         for member in group.members:
@@ -39,20 +36,22 @@ def rewrite(graph: Any, group: Group, fused: Fused) -> None:
         graph.erase_node(member.node)
 
 
-def _of_fp8(group: Group) -> tuple[Any, ...]:
-    """The activation's scale, the dtype of the outputs, and how the matrix unit sums; empty for others."""
+def _call(graph: Any, group: Group) -> tuple[Any, tuple[Any, ...]]:
+    """The operator in the place of the products, and its arguments. Views of inputs are read before the first product,
+    too."""
     first = group.members[0]
-    return (
-        () if group.a_scale is None else (group.a_scale, value(first.node).dtype, first.decision.problem.numerics.fast)
-    )
 
+    def each(name: str) -> list[Any]:
+        nodes = [getattr(member, name) for member in group.members]
+        return [_hoisted(graph, node, first.node) for node in nodes if node is not None]
 
-def _vectors(group: Group) -> list[tuple[Any, Any]]:
-    return [(member.scale, member.bias) for member in group.members]
-
-
-def _all(graph: Any, nodes: list[Any], before: Any) -> list[Any]:
-    return [_hoisted(graph, node, before) for node in nodes]
+    problem = first.decision.problem
+    if problem.int4 is not None:
+        tensors = (group.a, each("weight"), each("scale"), each("zeros"))
+        return ops.register_horizontal_int4(), (*tensors, problem.int4.size, problem.int4.packing)
+    tensors = (group.a, each("weight"), each("scale"), each("bias"))
+    fp8 = () if group.a_scale is None else (group.a_scale, value(first.node).dtype, problem.numerics.fast)
+    return ops.register_horizontal(), (*tensors, *fp8)
 
 
 def _hoisted(graph: Any, node: Any, before: Any) -> Any:

@@ -15,7 +15,7 @@ from gemmdb.inductor.confirm.ahead import Steer
 from gemmdb.inductor.confirm.job import Unconfirmed, only
 from gemmdb.inductor.confirm.trial import noisy
 from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.horizontal.groups import Group, Member
+from gemmdb.inductor.horizontal.groups import Group
 from gemmdb.inductor.horizontal.rewriting import rewrite
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.lower.horizontal import Fused
@@ -121,14 +121,16 @@ def _generated(graph: torch.fx.GraphModule, fakes: Sequence[Any]) -> nested.Code
 
 def _copied(group: Group, new: Any) -> Group:
     """The group in a copy of its graph, with decisions whose events start without a note."""
-    members = tuple(
-        Member(
-            new[one.node], replace(one.decision, event=replace(one.decision.event, note=""), entry=object()),
-            new[one.weight], new.get(one.scale), new.get(one.bias),
+    return Group(
+        tuple(
+            replace(
+                one, node=new[one.node], weight=new[one.weight], scale=new.get(one.scale), bias=new.get(one.bias),
+                zeros=new.get(one.zeros),
+                decision=replace(one.decision, event=replace(one.decision.event, note=""), entry=object()),
+            )
+            for one in group.members
         )
-        for one in group.members
     )  # fmt: skip
-    return Group(members)
 
 
 def _alone(decision: Decision) -> Decision:

@@ -1,9 +1,10 @@
-"""Lowers `gemmdb::horizontal_mm`: one of our Triton kernels with several weights, or the products one by one."""
+"""Lowers `gemmdb::horizontal_mm` and `horizontal_int4`: one of our Triton kernels with several weights, or the products
+one by one."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 from gemmdb.inductor import ops, outcome
 from gemmdb.inductor.adapter import ir_view, state, templates
 from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.lower import casting, triton
+from gemmdb.inductor.lower import casting, int4, triton
 from gemmdb.kernels.triton import counts_arrivals, parts
+from gemmdb.kernels.triton import names as triton_names
 from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
@@ -52,23 +54,45 @@ class Operands:
 
 
 def register() -> None:
-    """Register the lowering. Idempotent."""
+    """Register the lowerings. Idempotent."""
     state.register_own(ops.register_horizontal(), lower)
+    state.register_own(ops.register_horizontal_int4(), lower_int4)
 
 
 def lower(*args: Any) -> Any:
     """The products in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
-    fused: Fused | None = state.current_node().meta.get(HORIZONTAL)
     operands = Operands(*args)
+    return _lowered(
+        len(operands.weights), lambda fused: _kernel(fused, operands), lambda place: _alone(operands, place)
+    )
+
+
+def lower_int4(
+    a: Any, weights: Sequence[Any], scales: Sequence[Any], zeros: Sequence[Any], group: int, packing: str
+) -> Any:
+    """As `lower`, for products with int4 weights."""
+    made = [
+        int4.Weight.of(a, weight, scale, zero, group, packing)
+        for weight, scale, zero in zip(weights, scales, zeros or [None] * len(weights), strict=True)
+    ]
+    return _lowered(len(made), lambda fused: _int4_kernel(fused, a, made), lambda place: int4.plain(a, made[place]))
+
+
+def _lowered(count: int, kernel: Callable[[Fused], Any], alone: Callable[[int], Any]) -> Any:
+    """What `kernel` makes; else the products as Inductor lowers them, which may search if the user asked for that."""
+    fused: Fused | None = state.current_node().meta.get(HORIZONTAL)
     if fused is not None:
         try:
-            return _kernel(fused, operands)
+            return kernel(fused)
         except Exception as error:
             log.debug("gemmdb: %s horizontally", fused.decision.problem.text, exc_info=True)
             for member in fused.members:
                 outcome.refuse(member, f"not in one kernel: {type(error).__name__}: {error}")
-    members = fused.members if fused is not None else (None,) * len(operands.weights)
-    return _one_by_one(members, operands)
+    flat, results = state.lowering_of(aten.reshape.default), []
+    for place in range(count):
+        with outcome.fallback(fused.members[place]) if fused is not None else state.only_aten():
+            results.append(flat(alone(place), [-1]))
+    return ir_view.concatenated(results)
 
 
 def _kernel(fused: Fused, operands: Operands) -> Any:
@@ -79,9 +103,7 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
     weights = [templates.settled(one, problem.b.row_major) for one in operands.weights]
     first = [] if operands.a_scale is None else [operands.a_scale]
     vectors = [templates.settled(one) for one in (*operands.scales, *operands.biases, *first)]
-    widths = [int(member.problem.n) for member in fused.members]
-    if reason := parts.objection(config, widths):
-        raise triton.Refused(reason)
+    _check_widths(fused)
     for member, weight in zip(fused.members, weights, strict=True):
         triton.check(member.problem, triton.Operands(a, weight))
         _check_order(member.problem, a, weight)
@@ -89,17 +111,37 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
         raise triton.Refused("the weights have different strides")
     if any(map(ir_view.misplaced, vectors)) or not all(map(_dense, vectors)):
         raise triton.Refused("a scale or bias is no dense vector")
-    size = problem.m * problem.n
-    if not ir_view.addressable((size,), (a, *weights)):
-        raise triton.Refused("offsets are 32 bits wide")
     own = triton.constants(config, problem, triton.Operands(a, weights[0]))
     constants = own | parts.constants(len(weights), bool(operands.scales), bool(operands.biases), problem.scales)
+    return _product(fused, constants, (a, *weights, *vectors), operands.dtype or a.get_dtype())
+
+
+def _int4_kernel(fused: Fused, a: Any, weights: Sequence[int4.Weight]) -> Any:
+    config, problem = fused.decision.config, fused.decision.problem
+    assert config is not None
+    _check_widths(fused)
+    tensors = [int4.activation(a), *(tensor for weight in weights for tensor in weight.tensors)]
+    constants = {**triton_names(config, problem), "ACC_TYPE": "tl.float32", **parts.constants(len(weights))}
+    return _product(fused, constants, tensors, a.get_dtype())
+
+
+def _check_widths(fused: Fused) -> None:
+    """Raise Refused if the kernel cannot take weights of these widths."""
+    assert fused.decision.config is not None
+    if reason := parts.objection(fused.decision.config, [int(member.problem.n) for member in fused.members]):
+        raise triton.Refused(reason)
+
+
+def _product(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], out: torch.dtype) -> Any:
+    """The kernel's output. `operands`: those that the template names."""
+    config, problem = fused.decision.config, fused.decision.problem
+    assert config is not None
+    size, value = problem.m * problem.n, config.values
+    if not ir_view.addressable((size,), operands):
+        raise triton.Refused("offsets are 32 bits wide")
     partials = triton.partials(config, problem) if counts_arrivals(config) else 0
-    value = config.values
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
-    grid = (problem.m, problem.n)
-    out = operands.dtype or a.get_dtype()
-    return templates.product(kernel, (a, *weights, *vectors), (out, (size,)), launched=grid)
+    return templates.product(kernel, operands, (out, (size,)), launched=(problem.m, problem.n))
 
 
 def _dense(vector: Any) -> bool:
@@ -114,15 +156,6 @@ def _check_order(problem: Problem, a: Any, weight: Any) -> None:
     found = ir_view.confirm(problem, pair)
     if [one.layout.order for one in (found.a, found.b)] != [one.layout.order for one in (problem.a, problem.b)]:
         raise triton.Refused("an operand got another layout when it was lowered")
-
-
-def _one_by_one(members: Sequence[Decision | None], operands: Operands) -> Any:
-    """The products as Inductor lowers them, which may search if the user asked for that."""
-    flat, results = state.lowering_of(aten.reshape.default), []
-    for place, member in enumerate(members):
-        with outcome.fallback(member) if member is not None else state.only_aten():
-            results.append(flat(_alone(operands, place), [-1]))
-    return ir_view.concatenated(results)
 
 
 def _alone(operands: Operands, place: int) -> Any:

@@ -31,6 +31,19 @@ class Weight:
     groups: Groups
     sizes: tuple[Any, Any]
 
+    @classmethod
+    def of(cls, a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Weight:
+        """The weight that the arguments of `gemmdb::int4_mm` describe."""
+        columns = packed.get_size()[0] * (8 if packing in TILED else 1)
+        # What the zero points are made of makes no difference here.
+        own = Groups(group, "none" if zeros is None else "int8", packing)
+        return cls(packed, scale, zeros, own, (columns, a.get_size()[1]))
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Its tensors in memory, so that our kernels read them as words. Raises Refused where they cannot be."""
+        return [_whole(templates.settled(one)) for one in (self.packed, self.scale, self.zeros) if one is not None]
+
     def dequantised(self, dtype: torch.dtype) -> Any:
         """The weight [K, N] of `dtype`, computed at every call."""
         made = unpacking.weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
@@ -45,17 +58,21 @@ def register() -> None:
 def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
     """Lower `gemmdb::int4_mm`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
-    columns = packed.get_size()[0] * (8 if packing in TILED else 1)
-    # What the zero points are made of makes no difference here.
-    own = Groups(group, "none" if zeros is None else "int8", packing)
-    weight = Weight(packed, scale, zeros, own, (columns, a.get_size()[1]))
+    weight = Weight.of(a, packed, scale, zeros, group, packing)
     result = outcome.attempt(decision, lambda decision: _decided(decision, a, weight))
     if result is not None:
         return result
     if packing in TILED:
-        return unpacking.tiled_product(a, packed, group, scale)
+        return plain(a, weight)
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        return casting.product(a, weight.dequantised(a.get_dtype()), None)
+        return plain(a, weight)
+
+
+def plain(a: Any, weight: Weight) -> Any:
+    """The product as it is without us: ATen's of a tiled weight, else with a dequantised weight."""
+    if weight.groups.packing in TILED:
+        return unpacking.tiled_product(a, weight.packed, weight.groups.size, weight.scale)
+    return casting.product(a, weight.dequantised(a.get_dtype()), None)
 
 
 def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
@@ -85,20 +102,24 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
     """The product as our Triton kernel. Raises Refused, or Inductor's exception if it cannot generate the kernel."""
     config, problem = decision.config, decision.problem
     assert config is not None
-    activation = templates.settled(a, row_major=True)
-    if ir_view.number(activation.get_stride()[1]) != 1 and ir_view.number(activation.get_size()[1]) != 1:
-        raise triton.Refused("K does not run along memory in the activations")
-    parts = [templates.settled(one) for one in (weight.packed, weight.scale, weight.zeros) if one is not None]
-    tensors = [_whole(one) for one in parts]
-    sizes = (activation.get_size()[0], weight.sizes[0])
-    if not ir_view.addressable(sizes, (activation, *tensors)):
+    operands = [activation(a), *weight.tensors]
+    sizes = (a.get_size()[0], weight.sizes[0])
+    if not ir_view.addressable(sizes, operands):
         raise triton.Refused("offsets are 32 bits wide")
     names: dict[str, Any] = {**config.spec.template.names(config, problem), "ACC_TYPE": "tl.float32"}  # type: ignore[union-attr]
     kept = 0
     if counts_arrivals(config):
         kept = triton.partials(config, _largest(decision, problem))
     kernel = templates.Kernel(config.kernel, names, int(config.values["warps"]), int(config.values["stages"]), kept)
-    return templates.product(kernel, (activation, *tensors), (a.get_dtype(), sizes), templates.Epilogue())
+    return templates.product(kernel, operands, (a.get_dtype(), sizes), templates.Epilogue())
+
+
+def activation(a: Any) -> Any:
+    """The activation [M, K] in memory. Raises Refused unless K runs along memory."""
+    settled = templates.settled(a, row_major=True)
+    if ir_view.number(settled.get_stride()[1]) != 1 and ir_view.number(settled.get_size()[1]) != 1:
+        raise triton.Refused("K does not run along memory in the activations")
+    return settled
 
 
 def _largest(decision: Decision, problem: Problem) -> Problem:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MOST = 4
 """The most weights."""
-KERNELS = ("gemv", "narrow", "tile")
+KERNELS = ("gemv", "narrow", "tile", "int4", "int4_skinny")
 
 
 def objection(config: Config, widths: Sequence[int]) -> str | None:
@@ -30,7 +30,7 @@ def objection(config: Config, widths: Sequence[int]) -> str | None:
     return None
 
 
-def constants(count: int, scaled: bool, biased: bool, scales: str = "") -> dict[str, int | str]:
+def constants(count: int, scaled: bool = False, biased: bool = False, scales: str = "") -> dict[str, int | str]:
     """The constants of a template that takes `count` weights, beside its own. `scaled` and `biased`: each has a vector
     [N] of its own. `scales` of fp8: `row`, the activation has a scale for each row, or `tensor`, it has one number, and
     so has each weight."""

@@ -32,13 +32,18 @@ def fp8_biased(x, first, scale, second, other, bias, more):
     return fp8_linear(x, first, scale, bias).relu() * fp8_linear(x, second, other, more)
 
 
+def int4(x, first, scale, second, other):
+    mm = torch.ops.aten._weight_int4pack_mm
+    return mm(x, first, 128, scale).relu() * mm(x, second, 128, other)
+
+
 def found():
     """By program: the kernels, the notes of the products, and the code. Every group becomes one kernel. Called in a
     process that pretends to have a GPU."""
     from dataclasses import replace
 
-    from kit import no_gpu
-    from kit.horizontal import session
+    from kit import gpu, no_gpu
+    from kit.horizontal import NARROW, session
 
     import gemmdb.inductor
     from gemmdb.inductor import session as sessions
@@ -55,10 +60,13 @@ def found():
         "fp8": (fp8, (2, 4, K, bf16), weight, scale, weight, scale),
         "fp8 with biases": (fp8_biased, (2, 4, K, bf16), weight, scale, weight, scale, bias, bias),
     }
+    tiled, numbers = (8, K // 128, 32, 4, torch.int32), (K // 128, 64, 2, bf16)
+    programs["int4"] = (int4, (8, K, bf16), tiled, numbers, tiled, numbers)
     answers = {}
     gemmdb.inductor.enable()
     for name, (program, *inputs) in programs.items():
-        with sessions.use(replace(session(us=0.1), identity=None)):
+        kernel = gpu.make("int4_skinny") if name == "int4" else NARROW
+        with sessions.use(replace(session(us=0.1, config=kernel), identity=None)):
             code, events = no_gpu.output_code(program, None, *inputs)
         kernels, notes = no_gpu.kernels(code), [event.note for event in events]
         answers[name] = {"kernels": kernels, "notes": notes, "code": code}
@@ -70,7 +78,7 @@ def answers():
     return found_without_gpu(__file__)
 
 
-@pytest.mark.parametrize("name", ["plain", "fp8", "fp8 with biases"])
+@pytest.mark.parametrize("name", ["plain", "fp8", "fp8 with biases", "int4"])
 def test_one_kernel_multiplies(answers, name):
     found = answers[name]
     assert found["notes"] == ["one kernel for 2 products"] * 2

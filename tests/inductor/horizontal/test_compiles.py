@@ -12,7 +12,7 @@ from gemmdb.inductor import session as sessions
 from gemmdb.inductor.adapter import templates
 from gemmdb.inductor.confirm import rules
 from gemmdb.inductor.confirm.confirming import Confirmation
-from gemmdb.inductor.horizontal import fusing, groups
+from gemmdb.inductor.horizontal import fusing, members
 from gemmdb.inductor.horizontal.trial import Timed, Trial
 from gemmdb.inductor.lower import triton
 
@@ -29,7 +29,7 @@ def turn_(q: torch.Tensor, k: torch.Tensor) -> None:
 @pytest.fixture
 def compiled(monkeypatch):
     """A function that compiles with every group fused, and returns (how many groups there were, gemmdb's stats)."""
-    monkeypatch.setattr(groups, "_GPUS", ("cpu", "cuda"))
+    monkeypatch.setattr(members, "_GPUS", ("cpu", "cuda"))
     monkeypatch.setattr(rules, "objection", lambda query, policy: "")
     monkeypatch.setattr(rules, "hindrance", lambda device: "")
     monkeypatch.setattr(fusing, "_KNOWN", {})

@@ -78,6 +78,27 @@ def test_a_scale_that_comes_first_or_has_another_dtype():
     assert widths(first, X, *weights, half(32), half(32)) == []
 
 
+INT4 = [torch.randint(0, 256, (n, 32), dtype=torch.uint8) for n in (32, 16)]
+
+
+def test_int4_weights_of_one_activation():
+    op = ops.register_int4()
+
+    def model(x, y, first, second, *rest, packing="low-first"):
+        (scale, other), zeros = rest[:2], rest[2:] or (None, None)
+        return used(op(x, first, scale, zeros[0], 32, "low-first"), op(y, second, other, zeros[1], 32, packing))
+
+    def same(x, *given):
+        return model(x, x, *given)
+
+    scales, zeros = [half(32, 2), half(16, 2)], [INT4[0][:, :2], INT4[1][:, :2]]
+    assert widths(same, X, *INT4, *scales) == [(32, 16)]
+    assert widths(same, X, *INT4, *scales, *zeros) == [(32, 16)]
+    assert widths(same, X, *INT4, *scales, zeros[0], zeros[1].bfloat16()) == []
+    assert widths(model, X, half(8, 64), *INT4, *scales) == []
+    assert widths(lambda x, *given: model(x, x, *given, packing="high-first"), X, *INT4, *scales) == []
+
+
 FP8 = (*quantised(half(32, 64)), *quantised(half(16, 64)))
 
 

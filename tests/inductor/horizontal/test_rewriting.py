@@ -41,14 +41,32 @@ def fp8_biased(x, first, scale, second, other, *biases):
     return fp8_linear(x, first, scale, biases[0]).sin(), fp8_linear(x, second, other, biases[1]).cos()
 
 
+def int4(x, *given):
+    op = ops.register_int4()
+    pairs = [op(x, *given[place : place + 3], 32, "low-first") for place in (0, 3)]
+    return pairs[0].relu(), pairs[1] * 2
+
+
+def int4_without_zeros(x, first, scale, second, other):
+    op = ops.register_int4()
+    return op(x, first, scale, None, 32, "high-first").relu(), op(x, second, other, None, 32, "high-first") * 2
+
+
+def packed(n):
+    return torch.randint(0, 256, (n, 32), dtype=torch.uint8)
+
+
 FP8 = (*quantised(half(32, 64)), *quantised(half(16, 64)))
 CASES = {
     "attention": (attention, (half(2, 4, 64), half(32, 64), half(32, 64), half(32, 64))),
     "biases": (gated, (half(8, 64), half(32, 64), half(32, 64), half(32), half(32))),
     "int8": (with_scales, (half(8, 64), ints(32, 64), ints(16, 64), half(32), half(16))),
+    "int4": (int4, (half(8, 64), packed(32), half(32, 2), packed(32)[:, :2] & 15, packed(16), half(16, 2),
+                    packed(16)[:, :2] & 15)),
+    "int4 without zeros": (int4_without_zeros, (half(8, 64), packed(32), half(32, 2), packed(16), half(16, 2))),
     "fp8": (fp8, (half(2, 4, 64), *FP8)),
     "fp8 with biases": (fp8_biased, (half(2, 4, 64), *FP8, half(32), half(16))),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=ROWS if "fp8" in name else ()) for name in CASES])
@@ -62,9 +80,9 @@ def test_the_graph_computes_the_same(clean, name):
     graph.graph.lint()
     graph.recompile()
     targets = [node.target for node in graph.graph.nodes]
-    assert targets.count(ops.register_horizontal()) == 1
+    assert targets.count(ops.register_horizontal_int4() if "int4" in name else ops.register_horizontal()) == 1
     one_by_one = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten._scaled_mm.default}
-    assert not {*one_by_one, ops.register()} & set(targets)
+    assert not {*one_by_one, ops.register(), ops.register_int4()} & set(targets)
     found, wanted = graph(*tensors), function(*tensors)
     for one, other in zip(*([it] if isinstance(it, torch.Tensor) else it for it in (found, wanted)), strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.1)
