@@ -4,6 +4,7 @@ import ast
 
 import jinja2
 import pytest
+from kit.gpu import make
 
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
@@ -86,6 +87,22 @@ def test_the_rows_of_an_fp8_activation_are_scaled_before_the_columns(config):
     source = ast.unparse(function)
     places = [source.index(f"tl.load({name} + ") for name in ("a_scale", "this_scale", "this_bias")]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("config", [make("int4", block_n=32), make("int4_skinny", block_n=32)], ids=["int4", "skinny"])
+@pytest.mark.parametrize("packing", ["tinygemm8", "low-first"])
+def test_an_int4_weight_comes_with_its_tensors(config, packing):
+    assert parts.objection(config, WIDTHS) is None
+    assert parts.objection(config, (64, 48))
+    kind = {"packing": packing} if packing == "tinygemm8" else {"packing": packing, "zeros": "uint8"}
+    problem = Problem.gemm("mixed_mm", m=4, n=sum(WIDTHS), k=512, weight_dtype="int4", **kind)
+    function = rendered(config, problem, False, False)
+    each = ["B", "scale"] + (["zeros"] if packing == "low-first" else [])
+    named = [f"{tensor}{part or ''}" for part in range(3) for tensor in each]
+    assert [argument.arg for argument in function.args.args] == ["A", *named]
+    source = ast.unparse(function)
+    assert source.count("base_n = tl.where(") == 2
+    assert "idx_out = M * base_n + idx_m * N + idx_n" in source
 
 
 @pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
