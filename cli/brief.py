@@ -59,6 +59,8 @@ def _text(name: str, value: Any) -> str:
         return f"{value:.2f}x ATen"
     if name in SHARES:
         return f"{value:.1%}"
+    if name.endswith("_us") and isinstance(value, float):
+        return microseconds(value)
     if isinstance(value, Mapping) and value and all(":" in key for key in value):  # Configs that were left out.
         return "; ".join(f"{config(key)}: {reason}" for key, reason in value.items())
     if name.endswith("_us") and isinstance(value, Mapping):

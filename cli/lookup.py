@@ -15,7 +15,10 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder import confirmable
-from gemmdb.settings import Policy
+from gemmdb.settings import Policy, Settings
+from gemmdb.table.catalog import Catalog
+
+CONFIRMED = "a compile times this kernel beside ATen where that repays, and serves the faster one"
 
 
 @takes(ProblemOptions)
@@ -44,32 +47,43 @@ def lookup(
     """
     catalog = current_catalog()
     query = options.query(catalog)
-    policy = confirmable.applied(query, Policy(confirm=confirm))
-    hit = ladder.lookup(query, catalog, policy, installed(query.device.kind))
+    hit = _asked(query, catalog, confirm)
     if json:
         say_json("lookup", {"rung": "miss"} if hit is None else hit.as_dict())
     elif hit is None:
         say("miss")
         text = names.ranged(query.problem.text, query.ranges)
         why = only_aten(query) or "`gemmdb explain` with the same arguments says why"
-        note(f"no table answers {text}; {why}")
+        note(_unconfirmed(query, catalog, None) or f"no table answers {text}; {why}")
     else:
         say_facts(hit_facts(hit) if wide else _brief(hit), hang=not wide)
-        if said := _confirmed(hit, query, policy):
+        if said := CONFIRMED if confirm and _timed_first(hit, query) else _unconfirmed(query, catalog, hit):
             note(said)
     if hit is None:
         raise typer.Exit(1)
 
 
-def _confirmed(hit: Hit, query: Query, policy: Policy) -> str:
-    """What a compile that confirms answers does about this one; empty if nothing."""
-    if hit.rung not in confirmable.RUNGS:
+def _asked(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
+    policy = confirmable.applied(query, Policy(confirm=confirm))
+    return ladder.lookup(query, catalog, policy, installed(query.device.kind))
+
+
+def _timed_first(hit: Hit, query: Query) -> bool:
+    """Whether a compile times the answer before it serves it, where that repays."""
+    doubted = hit.rung in confirmable.RUNGS and hit.config != ATEN
+    return doubted and not confirmable.objection(query, Policy(confirm=True))
+
+
+def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
+    """What a compile may try that times kernels first, if it is another kernel than the answer without that; else
+    empty."""
+    if (hit is not None and hit.rung not in confirmable.RUNGS) or not Settings.read().confirm:
         return ""
-    if policy.confirm:
-        return "" if hit.config == ATEN else "a compile times this kernel beside ATen, and serves the faster one"
-    if "held_back" not in hit.evidence or confirmable.objection(query, Policy(confirm=True)):
+    tried = _asked(query, catalog, True)
+    if tried is None or not _timed_first(tried, query) or (hit is not None and tried.config == hit.config):
         return ""
-    return "a compile times a kernel beside ATen first, and may serve it: --confirm answers as it does"
+    kernel = names.kernel(tried.config)
+    return f"a compile may time {kernel} beside ATen first, and serves it if it is faster: --confirm shows it"
 
 
 def _brief(hit: Hit) -> list[tuple[str, str]]:

@@ -31,8 +31,8 @@ ConfirmFlag = Annotated[
     bool,
     typer.Option(
         "--confirm",
-        help="Answer as a compile that times a kernel beside ATen first if nobody measured this very problem. Compiles"
-        " for a GPU do so by default.",
+        help="Answer as a compile that times a kernel beside ATen first if nobody measured this very problem. By"
+        " default, compiles for a GPU do so where it repays.",
     ),
 ]
 

@@ -154,9 +154,9 @@ def register_horizontal() -> Any:
     """Define the operators once per process; returns the overload of `horizontal_mm`.
 
     horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases, a_scale, dtype, fast) ->
-    [M * all N] of a's dtype: the products a @ w one after the other, each [M, N] row by row. `scales` and `biases`: a
-    vector [N] for each weight, or no vectors. Only fp8 has an `a_scale`. It, the `scales` and `fast` are as for
-    `_scaled_mm`: [M, 1] and [1, N] each, or one number each. The results are of `dtype`.
+    [M * all N] of `dtype`, by default a's: the products a @ w one after the other, each [M, N] row by row. `scales` and
+    `biases`: a vector [N] for each weight, or no vectors. Only fp8 has an `a_scale`. It, the `scales` and `fast` are as
+    for `_scaled_mm`: [M, 1] and [1, N] each, or one number each.
     """
     _define()
     return torch.ops.gemmdb.horizontal_mm.default

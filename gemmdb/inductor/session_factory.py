@@ -111,8 +111,9 @@ class _Asked:
             return replace(policy, near=False, sku=False, model=False)
         if policy.confirm:
             from gemmdb.inductor.confirm.rules import objection  # As above.
+            from gemmdb.ladder import confirmable
 
-            return replace(policy, confirm=False) if objection(query, policy) else policy
+            return confirmable.applied(query, policy, objection)
         return policy
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gemmdb.key.problem import Query
@@ -27,6 +28,6 @@ def objection(query: Query, policy: Policy) -> str:
     return ""
 
 
-def applied(query: Query, policy: Policy) -> Policy:
-    """The policy for one query: without confirming where its answer is not confirmed."""
+def applied(query: Query, policy: Policy, objection: Callable[[Query, Policy], str] = objection) -> Policy:
+    """The policy for one query: without confirming where there is an objection to that."""
     return replace(policy, confirm=False) if policy.confirm and objection(query, policy) else policy

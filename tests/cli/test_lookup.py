@@ -55,15 +55,37 @@ def test_confirm_answers_as_a_compile_that_times_kernels_first(gemmdb, environme
     assert "kernel         aten:default" in held.out
     assert "held back      triton:gemv" in held.out
     assert "bounds         memory 34" in held.out
-    assert held.err.endswith("first, and may serve it: --confirm answers as it does\n")
+    assert held.err.endswith("time triton:gemv beside ATen first, and serves it if it is faster: --confirm shows it\n")
     assert "kernel         triton:gemv" in served.out
     assert "and serves the faster one" in served.err
     assert json.loads(gemmdb("explain", *one_row, "--confirm", "--json").out)["steps"][3]["hit"]["backend"] == "triton"
 
 
-def test_confirm_changes_nothing_that_no_compile_confirms(gemmdb, table, flags):
-    """An answer that was measured, and one for a CPU."""
-    assert gemmdb("lookup", *flags, "--confirm") == gemmdb("lookup", *flags)
+def test_a_compile_that_would_serve_aten_too_is_not_mentioned(gemmdb, environment, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+    little = ("--op", "mm", "--m", "8", "--n", "11008", "--k", "4096", *H100)
+    assert "held back" in gemmdb("lookup", *little).out
+    assert gemmdb("lookup", *little).err == ""
+
+
+def test_of_a_miss_it_says_what_a_compile_tries(gemmdb, environment, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h100-80gb-hbm3.db"))
+    missed = ("--op", "mm", "--m", "64", "--n", "1280", "--k", "1280", *H100)
+    done = gemmdb("lookup", *missed)
+    assert (done.code, done.out) == (1, "miss\n")
+    assert "a compile may time triton:" in done.err
+    assert gemmdb("lookup", *missed, "--confirm").code == 0
+    monkeypatch.setenv("GEMMDB_CONFIRM", "0")
+    assert "no table answers" in gemmdb("lookup", *missed).err
+
+
+def test_confirm_changes_nothing_that_no_compile_confirms(gemmdb, environment, monkeypatch):
+    """Of groups, nobody knows the split before the program runs."""
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+    problem = Problem.gemm("grouped_mm", groups=16, m=12, n=2048, k=1408)
+    asked = ("lookup", problem.text, "--device", "NVIDIA H200")
+    assert gemmdb(*asked).code == 1
+    assert gemmdb(*asked, "--confirm") == gemmdb(*asked)
 
 
 def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):

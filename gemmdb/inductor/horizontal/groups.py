@@ -12,7 +12,7 @@ from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.horizontal import members
 from gemmdb.inductor.horizontal.members import Member, shared
 from gemmdb.inductor.horizontal.values import Values
-from gemmdb.inductor.match.extract import value
+from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.kernels.triton import parts
 from gemmdb.key.problem import Problem, Query
 
@@ -54,7 +54,8 @@ class Group:
         each."""
         for member in self.members:
             for own, first in zip(shared(member.node), shared(self.members[0].node), strict=True):
-                member.node.replace_input_with(own, first)
+                if own not in member.own:  # One number may be the scale of both operands.
+                    member.node.replace_input_with(own, first)
 
     @property
     def query(self) -> Query:
@@ -73,10 +74,18 @@ def find(pairs: Sequence[tuple[Any, Decision]], numbers: Mapping[Any, int]) -> l
     found: dict[object, list[tuple[int, Member]]] = {}
     values = Values()
     for node, decision in sorted(pairs, key=lambda pair: numbers[pair[0]]):
-        member = members.read(node, decision)
+        member = _read(node, decision)
         if member is not None:
             found.setdefault(_kind(member, values), []).append((numbers[node], member))
     return [group for several in found.values() for group in _divided(several)]
+
+
+def _read(node: Any, decision: Decision) -> Member | None:
+    """The product as part of a group; None if it cannot be one, so that the others still can."""
+    try:
+        return members.read(node, decision)
+    except Unsupported:
+        return None
 
 
 def _divided(found: Sequence[tuple[int, Member]]) -> Iterator[Group]:

@@ -18,6 +18,8 @@ from gemmdb.key.problem import Problem
 aten = torch.ops.aten
 _OPS = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
 _HALF, _GPUS = ("bf16", "fp16"), ("cuda",)
+OWN = ("weight", "scale", "bias", "zeros")
+"""The fields of a Member that are nodes which only its product reads."""
 STEP = 16
 """Every weight has a multiple of so many columns."""
 
@@ -38,7 +40,7 @@ class Member:
     @property
     def own(self) -> tuple[Any, ...]:
         """The nodes that only this product reads."""
-        return tuple(node for node in (self.weight, self.scale, self.bias, self.zeros) if node is not None)
+        return tuple(node for node in map(vars(self).get, OWN) if node is not None)
 
     @property
     def width(self) -> int:
@@ -57,7 +59,15 @@ def read(node: Any, decision: Decision) -> Member | None:
     member = _read(node, decision)
     if member is None or not all(map(_given, member.own)) or _seen_whole(node):
         return None
-    return member if all(map(_is_vector, _vectors(member))) and value(shared(node)[0]).dim() == 2 else None
+    if not all(map(_is_fixed, (*shared(node), *member.own))) or value(shared(node)[0]).dim() != 2:
+        return None
+    return member if all(map(_is_vector, _vectors(member))) else None
+
+
+def _is_fixed(node: Any) -> bool:
+    """Whether a tensor's sizes, strides and offset are numbers."""
+    found = value(node)
+    return all(type(one) is int for one in (*found.shape, *found.stride(), found.storage_offset()))
 
 
 def _vectors(member: Member) -> list[tuple[Any, int]]:

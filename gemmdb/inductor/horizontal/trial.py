@@ -16,6 +16,7 @@ from gemmdb.inductor.confirm.job import Unconfirmed, only
 from gemmdb.inductor.confirm.trial import noisy
 from gemmdb.inductor.decision import Decision
 from gemmdb.inductor.horizontal.groups import Group
+from gemmdb.inductor.horizontal.members import OWN
 from gemmdb.inductor.horizontal.rewriting import rewrite
 from gemmdb.inductor.journal import JOURNAL
 from gemmdb.inductor.lower.horizontal import Fused
@@ -124,8 +125,8 @@ def _copied(group: Group, new: Any) -> Group:
     return Group(
         tuple(
             replace(
-                one, node=new[one.node], weight=new[one.weight], scale=new.get(one.scale), bias=new.get(one.bias),
-                zeros=new.get(one.zeros),
+                one, node=new[one.node],
+                **{name: new[node] for name, node in vars(one).items() if name in OWN and node is not None},
                 decision=replace(one.decision, event=replace(one.decision.event, note=""), entry=object()),
             )
             for one in group.members

@@ -3,9 +3,10 @@ one by one."""
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Fused:
         return type(None), ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operands:
     """The operands of the operator in Inductor's IR, in the order of its arguments."""
 
@@ -62,9 +63,9 @@ def register() -> None:
 def lower(*args: Any) -> Any:
     """The products in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
     operands = Operands(*args)
-    return _lowered(
-        len(operands.weights), lambda fused: _kernel(fused, operands), lambda place: _alone(operands, place)
-    )
+    settled = functools.cache(_settled)
+    count = len(operands.weights)
+    return _lowered(count, lambda fused: _kernel(fused, operands), lambda place: _alone(settled(operands), place))
 
 
 def lower_int4(
@@ -158,15 +159,21 @@ def _check_order(problem: Problem, a: Any, weight: Any) -> None:
         raise triton.Refused("an operand got another layout when it was lowered")
 
 
+def _settled(operands: Operands) -> Operands:
+    """The operands with the strides that ATen wants, those of the graph. Inductor keeps them for operators that it
+    knows."""
+    if operands.a_scale is None:
+        return operands
+    return replace(operands, a=templates.settled(operands.a, True), a_scale=templates.contiguous(operands.a_scale))
+
+
 def _alone(operands: Operands, place: int) -> Any:
     """The product with the weight at `place`."""
     a, weight = operands.a, operands.weights[place]
     scale, bias = (vectors[place] if vectors else None for vectors in (operands.scales, operands.biases))
     if operands.a_scale is not None:
-        # ATen wants the strides of the graph, which Inductor keeps for operators that it knows.
-        a, a_scale = templates.settled(a, True), templates.contiguous(operands.a_scale)
         multiply = state.lowering_of(aten._scaled_mm.default)
-        return multiply(a, weight, a_scale, scale, bias, None, operands.dtype, operands.fast)
+        return multiply(a, weight, operands.a_scale, scale, bias, None, operands.dtype, operands.fast)
     if bias is not None:
         return state.lowering_of(aten.addmm.default)(bias, a, weight)
     return casting.cast_product(a, weight, None if scale is None else casting.like(scale, a))

@@ -39,15 +39,17 @@ def compiled(monkeypatch):
     rewrite = fusing.rewrite
     monkeypatch.setattr(fusing, "rewrite", lambda *args: made.append(rewrite(*args)))
 
-    def run(function, *tensors):
+    def run(function, *tensors, numbers=((),)):
+        """`numbers`: what each call also takes."""
         torch._dynamo.reset()
         gemmdb.inductor.enable()
         gemmdb.inductor.reset_stats()
-        copies = [one.clone() for one in tensors]
         with sessions.use(replace(session(us=0.1), identity=None)), torch.no_grad():
-            found = torch.compile(function)(*copies)
-            wanted = function(*(one.clone() for one in tensors))
-        torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.15)
+            faster = torch.compile(function)
+            for more in numbers:
+                found = faster(*(one.clone() for one in tensors), *more)
+                wanted = function(*(one.clone() for one in tensors), *more)
+                torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.15)
         stats = gemmdb.inductor.stats()
         gemmdb.inductor.disable()
         assert stats["errors"] == []
@@ -94,7 +96,7 @@ def test_a_computed_activation_is_stored_as_the_kernel_expects_it(compiled, monk
 
 def fp8(x, first, scale, second, other, *biases):
     biases = biases or (None, None)
-    return fp8_linear(x, first, scale, biases[0]).relu() * fp8_linear(x, second, other, biases[1])
+    return fp8_linear(x, first, scale, biases[0]).relu() + fp8_linear(x, second, other, biases[1])
 
 
 FP8 = (*quantised(half(64, 64) / 8), *quantised(half(64, 64) / 8))
@@ -124,6 +126,17 @@ def test_a_kernel_in_fp8_gets_the_scales_of_the_rows_once(compiled, monkeypatch)
         "PARTS": 2, "SCALED": True, "BIASED": True, "A_SCALED": True, "ONE_SCALE": False,
     }  # fmt: skip
     assert dtype == torch.bfloat16
+
+
+def test_an_operand_that_begins_at_a_symbolic_place_stays_alone(compiled):
+    """Others of its graph become one kernel."""
+
+    def model(x, q, k, memory, place):
+        part = memory.narrow(0, place, 8)
+        return linear(part, q).sin(), linear(part, k).sin(), gated(x, q, k)
+
+    count, _ = compiled(model, X, Q, K, half(32, 64), numbers=[(16,), (8,), (20,)])
+    assert count == 3  # Two where the place is known, at the first call, and one where it may be any.
 
 
 def test_what_one_kernel_takes_over_is_not_confirmed(compiled, monkeypatch):

@@ -136,6 +136,17 @@ def test_fp8_with_one_scale_for_each_operand(one):
     assert widths(model, X, FP8[0], FP8[2], *(one.clone() for _ in range(4))) == []
 
 
+def test_one_number_that_scales_both_operands():
+    def model(x, first, second, scale):
+        views = [scale.view(1, 1), scale.view(1, 1)]
+        return used(*(torch._scaled_mm(x.to(torch.float8_e4m3fn), w.t(), s, s, out_dtype=torch.bfloat16)
+                      for w, s in zip((first, second), views, strict=True)))  # fmt: skip
+
+    (group,) = grouped(traced(model, X, FP8[0], FP8[2], torch.tensor(0.5)))
+    group.unify()
+    assert all(set(member.own) <= set(member.node.all_input_nodes) for member in group.members)
+
+
 def test_fp8_whose_sums_differ_is_no_group():
     def sums(x, first, scale, second, other):
         values, rows = quantised(x)
