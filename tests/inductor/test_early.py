@@ -17,7 +17,7 @@ from gemmdb.inductor.adapter import state
 from gemmdb.inductor.confirm import rules
 from gemmdb.inductor.confirm.ahead import Ahead
 from gemmdb.inductor.confirm.job import Job, Unconfirmed
-from gemmdb.inductor.horizontal import fusing, groups
+from gemmdb.inductor.horizontal import fusing, members
 from gemmdb.inductor.horizontal.trial import Timed, Trial
 from gemmdb.inductor.match import extract
 
@@ -56,7 +56,7 @@ def stages(monkeypatch):
 
     original = passes.PostGradPass.__call__
     monkeypatch.setattr(passes.PostGradPass, "__call__", post_grad)
-    monkeypatch.setattr(groups, "_GPUS", ("cpu", "cuda"))
+    monkeypatch.setattr(members, "_GPUS", ("cpu", "cuda"))
     monkeypatch.setattr(rules, "objection", lambda query, policy: "")
     monkeypatch.setattr(fusing, "_KNOWN", {})
     monkeypatch.setattr(state, "compiles_in_workers", lambda: True)

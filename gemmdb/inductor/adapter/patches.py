@@ -1,9 +1,8 @@
 """Everything that gemmdb changes in torch: one register. `apply` puts the wrappers in place, `undo` takes them away.
 
 The other modules of the adapter and the packages above make the wrappers. `gemmdb.inductor.install` hands them in by
-name. Besides these, gemmdb only adds things under its own names: the operators `gemmdb::mixed_mm`, `gemmdb::int4_mm`,
-`gemmdb::int_mm_scaled` and `gemmdb::horizontal_mm` with their lowerings, and Triton templates named `gemmdb_*`. torch
-itself uses none of them, so `undo` leaves them in place.
+name. Besides these, gemmdb only adds things under its own names: the operators of `gemmdb.inductor.ops` with their
+lowerings, and Triton templates named `gemmdb_*`. torch itself uses none of them, so `undo` leaves them in place.
 """
 
 from __future__ import annotations

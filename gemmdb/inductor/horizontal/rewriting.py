@@ -1,4 +1,4 @@
-"""Puts one call of `gemmdb::horizontal_mm` in the place of the products of a group."""
+"""Puts one call of `gemmdb::horizontal_mm` or `gemmdb::horizontal_int4` in the place of the products of a group."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ SNAPSHOT = """
     select_algorithm.get_algorithm_selector_cache()  # torch makes it when it is first asked for.
     OWN = {
         f"gemmdb.{name}{overload}"
-        for name in ("mixed_mm", "int_mm_scaled", "int4_mm", "horizontal_mm") for overload in ("", ".default")
+        for name in ("mixed_mm", "int_mm_scaled", "int4_mm", "horizontal_mm", "horizontal_int4")
+        for overload in ("", ".default")
     }
 
     def snapshot():
