@@ -6,6 +6,8 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gemmdb.errors import TableError
@@ -85,6 +87,18 @@ def connect(
                 raise broken(path, error) from error
         time.sleep(pause)
     raise AssertionError("the last pause is 0")
+
+
+@contextmanager
+def bounded(db: sqlite3.Connection) -> Iterator[None]:
+    """Inside, the statements of a connection that has no deadline end together as soon as one of a lookup would."""
+    deadline = Deadline()
+    deadline.begin()
+    db.set_progress_handler(deadline, _STEPS)
+    try:
+        yield
+    finally:
+        db.set_progress_handler(None, 0)
 
 
 def check_journal(path: Path, writes: bool = True) -> None:

@@ -37,10 +37,12 @@ def opened(path: Path) -> sqlite3.Connection:
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
-        empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
-        if not empty:
-            schema.check(db, path)
-        if empty or schema.header(db, path).version < schema.SCHEMA_VERSION:
+        with dbfile.bounded(db):
+            empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+            if not empty:
+                schema.check(db, path)
+            outdated = empty or schema.header(db, path).version < schema.SCHEMA_VERSION
+        if outdated:
             MIGRATIONS.apply(Database(db, execute_plugins=False, recursive_triggers=False))
             schema.check(db, path)
         if schema.header(db, path).packed:

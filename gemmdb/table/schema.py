@@ -157,6 +157,16 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     header(db, path)
 
 
+_NAME = r'\s*"?\w+"?\s*'
+_LIST = rf"\({_NAME}(?:,{_NAME})*\)"
+_PLAIN = {
+    "table": re.compile(rf"CREATE TABLE{_NAME}\((?:[\w\s\",]|{_LIST})*\)"),
+    "index": re.compile(rf"CREATE (?:UNIQUE )?INDEX{_NAME}ON{_NAME}{_LIST}"),
+}
+"""The table of the migration library and its index, in the words of any of its versions: names, types, and lists of
+names. SQLite evaluates an expression in an index, a check or a column of its own when it reads or checks the file."""
+_COMPUTED = re.compile(r"\b(?:as|check|generated)\b", re.IGNORECASE)
+_LONGEST_SQL = 1_000
 _MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 
 
@@ -168,9 +178,9 @@ def _allowed(name: str, kind: str, table: str, sql: str | None) -> bool:
         return (kind, table, sql) == ("table" if owner == name else "index", owner, wanted)
     if kind == "index" and sql is None:
         return True
-    if table != MIGRATIONS_TABLE or sql is None:
+    if table != MIGRATIONS_TABLE or sql is None or len(sql) > _LONGEST_SQL:
         return False
-    return sql.startswith(("CREATE TABLE", "CREATE UNIQUE INDEX", "CREATE INDEX"))
+    return kind in _PLAIN and _PLAIN[kind].fullmatch(sql) is not None and _COMPUTED.search(sql) is None
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

@@ -9,9 +9,11 @@ import pytest
 from kit.btree import File
 
 from gemmdb import Policy, Query, TableError, ladder
+from gemmdb.generators.files import pack
 from gemmdb.table import dbfile, handle
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 AT_ONCE = 2.0
 """Seconds of processor time within which a bounded read is over: its deadline is shortened to a tenth of that here."""
@@ -49,6 +51,19 @@ def neighbours(kit, path):
         table.neighbours(kit.problem, kit.device)
 
 
+def written(kit, path):
+    Store.open(path)
+
+
+def packed(kit, path):
+    with Table.open(path) as table:
+        pack.pack(table.path, path.with_name("smaller.db"))
+
+
+def pending(kit, file):
+    file.endless_index("pending", kit.problem.key, kit.device.key)
+
+
 def meta(kit, file):
     file.endless_index("meta", "digest", "0" * 32)
 
@@ -81,7 +96,7 @@ def long_measurement(kit, file):
 
 @pytest.mark.parametrize(("made", "read"), [
     (meta, opened), (device, devices), (measurement, barred), (family, neighbours), (verdict, looked_up),
-    (long_verdict, looked_up), (long_measurement, barred),
+    (long_verdict, looked_up), (long_measurement, barred), (meta, written), (pending, packed),
 ])  # fmt: skip
 def test_a_read_without_an_end_is_ended(kit, path, made, read):
     file = File(path)
