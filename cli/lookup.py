@@ -54,10 +54,10 @@ def lookup(
         say("miss")
         text = names.ranged(query.problem.text, query.ranges)
         why = only_aten(query) or "`gemmdb explain` with the same arguments says why"
-        note(_unconfirmed(query, catalog, None) or f"no table answers {text}; {why}")
+        note(("" if confirm else _unconfirmed(query, catalog, None)) or f"no table answers {text}; {why}")
     else:
         say_facts(hit_facts(hit) if wide else _brief(hit), hang=not wide)
-        if said := CONFIRMED if confirm and _timed_first(hit, query) else _unconfirmed(query, catalog, hit):
+        if said := _confirmed(hit, query) if confirm else _unconfirmed(query, catalog, hit):
             note(said)
     if hit is None:
         raise typer.Exit(1)
@@ -72,6 +72,11 @@ def _timed_first(hit: Hit, query: Query) -> bool:
     """Whether a compile times the answer before it serves it, where that repays."""
     doubted = hit.rung in confirmable.RUNGS and hit.config != ATEN
     return doubted and not confirmable.objection(query, Policy(confirm=True))
+
+
+def _confirmed(hit: Hit, query: Query) -> str:
+    """What a compile does with the answer, if it is one that is timed first; else empty."""
+    return CONFIRMED if _timed_first(hit, query) else ""
 
 
 def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
