@@ -16,6 +16,8 @@ from gemmdb.errors import InputError
 
 STARTUP = Path(__file__).with_name("startup.py")
 _SHELL_SIGNAL_BASE = 128
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -78,32 +80,57 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None) -> int:
-    children: list[subprocess.Popen[bytes]] = []
-    with _forwarding(children):
+    signals = _Signals()
+    with signals.caught():
         try:
-            children.append(subprocess.Popen(command, env=environment, stdout=stdout))
+            child = subprocess.Popen(command, env=environment, stdout=stdout)
         except OSError as error:
             raise InputError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
-        code = children[0].wait()
+        signals.pass_to(child)
+        code = _end_of(child)
     return code if code >= 0 else _SHELL_SIGNAL_BASE - code
 
 
-@contextmanager
-def _forwarding(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Pass signals to the child instead of ending, so that the result of the recording can be reported."""
+def _end_of(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the child; its return code.
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        for child in children:
-            if not (number == signal.SIGINT and _in_foreground()):
-                child.send_signal(number)
+    A wait without a timeout sits in one system call. A signal that arrives just before that call does not interrupt it,
+    and Python would run the handler only when the child has ended. With a timeout, Python looks every 50 ms.
+    """
+    while True:
+        try:
+            return child.wait(timeout=_WAIT_S)
+        except subprocess.TimeoutExpired:
+            continue
 
-    passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {number: signal.signal(number, forward) for number in passed_on}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+
+class _Signals:
+    """Passes signals to the child instead of ending, so that the result of the recording can be reported. Those that
+    arrive while the child is being started are kept for it."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def pass_to(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        for number in self._early:
+            child.send_signal(number)
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        if self._child is None:
+            self._early.append(number)
+        elif not (number == signal.SIGINT and _in_foreground()):
+            self._child.send_signal(number)
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        former = {number: signal.signal(number, self._forward) for number in _PASSED_ON}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
 
 def _in_foreground() -> bool:

@@ -84,25 +84,6 @@ def test_a_program_ended_by_a_signal_is_told_apart(environment, tmp_path: Path):
     assert "signal 9 ended COMMAND" in run([sys.executable, "-c", program], tmp_path / "w.jsonl").obstacle
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_go_to_the_command(environment, number):
-    program = (
-        f"import signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(5))\n"
-        "print('ready', flush=True)\ntime.sleep(30)"
-    )
-    # A session of its own: no terminal that would deliver the signal to the command by itself.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gemmdb", "record", "--", sys.executable, "-c", program],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 5
-    assert "exit code 5" in err
-
-
 def test_the_users_own_sitecustomize_still_runs(environment, tmp_path: Path, monkeypatch, capfd):
     own = tmp_path / "own"
     own.mkdir()
