@@ -20,7 +20,7 @@ from gemmdb.tune.running import run
 def test_signals_go_to_the_command(environment, number):
     program = (
         f"import signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(5))\n"
-        "print('ready', flush=True)\ntime.sleep(30)"
+        "print('ready', flush=True)\ntime.sleep(90)"
     )
     # A session of its own: no terminal that would deliver the signal to the command by itself.
     process = subprocess.Popen(
@@ -30,7 +30,7 @@ def test_signals_go_to_the_command(environment, number):
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 5
     assert "exit code 5" in err
 
