@@ -22,6 +22,8 @@ ANSWER_S = 5.0
 """How long an address may take to accept a connection."""
 JOIN_S = 20.0
 """How long joining a cluster may take; it takes less than a second."""
+STARTS = 3
+"""How often a cluster of this host is started. Ray gives a node 30 s, which a busy machine may exceed."""
 OBJECTS_BYTES = 200 * 2**20
 """The object store of a local cluster. What goes through it is small."""
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
@@ -146,7 +148,12 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
 
     before = signal.getsignal(signal.SIGTERM)
     if address == LOCAL:
-        join()  # In this thread: what Ray starts ends with the thread that started it.
+        for _ in range(STARTS):
+            failed.clear()
+            join()  # In this thread: what Ray starts ends with the thread that started it.
+            if not failed or "timed out" not in str(failed[0]):
+                break
+            ray.shutdown()
     else:
         thread = threading.Thread(target=join, daemon=True)
         thread.start()
@@ -160,4 +167,5 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
         if not isinstance(failed[0], Exception):
             raise failed[0]
         reason = " ".join(str(failed[0]).split())[:200]
-        raise InputError(f"--ray {address}: cannot join the cluster ({reason})")
+        failure = "cannot start a cluster of this host" if address == LOCAL else "cannot join the cluster"
+        raise InputError(f"--ray {address}: {failure} ({reason})")

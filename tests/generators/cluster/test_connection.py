@@ -124,6 +124,29 @@ def test_what_answers_and_is_no_cluster_is_bad_input(monkeypatch):
     assert "what answers there is no cluster of Ray" in done.stderr
 
 
+class Busy:
+    """A Ray whose first node is late: its limit for that cannot be set, and a real one does not exceed it at will."""
+
+    def __init__(self, late: int) -> None:
+        self.late, self.started, self.ended = late, 0, 0
+
+    def init(self, **_given) -> None:
+        self.started += 1
+        if self.started <= self.late:
+            raise Exception("The current node timed out during startup.")
+
+    def shutdown(self) -> None:
+        self.ended += 1
+
+
+def test_a_cluster_of_this_host_is_started_again_when_its_node_was_late():
+    ray = Busy(late=2)
+    connection._join(ray, "local", {})
+    assert (ray.started, ray.ended) == (3, 2)
+    with pytest.raises(InputError, match="cannot start a cluster of this host .*timed out"):
+        connection._join(Busy(late=9), "local", {})
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
