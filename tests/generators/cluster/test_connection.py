@@ -143,7 +143,7 @@ def test_a_cluster_of_this_host_is_started_again_when_its_node_was_late():
     ray = Busy(late=2)
     connection._join(ray, "local", {})
     assert (ray.started, ray.ended) == (3, 2)
-    with pytest.raises(InputError, match="cannot start a cluster of this host .*timed out"):
+    with pytest.raises(InputError, match=r"cannot start a cluster of this host .*timed out"):
         connection._join(Busy(late=9), "local", {})
 
 
