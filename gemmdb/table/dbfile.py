@@ -21,9 +21,9 @@ BUSY_S = 5.0
 LONGEST, LONGEST_NUMBERING = 2**16, 2**23
 """Bytes of the longest value or row read; the texts of a table are far shorter. The numbering of a packed table names
 every config and problem text in one value."""
-STATEMENT_S, BULK_S = 2.0, 60.0
-"""How long one statement may compute: one of a lookup, and one that reads all of a table. Lookups take microseconds. A
-hostile file may make SQLite walk through the same pages without an end."""
+STATEMENT_S, BULK_S, BULK_S_PER_MIB = 2.0, 60.0, 2.0
+"""How long one statement may compute: one of a lookup, and one that reads all of a table, which gets more for each MiB
+of the file. Lookups take microseconds. A hostile file may make SQLite walk through the same pages without an end."""
 WALL = 30
 """How many times as long it may take by the clock: the machine may be overloaded, or the disk slow."""
 _STEPS = 1_000
@@ -87,6 +87,23 @@ def connect(
                 raise broken(path, error) from error
         time.sleep(pause)
     raise AssertionError("the last pause is 0")
+
+
+def connect_for_all(path: Path) -> sqlite3.Connection:
+    """A connection as `connect` makes it, for statements that together read all of the file: they end together, and
+    values may be as long as a numbering. Raises TableError."""
+    deadline = Deadline()
+    db = connect(path, deadline=deadline, longest=LONGEST_NUMBERING)
+    deadline.begin(whole_s(path))
+    return db
+
+
+def whole_s(path: Path) -> float:
+    """How long it may take to read all of the file at `path`. 0 without a file."""
+    try:
+        return BULK_S + BULK_S_PER_MIB * path.stat().st_size / 2**20
+    except (OSError, ValueError):
+        return 0.0
 
 
 @contextmanager

@@ -23,7 +23,9 @@ to read while a writer waits, so two threads with overlapping reads could keep t
 take its lock again: a signal handler may look up in the middle of a lookup."""
 
 MOST_BYTES = 2**28
-"""The most bytes of texts that one statement may return. A page that follows itself makes long values of few bytes."""
+"""The most bytes that one statement may return. A page that follows itself makes long values of few bytes."""
+_ROW = 200
+"""Bytes of a row in memory besides its texts, about."""
 _PART = 1_000
 """Rows that are fetched between two looks at how many bytes they are."""
 
@@ -133,7 +135,7 @@ class Handle:
                     self.busy = True
                     try:
                         db = self.db or self.connect()
-                        self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+                        self.deadline.begin(dbfile.whole_s(self.path) if bulk else dbfile.STATEMENT_S)
                         return read(db)
                     finally:
                         self.busy = False
@@ -146,7 +148,7 @@ class Handle:
         deadline = dbfile.Deadline()
         self._check()
         with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
-            deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+            deadline.begin(dbfile.whole_s(self.path) if bulk else dbfile.STATEMENT_S)
             return read(db)
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
@@ -200,12 +202,12 @@ def _state(path: Path) -> object:
 
 
 def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[tuple[Any, ...]]:
-    """All rows, or the first ones and more than `most`. Raises MemoryError where their texts are too long together."""
+    """All rows, or the first ones and more than `most`. Raises MemoryError where they are too long together."""
     found: list[tuple[Any, ...]] = []
     left = MOST_BYTES
     while (most is None or len(found) <= most) and (part := cursor.fetchmany(_PART)):
         found += part
-        left -= sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
+        left -= _ROW * len(part) + sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
         if left < 0:
             raise MemoryError
     return found

@@ -69,7 +69,7 @@ def verify(path: Path) -> list[Finding]:
     verdicts pick what it holds, and that the content digest matches. Raises TableError for a file that is not a table
     at all.
     """
-    with contextlib.closing(dbfile.connect(path, longest=dbfile.LONGEST_NUMBERING)) as db:
+    with contextlib.closing(dbfile.connect_for_all(path)) as db:
         try:
             return list(_findings(db, path))
         except dbfile.FAULTS as error:

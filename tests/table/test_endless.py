@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,10 @@ def meta(kit, file):
     file.endless_index("meta", "digest", "0" * 32)
 
 
+def schema(kit, file):
+    file.endless_schema()
+
+
 def device(kit, file):
     file.endless_table("device", kit.device.key, None, kit.device.text, "{}")
 
@@ -95,7 +100,8 @@ def long_measurement(kit, file):
 
 
 @pytest.mark.parametrize(("made", "read"), [
-    (meta, opened), (device, devices), (measurement, barred), (family, neighbours), (verdict, looked_up),
+    (meta, opened), (schema, opened), (schema, written), (device, devices), (measurement, barred), (family, neighbours),
+    (verdict, looked_up),
     (long_verdict, looked_up), (long_measurement, barred), (meta, written), (pending, packed),
 ])  # fmt: skip
 def test_a_read_without_an_end_is_ended(kit, path, made, read):
@@ -104,6 +110,23 @@ def test_a_read_without_an_end_is_ended(kit, path, made, read):
     file.save()
     began = time.thread_time()
     with pytest.raises(TableError) as raised:
+        read(kit, path)
+    assert time.thread_time() - began < AT_ONCE
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("read", [opened, written])
+def test_a_hundred_thousand_tables_are_refused(kit, path, read):
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("CREATE TABLE extra (x)")
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'extra'").fetchone()
+        db.executemany(
+            "INSERT INTO sqlite_master VALUES ('table', ?, ?, ?, ?)",
+            ((f"t{n}", f"t{n}", root, f"CREATE TABLE t{n} (x)") for n in range(100_000)),
+        )
+    began = time.thread_time()
+    with pytest.raises(TableError, match=r"do not use this file|corrupted") as raised:
         read(kit, path)
     assert time.thread_time() - began < AT_ONCE
     assert "\n" not in str(raised.value)
