@@ -52,6 +52,8 @@ def load(path: Path, out: Path, kind: str, read: Reader) -> Exchanged:
             total = merge([out, part], out)
         else:
             part.replace(out)
+    except MemoryError as error:
+        raise InputError(f"{path} needs more memory than there is") from error
     except OSError as error:
         raise InputError(f"{out} cannot be written ({error.strerror}); check its folder") from error
     finally:
