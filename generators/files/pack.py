@@ -14,7 +14,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.expected import with_expectations
-from gemmdb.table import content, dbfile, record_bytes, schema, swapping
+from gemmdb.table import content, dbfile, record_bytes, schema, swapping, trusting
 from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
@@ -50,6 +50,7 @@ def pack(path: Path, out: Path) -> Packed:
     folder = out.absolute().parent
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
+    trusting.admit(out, [path])
     part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
     try:
         with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:
