@@ -6,8 +6,8 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,8 +63,19 @@ class Handle:
         self.remembered: Remembered | None = None
         self.busy = False
         self.deadline = dbfile.Deadline()
+        self._lookups = threading.local()
         self._file: swapping.Identity = None
         _handles.add(self)
+
+    @contextmanager
+    def lookup(self) -> Iterator[None]:
+        """Inside, the statements of this thread together may compute as long as one."""
+        before = getattr(self._lookups, "now", None)
+        self._lookups.now = before or dbfile.Lookup()
+        try:
+            yield
+        finally:
+            self._lookups.now = before
 
     def fetch(self, sql: str, args: Sequence[Any], bulk: bool = False) -> list[tuple[Any, ...]]:
         """The rows that a query finds. `bulk`: it reads all of a table, which may take long. Raises TableError when
@@ -135,7 +146,7 @@ class Handle:
                     self.busy = True
                     try:
                         db = self.db or self.connect()
-                        self.deadline.begin(dbfile.whole_s(self.path) if bulk else dbfile.STATEMENT_S)
+                        self._begin(self.deadline, bulk)
                         return read(db)
                     finally:
                         self.busy = False
@@ -148,8 +159,14 @@ class Handle:
         deadline = dbfile.Deadline()
         self._check()
         with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
-            deadline.begin(dbfile.whole_s(self.path) if bulk else dbfile.STATEMENT_S)
+            self._begin(deadline, bulk)
             return read(db)
+
+    def _begin(self, deadline: dbfile.Deadline, bulk: bool) -> None:
+        if bulk:
+            deadline.begin(dbfile.whole_s(self.path))
+        else:
+            deadline.begin(dbfile.STATEMENT_S, lookup=getattr(self._lookups, "now", None))
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
         """Whether another file has taken the path since it was opened by the connection that `failed`; then it is

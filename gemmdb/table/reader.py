@@ -96,14 +96,16 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        return self._families.neighbours(problem, device, l2, limit, within, fixed=self._fixed)
+        with self._file.lookup():
+            return self._families.neighbours(problem, device, l2, limit, within, fixed=self._fixed)
 
     def distances(
         self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], metric: Metric = PLAIN
     ) -> list[tuple[float, Problem]]:
         """The same by a metric, with their distances. Of a large family of a file that may change, the nearest of
         twice as many by the plain distance."""
-        return self._families.distances(problem, device, l2, limit, within, metric, fixed=self._fixed)
+        with self._file.lookup():
+            return self._families.distances(problem, device, l2, limit, within, metric, fixed=self._fixed)
 
     @property
     def _fixed(self) -> bool:
@@ -112,7 +114,8 @@ class Table:
 
     def families(self) -> list[Problem]:
         """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""
-        return self._families.each()
+        with self._file.lookup():
+            return self._families.each()
 
     def state(self) -> str:
         """A text that changes with every row written."""

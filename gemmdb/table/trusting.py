@@ -59,8 +59,8 @@ def admit_digest(out: Path, path: Path, digest: str, settings: Settings | None =
     if _own(out, settings) and settings.trust is not None and digest not in trust.listed(settings.trust):
         add = f"sha256sum {shlex.quote(str(path))} >> {shlex.quote(str(settings.trust))}"
         raise TableError(
-            f"{path} is not trusted: {settings.trust} does not list its SHA-256, and lookups use {out} without that; add"
-            f" it with `{add}`, or name another table"
+            f"{path} is not trusted: {settings.trust} does not list its SHA-256, and lookups use {out} without that;"
+            f" add it with `{add}`, or name another table"
         )
 
 

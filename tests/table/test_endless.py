@@ -201,6 +201,29 @@ def test_a_file_is_read_again_when_it_has_changed(kit, path):
     assert table.neighbours(kit.problem, kit.device)
 
 
+def test_the_statements_of_a_lookup_share_their_time(kit, tmp_path):
+    """A sound table may hold so many problems that each of a lookup's statements takes nearly as long as it may."""
+    rows = [kit.row(problem=kit.problem.resized(m, n, 512)) for m in range(1, 65) for n in range(64, 512, 8)]
+    with Table.open(kit.write(tmp_path / "many.db", rows)) as table:
+        assert len(table.neighbours(kit.problem, kit.device)) == 64
+        with table._file.lookup():
+            assert table.neighbours(kit.problem, kit.device)
+            table._file._lookups.now.ends(0.2)
+            with pytest.raises(TableError, match="takes too long"):
+                table.neighbours(kit.problem, kit.device)
+        with pytest.raises(TableError, match="takes too long"):
+            table.neighbours(kit.problem, kit.device)
+
+
+def test_each_lookup_has_its_own_time(kit, path):
+    """Else a process that looks up for hours would call a shipped table endless."""
+    with Table.open(path) as table:
+        for _ in range(3):
+            with table._file.lookup():
+                table._file._lookups.now.ends(0.15)
+                assert table.neighbours(kit.problem, kit.device)
+
+
 def test_texts_of_one_statement_are_bounded(kit, path, monkeypatch):
     monkeypatch.setattr(handle, "MOST_BYTES", 100)
     with Table.open(path) as table, pytest.raises(TableError, match="more memory than there is"):
