@@ -21,7 +21,7 @@ def digest(table: Table) -> str:
     """The digest that the header of a table must name: 32 hexadecimal digits. Every row is read. Raises TableError."""
     if not table.packed:
         return f"{sum(map(fingerprint, table.measurements())) % 2**128:032x}"
-    with closing(dbfile.connect_for_all(table.path)) as db:
+    with closing(scanning.connect(table.path)) as db:
         try:
             return packed(db)
         except dbfile.FAULTS as error:

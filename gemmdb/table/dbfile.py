@@ -105,15 +105,6 @@ def connect(
     raise AssertionError("the last pause is 0")
 
 
-def connect_for_all(path: Path) -> sqlite3.Connection:
-    """A connection as `connect` makes it, for statements that together read all of the file: they end together, and
-    values may be as long as a numbering. Raises TableError."""
-    deadline = Deadline()
-    db = connect(path, deadline=deadline, longest=LONGEST_NUMBERING)
-    deadline.begin(whole_s(path))
-    return db
-
-
 def whole_s(path: Path) -> float:
     """How long it may take to read all of the file at `path`. 0 without a file."""
     try:

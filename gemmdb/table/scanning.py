@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from gemmdb.table import dbfile
@@ -36,6 +37,15 @@ class Once:
                 if self._read > self._most:
                     raise sqlite3.DatabaseError("its values are longer together than the file")
             yield row
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection for statements that together read all of the file: they have one deadline, and values may be as long
+    as a numbering. Raises TableError."""
+    deadline = dbfile.Deadline()
+    db = dbfile.connect(path, deadline=deadline, longest=dbfile.LONGEST_NUMBERING)
+    deadline.begin(dbfile.whole_s(path))
+    return db
 
 
 def pages(file: Handle, sql: str, columns: int, bulk: bool = False) -> Iterator[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.expected import with_expectations
-from gemmdb.table import content, dbfile, record_bytes, schema, swapping, trusting
+from gemmdb.table import content, dbfile, record_bytes, scanning, schema, swapping, trusting
 from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
@@ -78,7 +78,7 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     db.execute(f"PRAGMA page_size = {PAGE}")
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-    with contextlib.closing(dbfile.connect_for_all(table.path)) as connection, db:
+    with contextlib.closing(scanning.connect(table.path)) as connection, db:
         source = _Source(table.path, connection)
         if pending := source.pending():
             remedy = f"update them by `gemmdb merge {table.path} --out {table.path}`"
