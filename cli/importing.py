@@ -60,7 +60,8 @@ def import_(options: ImportOptions, json: JsonFlag = False) -> None:
 
     The file is read as a stranger's: every value is checked, and nothing in it is ever run. If something is wrong, one
     line names the file and the line in it, and the table stays as it is. A line on stderr counts what cannot be carried
-    over, and names examples.
+    over, and names examples. Where GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) takes only files that it
+    lists.
 
     Files of other programs hold one number per kernel, so each time gets an interval of 10% to each side. If the
     fastest kernel of a race has no counterpart here, its times are kept, and no verdict is made of them. What vLLM's

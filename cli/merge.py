@@ -18,7 +18,7 @@ def merge(
     """Write the union of several tables into one table.
 
     The order of the inputs makes no difference, and merging a table twice adds nothing. Verdicts are derived again from
-    the union.
+    the union. Where GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) takes only files that it lists.
 
     \b
     Examples:

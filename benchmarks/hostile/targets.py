@@ -195,6 +195,8 @@ def targets() -> list[Target]:
     for kind in ("csv", "jsonl"):
         export(plain, FOLDER / kind, kind)
         good[kind] = b"".join((FOLDER / kind).read_bytes().splitlines(keepends=True)[:6])
+    export(plain, FOLDER / "parquet", "parquet")
+    good["parquet"] = (FOLDER / "parquet").read_bytes()
     found += [Target(kind, partial(_file, partial(_imported, kind)), [data], 0.06) for kind, data in good.items()]
     lines = [
         entries.Entry(Problem.gemm("mm", m=16, n=64, k=64), 2, 3, "", (("m", 2, None),)).line.text,

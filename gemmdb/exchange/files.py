@@ -91,7 +91,8 @@ def reading(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        told = one_line(str(getattr(error, "strerror", None) or error))[:200]  # Arrow's take several lines.
+        raise InputError(f"{path} cannot be read ({told})") from error
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from typing import Any
 from gemmdb.errors import InputError
 from gemmdb.exchange import parquet, text_formats
 from gemmdb.exchange.report import Exchanged, Tally
-from gemmdb.generators.files.merge import merge
-from gemmdb.table import schema
+from gemmdb.generators.files.merge import unite
+from gemmdb.table import schema, trusting
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.writer import Store
 
@@ -36,7 +36,8 @@ def load(path: Path, out: Path, kind: str, read: Reader) -> Exchanged:
     """Add what `read` finds in the file at `path`, of the format `kind`, to the table at `out`, which is made if
     missing. `out` is replaced when all is read, or stays as it is.
 
-    Raises InputError with file and line for bad input, and TableError if `out` exists and is not a table.
+    Raises InputError with file and line for bad input, and TableError if `out` exists and is not a table, or if
+    GEMMDB_TRUST keeps the file out of it.
     """
     if not path.is_file():
         raise InputError(f"{path} is not a file")
@@ -44,14 +45,17 @@ def load(path: Path, out: Path, kind: str, read: Reader) -> Exchanged:
         raise InputError(f"{out} is the file to import; name another table")
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out.absolute().parent} is not a folder; make it, or name another table")
+    trusting.admit(out, [path])
     tally = Tally()
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     try:
         carried = total = _write(read(path, tally), part, str(path))
         if out.exists():
-            total = merge([out, part], out)
+            total = unite([out, part], out)
         else:
             part.replace(out)
+    except MemoryError as error:
+        raise InputError(f"{path} needs more memory than there is") from error
     except OSError as error:
         raise InputError(f"{out} cannot be written ({error.strerror}); check its folder") from error
     finally:

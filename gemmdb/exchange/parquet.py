@@ -11,14 +11,22 @@ from typing import Any
 from gemmdb.errors import InputError
 from gemmdb.exchange import files, flat
 from gemmdb.exchange.text_formats import Runs, checked_runs
+from gemmdb.table import dbfile
 from gemmdb.table.measurement import Measurement, one_line
 
 _RUNS = b"gemmdb_runs"
 _GROUP = 20_000
 """Rows of a row group."""
+_BATCH = 5_000
+"""Rows that are read at once."""
 MOST_ROWS = 20_000_000
 MOST_GROUP = 2_000_000
 """The most rows of a file that is read, and of one of its row groups."""
+ROWS_PER_BYTE = 4
+"""The most rows per byte of a file, beyond a first row group: runs of one value take no bytes. Ours have less than
+one row in 10 bytes."""
+LONGEST = dbfile.LONGEST
+"""Bytes of the longest text."""
 
 
 def write(path: Path, rows: Iterable[Measurement], runs: Runs) -> int:
@@ -44,28 +52,72 @@ def read(path: Path) -> tuple[Runs, Iterator[Measurement]]:
         with files.reading(path):
             file = pq.ParquetFile(path)
         schema, meta = file.schema_arrow, file.metadata
-    except pa.ArrowException as error:
+    except (pa.ArrowException, MemoryError) as error:
         raise InputError(f"{path}: not Parquet ({one_line(str(error))[:120]})") from error
     if not schema.remove_metadata().equals(_schema(pa)):
         raise InputError(f"{path}: not the columns of an export of gemmdb")
-    groups = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
-    if meta.num_rows > MOST_ROWS or max(groups, default=0) > MOST_GROUP:
-        raise InputError(f"{path}: more than {MOST_ROWS:,} rows, or more than {MOST_GROUP:,} in one row group")
+    _check(path, meta)
     text = (schema.metadata or {}).get(_RUNS, b"[]")
     runs = checked_runs(files.parse_json(text.decode("utf-8", "replace"), path), str(path))
+    # Many rows may name one long text. So a text is read once, and not for each row.
+    texts = [name for name, kind in flat.COLUMNS.items() if kind == "text"]
+    with files.reading(path):
+        file = pq.ParquetFile(path, read_dictionary=texts)
     return runs, _rows(path, file, pa)
+
+
+def _check(path: Path, meta: Any) -> None:
+    """Raise InputError for a file that says of itself that it holds more than is read."""
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+    if meta.num_rows > MOST_ROWS or max((group.num_rows for group in groups), default=0) > MOST_GROUP:
+        raise InputError(f"{path}: more than {MOST_ROWS:,} rows, or more than {MOST_GROUP:,} in one row group")
+    if meta.num_rows > _GROUP + ROWS_PER_BYTE * path.stat().st_size:
+        raise InputError(f"{path}: {meta.num_rows:,} rows in so few bytes repeat each other")
+    for group in groups:
+        size = sum(group.column(i).total_uncompressed_size for i in range(group.num_columns))
+        if size > files.MOST_BYTES:
+            raise InputError(f"{path}: a row group of {size:,} bytes, more than {files.MOST_BYTES:,}")
+
+
+def _records(batch: Any) -> Iterator[flat.Record]:
+    """The rows of a batch. Raises InputError for a text that is too long."""
+    columns = [_values(batch.column(name), kind) for name, kind in flat.COLUMNS.items()]
+    return (dict(zip(flat.COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(column: Any, kind: flat.Kind) -> list[Any]:
+    if kind != "text":
+        return list(column.to_pylist())
+    import pyarrow.compute
+
+    longest = pyarrow.compute.max(pyarrow.compute.binary_length(column.dictionary)).as_py()
+    if (longest or 0) > LONGEST:
+        raise InputError(f"a text of {longest:,} bytes, more than {LONGEST:,}")
+    places = column.indices.to_pylist()
+    known: dict[int | None, Any] = {None: None}
+    for place in set(places) - {None}:
+        if not 0 <= place < len(column.dictionary):  # Arrow does not check what stands in the file.
+            raise InputError("it names a text that it does not hold")
+        known[place] = column.dictionary[place].as_py()
+    return [known[place] for place in places]
 
 
 def _rows(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=_GROUP):
-            for found in batch.to_pylist():
+        for batch in file.iter_batches(batch_size=_BATCH):
+            try:
+                records = _records(batch)
+            except InputError as error:
+                raise InputError(f"{path}:{number + 1}: {error}") from error
+            for found in records:
                 number += 1
                 try:
                     yield flat.measurement(found)
                 except InputError as error:
                     raise InputError(f"{path}:{number}: {error}") from error
+    except MemoryError as error:
+        raise InputError(f"{path}:{number + 1}: its values need more memory than there is") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}:{number + 1}: not readable ({one_line(str(error))[:120]})") from error
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from pathlib import Path
 
 from gemmdb.errors import InputError
 from gemmdb.report import reading
-from gemmdb.report.table import Row, geometric, of_table
+from gemmdb.report.table import Row, geometric, rows
 from gemmdb.table.reader import Table
 from gemmdb.table.record import Record
 from gemmdb.workload import entries
@@ -62,19 +63,31 @@ def _products(path: Path) -> list[tuple[int, Entry]]:
 def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
     if order not in ORDERS:
         raise InputError(f"cannot sort by {order!r}; known are {', '.join(ORDERS)}")
-    report = of_table(path, most=10**9)
-    texts = ((row, f"{row.verdict.problem.text} {row.verdict.pick.text}") for row in report.rows)
-    found = sorted((row for row, text in texts if _matches(words, text)), key=ORDERS[order])
+    gains: list[float] = []
     with Table.open(path) as table:
-        known = table.under_load()
-    loads = [_load(known.get((row.verdict.problem.key, row.verdict.device.key))) for row in found]
-    shown = slice(limit or None)
-    gain = geometric(row.gain for row in found)
-    return Listing(tuple(found[shown]), (), len(found), gain, tuple(loads[shown]), sum(one > 0 for one, _ in loads))
+        known = {pair: _load(record) for pair, record in table.under_load()}
+        loaded = 0
+
+        def matching() -> Iterator[Row]:
+            nonlocal loaded
+            for row in rows(table):
+                if _matches(words, f"{row.verdict.problem.text} {row.verdict.pick.text}"):
+                    gains.append(row.gain)
+                    loaded += _pair(row) in known
+                    yield row
+
+        # A large table has more verdicts than fit in memory, as the few that are shown do.
+        found = nsmallest(limit, matching(), ORDERS[order]) if limit else sorted(matching(), key=ORDERS[order])
+    loads = tuple(known.get(_pair(row), (0, 0)) for row in found)
+    return Listing(tuple(found), (), len(gains), geometric(gains), loads, loaded)
 
 
-def _load(known: Record | None) -> tuple[int, int]:
-    return (len(known.under_load), len({time.config for time in known.measured})) if known else (0, 0)
+def _load(known: Record) -> tuple[int, int]:
+    return len(known.under_load), len({time.config for time in known.measured})
+
+
+def _pair(row: Row) -> tuple[int, int]:
+    return row.verdict.problem.key, row.verdict.device.key
 
 
 def _matches(words: Sequence[str], text: str) -> bool:

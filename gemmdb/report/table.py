@@ -116,17 +116,17 @@ def of_table(path: Path, most: int = MOST_VERDICTS) -> TableReport:
     """The report of the table in a file: the verdicts that lookups get, which are those of the newest protocol and
     toolchain. If there are more than `most`, a random part of them. Raises TableError."""
     with Table.open(path) as table:
-        summary, rows = table.summary(), tuple(islice(_rows(table), most + 1))
+        summary, found = table.summary(), tuple(islice(rows(table), most + 1))
         return TableReport(
             path.name,
             table.digest,
-            rows[:most],
+            found[:most],
             sum(sum(entry["problems"].values()) for entry in summary),
             sum(entry["measurements"] for entry in summary),
             tuple(_limits(device) for device in table.devices()),
             {entry["device"]: entry["origin"] for entry in summary},
             tuple(table.provenance()),
-            partial=len(rows) > most,
+            partial=len(found) > most,
         )
 
 
@@ -136,7 +136,8 @@ def geometric(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
-def _rows(table: Table) -> Iterator[Row]:
+def rows(table: Table) -> Iterator[Row]:
+    """The verdicts that lookups get of a table, read in small pieces."""
     for problem, device in table.decided():
         for l2 in STATES:
             verdict = table.verdict(problem, device, l2)

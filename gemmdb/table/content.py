@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from gemmdb.table import dbfile
+from gemmdb.table import dbfile, scanning
 from gemmdb.table.reader import Table
 from gemmdb.table.rows import fingerprint
 
@@ -21,9 +21,7 @@ def digest(table: Table) -> str:
     """The digest that the header of a table must name: 32 hexadecimal digits. Every row is read. Raises TableError."""
     if not table.packed:
         return f"{sum(map(fingerprint, table.measurements())) % 2**128:032x}"
-    deadline = dbfile.Deadline()
-    with closing(dbfile.connect(table.path, deadline=deadline, longest=dbfile.LONGEST_NUMBERING)) as db:
-        deadline.begin(dbfile.BULK_S)
+    with closing(scanning.connect(table.path)) as db:
         try:
             return packed(db)
         except dbfile.FAULTS as error:
@@ -41,5 +39,13 @@ def packed(db: sqlite3.Connection) -> str:
 
 
 def ordered(db: sqlite3.Connection, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table in the order of its primary key, which is its first `columns`."""
-    return db.execute(f"SELECT * FROM {name} ORDER BY {', '.join(map(str, range(1, columns + 1)))}")
+    """The rows of a table in the order of its primary key, which is its first `columns`. Raises sqlite3.Error; also
+    for rows that repeat."""
+    rows = db.execute(f"SELECT * FROM {name} ORDER BY {', '.join(map(str, range(1, columns + 1)))}")
+    return scanning.Once(columns, lambda: _size(db))(rows)
+
+
+def _size(db: sqlite3.Connection) -> int:
+    """Bytes of the file."""
+    count, size = (int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "page_size"))
+    return count * size

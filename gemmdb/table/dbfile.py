@@ -21,9 +21,9 @@ BUSY_S = 5.0
 LONGEST, LONGEST_NUMBERING = 2**16, 2**23
 """Bytes of the longest value or row read; the texts of a table are far shorter. The numbering of a packed table names
 every config and problem text in one value."""
-STATEMENT_S, BULK_S = 2.0, 60.0
-"""How long one statement may compute: one of a lookup, and one that reads all of a table. Lookups take microseconds. A
-hostile file may make SQLite walk through the same pages without an end."""
+STATEMENT_S, BULK_S, BULK_S_PER_MIB = 2.0, 60.0, 2.0
+"""How long one statement may compute: one of a lookup, and one that reads all of a table, which gets more for each MiB
+of the file. Lookups take microseconds. A hostile file may make SQLite walk through the same pages without an end."""
 WALL = 30
 """How many times as long it may take by the clock: the machine may be overloaded, or the disk slow."""
 _STEPS = 1_000
@@ -42,23 +42,39 @@ _CACHE = "cache_size=-65536"
 """It is set after the checks, since setting it reads the file."""
 
 
+class Lookup:
+    """The processor time that the statements of one lookup share."""
+
+    def __init__(self) -> None:
+        self._left = STATEMENT_S
+
+    def ends(self, seconds: float) -> bool:
+        """Whether none is left when a statement has taken so many seconds more."""
+        self._left -= seconds
+        return self._left < 0
+
+
 class Deadline:
     """When the statement in progress is to end: by the processor time of its thread, and at the latest by the clock.
     SQLite asks it again and again, but never about a short statement, and not while it waits for a writer. So both run
     from the first time that it asks."""
 
     def __init__(self) -> None:
+        self._before = 0.0
         self.begin(BULK_S)
 
-    def begin(self, seconds: float = STATEMENT_S) -> None:
-        """A statement begins, which may run for so long."""
-        self._seconds = seconds
+    def begin(self, seconds: float = STATEMENT_S, *, lookup: Lookup | None = None) -> None:
+        """A statement begins, which may run for so long, or as one of a `lookup` for as long as that may still."""
+        self._seconds, self._lookup = seconds, lookup
         self._until: tuple[float, float] | None = None
 
     def __call__(self) -> bool:
         computed, now = time.thread_time(), time.monotonic()
         if self._until is None:
             self._until = computed + self._seconds, now + self._seconds * WALL
+        elif self._lookup is not None and self._lookup.ends(computed - self._before):
+            return True
+        self._before = computed
         return computed > self._until[0] or now > self._until[1]
 
 
@@ -87,6 +103,14 @@ def connect(
                 raise broken(path, error) from error
         time.sleep(pause)
     raise AssertionError("the last pause is 0")
+
+
+def whole_s(path: Path) -> float:
+    """How long it may take to read all of the file at `path`. 0 without a file."""
+    try:
+        return BULK_S + BULK_S_PER_MIB * path.stat().st_size / 2**20
+    except (OSError, ValueError):
+        return 0.0
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +23,9 @@ to read while a writer waits, so two threads with overlapping reads could keep t
 take its lock again: a signal handler may look up in the middle of a lookup."""
 
 MOST_BYTES = 2**28
-"""The most bytes of texts that one statement may return. A page that follows itself makes long values of few bytes."""
+"""The most bytes that one statement may return. A page that follows itself makes long values of few bytes."""
+_ROW = 200
+"""Bytes of a row in memory besides its texts, about."""
 _PART = 1_000
 """Rows that are fetched between two looks at how many bytes they are."""
 
@@ -61,8 +63,19 @@ class Handle:
         self.remembered: Remembered | None = None
         self.busy = False
         self.deadline = dbfile.Deadline()
+        self._lookups = threading.local()
         self._file: swapping.Identity = None
         _handles.add(self)
+
+    @contextmanager
+    def lookup(self) -> Iterator[None]:
+        """Inside, the statements of this thread together may compute as long as one."""
+        before = getattr(self._lookups, "now", None)
+        self._lookups.now = before or dbfile.Lookup()
+        try:
+            yield
+        finally:
+            self._lookups.now = before
 
     def fetch(self, sql: str, args: Sequence[Any], bulk: bool = False) -> list[tuple[Any, ...]]:
         """The rows that a query finds. `bulk`: it reads all of a table, which may take long. Raises TableError when
@@ -133,7 +146,7 @@ class Handle:
                     self.busy = True
                     try:
                         db = self.db or self.connect()
-                        self.deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+                        self._begin(self.deadline, bulk)
                         return read(db)
                     finally:
                         self.busy = False
@@ -146,8 +159,14 @@ class Handle:
         deadline = dbfile.Deadline()
         self._check()
         with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
-            deadline.begin(dbfile.BULK_S if bulk else dbfile.STATEMENT_S)
+            self._begin(deadline, bulk)
             return read(db)
+
+    def _begin(self, deadline: dbfile.Deadline, bulk: bool) -> None:
+        if bulk:
+            deadline.begin(dbfile.whole_s(self.path))
+        else:
+            deadline.begin(dbfile.STATEMENT_S, lookup=getattr(self._lookups, "now", None))
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
         """Whether another file has taken the path since it was opened by the connection that `failed`; then it is
@@ -200,12 +219,12 @@ def _state(path: Path) -> object:
 
 
 def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[tuple[Any, ...]]:
-    """All rows, or the first ones and more than `most`. Raises MemoryError where their texts are too long together."""
+    """All rows, or the first ones and more than `most`. Raises MemoryError where they are too long together."""
     found: list[tuple[Any, ...]] = []
     left = MOST_BYTES
     while (most is None or len(found) <= most) and (part := cursor.fetchmany(_PART)):
         found += part
-        left -= sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
+        left -= _ROW * len(part) + sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
         if left < 0:
             raise MemoryError
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from gemmdb.errors import TableError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import schema
+from gemmdb.table import scanning, schema
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import MARKED, Measurement
 from gemmdb.table.record import Record, record
@@ -21,7 +22,20 @@ _ALL = (
     f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
     " ORDER BY problem, device, id LIMIT 1000"
 )
-_MARKED = "SELECT DISTINCT problem, device FROM measurement WHERE detail IN (?, ?)"
+_AFTER = "(problem, device) > (?, ?)"
+_PAGE = "ORDER BY problem, device LIMIT 1000"
+_MARKED = (
+    f"SELECT DISTINCT problem, device FROM measurement WHERE detail IN ({', '.join(map(repr, MARKED))}) AND {_AFTER}"
+    f" {_PAGE}"
+)
+_SIZES = (
+    "SELECT problem, device, count(*), sum((protocol IN ({})) IS TRUE) FROM measurement"
+    f" WHERE {_AFTER} GROUP BY problem, device {_PAGE}"
+)
+_OPS = (
+    "SELECT DISTINCT problem, device, op FROM {} AS held JOIN problem ON problem.id = held.problem"
+    f" WHERE {_AFTER} {_PAGE}"
+)
 Pairs = Iterable[tuple[int, int]]
 """Keys of problems and devices."""
 
@@ -61,17 +75,14 @@ class Held(ABC):
 
     def ops(self) -> Ops:
         """For each device and op the number of problems."""
-        return self._file.fetch(
-            f"SELECT device, op, count(*) FROM (SELECT DISTINCT problem, device FROM {self.table}) AS pair"
-            " JOIN problem ON problem.id = pair.problem GROUP BY device, op ORDER BY op",
-            (),
-            bulk=True,
-        )
+        pairs = scanning.pages(self._file, _OPS.format(self.table), 2, bulk=True)
+        found = Counter((device, op) for _, device, op in pairs)
+        return sorted(((device, op, number) for (device, op), number in found.items()), key=lambda one: str(one[1]))
 
     @abstractmethod
     def counts(self) -> Counts:
         """For each device the number of measurements, or of pooled times and failures: computed by the cost model or
-        not. A device may come several times."""
+        not."""
 
 
 class Measured(Held):
@@ -88,11 +99,7 @@ class Measured(Held):
 
     def measurements(self) -> Iterator[Measurement]:
         """All measurements. They are read in small pieces, so no writer waits for a slow consumer."""
-        last = (-(2**63), -(2**63), -(2**63))
-        while found := self._file.fetch(_ALL, last):
-            for row in found:
-                yield self._cache.measurement(row)
-            last = found[-1][:3]
+        return map(self._cache.measurement, scanning.pages(self._file, _ALL, 3))
 
     def record(self, problem: Problem, device: Device) -> Record | None:
         """The record of the rows."""
@@ -101,7 +108,7 @@ class Measured(Held):
 
     def marked(self) -> Pairs:
         """By the mark in a row's detail."""
-        return self._file.fetch(_MARKED, MARKED, bulk=True)
+        return scanning.pages(self._file, _MARKED, 2, bulk=True)
 
     def settled(self, problem: Problem, device: Device) -> bool:
         """False if rows were written since."""
@@ -114,11 +121,14 @@ class Measured(Held):
         return frozenset(self._cache.config(key) for (key,) in found)
 
     def counts(self) -> Counts:
-        """One for each device and protocol."""
-        found = self._file.fetch(
-            "SELECT device, protocol, count(*) FROM measurement GROUP BY device, protocol", (), bulk=True
-        )
-        return [(owner, self._cache.protocol(key).clock == "model", number) for owner, key, number in found]
+        """Two for each device."""
+        keys = self._file.fetch_few("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
+        computed = ", ".join(str(key) for (key,) in keys if self._cache.protocol(key).clock == "model")
+        found: Counter[tuple[int, bool]] = Counter()
+        for _, device, every, modelled in scanning.pages(self._file, _SIZES.format(computed), 2, bulk=True):
+            found[device, True] += modelled
+            found[device, False] += every - modelled
+        return [(*key, number) for key, number in found.items()]
 
     def _whole(self, row: Sequence[Any]) -> Measurement:
         """The measurement of a row, whose key says that it is whole."""
@@ -149,7 +159,7 @@ class Packed(Held):
 
     def marked(self) -> Pairs:
         """All: the mark is inside a record."""
-        return self._file.fetch("SELECT problem, device FROM record", (), bulk=True)
+        return scanning.pages(self._file, f"SELECT problem, device FROM record WHERE {_AFTER} {_PAGE}", 2)
 
     def settled(self, problem: Problem, device: Device) -> bool:
         """True: nothing is written."""
@@ -161,10 +171,14 @@ class Packed(Held):
         return self._cache.banned(found[0][0], problem.key, device.key) if found else frozenset()
 
     def counts(self) -> Counts:
-        """Two for each record."""
-        found = self._file.fetch("SELECT device, data FROM record", (), bulk=True)
-        return [(device, bool(modelled), number) for device, data in found
-                for modelled, number in enumerate(self._cache.counts(data))]  # fmt: skip
+        """Two for each device."""
+        found: Counter[tuple[int, bool]] = Counter()
+        sql = f"SELECT problem, device, data FROM record WHERE {_AFTER} {_PAGE}"
+        for _, device, data in scanning.pages(self._file, sql, 2):
+            measured, modelled = self._cache.counts(data)
+            found[device, False] += measured
+            found[device, True] += modelled
+        return [(*key, number) for key, number in found.items()]
 
     def _none(self) -> TableError:
         return TableError(

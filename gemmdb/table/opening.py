@@ -23,7 +23,9 @@ def opened(path: Path) -> sqlite3.Connection:
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
         db.execute("PRAGMA trusted_schema=OFF")
-        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+        with dbfile.bounded(db):  # It reads the list of tables, which may have no end.
+            logged = db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        if logged:
             raise dbfile.logged(path)
         # A transaction that spills pages to disk locks readers out until it ends.
         db.execute("PRAGMA cache_spill=OFF")

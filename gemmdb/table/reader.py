@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import nearest, schema, summary
+from gemmdb.table import nearest, scanning, schema, summary
 from gemmdb.table.decisions import Decisions
 from gemmdb.table.families import Families
 from gemmdb.table.handle import Handle
@@ -24,6 +25,7 @@ from gemmdb.table.rows import parse_provenance
 from gemmdb.table.verdict import Verdict
 
 _PAIRS = "SELECT DISTINCT problem, device FROM {} WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT 1000"
+_RUNS = "SELECT id, text, provenance FROM run WHERE id > ? ORDER BY id LIMIT 100"
 
 
 class Table:
@@ -94,14 +96,16 @@ class Table:
     ) -> list[Problem]:
         """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
         the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
-        return self._families.neighbours(problem, device, l2, limit, within, fixed=self._fixed)
+        with self._file.lookup():
+            return self._families.neighbours(problem, device, l2, limit, within, fixed=self._fixed)
 
     def distances(
         self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], metric: Metric = PLAIN
     ) -> list[tuple[float, Problem]]:
         """The same by a metric, with their distances. Of a large family of a file that may change, the nearest of
         twice as many by the plain distance."""
-        return self._families.distances(problem, device, l2, limit, within, metric, fixed=self._fixed)
+        with self._file.lookup():
+            return self._families.distances(problem, device, l2, limit, within, metric, fixed=self._fixed)
 
     @property
     def _fixed(self) -> bool:
@@ -110,7 +114,8 @@ class Table:
 
     def families(self) -> list[Problem]:
         """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""
-        return self._families.each()
+        with self._file.lookup():
+            return self._families.each()
 
     def state(self) -> str:
         """A text that changes with every row written."""
@@ -132,11 +137,13 @@ class Table:
         groups = (found.find(l2, klass, modelled) for modelled in (False, True)) if found else ()
         return next((group.times for group in groups if group), ())
 
-    def under_load(self) -> dict[tuple[int, int], Record]:
-        """By the keys of problem and device: the records in which something was timed on a busy machine only."""
-        pairs = self._held.marked()
-        found = {(p, d): self.record(self._cache.problem(p), self._cache.device(d)) for p, d in pairs}
-        return {pair: known for pair, known in found.items() if known and known.under_load}
+    def under_load(self) -> Iterator[tuple[tuple[int, int], Record]]:
+        """The records in which something was timed on a busy machine only, behind the keys of problem and device. They
+        are read one by one."""
+        for problem, device in self._held.marked():
+            found = self.record(self._cache.problem(problem), self._cache.device(device))
+            if found is not None and found.under_load:
+                yield (problem, device), found
 
     def settled(self, problem: Problem, device: Device) -> bool:
         """Whether the verdicts of a problem are as new as its rows."""
@@ -154,17 +161,18 @@ class Table:
     def summary(self) -> list[dict[str, Any]]:
         """One JSON-ready entry per device, with the keys of `gemmdb tables --json`."""
         file = {"path": str(self.path), "schema_version": self.version, "packed": self.packed, "digest": self.digest}
-        return summary.entries(file, self.devices(), self._held.ops(), self._held.counts())
+        counts = self._held.counts()
+        return summary.entries(file, self.devices(), self._held.ops(), counts)
 
     def provenance(self) -> list[dict[str, Any]]:
         """What each run recorded about itself, JSON-ready, ordered by run id."""
         found = []
-        for run, text in self._file.fetch("SELECT text, provenance FROM run ORDER BY text", ()):
+        for _, run, text in scanning.pages(self._file, _RUNS, 1):
             try:
-                found.append({**parse_provenance(text), "run": run})
+                found.append({**parse_provenance(text), "run": str(run)})
             except InputError as error:
                 raise self._cache.error(str(error)) from error
-        return found
+        return sorted(found, key=itemgetter("run"))
 
     def _take(self, head: schema.Header) -> None:
         self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
@@ -182,11 +190,8 @@ class Table:
 
     def _pairs(self, table: str) -> Iterator[tuple[Problem, Device]]:
         """Every problem and device of an SQL table, read in small pieces."""
-        last = (-(2**63), -(2**63))
-        while found := self._file.fetch(_PAIRS.format(table), last):
-            for problem, device in found:
-                yield self._cache.problem(problem), self._cache.device(device)
-            last = found[-1]
+        for problem, device in scanning.pages(self._file, _PAIRS.format(table), 2):
+            yield self._cache.problem(problem), self._cache.device(device)
 
     def _known(self, device: Device) -> Device | None:
         """The file's own record of a device; None if it has none. For a file that nobody writes, a None is remembered:

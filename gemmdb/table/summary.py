@@ -10,7 +10,7 @@ from gemmdb.key.device import Device
 Ops = Sequence[tuple[int, str, int]]
 """The key of a device, an op, and the number of its problems."""
 Counts = Sequence[tuple[int, bool, int]]
-"""The key of a device, whether the cost model computed them, and the number of times and failures."""
+"""The key of a device, whether the cost model computed them, and the number of times and failures; each pair once."""
 
 
 def entries(file: Mapping[str, Any], devices: Iterable[Device], ops: Ops, counts: Counts) -> list[dict[str, Any]]:
@@ -19,10 +19,8 @@ def entries(file: Mapping[str, Any], devices: Iterable[Device], ops: Ops, counts
 
 
 def _entry(file: Mapping[str, Any], device: Device, ops: Ops, counts: Counts) -> dict[str, Any]:
-    measured, computed = (
-        sum(number for owner, modelled, number in counts if (owner, modelled) == (device.key, kind))
-        for kind in (False, True)
-    )
+    numbers = {modelled: number for owner, modelled, number in counts if owner == device.key}
+    measured, computed = numbers.get(False, 0), numbers.get(True, 0)
     return {
         "path": file["path"],
         "arch": device.arch,

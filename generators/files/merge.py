@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import dbfile, swapping
+from gemmdb.table import dbfile, swapping, trusting
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -21,11 +21,17 @@ def merge(inputs: Sequence[Path], out: Path) -> int:
     """Write the union of the tables `inputs` to `out`, which may be one of them. Returns the number of measurements.
 
     The order of the inputs, and repeats, make no difference. `out` is replaced atomically or stays unchanged, and
-    nobody can add rows to it meanwhile. Raises TableError for an input that is not a table, or if `out` exists and is
-    not one.
+    nobody can add rows to it meanwhile. Raises TableError for an input that is not a table, or that GEMMDB_TRUST keeps
+    out of `out`, or if `out` exists and is not a table.
     """
     if not inputs:
         raise InputError("nothing to merge: name at least one table")
+    trusting.admit(out, inputs)
+    return unite(inputs, out)
+
+
+def unite(inputs: Sequence[Path], out: Path) -> int:
+    """As `merge`, of files that were admitted."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(held(out))
         tables = [stack.enter_context(contextlib.closing(Table.open(path))) for path in inputs]

@@ -14,7 +14,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.expected import with_expectations
-from gemmdb.table import content, dbfile, record_bytes, schema, swapping
+from gemmdb.table import content, dbfile, record_bytes, scanning, schema, swapping, trusting
 from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
@@ -50,6 +50,7 @@ def pack(path: Path, out: Path) -> Packed:
     folder = out.absolute().parent
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
+    trusting.admit(out, [path])
     part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
     try:
         with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:
@@ -57,6 +58,8 @@ def pack(path: Path, out: Path) -> Packed:
         swapping.swap(out, part)
     except OSError as error:
         raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
+    except sqlite3.IntegrityError as error:  # It holds what no table may.
+        raise dbfile.broken(path, error) from error
     except sqlite3.Error as error:
         raise TableError(f"{path} cannot be packed to {out} ({one_line(str(error))}); check the folder") from error
     except InputError as error:
@@ -75,15 +78,15 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     db.execute(f"PRAGMA page_size = {PAGE}")
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-    with contextlib.closing(dbfile.connect(table.path, longest=dbfile.LONGEST_NUMBERING)) as source, db:
-        (pending,) = source.execute(f"SELECT count(*) FROM (SELECT 1 FROM pending LIMIT {_MOST_PENDING})").fetchone()
-        if pending:
+    with contextlib.closing(scanning.connect(table.path)) as connection, db:
+        source = _Source(table.path, connection)
+        if pending := source.pending():
             remedy = f"update them by `gemmdb merge {table.path} --out {table.path}`"
             raise TableError(f"{table.path} has outdated verdicts on {pending} problems; {remedy}")
         for statement in schema.SCHEMA.values():
             db.execute(statement)
         for name, columns in content.COPIED.items():
-            _insert(db, name, content.ordered(source, name, columns))
+            _insert(db, name, source.rows(name, columns))
         done = _write_records(table, source, db)
         digest = content.packed(db)
         meta = {
@@ -98,7 +101,7 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     return done
 
 
-def _write_records(table: Table, source: sqlite3.Connection, db: sqlite3.Connection) -> Packed:
+def _write_records(table: Table, source: _Source, db: sqlite3.Connection) -> Packed:
     """Records are written with the numbers of a draft, since the final ones depend on all of them. So no more than one
     is held in memory."""
     draft, done = Draft(), Packed(0, 0, 0)
@@ -108,15 +111,48 @@ def _write_records(table: Table, source: sqlite3.Connection, db: sqlite3.Connect
         db.execute("INSERT INTO record VALUES (?, ?, ?)", (problem.key, device.key, draft.pack(one)))
         times = sum(len(kind.times) for kind in one.groups)
         done = Packed(done.problems + 1, done.measurements + len(rows), done.times + times)
-    texts = source.execute("SELECT id, text FROM config ORDER BY id").fetchall()
+    texts = list(source.texts("config"))
     families = {one.family for one, _ in _problems(source)}
-    numbering = Numbering.of(draft.entries, draft.classes, (text for _, text in texts), families)
+    numbering = Numbering.of(draft.entries, draft.classes, (text for _, text, *_ in texts), families)
     _insert(db, "numbering", sorted(numbering.parts().items()))
     short, shorter = numbering.short(), numbering.short_problem()
-    _insert(db, "config", ((key, short(text)) for key, text in texts))
+    _insert(db, "config", ((key, short(text)) for key, text, *_ in texts))
     _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in _problems(source)))
     _number(db, draft, numbering)
     return done
+
+
+class _Source:
+    """The table that is packed, where it is read as it is. What SQLite raises about it becomes a TableError."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self._path, self._db = path, db
+
+    def rows(self, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
+        """The rows of an SQL table in the order of its primary key, which is its first `columns`."""
+        try:
+            yield from content.ordered(self._db, name, columns)
+        except dbfile.FAULTS as error:
+            raise dbfile.broken(self._path, error) from error
+
+    def texts(self, name: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of an SQL table whose columns begin with a key and a text."""
+        for row in self.rows(name, 1):
+            if not isinstance(row[1], str):
+                raise self.error(f"{name} {row[0]} is no text")
+            yield row
+
+    def error(self, what: str) -> TableError:
+        """The TableError that says `what` is wrong with the table."""
+        return dbfile.broken(self._path, ValueError(what))
+
+    def pending(self) -> int:
+        """How many problems have outdated verdicts; no more than _MOST_PENDING are counted."""
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM pending LIMIT {_MOST_PENDING})"
+        try:
+            return int(self._db.execute(sql).fetchone()[0])
+        except dbfile.FAULTS as error:
+            raise dbfile.broken(self._path, error) from error
 
 
 class Draft:
@@ -150,10 +186,14 @@ def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
         last = found[-1][:2]
 
 
-def _problems(source: sqlite3.Connection) -> Iterator[tuple[Problem, list[Any]]]:
+def _problems(source: _Source) -> Iterator[tuple[Problem, list[Any]]]:
     """The problems of a table in the order of their keys, each with its columns behind the text."""
-    for _, text, *rest in content.ordered(source, "problem", 1):
-        yield Problem.parse(text), rest
+    for key, text, *rest in source.texts("problem"):
+        try:
+            found = Problem.parse(text)
+        except InputError as error:
+            raise source.error(f"problem {key} is not usable: {error}") from error
+        yield found, rest
 
 
 def _insert(db: sqlite3.Connection, name: str, rows: Iterable[tuple[Any, ...]]) -> None:

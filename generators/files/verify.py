@@ -20,7 +20,7 @@ from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table import checksum, content, dbfile, schema
+from gemmdb.table import checksum, content, dbfile, scanning, schema
 from gemmdb.table.measurement import Measurement, Protocol, one_line
 from gemmdb.table.reader import Table
 from gemmdb.table.row_cache import RowCache
@@ -69,7 +69,7 @@ def verify(path: Path) -> list[Finding]:
     verdicts pick what it holds, and that the content digest matches. Raises TableError for a file that is not a table
     at all.
     """
-    with contextlib.closing(dbfile.connect(path, longest=dbfile.LONGEST_NUMBERING)) as db:
+    with contextlib.closing(scanning.connect(path)) as db:
         try:
             return list(_findings(db, path))
         except dbfile.FAULTS as error:

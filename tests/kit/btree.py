@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -63,6 +64,26 @@ class File:
         while len(self.data) < len(row):  # SQLite takes no row that is longer than the file.
             self.page()
 
+    def repeat(self, name: str, levels: int = 12) -> None:
+        """Let all rows of an index or a table, which is one page so far, come again and again. Whoever reads on behind
+        any row but the last comes to the first ones again."""
+        root = self.roots[name]
+        begin = (root - 1) * self.size
+        page = self.data[begin : begin + self.size]
+        kind, count = page[0], int.from_bytes(page[3:5], "big")
+        assert kind in (_TABLE[1], _INDEX[1]), "it is a leaf"
+        at = int.from_bytes(page[8 + 2 * (count - 1) : 10 + 2 * (count - 1)], "big")
+        length, head = _read(page, at)
+        last = bytes(page[at : at + head + length])
+        if kind == _TABLE[1]:
+            key = _read(page, at + head)[1]
+            last = bytes(page[at + head : at + head + key])
+        child = self.page()
+        self.data[(child - 1) * self.size : child * self.size] = page
+        inner = _TABLE[0] if kind == _TABLE[1] else _INDEX[0]
+        for level in range(levels):
+            child = self._filled(inner, child.to_bytes(4, "big") + last, child, root if level == levels - 1 else None)
+
     def endless_table(self, name: str, key: int, *values: Value, levels: int = 12) -> None:
         """A table that repeats one row."""
         row = record(*values)
@@ -70,6 +91,53 @@ class File:
         for level in range(levels):
             number = self.roots[name] if level == levels - 1 else None
             child = self._filled(_TABLE[0], child.to_bytes(4, "big") + _long(key), child, number)
+
+    def long_table(self, name: str, rows: Mapping[int, Sequence[Value]], length: int) -> None:
+        """A table of these rows, each with a last text of this length that begins as it is given and goes on in spaces,
+        on one page that follows itself."""
+        follows = self.page()
+        spaces = follows.to_bytes(4, "big") + b" " * (self.size - 4)
+        self.data[(follows - 1) * self.size : follows * self.size] = spaces
+        least, cells = (self.size - 12) * 32 // 255 - 23, []
+        for key, (*values, text) in sorted(rows.items()):
+            row = record(*values, str(text).ljust(length))
+            local = least + (len(row) - least) % (self.size - 4)
+            local = local if local <= self.size - 35 else least
+            cells.append(_long(row) + _long(key) + row[:local] + follows.to_bytes(4, "big"))
+        page, place = bytearray(self.size), self.size
+        for index, cell in enumerate(cells):
+            place -= len(cell)
+            page[place : place + len(cell)] = cell
+            page[8 + 2 * index : 10 + 2 * index] = place.to_bytes(2, "big")
+        page[0], page[3:5], page[5:7] = _TABLE[1], len(cells).to_bytes(2, "big"), place.to_bytes(2, "big")
+        assert place >= 8 + 2 * len(cells), "they fit in one page"
+        begin = (self.roots[name] - 1) * self.size
+        self.data[begin : begin + self.size] = page
+
+    def endless_schema(self, levels: int = 12) -> None:
+        """A list of tables and indices whose first page, that of the file, is its own child."""
+        first, head = bytes(self.data[100 : self.size]), 12
+        count = int.from_bytes(first[3:5], "big")
+        leaf = self.page()
+        self.data[(leaf - 1) * self.size : leaf * self.size] = bytes(self.size)
+        page = bytearray(self.data[: self.size])
+        # The rows of the leaf stay at their offsets, behind a header that does not begin at byte 100.
+        page[0:100] = bytes(100)
+        page[0 : 8 + 2 * count] = first[: 8 + 2 * count]
+        self.data[(leaf - 1) * self.size : leaf * self.size] = page
+        child = leaf
+        for _ in range(levels):
+            child = self._filled(_TABLE[0], child.to_bytes(4, "big") + _long(count), child)
+        inner = bytearray(self.size - 100)
+        cells = (child.to_bytes(4, "big") + _long(count)) * 100
+        begin = self.size - len(cells)
+        inner[0], inner[3:5], inner[5:7] = _TABLE[0], (100).to_bytes(2, "big"), begin.to_bytes(2, "big")
+        inner[8:12] = (1).to_bytes(4, "big")
+        for index in range(100):
+            place = begin + index * (len(cells) // 100)
+            inner[head + 2 * index : head + 2 * index + 2] = place.to_bytes(2, "big")
+        inner[begin - 100 :] = cells
+        self.data[100 : self.size] = inner
 
     def _filled(self, kind: int, cell: bytes, right: int | None = None, number: int | None = None) -> int:
         """A page full of one cell; its number. `right`: the last child of an inner page."""
@@ -96,6 +164,16 @@ def record(*values: Value) -> bytes:
     head = b"".join(_long(kind) for kind in kinds)
     assert len(head) < 127, "the length of the header is one byte"
     return _long(len(head) + 1) + head + b"".join(parts)
+
+
+def _read(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """A variable-length integer, and how many bytes it takes."""
+    found = 0
+    for place in range(8):
+        found = found << 7 | data[at + place] & 0x7F
+        if data[at + place] < 0x80:
+            return found, place + 1
+    return found << 8 | data[at + 8], 9
 
 
 def _serial(value: Value) -> tuple[int, bytes]:

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,10 @@ def meta(kit, file):
     file.endless_index("meta", "digest", "0" * 32)
 
 
+def schema(kit, file):
+    file.endless_schema()
+
+
 def device(kit, file):
     file.endless_table("device", kit.device.key, None, kit.device.text, "{}")
 
@@ -95,7 +100,8 @@ def long_measurement(kit, file):
 
 
 @pytest.mark.parametrize(("made", "read"), [
-    (meta, opened), (device, devices), (measurement, barred), (family, neighbours), (verdict, looked_up),
+    (meta, opened), (schema, opened), (schema, written), (device, devices), (measurement, barred), (family, neighbours),
+    (verdict, looked_up),
     (long_verdict, looked_up), (long_measurement, barred), (meta, written), (pending, packed),
 ])  # fmt: skip
 def test_a_read_without_an_end_is_ended(kit, path, made, read):
@@ -104,6 +110,23 @@ def test_a_read_without_an_end_is_ended(kit, path, made, read):
     file.save()
     began = time.thread_time()
     with pytest.raises(TableError) as raised:
+        read(kit, path)
+    assert time.thread_time() - began < AT_ONCE
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("read", [opened, written])
+def test_a_hundred_thousand_tables_are_refused(kit, path, read):
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("CREATE TABLE extra (x)")
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'extra'").fetchone()
+        db.executemany(
+            "INSERT INTO sqlite_master VALUES ('table', ?, ?, ?, ?)",
+            ((f"t{n}", f"t{n}", root, f"CREATE TABLE t{n} (x)") for n in range(100_000)),
+        )
+    began = time.thread_time()
+    with pytest.raises(TableError, match=r"do not use this file|corrupted") as raised:
         read(kit, path)
     assert time.thread_time() - began < AT_ONCE
     assert "\n" not in str(raised.value)
@@ -176,6 +199,29 @@ def test_a_file_is_read_again_when_it_has_changed(kit, path):
             table.neighbours(kit.problem, kit.device)
     Path(path).write_bytes(good)
     assert table.neighbours(kit.problem, kit.device)
+
+
+def test_the_statements_of_a_lookup_share_their_time(kit, tmp_path):
+    """A sound table may hold so many problems that each of a lookup's statements takes nearly as long as it may."""
+    rows = [kit.row(problem=kit.problem.resized(m, n, 512)) for m in range(1, 65) for n in range(64, 512, 8)]
+    with Table.open(kit.write(tmp_path / "many.db", rows)) as table:
+        assert len(table.neighbours(kit.problem, kit.device)) == 64
+        with table._file.lookup():
+            assert table.neighbours(kit.problem, kit.device)
+            table._file._lookups.now.ends(0.2)
+            with pytest.raises(TableError, match="takes too long"):
+                table.neighbours(kit.problem, kit.device)
+        with pytest.raises(TableError, match="takes too long"):
+            table.neighbours(kit.problem, kit.device)
+
+
+def test_each_lookup_has_its_own_time(kit, path):
+    """Else a process that looks up for hours would call a shipped table endless."""
+    with Table.open(path) as table:
+        for _ in range(3):
+            with table._file.lookup():
+                table._file._lookups.now.ends(0.15)
+                assert table.neighbours(kit.problem, kit.device)
 
 
 def test_texts_of_one_statement_are_bounded(kit, path, monkeypatch):

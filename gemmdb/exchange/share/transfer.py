@@ -23,7 +23,7 @@ from gemmdb.exchange.share.manifest import Listed
 from gemmdb.exchange.share.remote import PATIENCE_S, Remote
 from gemmdb.generators.files.manifest import NAME
 from gemmdb.generators.files.merge import held
-from gemmdb.table import swapping
+from gemmdb.table import swapping, trusting
 
 PULLED = ".pulled.json"
 """Beside pulled tables: the sha256 of each when it was pulled. A file that still has it may be replaced."""
@@ -77,6 +77,7 @@ def pull(
         raise InputError(f"{into} cannot be made ({error.strerror}); name another folder") from error
     chosen = [known[name] for name in (names or sorted(known))]
     for one in chosen:  # Before anything is downloaded.
+        trusting.admit_digest(into / one.file, Path(one.file), one.sha256)
         _check_target(into / one.file, one, replace)
     return [_pull(remote, into, one, say) for one in chosen]
 
