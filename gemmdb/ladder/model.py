@@ -191,9 +191,9 @@ def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
     was measured."""
     for table in ask.tables:
         for verdict in ask.read(Table.verdicts, table, ask.problem, ask.device) or ():
-            if verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2:
-                if believed(ask, table, verdict):
-                    return table, verdict
+            fits = verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2
+            if fits and believed(ask, table, verdict):
+                return table, verdict
     return None
 
 
@@ -211,7 +211,10 @@ def _ratios(ask: Ask, table: Table, verdict: Verdict) -> dict[Config, float]:
     return {
         one.config: one.ratio
         for one in pooled
-        if one.servable and one.ratio >= least and one.config not in banned and (one.config == ATEN or objection(ask, one.config) is None)
+        if one.servable
+        and one.ratio >= least
+        and one.config not in banned
+        and (one.config == ATEN or objection(ask, one.config) is None)
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gemmdb.cost.possible import least_us, possible
 from gemmdb.key.device import Device
@@ -19,6 +19,7 @@ class Impossible:
 
     count: int = 0
     example: str = ""
+    _known: set[tuple[int, int]] = field(default_factory=set)
 
     def row(self, row: Measurement) -> None:
         """Note the time of a measurement, and that of ATen beside it, if one is impossible."""
@@ -26,14 +27,17 @@ class Impossible:
             self._note(min(row.times.median_us, row.times.aten_us), row.problem, row.device, row.protocol.l2)
 
     def record(self, record: Record, problem: Problem, device: Device) -> None:
-        """Note the impossible times of a record."""
+        """Note the impossible times of a record. Without a time of ATen, it has no microseconds."""
+        before = self.count
         for group in record.groups:
-            for time in group.times:
+            for time in group.times if group.aten_us else ():
                 self._note(group.aten_us * time.ratio, problem, device, group.l2)
+        if self.count > before:
+            self._known.add((problem.key, device.key))
 
     def verdict(self, verdict: Verdict) -> None:
-        """Note the shorter one of the times of a verdict, if it is impossible."""
-        if not verdict_is_possible(verdict):
+        """Note the shorter one of the times of a verdict, if it is impossible and not one of a noted record."""
+        if (verdict.problem.key, verdict.device.key) not in self._known and not verdict_is_possible(verdict):
             us = verdict.aten_us * min(verdict.ratio, 1.0)
             self._note(us, verdict.problem, verdict.device, verdict.protocol.l2)
 
