@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
@@ -42,9 +43,11 @@ def test_a_sample_of_damaged_tables(name, tmp_path):
 def test_the_campaign_sees_another_answer(tmp_path):
     """One that no checksum has: of a file as it was before there were checksums."""
     subject = next(damage.subjects(tmp_path, most=4))
-    other = [frozenset(["another"]) for _ in subject.answers]
-    changed = damage.Subject(subject.name, subject.whole, subject.immutable, subject.pairs, other)
-    assert damage.outcome(changed, tmp_path / "x.db", subject.whole) == "wrong"
+    for place in (0, 1, 2, -1):  # A verdict, the problems nearby, a record, an answer of rung `near`.
+        other = [list(one) for one in subject.answers]
+        other[-1][place] = frozenset(["another"])
+        changed = dataclasses.replace(subject, answers=other)
+        assert damage.outcome(changed, tmp_path / "x.db", subject.whole) == "wrong"
     assert damage.outcome(subject, tmp_path / "x.db", subject.whole) == "right"
 
 
