@@ -7,12 +7,14 @@ import pytest
 from kit.devices import known
 
 from benchmarks.common import ROOT
+from gemmdb.cost.possible import possible
 from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.claims import possible_times, verdict_is_possible
+from gemmdb.ladder.expected import Expected
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Protocol, Status
@@ -95,6 +97,24 @@ def test_a_neighbour_predicts_nothing_from_impossible_times(lab, catalog):
     assert (hit.rung, hit.config) == ("near", HONEST)
     lies = catalog([row for one in around for row in rows(lab, {LIAR: 0.5}, one, aten_us=0.001)])
     assert explain(lab.query(LARGE, H200), lies, POLICY)[1].hit is None
+
+
+def test_what_a_packed_table_says_of_the_cost_model_makes_no_time_impossible(lab, tmp_path, monkeypatch):
+    """Its times are those of honest rows. The liar is said to be far faster than the cost model expects, which a
+    prediction carries over to the problem."""
+    honest = Expected.added
+
+    def added(self, time):
+        return honest(self, time)._replace(expected=30_000) if time.config == LIAR else honest(self, time)
+
+    around = [LARGE.resized(m, 4096, 4096) for m in (3840, 4352)]
+    full = lab.catalog([row for one in around for row in rows(lab, {LIAR: 0.95, HONEST: 0.8}, one)])
+    monkeypatch.setattr(Expected, "added", added)
+    pack(full.tables[0].path, tmp_path / "small.db")
+    found = Catalog([(Source(tmp_path / "small.db", "explicit"), Table.open(tmp_path / "small.db"))])
+    hit = lookup(lab.query(LARGE, H200), found, POLICY)
+    assert hit.config in (ATEN, HONEST)
+    assert possible(hit.expected_us, LARGE, H200, "cold")
 
 
 def test_a_modelled_table_is_no_exception(lab, catalog):
