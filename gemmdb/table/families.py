@@ -48,7 +48,10 @@ class Families:
         """See `Table.neighbours`. `fixed`: whether the bytes of the file do not change while it is open."""
         if fixed:
             return [one for _, one in self.distances(problem, device, l2, limit, within, nearest.PLAIN, fixed=True)]
-        found = self._nearest(problem, device, l2, limit, within)
+        try:
+            found = self._nearest(problem, device, l2, limit, within)
+        except (TypeError, ValueError) as error:
+            raise self._damaged() from error
         return [p for key in found if (p := self._member(key, problem))]
 
     def distances(
@@ -70,7 +73,10 @@ class Families:
         else:
             known = self.neighbours(problem, device, l2, 2 * limit, within, fixed=False)
             return sorted([(metric.apart(problem, one), one) for one in known], key=itemgetter(0))[:limit]
-        members, found = family.known, family.nearest(problem, limit, within, metric)
+        try:
+            members, found = family.known, family.nearest(problem, limit, within, metric)
+        except TypeError as error:
+            raise self._damaged() from error
         for _, key in found:
             if key not in members:
                 members[key] = one = self._member(key, problem)
@@ -130,7 +136,10 @@ class Families:
         """The family of these rows of the index, which has one for each problem."""
         if len(set(map(itemgetter(0), rows))) < len(rows):
             raise self._damaged()
-        return nearest.Family.of(rows)
+        try:
+            return nearest.Family.of(rows)
+        except (TypeError, ValueError) as error:  # SQLite may hand out a NULL, a text or a negative number.
+            raise self._damaged() from error
 
     def _damaged(self) -> TableError:
         """For an index that lists a problem with other sizes than its text has. SQLite takes them from there."""

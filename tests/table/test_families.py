@@ -108,6 +108,32 @@ def test_a_problem_with_the_sizes_of_another_is_not_near(lab, opened, change, ca
     assert "does not match their texts" in caplog.text
 
 
+def sized(m):
+    """Changes M of the far problem, in the index alone."""
+    return lambda path: listed(path, lambda rows: [(f, n, k, m if n == FAR[1] else old, key)
+                                                   for f, n, k, old, key in rows])  # fmt: skip
+
+
+def said(method, *args):
+    try:
+        return method(*args)
+    except TableError as error:
+        return str(error)
+
+
+@FORMS
+@pytest.mark.parametrize("m", [None, -7, 16.5, "x", b"x"], ids=str)
+@pytest.mark.parametrize("crowd", [1, 2000])
+def test_a_size_that_is_none_is_damage_or_not_found(lab, opened, m, crowd, monkeypatch):
+    """SQLite takes a column without NULLs at its word, and does not compare one."""
+    monkeypatch.setattr(nearest, "CROWD", crowd)
+    table, asked = opened(sized(m), FAR), lab.problem(44, *FAR[1:])
+    right = nearest.PLAIN.apart(asked, lab.problem(*FAR)), lab.problem(*FAR)
+    for method in (table.distances, table.neighbours):
+        found = said(method, asked, lab.cpu, "cold", 8, ())
+        assert found in ([], [right], [right[1]]) or "does not match their texts" in found
+
+
 @pytest.mark.parametrize("form", ["measurements"])
 @pytest.mark.parametrize("change", [columns, moved, doubled])
 def test_in_a_crowd_distances_are_those_of_the_texts(lab, opened, change, monkeypatch):
