@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.common import ROOT
 from benchmarks.hostile import damage, fuzz, targets
+from gemmdb.cost import possible
 from gemmdb.errors import InputError
 
 RESULTS = ROOT / "benchmarks" / "results" / "hostile"
@@ -29,6 +30,21 @@ def test_the_recorded_campaign_of_fuzzing_has_a_million_cases_and_no_fault():
     document = json.loads((RESULTS / "fuzz.json").read_text())
     assert document["cases"] >= 1_000_000
     assert all(one["faults"] == {} for one in document["targets"].values())
+
+
+def test_no_measured_time_is_near_an_impossible_one():
+    found = json.loads((RESULTS / "least.json").read_text())
+    ratios = {kind: one["ratio"] for kind, one in found["closest"].items()}
+    operations, full, short = (
+        min(ratio for kind, ratio in ratios.items() if kind.endswith(end))
+        for end in (", operations", ", ok, all", ", slow, all")
+    )
+    assert found["margin"] == possible.MARGIN
+    assert min(ratios.values()) * found["margin"] > 3
+    said = " ".join((ROOT / "docs" / "security.md").read_text().split())
+    assert f"Of {found['rows']:,} measured rows" in said
+    assert f"takes {operations:.2f} times what the operations need, and {full:.2f} times what the memory" in said
+    assert f"estimate takes {short:.2f}. The shortest takes {found['shortest_us']:.2f} us" in said
 
 
 @pytest.mark.parametrize("name", ["measurements", "packed", "package", "shipped"])
