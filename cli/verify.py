@@ -42,8 +42,9 @@ def verify(
     """Check a table; with --remeasure, time it again.
 
     It checks the file's structure, that each row is well-formed and has the right key, that the digest matches the
-    rows, and that the verdicts follow from the rows. Of an archive (`gemmdb kernels`) it checks that each kernel is
-    what its index says, and that it was compiled from the present source.
+    rows, that the verdicts follow from the rows, and that no time is shorter than the device can be. Of an archive
+    (`gemmdb kernels`) it checks that each kernel is what its index says, and that it was compiled from the present
+    source.
 
     --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
     many verdicts hold, no longer hold, or cannot be told: if other programs kept the machine busy, or the intervals are

@@ -2,11 +2,13 @@
 
     python -m benchmarks.hostile damage [--flips 10000] [--seed 1] [--out benchmarks/results/hostile/damage.json]
 
-Each damaged file is opened and asked about some of its problems: verdicts, records, failures. Every answer is compared
-with that of the whole file. `right`: all are the same; `refused`: a TableError when the file is opened; `part`: some
-answers are a TableError, the others are the same; `missing`: a row is not found, as if it had not been measured, which
-damage to SQLite's own structures can do; `wrong`: another answer. The tables are one of measurements, its packed form,
-opened as a user's file and as one of a package, and a shipped one, opened with the digest of the manifest.
+Each damaged file is opened and asked about some of its problems: verdicts, records, failures, which problems are near
+and what their records hold; then what rung `near` answers for a problem beside. Every answer is compared with that of
+the whole file. `right`: all are the same; `refused`: a TableError when the file is opened; `part`: some answers are a
+TableError, the others are the same; `missing`: a row is not found, as if it had not been measured, which damage to
+SQLite's own structures can do; `wrong`: another answer. An answer of `near` follows from what else is asked, so another
+one is `wrong` if all of that is the same, and else belongs to what is missing. The tables are one of measurements, its
+packed form, opened as a user's file and as one of a package, and a shipped one, opened with the digest of the manifest.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ from pathlib import Path
 
 from benchmarks.common import ROOT, now
 from gemmdb import trust
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.distance import metric
+from gemmdb.ladder.near import near
+from gemmdb.ladder.neighbours import MOST, WITHIN
+from gemmdb.settings import Policy
 from gemmdb.table import trusting
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
@@ -40,6 +48,12 @@ from gemmdb.table.writer import Store
 SLICE = 4096
 SLOW_S = 4.0
 """What a file may take: two statements until their deadline."""
+AROUND = 2 * MOST
+"""How many problems nearby are read: all that a prediction uses."""
+ALL = 100_000
+"""So many problems nearby are listed that a missing one lets no other move up."""
+STRICT = Policy(on_miss="error", near_loss=10.0)
+Pair = tuple[Problem, Device]
 Answer = frozenset[str]
 FAULT: Answer = frozenset(["TableError"])
 KINDS = ("right", "refused", "part", "missing", "wrong", "slow", "other error")
@@ -47,13 +61,15 @@ KINDS = ("right", "refused", "part", "missing", "wrong", "slow", "other error")
 
 @dataclass(frozen=True)
 class Subject:
-    """A table to damage, whole: its bytes, what to ask, and what it answers."""
+    """A table to damage, whole: its bytes, what to ask, and what it answers. `around`: the problems that are nearest to
+    each one."""
 
     name: str
     whole: bytes
     immutable: bool
-    pairs: Sequence[tuple[Problem, Device]]
-    answers: Sequence[Answer]
+    pairs: Sequence[Pair]
+    around: Sequence[Sequence[Problem]]
+    answers: Sequence[Sequence[Answer]]
 
     @classmethod
     def of(cls, name: str, path: Path, immutable: bool, most: int) -> Subject:
@@ -61,7 +77,8 @@ class Subject:
         with Table.open(path, immutable=immutable) as table:
             found = sorted(table.pairs(), key=lambda pair: pair[0].text)
             pairs = found[:: max(1, len(found) // most)]
-            return cls(name, path.read_bytes(), immutable, pairs, list(answers(table, pairs)))
+            around = [[one for _, one in near_by(table, *pair)[:AROUND]] for pair in pairs]
+            return cls(name, path.read_bytes(), immutable, pairs, around, list(answers(table, pairs, around)))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,28 +131,46 @@ def small(path: Path) -> Path:
         for m in (16, 48, 64, 200, 256, 1024):
             for n, k in ((4096, 4096), (1024, 4096), (4096, 11008), (6144, 4096), (2048, 2048)):
                 problem = Problem.gemm("mm", m=m, n=n, k=k)
+                us = 5 + 1.5 * roofline_us(problem, gpu)
                 ratios = {ATEN: 1.0, **{config: chance.uniform(0.6, 1.5) for config in configs}}
                 store.add(
                     Measurement(problem, config, gpu, protocol, made_by, "run", Status.OK,
-                                Times(20 * ratio, 19.9 * ratio, 20.1 * ratio, 30, 20.0))
+                                Times(us * ratio, 0.995 * us * ratio, 1.005 * us * ratio, 30, us))
                     for config, ratio in ratios.items()
                 )  # fmt: skip
         store.refresh()
     return path
 
 
-def answers(table: Table, pairs: Sequence[tuple[Problem, Device]]) -> Iterator[Answer]:
-    """What a table says of some problems: for each question the set of facts, or FAULT."""
-    questions: tuple[Callable[[Problem, Device], Answer], ...] = (
-        lambda p, d: _verdict(table.verdict(p, d)), lambda p, d: _record(table.record(p, d)),
-        lambda p, d: frozenset(one.text for one in table.barred(p, d)),
-    )  # fmt: skip
-    for problem, device in pairs:
-        for question in questions:
-            try:
-                yield question(problem, device)
-            except TableError:
-                yield FAULT
+def answers(table: Table, pairs: Sequence[Pair], around: Sequence[Sequence[Problem]]) -> Iterator[list[Answer]]:
+    """What a table says of some problems and of those around them: for each question the set of facts, or FAULT. The
+    last answer is that of rung `near`."""
+    for (problem, device), others in zip(pairs, around, strict=True):
+        found = [
+            _asked(lambda p, d: _verdict(table.verdict(p, d)), problem, device),
+            _asked(lambda p, d: frozenset(f"{far!r} {one.text}" for far, one in near_by(table, p, d)), problem, device),
+        ]
+        for one in dict.fromkeys((problem, *others)):
+            found.append(_asked(lambda p, d: _record(table.record(p, d)), one, device))
+            found.append(_asked(lambda p, d: frozenset(config.text for config in table.barred(p, d)), one, device))
+        yield [*found, _asked(lambda p, d: _near(table, p, d), problem, device)]
+
+
+def near_by(table: Table, problem: Problem, device: Device) -> list[tuple[float, Problem]]:
+    """The problems near a problem beside `problem`, with their distances, nearest first."""
+    return table.distances(beside(problem), device, "cold", ALL, WITHIN, metric(device.kind))
+
+
+def beside(problem: Problem) -> Problem:
+    """A problem that no table has measured."""
+    return problem.resized(problem.m + problem.m // 4 + 3, problem.n, problem.k)
+
+
+def _asked(question: Callable[[Problem, Device], Answer], problem: Problem, device: Device) -> Answer:
+    try:
+        return question(problem, device)
+    except TableError:
+        return FAULT
 
 
 def campaign(subject: Subject, folder: Path, flips: int, seed: int) -> dict[str, dict[str, int]]:
@@ -164,7 +199,7 @@ def outcome(subject: Subject, path: Path, content: bytes) -> str:
     try:
         check = trusting.shipped(path) if subject.name == "shipped" else None
         with Table.open(path, immutable=subject.immutable, check=check) as table:
-            found = list(answers(table, subject.pairs))
+            found = list(answers(table, subject.pairs, subject.around))
     except TableError:
         return "refused"
     except Exception as error:
@@ -172,12 +207,21 @@ def outcome(subject: Subject, path: Path, content: bytes) -> str:
         return "other error"
     if time.monotonic() - start > SLOW_S:
         return "slow"
-    pairs = [(one, right) for one, right in zip(found, subject.answers, strict=True) if one != FAULT]
-    if any(not one <= right for one, right in pairs):
+    kinds = {_compared(one, right) for one, right in zip(found, subject.answers, strict=True)}
+    return next(kind for kind in ("wrong", "missing", "part", "right") if kind in kinds)
+
+
+def _compared(found: Sequence[Answer], right: Sequence[Answer]) -> str:
+    """What became of the answers about one problem."""
+    *facts, predicted = zip(found, right, strict=True)
+    known = [(one, whole) for one, whole in facts if one != FAULT]
+    if any(not one <= whole for one, whole in known):
         return "wrong"
-    if any(one != right for one, right in pairs):
+    if any(one != whole for one, whole in known):
         return "missing"
-    return "part" if FAULT in found else "right"
+    if FAULT in found:
+        return "part"
+    return "right" if predicted[0] == predicted[1] else "wrong"
 
 
 def _verdict(found: Verdict | None) -> Answer:
@@ -186,6 +230,16 @@ def _verdict(found: Verdict | None) -> Answer:
     texts = (found.problem.text, found.device.text, found.protocol.text, found.toolchain.text)
     numbers = (found.ratio, found.spread, found.aten_us, found.runs)
     return frozenset([repr((texts, [config.text for config in found.ties], numbers))])
+
+
+def _near(table: Table, problem: Problem, device: Device) -> Answer:
+    """What rung `near` answers for a problem beside this one, and from what."""
+    hit = near(Ask(Query(beside(problem), device), (table,), STRICT, None)).hit
+    if hit is None:
+        return frozenset(["none"])
+    evidence = {name: value for name, value in hit.evidence.items() if name != "neighbours"}
+    used = [(one["problem"], one["distance"], one["aten_us"]) for one in hit.evidence["neighbours"]]
+    return frozenset([repr((hit.config.text, hit.expected_us, hit.speedup, used, sorted(evidence.items())))])
 
 
 def _record(found: Record | None) -> Answer:

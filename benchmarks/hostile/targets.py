@@ -131,7 +131,7 @@ def _table(whole: bytes, pairs: Sequence[tuple[Problem, Device]], data: bytes) -
 
     def read() -> None:
         with Table.open(path) as opened:
-            list(answers(opened, pairs))
+            list(answers(opened, pairs, [[] for _ in pairs]))
             for read in (opened.devices, opened.summary, opened.provenance, lambda: list(opened.pairs())):
                 try:
                     read()

@@ -7,6 +7,7 @@ from typing import Any
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.ask import Ask, Step
+from gemmdb.ladder.claims import believed, least_of
 from gemmdb.ladder.policy_filter import gain, objection, required_gain, verified
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
@@ -24,13 +25,13 @@ def exact(ask: Ask) -> Step:
 
 def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
     """The table and verdict that answer, and whether the verdict was measured under the running toolchain class (None
-    if unknown). Modelled verdicts do not count, since nothing was measured."""
+    if unknown). Modelled verdicts do not count, since nothing was measured, and impossible ones do not."""
     passes = (None,) if ask.klass is None else (ask.klass, None)
     for klass in passes:
         for table in ask.tables:
             l2 = ask.query.l2
             verdict = ask.read(Table.verdict, table, ask.problem, ask.device, l2, klass, l2 == "cold")
-            if verdict is not None and verdict.protocol.clock != "model":
+            if verdict is not None and verdict.protocol.clock != "model" and believed(ask, table, verdict):
                 return table, verdict, verified(ask, verdict.pick, verdict.toolchain)
     return None
 
@@ -76,7 +77,8 @@ def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, li
         return verdict.pick, verdict.ratio, refused
     refused.append({"config": verdict.pick.text, "reason": reason})
     pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
-    ratios = {one.config: one.ratio for one in pooled if one.servable}
+    least = least_of(ask) / verdict.aten_us
+    ratios = {one.config: one.ratio for one in pooled if one.servable and one.ratio >= least}
     others = [config for config in verdict.ties[1:] if config in ratios]
     for config in dict.fromkeys((*others, *ratios)):
         if config == verdict.pick:

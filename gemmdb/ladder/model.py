@@ -29,6 +29,7 @@ from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import margin
+from gemmdb.ladder.claims import believed, least_of
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import gain, objection
 from gemmdb.table.reader import Table
@@ -190,7 +191,8 @@ def _modelled(ask: Ask) -> tuple[Table, Verdict] | None:
     was measured."""
     for table in ask.tables:
         for verdict in ask.read(Table.verdicts, table, ask.problem, ask.device) or ():
-            if verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2:
+            fits = verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2
+            if fits and believed(ask, table, verdict):
                 return table, verdict
     return None
 
@@ -205,11 +207,14 @@ def tabled(ask: Ask) -> list[Config]:
 def _ratios(ask: Ask, table: Table, verdict: Verdict) -> dict[Config, float]:
     """The expected times, relative to ATen, of ATen and of the configs that may be served."""
     pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
-    banned = unfit(ask)
+    banned, least = unfit(ask), least_of(ask) / verdict.aten_us
     return {
         one.config: one.ratio
         for one in pooled
-        if one.servable and one.config not in banned and (one.config == ATEN or objection(ask, one.config) is None)
+        if one.servable
+        and one.ratio >= least
+        and one.config not in banned
+        and (one.config == ATEN or objection(ask, one.config) is None)
     }
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import Certainty
+from gemmdb.ladder.claims import least_of
 from gemmdb.ladder.exact import exact
 from gemmdb.ladder.from_neighbours import predicted
 from gemmdb.ladder.neighbours import MOST, REACH, Neighbour, neighbours, unfit
@@ -103,7 +105,7 @@ def _correct(ask: Ask) -> Prediction | str:
 def _predict(ask: Ask) -> Prediction | str:
     used = _timings(ask, neighbours(ask))
     if used and used[0][0] <= FARTHEST.get(ask.device.kind, UNTRIED):
-        return predicted(ask, used)
+        return _bounded(ask, predicted(ask, used))
     around = list(neighbours(ask))
     if not around:
         return (
@@ -115,6 +117,16 @@ def _predict(ask: Ask) -> Prediction | str:
         f"too far: the nearest of {len(around)} neighbours is m={closest.problem.m} n={closest.problem.n}"
         f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
     )
+
+
+def _bounded(ask: Ask, prediction: Prediction) -> Prediction | str:
+    """The prediction without times that the device cannot reach, which a packed table could bring about by what it says
+    that the cost model expects; the reason why there is none if ATen's is one."""
+    least = math.log(least_of(ask) / prediction.aten_us)
+    if least > 0:
+        return f"the neighbours predict a time of ATen that no {ask.device.sku} can reach"
+    possible = {config: one for config, one in prediction.estimates.items() if one.log >= least}
+    return prediction if len(possible) == len(prediction.estimates) else replace(prediction, estimates=possible)
 
 
 def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None) -> Config:

@@ -15,6 +15,7 @@ from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.claims import possible_times
 from gemmdb.ladder.expected import Codes, codes_of
 from gemmdb.ladder.policy_filter import verified
 from gemmdb.table.reader import Table
@@ -143,7 +144,7 @@ class Timings:
 
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     """The Timings of `problem` in `table`: rows of the running toolchain class if there are any, else of all. None
-    without a row of ATen."""
+    without a possible time of ATen."""
     here = _here(ask, table)
     if here is None:
         return None
@@ -196,9 +197,12 @@ def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     group = _group(ask, found) if found else None
     if found is None or group is None:
         return None
+    times = possible_times(group, problem, ask.device)
+    if not times:
+        return None
     running = ask.toolchain
-    holds = None if running is None else all(_holds(ask, running.text, one.entry) for one in group.times)
-    return Timings(problem, ask.device, str(table.path), group.times, found.banned, group.aten_us, holds, found.stamp)
+    holds = None if running is None else all(_holds(ask, running.text, one.entry) for one in times)
+    return Timings(problem, ask.device, str(table.path), times, found.banned, group.aten_us, holds, found.stamp)
 
 
 def _group(ask: Ask, found: Record) -> Group | None:

@@ -48,7 +48,10 @@ class Families:
         """See `Table.neighbours`. `fixed`: whether the bytes of the file do not change while it is open."""
         if fixed:
             return [one for _, one in self.distances(problem, device, l2, limit, within, nearest.PLAIN, fixed=True)]
-        found = self._nearest(problem, device, l2, limit, within)
+        try:
+            found = self._nearest(problem, device, l2, limit, within)
+        except (TypeError, ValueError) as error:
+            raise self._damaged() from error
         return [p for key in found if (p := self._member(key, problem))]
 
     def distances(
@@ -66,14 +69,20 @@ class Families:
         if fixed:
             family = self._family(problem, device, l2)
         elif (few := self._few(problem, device, l2, within)) is not None:
-            family = nearest.Family.of(few)
+            family = self._listed(few)
         else:
             known = self.neighbours(problem, device, l2, 2 * limit, within, fixed=False)
             return sorted([(metric.apart(problem, one), one) for one in known], key=itemgetter(0))[:limit]
-        members, found = family.known, family.nearest(problem, limit, within, metric)
+        try:
+            members, found = family.known, family.nearest(problem, limit, within, metric)
+        except TypeError as error:
+            raise self._damaged() from error
         for _, key in found:
             if key not in members:
-                members[key] = self._member(key, problem)
+                members[key] = one = self._member(key, problem)
+                if one is not None and not family.lists(key, one):
+                    del members[key]
+                    raise self._damaged()
         return [(distance, one) for distance, key in found if (one := members[key])]
 
     def _nearest(self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]) -> Sequence[int]:
@@ -116,12 +125,25 @@ class Families:
         family = self._known.get(asked)
         if family is None:
             resets = self._resets
-            family = nearest.Family.of(self._decided(problem, device, l2, ()))
+            family = self._listed(self._decided(problem, device, l2, ()))
             if len(self._known) >= schema.MOST_FAMILIES:
                 self._known.clear()
             if resets == self._resets:
                 self._known[asked] = family
         return family
+
+    def _listed(self, rows: list[tuple[Any, ...]]) -> nearest.Family:
+        """The family of these rows of the index, which has one for each problem."""
+        if len(set(map(itemgetter(0), rows))) < len(rows):
+            raise self._damaged()
+        try:
+            return nearest.Family.of(rows)
+        except (TypeError, ValueError) as error:  # SQLite may hand out a NULL, a text or a negative number.
+            raise self._damaged() from error
+
+    def _damaged(self) -> TableError:
+        """For an index that lists a problem with other sizes than its text has. SQLite takes them from there."""
+        return self._cache.error("the index of its problems does not match their texts")
 
     def _member(self, key: int, problem: Problem) -> Problem | None:
         """The problem of a key, if it is of the same op and family."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
@@ -69,7 +69,7 @@ class Family:
     """The problems of a family in a file that does not change. `known`: those that were read, by their keys; None for a
     key that names a problem of another family, as in a hostile file. `around`: what `_around` found last."""
 
-    pairs: Sequence[_Pair]
+    pairs: Mapping[tuple[int, int], _Pair]
     known: dict[int, Problem | None] = field(default_factory=dict)
     around: dict[tuple[int, int, tuple[int, int, int, int]], list[_Around]] = field(default_factory=dict)
 
@@ -84,7 +84,12 @@ class Family:
                 pair = pairs[n, k] = _Pair(log(n or 1), log(k or 1), n, k, [])
             height = log(m or 1)
             pair.members.append((height, max(height, LOG_ROWS), m, key))
-        return cls(list(pairs.values()))
+        return cls(pairs)
+
+    def lists(self, key: int, problem: Problem) -> bool:
+        """Whether the rows have the sizes of a problem under its key. Another program may have written others."""
+        pair, height = self.pairs.get((problem.n, problem.k)), problem.doublings[0]
+        return pair is not None and (height, max(height, LOG_ROWS), problem.m, key) in pair.members
 
     def nearest(self, problem: Problem, limit: int, within: Sequence[float], metric: Metric) -> list[tuple[float, int]]:
         """The distances and keys of at most `limit` of the problems that a `statement` with the bounds `within` finds,
@@ -120,7 +125,7 @@ class Family:
             (_, log_n, log_k), (n0, n1, k0, k1) = problem.doublings, within
             known = [
                 ((b - log_n) * (b - log_n) + (c - log_k) * (c - log_k), members)
-                for b, c, columns, depth, members in self.pairs
+                for b, c, columns, depth, members in self.pairs.values()
                 if n0 <= columns <= n1 and k0 <= depth <= k1
             ]
             known.sort(key=itemgetter(0))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
+from gemmdb.generators.files.impossible import Impossible
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass.archive import Archive
@@ -53,8 +54,8 @@ _MOST = 100
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `record`, `digest`, `verdict`, `pending` or
-    `kernel`. `message`: one line."""
+    """One fault. `check`: `integrity`, `size`, `text`, `measurement`, `record`, `digest`, `verdict`, `pending`, `time`
+    or `kernel`. `message`: one line."""
 
     check: str
     message: str
@@ -66,8 +67,8 @@ def verify(path: Path) -> list[Finding]:
     It checks SQLite's own structures, the limits of what lookups read, that each text is canonical and has the right
     key, that each measurement is consistent and has the right key, that the content digest matches the measurements,
     and that the verdicts follow from the measurements; of a packed table that each record is well-formed, that the
-    verdicts pick what it holds, and that the content digest matches. Raises TableError for a file that is not a table
-    at all.
+    verdicts pick what it holds, and that the content digest matches; of both that no time is shorter than the device
+    can be. Raises TableError for a file that is not a table at all.
     """
     with contextlib.closing(scanning.connect(path)) as db:
         try:
@@ -115,7 +116,8 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     if faults:
         return
     if head.packed:
-        yield from islice(chain(_packed(db, head, cache), _readable(path)), _MOST)
+        times = Impossible()
+        yield from islice(chain(_packed(db, head, cache, times), _readable(path, times), _times(times)), _MOST)
         return
     reader = _Reader(db, path)
     wanted = reader.verdicts()
@@ -123,7 +125,8 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     if not reader.faults:
         yield from _digest(db, reader.total)
         faults = list(_verdicts(db, wanted))
-        yield from faults or _readable(path)
+        yield from faults or _readable(path, Impossible())
+        yield from _times(reader.times)
 
 
 def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
@@ -169,17 +172,17 @@ def _columns(db: sqlite3.Connection, cache: RowCache) -> Iterator[Finding]:
             yield Finding("text", f"run {run[:64]!r}: its provenance is not a JSON object")
 
 
-def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache) -> Iterator[Finding]:
+def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache, times: Impossible) -> Iterator[Finding]:
     """Checks of a packed table whose texts are good. Its verdicts cannot be derived again; their picks must be among
-    the times."""
+    the times. Impossible `times` are noted."""
     for name in ("measurement", "pending"):
         if db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone():
             yield Finding("record", f"the table is packed and has rows in `{name}`, which no packed table has")
     picks: dict[tuple[Any, Any], set[Any]] = {}
     for problem, device, data in db.execute("SELECT problem, device, data FROM record"):
         try:
-            cache.problem(problem), cache.device(device)
             found = cache.record(data, problem, device)
+            times.record(found, cache.problem(problem), cache.device(device))
         except TableError as error:
             yield Finding("record", str(error))
             continue
@@ -195,24 +198,31 @@ def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache) -> Ite
         yield Finding("digest", f"the digest of the content is {digest}, the file says {head.digest}")
 
 
-def _readable(path: Path) -> Iterator[Finding]:
-    """Verdicts that a lookup could not read."""
+def _readable(path: Path, times: Impossible) -> Iterator[Finding]:
+    """Verdicts that a lookup could not read. The impossible `times` of the others are noted."""
     with contextlib.closing(Table.open(path)) as table:
         try:
             for problem, device in table.decided():
-                table.verdicts(problem, device)
+                for verdict in table.verdicts(problem, device):
+                    times.verdict(verdict)
         except TableError as error:
             yield Finding("verdict", str(error))
 
 
+def _times(times: Impossible) -> Iterator[Finding]:
+    if times.message:
+        yield Finding("time", times.message)
+
+
 class _Reader:
-    """One pass over the measurements: their faults, the sum of their fingerprints, and the verdicts that follow from
-    them."""
+    """One pass over the measurements: their faults, the sum of their fingerprints, the impossible times, and the
+    verdicts that follow from them."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
         self._cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall())
         self.faults: list[Finding] = []
+        self.times = Impossible()
         self.total = 0
 
     def verdicts(self) -> dict[tuple[Any, ...], tuple[Any, ...]]:
@@ -234,6 +244,7 @@ class _Reader:
             if found.key != row[2]:
                 self.faults.append(Finding("measurement", f"measurement {row[2]} is not the key of its content"))
             self.total += fingerprint(found)
+            self.times.row(found)
             yield found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks.common import ROOT
 from benchmarks.hostile import damage, fuzz, targets
+from gemmdb.cost import possible
 from gemmdb.errors import InputError
 
 RESULTS = ROOT / "benchmarks" / "results" / "hostile"
@@ -30,6 +32,21 @@ def test_the_recorded_campaign_of_fuzzing_has_a_million_cases_and_no_fault():
     assert all(one["faults"] == {} for one in document["targets"].values())
 
 
+def test_no_measured_time_is_near_an_impossible_one():
+    found = json.loads((RESULTS / "least.json").read_text())
+    ratios = {kind: one["ratio"] for kind, one in found["closest"].items()}
+    operations, full, short = (
+        min(ratio for kind, ratio in ratios.items() if kind.endswith(end))
+        for end in (", operations", ", ok, all", ", slow, all")
+    )
+    assert found["margin"] == possible.MARGIN
+    assert min(ratios.values()) * found["margin"] > 3
+    said = " ".join((ROOT / "docs" / "security.md").read_text().split())
+    assert f"Of {found['rows']:,} measured rows" in said
+    assert f"takes {operations:.2f} times what the operations need, and {full:.2f} times what the memory" in said
+    assert f"estimate takes {short:.2f}. The shortest takes {found['shortest_us']:.2f} us" in said
+
+
 @pytest.mark.parametrize("name", ["measurements", "packed", "package", "shipped"])
 def test_a_sample_of_damaged_tables(name, tmp_path):
     subject = next(one for one in damage.subjects(tmp_path, most=4) if one.name == name)
@@ -42,9 +59,11 @@ def test_a_sample_of_damaged_tables(name, tmp_path):
 def test_the_campaign_sees_another_answer(tmp_path):
     """One that no checksum has: of a file as it was before there were checksums."""
     subject = next(damage.subjects(tmp_path, most=4))
-    other = [frozenset(["another"]) for _ in subject.answers]
-    changed = damage.Subject(subject.name, subject.whole, subject.immutable, subject.pairs, other)
-    assert damage.outcome(changed, tmp_path / "x.db", subject.whole) == "wrong"
+    for place in (0, 1, 2, -1):  # A verdict, the problems nearby, a record, an answer of rung `near`.
+        other = [list(one) for one in subject.answers]
+        other[-1][place] = frozenset(["another"])
+        changed = dataclasses.replace(subject, answers=other)
+        assert damage.outcome(changed, tmp_path / "x.db", subject.whole) == "wrong"
     assert damage.outcome(subject, tmp_path / "x.db", subject.whole) == "right"
 
 

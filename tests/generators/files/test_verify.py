@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import InputError, Status, TableError
+from gemmdb import Config, InputError, Problem, Protocol, Status, TableError
 from gemmdb.generators.files.manifest import check_manifest, write_manifest
+from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
+from gemmdb.kernels.config import ATEN
 from gemmdb.table import schema
 from gemmdb.table.writer import Store
 
@@ -72,6 +74,29 @@ def test_problems_that_await_their_verdicts_are_named_and_no_fault_besides(kit, 
     with Store.open(path) as store:
         store.add([kit.row(run="run-2")])
     assert [finding.check for finding in verify(path)] == ["pending"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_impossible_times_are_counted_with_an_example_and_the_remedy(kit, tmp_path, packed):
+    """Of an H200: 4096 x 4096 x 4096 in a microsecond, and two problems that are only fast."""
+    large = Problem.gemm("mm", m=4096, n=4096, k=4096)
+    given = {"device": kit.other, "protocol": Protocol("graph", "cold", 20, 30), "aten": 200.0}
+    tile = Config.of("triton", "inductor_mm", block_m=64, block_n=64, block_k=64, group_m=8, warps=4, stages=3)
+    rows = [
+        kit.row(config, us, problem=large.resized(m, 4096, 4096), **given)
+        for m, fast in ((4096, 1.0), (2048, 100.0), (1024, 80.0))
+        for config, us in ((ATEN, 200.0), (tile, fast))
+    ]
+    path = kit.write(tmp_path / "t.db", rows)
+    if packed:
+        pack(path, tmp_path / "small.db")
+    (finding,) = verify(tmp_path / "small.db" if packed else path)
+    assert finding.check == "time"
+    assert re.match(
+        r"1 time is impossible, for example 1 us for mm m=4096 n=4096 k=4096 on NVIDIA H200, where 34\.7 us"
+        r" are the least; lookups leave it out: build",
+        finding.message,
+    )
 
 
 def test_damaged_pages_are_found(path):
