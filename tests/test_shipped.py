@@ -15,6 +15,7 @@ import gemmdb
 from gemmdb.generators.files.manifest import check_manifest
 from gemmdb.generators.files.verify import verify, verify_kernels
 from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Query
 from gemmdb.ladder import lookup
 from gemmdb.ladder.expected import with_expectations
@@ -39,6 +40,14 @@ def test_a_shipped_table_is_in_order_and_says_where_it_comes_from(path):
         if not table.packed:
             assert {run["run"] for run in table.provenance()} == {row.run for row in table.measurements()}
         assert all(run["command"] and (run.get("date") or run["started"]) for run in table.provenance())
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_every_config_of_a_shipped_table_is_legal(path):
+    with Table.open(path, immutable=True) as table:
+        for problem, device in table.pairs():
+            timed = {one.config for group in table.record(problem, device).groups for one in group.times}
+            assert [config.text for config in timed if illegal(config, problem, device)] == []
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)

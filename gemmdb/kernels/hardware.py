@@ -21,9 +21,18 @@ THREAD_REGISTERS = 255
 """32-bit registers of a thread at most. What does not fit goes to memory and back, which takes many times as long."""
 MOST_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
-MOST_SUMS = 256
-"""Sums of a tile that a thread keeps at most. No kernel that was timed has more than 128. A tile of 256 x 256 in one
-warp, 2,048 sums, takes the compiler a quarter of an hour and 10 GB."""
+MOST_SUMS, MOST_OPERANDS, MOST_PRODUCTS = (256, 128), (1024, 512), (16_384, 8192)
+"""What a thread has of a tile at most: sums, and at a step along K elements of A and B, and products. First where the
+matrix unit multiplies, then where it does not, in full fp32: each product is an instruction of its own there. No kernel
+that was timed has more than 128, 640 and 16,384, or 128, 144 and 4,096. Triton and ptxas take less than 20 s of
+processor time within these limits. Beyond them they were seen to take up to 53 s by the matrix unit, and more than two
+minutes where it waits for a weight to be dequantised. In full fp32 they take 45 s for 8,192 products of 1,024 operands,
+42 s for as many of 256 sums, and 40 to 75 s for 16,384. A tile of 256 x 256 in one warp takes a quarter of an hour and
+10 GB."""
+MOST_PARTIALS = 4096
+"""Partial sums that a thread of the last program of a tile adds up, at most: each is loaded and added by instructions
+of its own. No kernel that was timed has more, nor more than 32 slices. They take the compiler 10 to 23 s, 34 s where
+they are of 64 slices, and a minute with 6,000."""
 FIRST_FP8, FIRST_TMA, HOPPER = 89, 90, 90
 """The first compute capabilities with fp8 in the matrix unit (Ada) and with the tensor copy engine (Hopper)."""
 FMA_LANES, _FMA_LANES = {75: 64, 80: 64}, 128
@@ -38,6 +47,9 @@ LEAST_DEPTH = 32
 """Elements of K that one instruction of the matrix unit takes of 8-bit operands, int8 and fp8."""
 GEMV_ROWS = 8
 """Rows of A that a gemv keeps in registers at most."""
+GEMV_UNROLLED = 768
+"""Weights of a thread of a gemv in an unrolled step, for each row and once more for the loads, at most. No kernel that
+was timed has more than 256. It takes the compiler 14 s in fp32, and 38 s for twice as many."""
 GEMV_BESIDE = 40
 """Registers of a thread of a gemv besides its sums and its weights: addresses, indices, an activation in flight. The
 largest configs that were timed without spilling have 232 registers with them."""
@@ -99,14 +111,26 @@ def gemv_sums(rows: int) -> int:
 def gemv_registers(rows: int, block: tuple[int, int], warps: int) -> int:
     """Registers of a thread of a gemv: the 32-bit sums of all rows, a tile of weights as fp32, and the rest. `block`:
     (columns, elements of K) of the tile."""
-    weights = -(-block[0] * block[1] // (WARP_THREADS * warps))
-    return (gemv_sums(rows) + 1) * weights + GEMV_BESIDE
+    return gemv_step(rows, block, warps) + GEMV_BESIDE
 
 
-def crowded(block: tuple[int, int], warps: int) -> str | None:
-    """Why a tile of C of `block` (rows, columns) cannot be summed by so many warps, None when it can."""
-    if block[0] * block[1] > MOST_SUMS * WARP_THREADS * warps:
-        return f"a thread would keep more than {MOST_SUMS} sums, which takes the compiler minutes"
+def gemv_step(rows: int, block: tuple[int, int], warps: int) -> int:
+    """The sums of a thread of a gemv, and its weights of a step along K. `block`: as of `gemv_registers`."""
+    return (gemv_sums(rows) + 1) * -(-block[0] * block[1] // (WARP_THREADS * warps))
+
+
+def crowded(block: tuple[int, int, int], warps: int, full: bool) -> str | None:
+    """Why a tile of `block` (rows, columns, elements of K) would take so many warps too long to compile, None when it
+    does not. `full`: it is multiplied in full fp32, which the matrix unit does not."""
+    (m, n, k), threads = block, WARP_THREADS * warps
+    parts = (
+        (m * n, MOST_SUMS[full], "keep", "sums"),
+        (k * (m + n), MOST_OPERANDS[full], "load", "operands at a step"),
+        (m * n * k, MOST_PRODUCTS[full], "add", "products at a step"),
+    )
+    for number, most, does, what in parts:
+        if number > most * threads:
+            return f"a thread would {does} more than {most} {what}, which takes the compiler long"
     return None
 
 

@@ -59,6 +59,11 @@ def operands(problem: Problem) -> tuple[tuple[Operand, tuple[int, int]], ...]:
     return (problem.a, (problem.m, problem.k)), (problem.b, (problem.k, problem.n))
 
 
+def in_full(problem: Problem) -> bool:
+    """Whether fp32 is multiplied in full precision."""
+    return problem.a.dtype == "fp32" and problem.numerics.fp32 == "ieee"
+
+
 def unsolved(config: Config, problem: Problem, device: Device) -> str | None:
     """The kernel is registered for some ops and device kinds only."""
     if problem.op not in config.spec.ops or device.kind not in config.spec.devices:

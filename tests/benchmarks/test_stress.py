@@ -69,6 +69,28 @@ def test_two_processes_compile_with_one_table(tmp_path: Path) -> None:
         assert found[name]["memory_mib"] > 0
 
 
+def test_a_build_beside_processes_that_compile_gave_what_an_undisturbed_one_gives() -> None:
+    page = " ".join((ROOT / "docs" / "faults.md").read_text().split())
+    (run,) = json_lines(ROOT / "benchmarks/results/load/building.jsonl")
+    assert (run["processes"], run["code"], run["errors"], run["last"]) == (8, 0, 0, 8)
+    assert [run[name] for name in ("missing", "more", "untimed", "given_up", "findings") if run[name]] == []
+    assert f"{sum(run['compiles'].values())} times while the build ran" in page
+    assert f"the build took {run['build_s']:.0f} s, and alone {run['build_alone_s']:.0f} s" in page
+
+
+@pytest.mark.slow
+def test_processes_compile_while_a_build_writes_their_table(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "building.jsonl"
+    command = [sys.executable, "-m", "benchmarks.stress", "building", "--processes", "2", "--rows", "4"]
+    subprocess.run([*command, "--out", str(out)], cwd=ROOT, check=True, capture_output=True, timeout=600)
+    (found,) = json_lines(out)
+    assert (found["code"], found["errors"], found["error"], found["last"]) == (0, 0, "", 2)
+    assert found["pairs"] > 1
+    assert [found[name] for name in ("missing", "more", "untimed", "given_up", "findings") if found[name]] == []
+    assert sum(found["compiles"].values()) >= 2
+
+
 def test_a_hundred_kills_lost_nothing() -> None:
     done = json_lines(ROOT / "benchmarks/results/faults/kills.jsonl")
     killed = sum((Counter(line["killed"]) for line in done), Counter())

@@ -68,7 +68,7 @@ LOW = replace(experts(), a=Operand("bf16", Layout("row-padded", 4)))
         (experts(512, 512, 64, ragged="k"), config(), None),
         (experts(512, 512, 64, ragged="k"), config(load="tma"), "begins anywhere in a row of memory"),
         (GRADIENT, config(flatten=1), "only loops of one length"),
-        (experts(), config(block_m=256, block_n=256, block_k=128, warps=8), "do not fit into shared memory"),
+        (experts(), config(block_m=256, block_n=256, block_k=128, warps=16), "do not fit into shared memory"),
         (Problem.gemm("mm", m=64, n=512, k=256), config(), "does not solve mm"),
         (experts(), template(), None),
         (experts(fusion="pointwise"), template(), "rows beyond the last group"),

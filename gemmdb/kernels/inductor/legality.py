@@ -89,9 +89,9 @@ def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     value = {name: int(number) for name, number in config.params}
     if problem.spec.integer and value["block_k"] < hardware.LEAST_DEPTH:
         return f"the matrix unit takes {hardware.LEAST_DEPTH} int8 of K at once"
-    if reason := hardware.crowded((value["block_m"], value["block_n"]), value["warps"]):
-        return reason
     block = value["block_m"], value["block_n"], value["block_k"]
+    if reason := hardware.crowded(block, value["warps"], rules.in_full(problem)):
+        return reason
     stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))
     if stage * value["stages"] > hardware.shared_bytes(device):
         return "the pipeline's stages do not fit into shared memory"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmdb.kernels import hardware
+from gemmdb.kernels import hardware, rules
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
     """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. These take
     fp32 only as TF32: ordinary instructions multiply full fp32, and fp64."""
-    return hardware.by_warp_groups(left, warps) and problem.a.dtype != "fp64" and not _in_full(problem)
+    return hardware.by_warp_groups(left, warps) and problem.a.dtype != "fp64" and not rules.in_full(problem)
 
 
 def grouped(config: Config, problem: Problem) -> bool:
@@ -29,7 +29,7 @@ def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> in
     """Shared memory, in bytes, that tiles [m, k] and [n, k] of tensor maps need besides the pipeline. A tensor map
     keeps the order of a tile in memory, but ordinary instructions need the left operand as [m, k] and the right one as
     [k, n], so a tile in the other order is copied. The matrix unit takes both orders."""
-    if not _in_full(problem):
+    if not rules.in_full(problem):
         return 0
     m, n, k = block
     tiles = ((problem.a, m), (problem.b, n))
@@ -61,15 +61,10 @@ def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
     the buffers is a copy, which only the loop needs. A copied activation goes to the matrix unit through registers.
     """
     value = config.values
-    if "resident" not in value or value["swap"] or ITEM_SIZES[problem.out] != 4 or _in_full(problem):
+    if "resident" not in value or value["swap"] or ITEM_SIZES[problem.out] != 4 or rules.in_full(problem):
         return 0
     m, n, k = (int(value[name]) for name in ("block_m", "block_n", "block_k"))
     a_size, b_size = hardware.item_sizes(problem.a, problem.b)
     a_kept = buffers - (a_size != 2 and not problem.a.row_major)
     b_kept = buffers - (a_size != 2 and problem.b.row_major)
     return k * (a_kept * m * a_size + b_kept * n * b_size) + 4 * n * min(m, 16 * int(value["warps"]))
-
-
-def _in_full(problem: Problem) -> bool:
-    """Whether fp32 is multiplied in full precision."""
-    return problem.a.dtype == "fp32" and problem.numerics.fp32 == "ieee"

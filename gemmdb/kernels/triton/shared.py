@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdb.kernels import fp8, hardware, rules
 from gemmdb.kernels.kernel import IntRange, OneOf
-from gemmdb.kernels.triton import TL, memory
+from gemmdb.kernels.triton import TL, counts_arrivals, memory
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
@@ -101,6 +101,24 @@ def undequantised(config: Config, problem: Problem) -> str | None:
     return None
 
 
+@rules.sizeless
+def crowded(config: Config, problem: Problem, device: Device) -> str | None:
+    """Why a config of a kernel with tiles would take too long to compile, None when it does not."""
+    m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
+    if reason := hardware.crowded((m, n, k), warps, rules.in_full(problem)):
+        return reason
+    return _crowded_sum(m * n, int(config.values["split_k"]), warps) if counts_arrivals(config) else None
+
+
+def _crowded_sum(sums: int, split: int, warps: int) -> str | None:
+    """Why the last program of a tile would take too long to compile, that adds up the slices."""
+    if split > hardware.MOST_SPLITS:
+        return f"a program would add up more than {hardware.MOST_SPLITS} slices, which takes the compiler long"
+    if sums * split > hardware.MOST_PARTIALS * hardware.WARP_THREADS * warps:
+        return f"a thread would add up more than {hardware.MOST_PARTIALS} partial sums, which takes the compiler long"
+    return None
+
+
 def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None:
     """The rules for kernels that multiply tiles on the matrix unit."""
     return _unfit(problem, device) or in_blocks(problem) or _unfit_tile(config, problem, device)
@@ -110,8 +128,7 @@ def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None
 def _unfit_tile(config: Config, problem: Problem, device: Device) -> str | None:
     if reason := rules.unsolved(config, problem, device):
         return reason
-    block = int(config.values["block_m"]), int(config.values["block_n"])
-    if reason := hardware.crowded(block, int(config.values["warps"])):
+    if reason := crowded(config, problem, device):
         return reason
     if ITEM_SIZES[problem.a.dtype] == 1 and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
         return f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once"

@@ -40,9 +40,11 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     if problem.m > hardware.GEMV_ROWS or "m" in symbolic:
         return f"the number of rows is fixed, and more than {hardware.GEMV_ROWS} do not fit into registers"
     value = config.values
-    block = int(value["block_n"]), int(value["block_k"])
-    if hardware.gemv_registers(problem.m, block, int(value["warps"])) > hardware.THREAD_REGISTERS:
-        return f"the sums of {problem.m} rows do not fit into the registers of {value['warps']} warps"
+    block, warps = (int(value["block_n"]), int(value["block_k"])), int(value["warps"])
+    if hardware.gemv_registers(problem.m, block, warps) > hardware.THREAD_REGISTERS:
+        return f"the sums of {problem.m} rows do not fit into the registers of {warps} warps"
+    if hardware.gemv_step(problem.m, block, warps) * int(value["unroll"]) > hardware.GEMV_UNROLLED:
+        return f"{value['unroll']} unrolled steps of {problem.m} rows take the compiler long"
     if not rules.by_rows_and_columns(problem):
         return "K has to run along memory in both operands"
     return shared.undequantised(config, problem) or dependent.illegal(config, problem, device, symbolic)

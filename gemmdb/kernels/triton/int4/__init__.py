@@ -69,7 +69,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return reason
     if not problem.a.row_major:
         return "K has to run along memory in the activations"
-    return _unfit(config, problem, device) or shared.illegal_split(config, problem)
+    found = _unfit(config, problem, device) or shared.illegal_split(config, problem)
+    return found or shared.crowded(config, problem, device)
 
 
 def _unfit(config: Config, problem: Problem, device: Device) -> str | None:

@@ -37,10 +37,10 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "the kernel is generated for fixed sizes"
     if problem.k % fp8.BLOCK:  # Triton 3.6 does not compile the masked loads of fp8 that a part of a block would need.
         return f"K has to be a multiple of {fp8.BLOCK}"
-    block = int(config.values["block_m"]), int(config.values["block_n"])
-    if reason := hardware.crowded(block, int(config.values["warps"])):
+    if reason := shared.crowded(config, problem, device):
         return reason
-    stage = hardware.stage_bytes((*block, fp8.BLOCK), hardware.item_sizes(problem.a, problem.b))
+    block = int(config.values["block_m"]), int(config.values["block_n"]), fp8.BLOCK
+    stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))
     if stage * int(config.values["stages"]) > hardware.shared_bytes(device):
         return "the pipeline's stages do not fit into shared memory"
     if not rules.by_rows_and_columns(problem):
