@@ -96,6 +96,26 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def little_memory(most: int) -> Iterator[None]:
+    """Inside, this process gets `most` bytes of address space more at most: what needs more raises MemoryError. For
+    libraries that cannot be told how much they may unpack. On Linux; elsewhere there is no such bound."""
+    try:
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        allowed = min([used + most, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextlib.contextmanager
 def replacing(out: Path) -> Iterator[Path]:
     """A path beside `out` to write to. It takes the place of `out` if the block succeeds, and is deleted otherwise.
     Raises InputError if it cannot be written."""

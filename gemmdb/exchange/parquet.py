@@ -27,6 +27,9 @@ ROWS_PER_BYTE = 4
 one row in 10 bytes."""
 LONGEST = dbfile.LONGEST
 """Bytes of the longest text."""
+MOST_MEMORY = 2**31
+"""Bytes of address space that reading may take. A page of a few bytes may unpack to 2 GiB, whatever the file says of
+it. Row groups of ours take 0.1 GiB. Arrow's allocator reserves 1 GiB at once."""
 
 
 def write(path: Path, rows: Iterable[Measurement], runs: Runs) -> int:
@@ -49,7 +52,7 @@ def read(path: Path) -> tuple[Runs, Iterator[Measurement]]:
     if not path.is_file():
         raise InputError(f"{path} is not a file")
     try:
-        with files.reading(path):
+        with files.reading(path), files.little_memory(MOST_MEMORY):
             file = pq.ParquetFile(path)
         schema, meta = file.schema_arrow, file.metadata
     except (pa.ArrowException, MemoryError) as error:
@@ -103,9 +106,14 @@ def _values(column: Any, kind: flat.Kind) -> list[Any]:
 
 
 def _rows(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
+    with files.little_memory(MOST_MEMORY):
+        yield from _measurements(path, file, pa)
+
+
+def _measurements(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=_BATCH):
+        for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):  # A thread may not start without memory.
             try:
                 records = _records(batch)
             except InputError as error:
@@ -117,7 +125,8 @@ def _rows(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
                 except InputError as error:
                     raise InputError(f"{path}:{number}: {error}") from error
     except MemoryError as error:
-        raise InputError(f"{path}:{number + 1}: its values need more memory than there is") from error
+        most = f"{MOST_MEMORY / 2**30:g} GiB"
+        raise InputError(f"{path}:{number + 1}: its values need more memory than {most}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}:{number + 1}: not readable ({one_line(str(error))[:120]})") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
-import resource
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,12 +13,10 @@ from kit.tables import Kit
 
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.exchange import flat, parquet
 from gemmdb.exchange.exporting import export
 from gemmdb.exchange.foreign.given import Given
 from gemmdb.exchange.foreign.readers import FOREIGN
 from gemmdb.exchange.importing import OWN
-from gemmdb.exchange.parquet import MOST_GROUP
 from gemmdb.exchange.report import Tally
 from gemmdb.exchange.share import manifest
 
@@ -100,37 +97,6 @@ def test_damaged_files_are_read_or_refused(kind, good, tmp_path, seed, changes):
 def test_random_files_are_read_or_refused(kind, tmp_path, data):
     (tmp_path / "file").write_bytes(data)
     survives(kind, tmp_path / "file")
-
-
-def repeated(path, rows, **changed):
-    """A Parquet file of one row, again and again: each value stands in it once."""
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow.parquet import ParquetWriter
-
-    values = {**flat.record(KIT.row()), **changed}
-    fields = {}
-    for field in parquet._schema(pa):
-        known = [] if values[field.name] is None else [values[field.name]]
-        place = pa.array([0 if known else None] * rows, pa.int32())
-        fields[field] = pa.DictionaryArray.from_arrays(place, pa.array(known, field.type))
-    schema = pa.schema([field.with_type(column.type) for field, column in fields.items()])
-    with ParquetWriter(path, schema, compression="zstd", store_schema=False) as writer:
-        writer.write_table(pa.Table.from_arrays(list(fields.values()), schema=schema), row_group_size=MOST_GROUP)
-    return path
-
-
-@pytest.mark.parametrize(("changed", "rows", "said"), [
-    ({"detail": "x" * 500_000}, 20_000, "a text of 500,000 bytes"), ({"detail": "x" * 60_000}, 20_000, "one line of"),
-    ({}, 2_000_000, "repeat each other"),
-])  # fmt: skip
-def test_a_small_parquet_file_does_not_take_all_memory(tmp_path, changed, rows, said):
-    """Twenty thousand rows may name one text of half a megabyte."""
-    path = repeated(tmp_path / "file", rows, **changed)
-    assert path.stat().st_size < 250_000
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError, match=said):
-        read("parquet", path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18, "KiB"
 
 
 VALUES = st.recursive(
