@@ -6,9 +6,9 @@ Each damaged file is opened and asked about some of its problems: verdicts, reco
 and what their records hold; then what rung `near` answers for a problem beside. Every answer is compared with that of
 the whole file. `right`: all are the same; `refused`: a TableError when the file is opened; `part`: some answers are a
 TableError, the others are the same; `missing`: a row is not found, as if it had not been measured, which damage to
-SQLite's own structures can do; `wrong`: another answer. An answer of `near` follows from what else is asked, so another
-one is `wrong` if all of that is the same, and else belongs to what is missing. The tables are one of measurements, its
-packed form, opened as a user's file and as one of a package, and a shipped one, opened with the digest of the manifest.
+SQLite's own structures can do; `wrong`: another answer. Another answer of rung `near` is `wrong` if all other answers
+are the same. If something is missing, it counts as `missing`. The tables are one of measurements, its packed form,
+opened as a user's file and as one of a package, and a shipped one, opened with the digest of the manifest.
 """
 
 from __future__ import annotations

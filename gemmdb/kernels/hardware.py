@@ -23,8 +23,8 @@ MOST_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
 MOST_SUMS, MOST_OPERANDS, MOST_PRODUCTS = (256, 128), (1024, 512), (16_384, 8192)
 """What a thread has of a tile at most: sums, and at a step along K elements of A and B, and products. First where the
-matrix unit multiplies, then where it does not, in full fp32: each product is an instruction of its own there. No kernel
-that was timed has more than 128, 640 and 16,384, or 128, 144 and 4,096. Triton and ptxas take less than 20 s of
+matrix unit multiplies, then where it does not, as in full fp32: each product is an instruction of its own there. No
+kernel that was timed has more than 128, 640 and 16,384, or 128, 144 and 4,096. Triton and ptxas take less than 20 s of
 processor time within these limits. Beyond them they were seen to take up to 53 s by the matrix unit, and more than two
 minutes where it waits for a weight to be dequantised. In full fp32 they take 45 s for 8,192 products of 1,024 operands,
 42 s for as many of 256 sums, and 40 to 75 s for 16,384. A tile of 256 x 256 in one warp takes a quarter of an hour and
@@ -33,8 +33,9 @@ MOST_PARTIALS = 4096
 """Partial sums that a thread of the last program of a tile adds up, at most: each is loaded and added by instructions
 of its own. No kernel that was timed has more, nor more than 32 slices. They take the compiler 10 to 23 s, 34 s where
 they are of 64 slices, and a minute with 6,000."""
-FIRST_FP8, FIRST_TMA, HOPPER = 89, 90, 90
-"""The first compute capabilities with fp8 in the matrix unit (Ada) and with the tensor copy engine (Hopper)."""
+FIRST_BF16, FIRST_FP8, FIRST_TMA, HOPPER = 80, 89, 90, 90
+"""The first compute capabilities with bf16 and TF32 in the matrix unit (Ampere), with fp8 there (Ada), and with the
+tensor copy engine (Hopper)."""
 FMA_LANES, _FMA_LANES = {75: 64, 80: 64}, 128
 """FP32 lanes of a multiprocessor by compute capability, and the number for all others (programming guide, arithmetic
 throughput)."""
@@ -119,14 +120,14 @@ def gemv_step(rows: int, block: tuple[int, int], warps: int) -> int:
     return (gemv_sums(rows) + 1) * -(-block[0] * block[1] // (WARP_THREADS * warps))
 
 
-def crowded(block: tuple[int, int, int], warps: int, full: bool) -> str | None:
+def crowded(block: tuple[int, int, int], warps: int, by_lanes: bool) -> str | None:
     """Why a tile of `block` (rows, columns, elements of K) would take so many warps too long to compile, None when it
-    does not. `full`: it is multiplied in full fp32, which the matrix unit does not."""
+    does not. `by_lanes`: ordinary instructions multiply it, and not the matrix unit."""
     (m, n, k), threads = block, WARP_THREADS * warps
     parts = (
-        (m * n, MOST_SUMS[full], "keep", "sums"),
-        (k * (m + n), MOST_OPERANDS[full], "load", "operands at a step"),
-        (m * n * k, MOST_PRODUCTS[full], "add", "products at a step"),
+        (m * n, MOST_SUMS[by_lanes], "keep", "sums"),
+        (k * (m + n), MOST_OPERANDS[by_lanes], "load", "operands at a step"),
+        (m * n * k, MOST_PRODUCTS[by_lanes], "add", "products at a step"),
     )
     for number, most, does, what in parts:
         if number > most * threads:

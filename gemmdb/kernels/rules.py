@@ -64,6 +64,12 @@ def in_full(problem: Problem) -> bool:
     return problem.a.dtype == "fp32" and problem.numerics.fp32 == "ieee"
 
 
+def without_matrix_unit(problem: Problem, device: Device) -> bool:
+    """Whether ordinary instructions multiply: fp32 in full, and on Turing all but fp16 and int8."""
+    turing = 0 < device.capability < hardware.FIRST_BF16
+    return in_full(problem) or (turing and problem.a.dtype not in ("fp16", "int8"))
+
+
 def unsolved(config: Config, problem: Problem, device: Device) -> str | None:
     """The kernel is registered for some ops and device kinds only."""
     if problem.op not in config.spec.ops or device.kind not in config.spec.devices:

@@ -42,16 +42,16 @@ _CACHE = "cache_size=-65536"
 """It is set after the checks, since setting it reads the file."""
 
 
-class Lookup:
-    """The processor time that the statements of one lookup share."""
+class Budget:
+    """The processor time that several statements share: those of one lookup, or those that read all of a table."""
 
-    def __init__(self) -> None:
-        self._left = STATEMENT_S
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds
 
-    def ends(self, seconds: float) -> bool:
-        """Whether none is left when a statement has taken so many seconds more."""
-        self._left -= seconds
-        return self._left < 0
+    def spend(self, seconds: float) -> bool:
+        """Take so many seconds. False when there are not as many left."""
+        self.left -= seconds
+        return self.left >= 0
 
 
 class Deadline:
@@ -63,16 +63,16 @@ class Deadline:
         self._before = 0.0
         self.begin(BULK_S)
 
-    def begin(self, seconds: float = STATEMENT_S, *, lookup: Lookup | None = None) -> None:
-        """A statement begins, which may run for so long, or as one of a `lookup` for as long as that may still."""
-        self._seconds, self._lookup = seconds, lookup
+    def begin(self, seconds: float = STATEMENT_S, *, budget: Budget | None = None) -> None:
+        """A statement begins, which may run for so long, or for as long as the `budget` of several still lasts."""
+        self._seconds, self._budget = seconds if budget is None else budget.left, budget
         self._until: tuple[float, float] | None = None
 
     def __call__(self) -> bool:
         computed, now = time.thread_time(), time.monotonic()
         if self._until is None:
             self._until = computed + self._seconds, now + self._seconds * WALL
-        elif self._lookup is not None and self._lookup.ends(computed - self._before):
+        elif self._budget is not None and not self._budget.spend(computed - self._before):
             return True
         self._before = computed
         return computed > self._until[0] or now > self._until[1]

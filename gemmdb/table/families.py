@@ -133,9 +133,7 @@ class Families:
         return family
 
     def _listed(self, rows: list[tuple[Any, ...]]) -> nearest.Family:
-        """The family of these rows of the index, which has one for each problem."""
-        if len(set(map(itemgetter(0), rows))) < len(rows):
-            raise self._damaged()
+        """The family of these rows of the index."""
         try:
             return nearest.Family.of(rows)
         except (TypeError, ValueError) as error:  # SQLite may hand out a NULL, a text or a negative number.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gemmdb.errors import TableError
-from gemmdb.table import dbfile, schema, swapping
+from gemmdb.table import dbfile, endless, schema, swapping
 from gemmdb.table.remembered import Remembered
 
 T = TypeVar("T")
@@ -28,9 +28,6 @@ _ROW = 200
 """Bytes of a row in memory besides its texts, about."""
 _PART = 1_000
 """Rows that are fetched between two looks at how many bytes they are."""
-
-_endless: dict[str, tuple[object, str]] = {}
-"""Files that took too long: their state then, and what was said of them."""
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 _held: list[threading.RLock] = []
@@ -71,18 +68,18 @@ class Handle:
     def lookup(self) -> Iterator[None]:
         """Inside, the statements of this thread together may compute as long as one."""
         before = getattr(self._lookups, "now", None)
-        self._lookups.now = before or dbfile.Lookup()
+        self._lookups.now = before or dbfile.Budget(dbfile.STATEMENT_S)
         try:
             yield
         finally:
             self._lookups.now = before
 
-    def fetch(self, sql: str, args: Sequence[Any], bulk: bool = False) -> list[tuple[Any, ...]]:
-        """The rows that a query finds. `bulk`: it reads all of a table, which may take long. Raises TableError when
+    def fetch(self, sql: str, args: Sequence[Any], budget: dbfile.Budget | None = None) -> list[tuple[Any, ...]]:
+        """The rows that a query finds. `budget`: it is one of several that read all of a table. Raises TableError when
         something is wrong with the file."""
         if sql is schema.NUMBERING_SQL:
             return self._numbering()
-        return self._ask(lambda db: _bounded(db.execute(sql, args)), bulk)
+        return self._ask(lambda db: _bounded(db.execute(sql, args)), budget)
 
     def _numbering(self) -> list[tuple[Any, ...]]:
         """The parts of a packed table's numbering, whose values may be long."""
@@ -114,7 +111,7 @@ class Handle:
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
-        _refuse_endless(self.path)
+        endless.refuse(self.path)
         self._check()
         self._file = swapping.identity(self.path)
         watched = Remembered(self.path, self.immutable)
@@ -122,7 +119,7 @@ class Handle:
             db = dbfile.connect(self.path, self.immutable, self.deadline)
         except TableError as error:
             if dbfile.interrupted(error.__cause__):
-                _remember_endless(self.path, str(error))
+                endless.remember(self.path, str(error))
             raise
         try:
             head = schema.header(db, self.path)
@@ -136,17 +133,17 @@ class Handle:
         self.db, self.remembered = db, watched if watched.leads_here() else None
         return db
 
-    def _ask(self, read: Callable[[sqlite3.Connection], T], bulk: bool = False) -> T:
+    def _ask(self, read: Callable[[sqlite3.Connection], T], budget: dbfile.Budget | None = None) -> T:
         while True:
             db = None
             try:
                 with self.lock:
                     if self.busy:
-                        return self._ask_beside(read, bulk)
+                        return self._ask_beside(read, budget)
                     self.busy = True
                     try:
                         db = self.db or self.connect()
-                        self._begin(self.deadline, bulk)
+                        self._begin(self.deadline, budget)
                         return read(db)
                     finally:
                         self.busy = False
@@ -154,19 +151,16 @@ class Handle:
                 if not self.moved(db):
                     raise self.broken(error) from error
 
-    def _ask_beside(self, read: Callable[[sqlite3.Connection], T], bulk: bool) -> T:
+    def _ask_beside(self, read: Callable[[sqlite3.Connection], T], budget: dbfile.Budget | None) -> T:
         """As `_ask`, by another connection: a signal handler asks while this thread reads."""
         deadline = dbfile.Deadline()
         self._check()
         with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
-            self._begin(deadline, bulk)
+            self._begin(deadline, budget)
             return read(db)
 
-    def _begin(self, deadline: dbfile.Deadline, bulk: bool) -> None:
-        if bulk:
-            deadline.begin(dbfile.whole_s(self.path))
-        else:
-            deadline.begin(dbfile.STATEMENT_S, lookup=getattr(self._lookups, "now", None))
+    def _begin(self, deadline: dbfile.Deadline, budget: dbfile.Budget | None) -> None:
+        deadline.begin(budget=budget or getattr(self._lookups, "now", None))
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
         """Whether another file has taken the path since it was opened by the connection that `failed`; then it is
@@ -180,11 +174,10 @@ class Handle:
         return True
 
     def broken(self, error: Exception) -> TableError:
-        """The TableError to raise for what SQLite raised. A file that took too long is not read again until it
-        changes: each product of a program would take as long."""
+        """The TableError to raise for what SQLite raised. A file that took too long is remembered."""
         found = dbfile.broken(self.path, error)
         if dbfile.interrupted(error):
-            _remember_endless(self.path, str(found))
+            endless.remember(self.path, str(found))
             self.close()
         return found
 
@@ -198,24 +191,6 @@ class Handle:
 
 def _nothing() -> None:
     """The check of a file that may be used in any case."""
-
-
-def _remember_endless(path: Path, why: str) -> None:
-    _endless[dbfile.real(path)] = _state(path), why
-
-
-def _refuse_endless(path: Path) -> None:
-    state, why = _endless.get(dbfile.real(path), (None, ""))
-    if state is not None and state == _state(path):
-        raise TableError(why)
-
-
-def _state(path: Path) -> object:
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[tuple[Any, ...]]:

@@ -66,17 +66,22 @@ _SHAPES, _ENTRIES = 256, 200_000
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The problems of a family in a file that does not change. `known`: those that were read, by their keys; None for a
-    key that names a problem of another family, as in a hostile file. `around`: what `_around` found last."""
+    """The problems of a family in a file that does not change. `sizes`: M, N and K in the index, by key. `known`: the
+    problems that were read, by key; None for a key that names a problem of another family, as in a hostile file.
+    `around`: what `_around` found last."""
 
-    pairs: Mapping[tuple[int, int], _Pair]
+    pairs: Sequence[_Pair]
+    sizes: Mapping[int, tuple[int, int, int]]
     known: dict[int, Problem | None] = field(default_factory=dict)
     around: dict[tuple[int, int, tuple[int, int, int, int]], list[_Around]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[Any, ...]]) -> Family:
-        """The family of the `rows` that a `statement` without bounds finds."""
+    def of(cls, rows: Sequence[tuple[Any, ...]]) -> Family:
+        """The family of the `rows` that a `statement` without bounds finds. Raises ValueError if a key comes twice."""
         pairs: dict[tuple[int, int], _Pair] = {}
+        sizes = {key: (m, n, k) for key, m, n, k in rows}
+        if len(sizes) < len(rows):
+            raise ValueError("the index lists a problem twice")
         log = math.log2
         for key, m, n, k in rows:
             pair = pairs.get((n, k))
@@ -84,12 +89,11 @@ class Family:
                 pair = pairs[n, k] = _Pair(log(n or 1), log(k or 1), n, k, [])
             height = log(m or 1)
             pair.members.append((height, max(height, LOG_ROWS), m, key))
-        return cls(pairs)
+        return cls(list(pairs.values()), sizes)
 
     def lists(self, key: int, problem: Problem) -> bool:
         """Whether the rows have the sizes of a problem under its key. Another program may have written others."""
-        pair, height = self.pairs.get((problem.n, problem.k)), problem.doublings[0]
-        return pair is not None and (height, max(height, LOG_ROWS), problem.m, key) in pair.members
+        return self.sizes[key] == (problem.m, problem.n, problem.k)
 
     def nearest(self, problem: Problem, limit: int, within: Sequence[float], metric: Metric) -> list[tuple[float, int]]:
         """The distances and keys of at most `limit` of the problems that a `statement` with the bounds `within` finds,
@@ -125,7 +129,7 @@ class Family:
             (_, log_n, log_k), (n0, n1, k0, k1) = problem.doublings, within
             known = [
                 ((b - log_n) * (b - log_n) + (c - log_k) * (c - log_k), members)
-                for b, c, columns, depth, members in self.pairs.values()
+                for b, c, columns, depth, members in self.pairs
                 if n0 <= columns <= n1 and k0 <= depth <= k1
             ]
             known.sort(key=itemgetter(0))

@@ -50,10 +50,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def pages(file: Handle, sql: str, columns: int, bulk: bool = False) -> Iterator[tuple[Any, ...]]:
     """All rows of a query that finds the next few rows behind the key of the last one, its first `columns`. No writer
-    waits for a slow consumer. `bulk` as for `Handle.fetch`. Raises TableError."""
+    waits for a slow consumer. `bulk`: a row is computed of many in the file, so that the next few may take long.
+    Raises TableError."""
+    budget = dbfile.Budget(dbfile.whole_s(file.path)) if bulk else None
     once = Once(columns, lambda: file.path.stat().st_size)
     last: tuple[Any, ...] = (-(2**63),) * columns
-    while found := file.fetch(sql, last, bulk):
+    while found := file.fetch(sql, last, budget):
         try:
             yield from once(found)
         except (sqlite3.DatabaseError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,19 @@ Counts = Sequence[tuple[int, bool, int]]
 
 def entries(file: Mapping[str, Any], devices: Iterable[Device], ops: Ops, counts: Counts) -> list[dict[str, Any]]:
     """The entries, JSON-ready. `file`: what they share; `ops`, `counts`: those of a `Held`."""
-    return [_entry(file, device, ops, counts) for device in devices]
+    problems: dict[int, dict[str, int]] = defaultdict(dict)
+    for device, op, number in ops:
+        problems[device][op] = number
+    numbers = {(device, modelled): number for device, modelled, number in counts}
+    return [
+        _entry(file, one, problems[one.key], numbers.get((one.key, False), 0), numbers.get((one.key, True), 0))
+        for one in devices
+    ]
 
 
-def _entry(file: Mapping[str, Any], device: Device, ops: Ops, counts: Counts) -> dict[str, Any]:
-    numbers = {modelled: number for owner, modelled, number in counts if owner == device.key}
-    measured, computed = numbers.get(False, 0), numbers.get(True, 0)
+def _entry(
+    file: Mapping[str, Any], device: Device, problems: Mapping[str, int], measured: int, computed: int
+) -> dict[str, Any]:
     return {
         "path": file["path"],
         "arch": device.arch,
@@ -29,6 +37,6 @@ def _entry(file: Mapping[str, Any], device: Device, ops: Ops, counts: Counts) ->
         "packed": file["packed"],
         "digest": file["digest"],
         "origin": "modelled" if computed and not measured else "measured",
-        "problems": {op: count for owner, op, count in ops if owner == device.key},
+        "problems": problems,
         "measurements": measured + computed,
     }

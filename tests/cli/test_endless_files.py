@@ -15,7 +15,7 @@ from kit.tables import Kit
 from gemmdb.cli.app import run
 from gemmdb.generators.files.pack import pack
 from gemmdb.key import canonical
-from gemmdb.table import dbfile, handle
+from gemmdb.table import dbfile, endless
 
 KIT = Kit()
 AT_ONCE = 6.0
@@ -26,7 +26,7 @@ NAMES = ("measurement", "verdict", "problem", "problem_family", "config", "devic
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch, tmp_path):
-    monkeypatch.setattr(handle, "_endless", {})
+    monkeypatch.setattr(endless, "_known", {})
     monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (0.2,))
     monkeypatch.setattr(dbfile, "STATEMENT_S", 0.2)
     monkeypatch.setattr(dbfile, "BULK_S", 0.2)
@@ -49,7 +49,7 @@ def packed(plain: Path, tmp_path: Path) -> Path:
     return tmp_path / "packed.db"
 
 
-def endless(good: Path, name: str) -> Path:
+def looping(good: Path, name: str) -> Path:
     bad = Path(shutil.copy(good, good.with_name("bad.db")))
     file = File(bad)
     file.repeat(name)
@@ -75,13 +75,13 @@ def ends(capsys, folder: Path, *words: object) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_verify_finds_it(plain, name, capsys, tmp_path):
-    assert ends(capsys, tmp_path, "verify", endless(plain, name)) == 1
+    assert ends(capsys, tmp_path, "verify", looping(plain, name)) == 1
 
 
 @pytest.mark.parametrize("name", ["measurement", "run"])
 @pytest.mark.parametrize("out", ["bad.db", "new.db"])
 def test_merge_refuses_it(plain, name, out, capsys, tmp_path):
-    bad = endless(plain, name)
+    bad = looping(plain, name)
     assert ends(capsys, tmp_path, "merge", plain, bad, "--out", tmp_path / out) == 2
 
 
@@ -89,7 +89,21 @@ def test_merge_refuses_it(plain, name, out, capsys, tmp_path):
     "name", ["measurement", "verdict", "problem", "config", "device", "protocol", "toolchain", "run"]
 )
 def test_pack_refuses_it(plain, name, capsys, tmp_path):
-    assert ends(capsys, tmp_path, "tables", "pack", endless(plain, name), "--out", tmp_path / "new.db") == 2
+    assert ends(capsys, tmp_path, "tables", "pack", looping(plain, name), "--out", tmp_path / "new.db") == 2
+
+
+@pytest.mark.parametrize("words", [
+    ("tables", "pack", "bad.db", "--out", "new.db"), ("merge", "bad.db", "--out", "new.db"),
+    ("export", "bad.db", "--to", "jsonl", "--out", "new"),
+])  # fmt: skip
+def test_what_repeats_is_seen_before_any_deadline(plain, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(dbfile, "BULK_S", 600.0)
+    monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (600.0,))
+    bad = looping(plain, "measurement")
+    began = time.thread_time()
+    assert run([str(tmp_path / word) if word in ("new", *BAD) else word for word in words]) == 2
+    assert time.thread_time() - began < AT_ONCE
+    assert f"{bad} is corrupted (its rows repeat, or are not in the order of their keys)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [
@@ -121,31 +135,31 @@ def test_pack_names_the_table_that_is_damaged(plain, damage, capsys, tmp_path):
     ("run", "jsonl"), ("verdict", "verdicts"),
 ])  # fmt: skip
 def test_export_refuses_it(plain, name, to, capsys, tmp_path):
-    assert ends(capsys, tmp_path, "export", endless(plain, name), "--to", to, "--out", tmp_path / "new") == 2
+    assert ends(capsys, tmp_path, "export", looping(plain, name), "--to", to, "--out", tmp_path / "new") == 2
 
 
 @pytest.mark.parametrize("name", ["measurement", "verdict"])
 def test_show_refuses_it(plain, name, capsys, tmp_path):
-    assert ends(capsys, tmp_path, "show", endless(plain, name)) == 2
+    assert ends(capsys, tmp_path, "show", looping(plain, name)) == 2
 
 
 @pytest.mark.parametrize("name", ["record", "verdict"])
 def test_show_refuses_a_packed_one(packed, name, capsys, tmp_path):
-    assert ends(capsys, tmp_path, "show", endless(packed, name)) == 2
+    assert ends(capsys, tmp_path, "show", looping(packed, name)) == 2
 
 
 @pytest.mark.parametrize("name", ["measurement", "device"])
 def test_tables_refuses_it(plain, name, capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("GEMMDB_TABLES", str(endless(plain, name)))
+    monkeypatch.setenv("GEMMDB_TABLES", str(looping(plain, name)))
     assert ends(capsys, tmp_path, "tables") == 2
 
 
 @pytest.mark.parametrize("name", ["record", "device"])
 def test_tables_refuses_a_packed_one(packed, name, capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("GEMMDB_TABLES", str(endless(packed, name)))
+    monkeypatch.setenv("GEMMDB_TABLES", str(looping(packed, name)))
     assert ends(capsys, tmp_path, "tables") == 2
 
 
 @pytest.mark.parametrize("name", ["record", "verdict", "config", "problem"])
 def test_verify_finds_a_packed_one(packed, name, capsys, tmp_path):
-    assert ends(capsys, tmp_path, "verify", endless(packed, name)) == 1
+    assert ends(capsys, tmp_path, "verify", looping(packed, name)) == 1

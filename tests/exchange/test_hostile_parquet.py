@@ -105,8 +105,8 @@ def test_a_long_text_is_refused_whatever_the_file_says_of_it(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process so")
 def test_a_page_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path):
-    path = lying(tmp_path / "file", 300_000_000)
+    path = lying(tmp_path / "file", 150_000_000)
     assert path.stat().st_size < 50_000
-    told, grown = read_apart(path, most=2**28, ARROW_DEFAULT_MEMORY_POOL="system")  # It reserves nothing in advance.
-    assert "its values need more memory than 0.25 GiB" in told
+    told, grown = read_apart(path, most=2**27, ARROW_DEFAULT_MEMORY_POOL="system")  # It reserves nothing in advance.
+    assert "its values need more memory than 0.125 GiB" in told
     assert grown < 256

@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 from kit.devices import H200 as GPU
 
-from gemmdb.cost.menus import MENUS, REST
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.legality import illegal
-from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton.memory import shared_bytes
 from gemmdb.key.device import Device
 from gemmdb.key.layout import Layout
@@ -39,6 +37,7 @@ gemm = Problem.gemm
         (gemm("mm", m=16, n=512, k=512), {}, None),
         (gemm("mm", m=0, n=512, k=512), {}, "size zero"),
         (gemm("mm", m=16, n=2**17, k=2**15), {}, "32 bits wide"),
+        (gemm("mm", m=16, n=512, k=512, dtype="fp64"), {}, "no fp64"),
         (gemm("mm", m=16, n=512, k=512), {"split_k": 2}, "only then"),
         (gemm("mm", m=16, n=512, k=512), {"reduce": "fixup"}, "only then"),
         (gemm("mm", m=16, n=512, k=512), {"split_k": 4, "reduce": "fixup"}, None),
@@ -215,71 +214,3 @@ def test_a_vector_kernel_steps_along_k_one_by_one_also_in_a_single_column():
     assert illegal(config, problem, GPU) is None
     gaps = replace(problem, b=Operand("bf16", Layout("row-padded", 8)))
     assert "along memory" in (illegal(config, gaps, GPU) or "")
-
-
-FULL = gemm("mm", m=256, n=4096, k=4096, dtype="fp32")
-MIXED = gemm("mixed_mm", m=16, n=4096, k=4096)
-INT4 = gemm("mixed_mm", m=64, n=4096, k=8192, weight_dtype="int4", packing="low-first")
-SUMS, OPERANDS, PRODUCTS = (
-    {"block_m": m, "block_n": n, "block_k": k, "warps": 1, "stages": 1}
-    for m, n, k in ((128, 64, 32), (16, 16, 1024), (128, 64, 128))
-)
-SPLIT = {"block_m": 64, "block_n": 256, "block_k": 64, "warps": 2}
-WIDEST = {"block_m": 128, "block_n": 256, "block_k": 128, "stages": 1}
-DEQUANTISED = {"block_m": 16, "block_n": 256, "block_k": 512, "dequant": "bits", "stages": 1}
-
-
-@pytest.mark.parametrize(
-    ("kernel", "problem", "changes", "reason"),
-    [
-        ("tile", FULL, SUMS, "more than 128 sums"),
-        ("tile", FULL, OPERANDS, "more than 512 operands"),
-        ("tile", FULL, PRODUCTS, "more than 128 sums"),
-        ("tile", FULL, PRODUCTS | {"warps": 2}, "more than 8192 products"),
-        ("tile", FULL, PRODUCTS | {"warps": 4}, None),
-        ("tile", replace(FULL, numerics=tf32("nt").numerics), SUMS, None),
-        ("tile", MIXED, DEQUANTISED | {"warps": 1}, "more than 1024 operands"),
-        ("tile", MIXED, DEQUANTISED | {"warps": 2}, "more than 1024 operands"),
-        ("tile", MIXED, DEQUANTISED | {"warps": 8}, None),
-        ("narrow", MIXED, DEQUANTISED | {"warps": 2}, "more than 1024 operands"),
-        ("tile", half("nt"), WIDEST, "more than 16384 products"),
-        ("tile", half("nt"), WIDEST | {"warps": 8}, None),
-        ("narrow", half("nt"), SPLIT | {"split_k": 31}, "4096 partial sums"),
-        ("narrow", half("nt"), SPLIT | {"split_k": 16}, None),
-        ("tile", half("nt"), SPLIT | {"split_k": 31, "reduce": "kernel"}, None),
-        ("tile", half("nt"), SPLIT | {"split_k": 31, "reduce": "fixup"}, "4096 partial sums"),
-        ("tile", half("nt"), {"block_k": 64, "split_k": 33, "reduce": "kernel"}, None),
-        ("tile", half("nt"), {"block_k": 64, "split_k": 33, "reduce": "fixup"}, "32 slices"),
-        ("int4", INT4, {"split_k": 32, "warps": 1}, None),
-        ("int4", INT4, {"block_m": 64, "block_k": 64, "split_k": 49, "warps": 1}, "32 slices"),
-    ],
-)  # fmt: skip
-def test_what_takes_the_compiler_minutes_is_illegal(kernel, problem, changes, reason):
-    """The times are in `gemmdb.kernels.hardware`, of Triton 3.6 for sm90."""
-    base = {"tile": TILE, "narrow": NARROW, "int4": TILE | {"scaled": "weights", "stages": 2}}[kernel]
-    known = {name: value for name, value in (base | changes).items() if name in KERNELS["triton", kernel].params}
-    found = illegal(Config.of("triton", kernel, **known), problem, GPU)
-    assert found is None if reason is None else found is not None and reason in found
-
-
-@pytest.mark.parametrize(("m", "unroll", "legal"), [(1, 4, True), (1, 8, False), (2, 4, True), (2, 8, False)])
-def test_the_unrolled_steps_of_a_vector_kernel_are_bounded(m, unroll, legal):
-    """The last takes 38 s."""
-    changes = {"block_n": 2, "block_k": 4096, "unroll": unroll}
-    found = illegal(Config.of("triton", "gemv", **GEMV | changes), gemm("mm", m=m, n=4096, k=4099, dtype="fp32"), GPU)
-    assert found is None if legal else "unrolled steps" in (found or "")
-
-
-def test_inductors_templates_have_the_same_bounds():
-    config = Config.of("triton", "inductor_mm", block_m=128, block_n=64, block_k=128, group_m=8, warps=2, stages=2)
-    assert "8192 products" in (illegal(config, FULL, GPU) or "")
-    assert illegal(config, half("nt"), GPU) is None
-
-
-def test_no_config_of_the_menus_is_illegal_for_the_time_that_it_compiles():
-    flags = {"mm ieee": {"dtype": "fp32"}, "mm tf32": {"dtype": "fp32", "tf32": True}}
-    for name, menu in {**MENUS, **REST}.items():
-        problem = gemm(name.split()[0], m=64, n=8192, k=65_536, **flags.get(name, {}))
-        found = {illegal(Config.parse(text), problem, GPU) for texts in menu.values() for text in texts}
-        assert None in found
-        assert not [reason for reason in found if reason and "compiler" in reason]

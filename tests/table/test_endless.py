@@ -11,7 +11,7 @@ from kit.btree import File
 
 from gemmdb import Policy, Query, TableError, ladder
 from gemmdb.generators.files import pack
-from gemmdb.table import dbfile, handle
+from gemmdb.table import dbfile, endless, handle, scanning
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -22,7 +22,7 @@ AT_ONCE = 2.0
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(handle, "_endless", {})
+    monkeypatch.setattr(endless, "_known", {})
     monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (0.2,))
     monkeypatch.setattr(dbfile, "STATEMENT_S", 0.2)
     monkeypatch.setattr(dbfile, "BULK_S", 0.2)
@@ -208,7 +208,7 @@ def test_the_statements_of_a_lookup_share_their_time(kit, tmp_path):
         assert len(table.neighbours(kit.problem, kit.device)) == 64
         with table._file.lookup():
             assert table.neighbours(kit.problem, kit.device)
-            table._file._lookups.now.ends(0.2)
+            table._file._lookups.now.spend(0.2)
             with pytest.raises(TableError, match="takes too long"):
                 table.neighbours(kit.problem, kit.device)
         with pytest.raises(TableError, match="takes too long"):
@@ -220,8 +220,20 @@ def test_each_lookup_has_its_own_time(kit, path):
     with Table.open(path) as table:
         for _ in range(3):
             with table._file.lookup():
-                table._file._lookups.now.ends(0.15)
+                table._file._lookups.now.spend(0.15)
                 assert table.neighbours(kit.problem, kit.device)
+
+
+def test_the_pages_of_a_scan_share_their_time(kit, tmp_path, monkeypatch):
+    """Else a file could make each of its many pages take nearly as long as all of it may."""
+    slow = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 60000) SELECT count(*) FROM c"
+    page = f"SELECT id, ({slow}) FROM problem WHERE id > ? ORDER BY id LIMIT 1"
+    rows = [kit.row(problem=kit.problem.resized(m, 64, 512)) for m in range(1, 41)]
+    monkeypatch.setattr(dbfile, "BULK_S_PER_MIB", 0)
+    with Table.open(kit.write(tmp_path / "many.db", rows)) as table:
+        assert len(list(scanning.pages(table._file, page, 1))) == 40
+        with pytest.raises(TableError, match="takes too long"):
+            list(scanning.pages(table._file, page, 1, bulk=True))
 
 
 def test_texts_of_one_statement_are_bounded(kit, path, monkeypatch):

@@ -90,7 +90,7 @@ def _tile(config: Config, problem: Problem, device: Device) -> str | None:
     if problem.spec.integer and value["block_k"] < hardware.LEAST_DEPTH:
         return f"the matrix unit takes {hardware.LEAST_DEPTH} int8 of K at once"
     block = value["block_m"], value["block_n"], value["block_k"]
-    if reason := hardware.crowded(block, value["warps"], rules.in_full(problem)):
+    if reason := hardware.crowded(block, value["warps"], rules.without_matrix_unit(problem, device)):
         return reason
     stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))
     if stage * value["stages"] > hardware.shared_bytes(device):

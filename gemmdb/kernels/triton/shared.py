@@ -89,6 +89,8 @@ def _unfit(problem: Problem, device: Device) -> str | None:
 def _unfit_problem(problem: Problem, device: Device) -> str | None:
     if found := rules.empty(problem):
         return found
+    if problem.a.dtype not in TL:
+        return f"the kernels multiply no {problem.a.dtype}"
     if problem.numerics.fp32 == "bf16":
         return "fp32 is multiplied in full or as TF32 here"
     return fp8.unmultiplied(problem, device) or rules.unstepped(problem)
@@ -105,13 +107,13 @@ def undequantised(config: Config, problem: Problem) -> str | None:
 def crowded(config: Config, problem: Problem, device: Device) -> str | None:
     """Why a config of a kernel with tiles would take too long to compile, None when it does not."""
     m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
-    if reason := hardware.crowded((m, n, k), warps, rules.in_full(problem)):
+    if reason := hardware.crowded((m, n, k), warps, rules.without_matrix_unit(problem, device)):
         return reason
     return _crowded_sum(m * n, int(config.values["split_k"]), warps) if counts_arrivals(config) else None
 
 
 def _crowded_sum(sums: int, split: int, warps: int) -> str | None:
-    """Why the last program of a tile would take too long to compile, that adds up the slices."""
+    """Why the program that adds up the slices of a tile would take too long to compile, None when it does not."""
     if split > hardware.MOST_SPLITS:
         return f"a program would add up more than {hardware.MOST_SPLITS} slices, which takes the compiler long"
     if sums * split > hardware.MOST_PARTIALS * hardware.WARP_THREADS * warps:
