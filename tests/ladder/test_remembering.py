@@ -161,7 +161,7 @@ SIZES = st.integers(0, 400)
 )  # fmt: skip
 def test_the_nearest_of_a_family_are_those_of_all(rows, asked, limit, within, metric):
     problem = Problem.gemm("mm", m=8, n=8, k=8).resized(*asked)
-    family = Family.of((key, *sizes) for key, sizes in enumerate(rows))
+    family = Family.of([(key, *sizes) for key, sizes in enumerate(rows)])
     (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
 
     def distance(key):

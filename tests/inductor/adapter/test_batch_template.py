@@ -103,7 +103,7 @@ def test_the_grid_has_the_matrices_in_its_third_dimension():
         (gpu.make("batch"), bmm(batch=1), "batch of one"),
         (gpu.make("batch"), bmm(k=1), "multiplies elements"),
         (gpu.make("batch", split_k=2), bmm(k=64), "fewer than 2 steps"),
-        (gpu.make("batch"), bmm(dtype="fp64"), "bf16, fp16, and fp32"),
+        (gpu.make("batch"), bmm(dtype="fp64"), "no fp64"),
         (gpu.make("batch"), bmm(batch=512, m=4096, n=1024, k=16), "within the output"),
         (gpu.make("batch"), Problem.gemm("mm", m=64, n=64, k=64), "does not solve mm"),
     ],

@@ -36,8 +36,6 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
 
 
 def _far(config: Config, problem: Problem) -> str | None:
-    if problem.a.dtype not in ("bf16", "fp16", "fp32"):
-        return "the kernel multiplies bf16, fp16, and fp32 in full or as TF32"
     if problem.batch * problem.m * problem.n >= hardware.LARGEST_OFFSET:
         return "offsets within the output are 32 bits wide"
     split = int(config.values["split_k"])
