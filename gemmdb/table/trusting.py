@@ -57,7 +57,7 @@ def admit_digest(out: Path, path: Path, digest: str, settings: Settings | None =
     """The same of one file by its SHA-256."""
     settings = settings or Settings.read()
     if _own(out, settings) and settings.trust is not None and digest not in trust.listed(settings.trust):
-        add = f"sha256sum {shlex.quote(str(path))} >> {shlex.quote(str(settings.trust))}"
+        add = f"echo {digest} >> {shlex.quote(str(settings.trust))}"  # A file to be pulled is not here.
         raise TableError(
             f"{path} is not trusted: {settings.trust} does not list its SHA-256, and lookups use {out} without that;"
             f" add it with `{add}`, or name another table"
