@@ -22,10 +22,9 @@ from gemmdb.table.verdict import Verdict
 def believed(ask: Ask, table: Table, verdict: Verdict) -> bool:
     """Whether the times that a verdict decides by are possible. If not, the table counts as broken for this lookup: one
     warning says so, and it raises TableError under the strict policy."""
-    problem, device, protocol, _, _, ratio, _, aten_us, _ = verdict  # As `verdict_is_possible`, without its call.
-    if possible(aten_us * ratio if ratio < 1 else aten_us, problem, device, protocol.l2):
+    if verdict_is_possible(verdict):
         return True
-    ask.read(_refuse, table, device)
+    ask.read(_refuse, table, ask.device)
     return False
 
 
