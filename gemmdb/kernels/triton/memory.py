@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
     """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. These take
-    fp32 only as TF32: ordinary instructions multiply full fp32, and fp64."""
-    return hardware.by_warp_groups(left, warps) and problem.a.dtype != "fp64" and not rules.in_full(problem)
+    fp32 only as TF32: ordinary instructions multiply full fp32."""
+    return hardware.by_warp_groups(left, warps) and not rules.in_full(problem)
 
 
 def grouped(config: Config, problem: Problem) -> bool:
