@@ -1,17 +1,19 @@
 """Time a random sample of the shipped problems as Inductor compiles them: default, max-autotune, and with the table.
 
     python -m benchmarks.h200 peers --out peers.jsonl [--table TABLE.db] [--number 40] [--seconds 180] [--gpus N]
-        [--only STRATUM]
+        [--only STRATUM] [--drawn-from TABLE.db]
 
 One process compiles each product three times: `default`; `autotune`, which is `max-autotune-no-cudagraphs` as a user
 gets it; and `gemmdb`, strict with the table. Each result is checked against float64. Then the code that Inductor
 emitted is captured in CUDA graphs and timed interleaved, by the protocol of the tables: cold L2, rotating operands.
 `linear` is default mode on `linear(x, w.to(x.dtype)) * s`, a spelling of a bf16 weight-only product that Inductor's own
-pattern matches; the other modes use a spelling that it does not match. `floor` is a streaming read of the weight.
+pattern matches; the other modes use a spelling that it does not match. `floor` is a streaming read of the weight, for
+problems that are compared with one.
 
 `--number` problems are drawn from each stratum of `benchmarks.h200.strata` by `--seed`, in an order whose every prefix
 is balanced, and spread over all GPUs of the host. Each becomes a line of `--out` when it is done. Problems that have a
-line are skipped, so you can repeat the command, for one stratum alone with `--only`.
+line are skipped, so you can repeat the command, for one stratum alone with `--only`. With `--drawn-from` the problems
+are those of another table than the one that answers: a GPU's own small table, say, and the sample of the shipped one.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def draw(by_stratum: dict[str, list[Problem]], number: int, seed: int) -> list[t
 def todo(options: argparse.Namespace, worker: int, workers: int) -> list[tuple[str, Problem]]:
     """A worker's share of the sample, without the problems that have a line already."""
     done = {(line["stratum"], line["problem"]) for line in json_lines(options.out) if "problem" in line}
-    drawn = draw(population(options.table), options.number, options.seed)
+    drawn = draw(population(options.drawn_from or options.table), options.number, options.seed)
     wanted = [pair for pair in drawn if options.only in (None, pair[0])]
     # Some strata are slow to compile. So each is dealt to the workers in turn, beginning with another worker.
     places, dealt, mine = {name: at for at, name in enumerate((*STRATA, STREAMED))}, Counter[str](), []
@@ -137,7 +139,7 @@ class Worker(threading.Thread):
         return command(
             "benchmarks.h200", "peers", out=options.out, table=options.table, number=options.number, seed=options.seed,
             samples=options.samples, seconds=seconds, only=options.only, current=self.current,
-            worker=f"{self.place[0]}/{self.place[1]}",
+            drawn_from=options.drawn_from, worker=f"{self.place[0]}/{self.place[1]}",
         )  # fmt: skip
 
     def _blame(self, reason: str) -> None:
@@ -154,7 +156,7 @@ def header(options: argparse.Namespace) -> dict[str, Any]:
     with Table.open(options.table) as table:
         digest = table.digest
     return {
-        "population": {name: len(found) for name, found in population(options.table).items()},
+        "population": {name: len(found) for name, found in population(options.drawn_from or options.table).items()},
         "seed": options.seed, "number": options.number, "samples": options.samples, "table": digest,
         "date": now(), "gpus": gpu_states(), "toolchain": toolchain and toolchain.text,
     }  # fmt: skip
@@ -164,6 +166,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--out", type=Path, required=True, help="the file of lines; new lines are appended")
     parser.add_argument("--table", type=Path, default=SHIPPED, help="default: the shipped H200 table")
+    parser.add_argument("--drawn-from", type=Path, metavar="TABLE", help="whose problems are drawn; default: --table")
     parser.add_argument("--number", type=int, default=40, help="problems drawn from each stratum")
     parser.add_argument("--seed", type=int, default=1, help="draws the sample")
     parser.add_argument("--samples", type=int, default=25, help="timed samples of each mode")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 from gemmdb.key.problem import Problem
 
-FLOOR_BYTES = 48e6
-"""The size of a weight from which a mixed_mm is compared with a streaming read of it."""
+FLOOR_BYTES, INT4_FLOOR_BYTES = 48e6, 24e6
+"""The size of a weight from which a mixed_mm is compared with a streaming read of it: 8 bits and more, and int4."""
 
 Member = Callable[[Problem], bool]
 
@@ -28,8 +28,13 @@ def of(
 
 
 def streamed(problem: Problem) -> bool:
-    """Whether a problem's time is compared with a streaming read of its weight."""
+    """Whether the time of a product with a weight of 8 bits or more is compared with a streaming read of it."""
     return of("mixed_mm", most=16)(problem) and problem.n * problem.k >= FLOOR_BYTES
+
+
+def streamed_int4(problem: Problem) -> bool:
+    """The same of an int4 weight."""
+    return of("mixed_mm", most=16, int4=True)(problem) and problem.n * problem.k >= 2 * INT4_FLOOR_BYTES
 
 
 FIGURES: tuple[tuple[str, Member, float, float], ...] = (
@@ -62,6 +67,11 @@ STRATA: dict[str, Member] = {
 ops."""
 STREAMED = "mixed_mm, M <= 16, weight >= 48 MB"
 """An extra stratum, which is compared with a streaming read."""
+SHARES: dict[str, tuple[Member, float]] = {
+    STREAMED: (streamed, 0.85),
+    "int4 weights, M <= 16, weight >= 24 MB": (streamed_int4, 0.80),
+}
+"""The problems whose times are compared with a streaming read of the weight, and the target for the share of it."""
 STRATA_OF = {
     "mixed_mm, M <= 64": ("mixed_mm, M <= 64",),
     "mixed_mm, all M": ("mixed_mm, M <= 64", "mixed_mm, M > 64"),

@@ -143,9 +143,12 @@ def test_strata_count_by_their_share_of_the_table() -> None:
     about["population"] |= {"mixed_mm, M <= 64": 300, "mixed_mm, M > 64": 100}
     wrong = line("mixed_mm, M > 64", "b", {"default": 1.0, "autotune": 1.0, "gemmdb": 100.0})
     wrong["ways"]["gemmdb"]["error"] = 0.5
+    large = "mixed_mm m=1 n=14336 k=4096 a=bf16:row:8 b=int8:col:16 out=bf16 bias=none scalars=unit fusion=scale "
+    large += "fp32=ieee acc=fp32 reduced=1 deterministic=0 constant=0"
+    us = {"default": 16.0, "autotune": 8.0, "gemmdb": 4.0, "floor": 3.0, "linear": 40.0}
     found = peers_report.summary([
         about,
-        line("mixed_mm, M <= 64", "a", {"default": 16.0, "autotune": 8.0, "gemmdb": 4.0, "floor": 3.0, "linear": 40.0}),
+        line("mixed_mm, M <= 64", large, us),
         line("mixed_mm, M > 64", "b", {"default": 10.0, "autotune": 10.0, "gemmdb": 10.0}),
         wrong,
         {"stratum": "int_mm", "problem": "c", "failure": "the process ended with code -11"},
@@ -154,7 +157,9 @@ def test_strata_count_by_their_share_of_the_table() -> None:
     assert figures["mixed_mm, all M"]["autotune"] == pytest.approx(2 ** (300 / 400))
     assert figures["mixed_mm, M <= 64"]["default"] == pytest.approx(4.0)
     assert "int_mm, with and without scale" not in figures
-    assert found["floor"]["share"] == pytest.approx(0.75)
+    (floor,) = found["floors"]
+    assert floor["problems"] == "mixed_mm, M <= 16, weight >= 48 MB"
+    assert floor["share"] == pytest.approx(0.75)
     assert found["linear"]["gain"] == pytest.approx(10.0)
     assert found["left_out"] == ["b: gemmdb: error 0.5", "c: the process ended with code -11"]
     assert "| mixed_mm, all M | 2 | 1.682x |  | 1.40x | 2.828x |" in "\n".join(peers_report.markdown(found))

@@ -1,5 +1,7 @@
 """Products of one activation as one kernel, on a GPU: right, and served where a trial says that it is faster."""
 
+import math
+
 import pytest
 import torch
 from kit.horizontal import fp8_linear, quantised
@@ -36,7 +38,8 @@ class Several(nn.Module):
 
 @pytest.fixture
 def always(monkeypatch):
-    """The one kernel is served whatever the trial says. Other tests may use the GPU."""
+    """The one kernel is tried and served, whatever the tables expect and the trial says."""
+    monkeypatch.setattr(fusing, "PROMISING", math.inf)
     monkeypatch.setattr(fusing, "_pays", lambda timed, trial: True)
     monkeypatch.setattr(trial, "noisy", lambda aten, ours: False)
 
@@ -97,14 +100,14 @@ def test_one_kernel_of_layers_that_quantise_for_themselves(clean, kit, tmp_path,
     def model(x):
         return [fp8_linear(x, *layer).relu() + place for place, layer in enumerate(layers)]
 
-    values, scales = quantised(x)
-    exact = [values.float() @ weight.float().t() * scales * scale.t() for weight, scale, _ in layers]
-    exact = [one if layer[2] is None else one + layer[2] for one, layer in zip(exact, layers, strict=True)]
-    gemmdb.inductor.enable(policy=PATIENT)
     with torch.no_grad():
+        # Compiled code rounds a scale less often than the eager one, so that many activations become other numbers.
+        wanted = torch.compile(model)(x)
+        torch._dynamo.reset()
+        gemmdb.inductor.enable(policy=PATIENT)
         found = torch.compile(model)(x)
-    for place, (one, other) in enumerate(zip(found, exact, strict=True)):
+    for one, other in zip(found, wanted, strict=True):
         # The products are about 64, and rounded to 8 bits.
-        torch.testing.assert_close(one.float(), other.relu() + place, rtol=0.02, atol=0.5)
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.02, atol=0.5)
     assert not gemmdb.inductor.stats()["errors"]
     assert [event.evidence["horizontal"]["products"] for event in JOURNAL.events] == [3, 3, 3]
