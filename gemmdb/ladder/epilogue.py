@@ -34,8 +34,7 @@ benchmarks.h200 biases`)."""
 def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
     """The problems whose rows tell about the kernel of a problem with an epilogue, the most telling first: on a GPU
     without the bias, with the light epilogue, then without any. If the product is stored anyway, fusing saves little,
-    and the light epilogue does not tell. Of the light epilogue's own problems, only those without the bias tell: the
-    others are measured themselves. Empty for a problem without an epilogue. `kind`: that of the device.
+    and the light epilogue does not tell. Empty for a problem without an epilogue. `kind`: that of the device.
 
     On a GPU a scaled integer product that leaves fp32 to what follows has the rows of one that stores bf16: where
     Inductor fuses what follows, that is stored."""
@@ -44,16 +43,16 @@ def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
         wide = problem.spec.integer and problem.fusion == "scale" and problem.out == "fp32"
         return (replace(problem, out="bf16"),) if wide and kind == "cuda" else ()
     found = [_unbiased(problem)] if kind == "cuda" and _biased(problem) else []
-    if own != LIGHT:
-        found += [_alone(problem)] if own.kept else [replace(problem, fusion=LIGHT.text), _alone(problem)]
-    return tuple(found)
+    if own != LIGHT and not own.kept:
+        found.append(replace(problem, fusion=LIGHT.text))
+    return (*found, _alone(problem))
 
 
 def epilogue(ask: Ask) -> Step:
     """The answer for a problem with another epilogue, or none, if it can be confirmed or assumed to hold."""
     others = stand_ins(ask.problem, ask.device.kind)
     if not others:
-        return Step("epilogue", None, "for epilogues of other classes than the light one, or with a bias")
+        return Step("epilogue", None, "the problem has no epilogue")
     if ask.policy.on_miss == "error" and not ask.symbolic:  # Of a range, only some sizes are ever measured.
         return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
     doubts: list[str] = []
@@ -71,7 +70,7 @@ def epilogue(ask: Ask) -> Step:
     if first is None:
         return Step("epilogue", None, "no rows of the same product with another epilogue, or with none, answer")
     reason = "; ".join(doubts)
-    if ask.policy.on_miss == "live":
+    if ask.policy.on_miss == "live" or ask.problem.epilogue == LIGHT:  # Other rungs know of the light one itself.
         return Step("epilogue", None, reason, first.evidence)
     aten = Hit("epilogue", ATEN, first.expected_us * first.speedup, 1.0, first.table, {**first.evidence, "why": reason})
     return Step("epilogue", aten, f"ATen: {reason}", aten.evidence)

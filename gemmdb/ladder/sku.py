@@ -19,7 +19,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
-from gemmdb.ladder.near import near, predict_near
+from gemmdb.ladder.near import choose, near, predict_corrected, predict_near
 from gemmdb.ladder.neighbours import unfit
 from gemmdb.ladder.policy_filter import gain, objection, required_gain
 from gemmdb.ladder.prediction import Prediction, measured
@@ -52,8 +52,16 @@ class _Scaled:
 
 
 def sku(ask: Ask) -> Step:
-    """The best config of the same problem, or of its neighbours, on the most similar SKU of the arch."""
-    return _asked(ask, ask.policy.near)
+    """The best config of the same problem, or of its neighbours, on the most similar SKU of the arch. ATen's victory
+    there is no answer if live tuning can decide, and neighbours on this SKU expect more of a kernel."""
+    step = _asked(ask, ask.policy.near)
+    if step.hit is None or step.hit.config != ATEN or ask.policy.on_miss != "live" or not ask.policy.near:
+        return step
+    here = predict_corrected(ask)
+    if isinstance(here, str) or choose(ask, here) == ATEN:
+        return step
+    reason = f"{step.reason}, but neighbours on {ask.device.sku} expect a gain of {choose(ask, here).name}"
+    return Step("sku", None, reason, step.evidence)
 
 
 def _asked(ask: Ask, neighbours: bool) -> Step:
@@ -77,11 +85,11 @@ def _asked(ask: Ask, neighbours: bool) -> Step:
 
 
 def near_unless_measured(ask: Ask) -> Step:
-    """Rung `near`, which leaves to `sku` what another SKU measured itself, unless `sku` holds the kernel back: rows of
-    this SKU may be certain. Neighbours on an H100 gained 1.914x over ATen, where rows of the problems on an H200 gained
-    1.962x (66 problems, `benchmarks.offtable sku`)."""
+    """Rung `near`, which leaves to `sku` what another SKU measured itself, if a kernel won there and `sku` serves it:
+    ATen may have won for want of candidates, and rows of this SKU may be certain. Neighbours on an H100 gained 1.914x
+    over ATen, where rows of the problems on an H200 gained 1.962x (66 problems, `benchmarks.offtable sku`)."""
     other = _asked(ask, False) if ask.policy.near and ask.policy.sku else None
-    if other is None or other.hit is None or "held_back" in other.evidence:
+    if other is None or other.hit is None or other.hit.config == ATEN:
         return near(ask)
     return Step("near", None, f"left to rung sku: {other.evidence['sku']} measured this very problem")
 

@@ -153,11 +153,28 @@ def test_only_rows_without_an_epilogue_tell_about_a_product_that_is_kept(lab):
     assert found(lab, catalog(lab, pointwise=0.5, none=0.8), fusion=fusion) == ("epilogue", "kernel")
 
 
-@pytest.mark.parametrize("fusion", ["none", "scale", "pointwise"])
-def test_old_contexts_are_answered_by_their_own_rows_alone(lab, fusion):
+@pytest.mark.parametrize("fusion", ["none", "scale"])
+def test_without_an_epilogue_its_own_rows_alone_answer(lab, fusion):
     rows = {"none": 0.5, "pointwise": 0.5, "pointwise_math": 0.5}
     tables = catalog(lab, **{name: ratio for name, ratio in rows.items() if name != fusion})
     assert found(lab, tables, fusion=fusion) is None
+
+
+def test_rows_without_an_epilogue_tell_which_kernel_gains_with_the_light_one(lab):
+    """Experts of programs mask their rows behind the product, and presets have products alone."""
+    assert found(lab, catalog(lab, none=0.8), fusion="pointwise") == ("epilogue", "kernel")
+    assert found(lab, catalog(lab, none=0.97), CONFIRMING, fusion="pointwise") == ("epilogue", "kernel")
+    assert found(lab, catalog(lab, pointwise_math=0.5), fusion="pointwise") is None
+
+
+@pytest.mark.parametrize("ratio", [0.97, 1.2])
+def test_other_rungs_may_answer_where_they_do_not(lab, ratio):
+    (step,) = (
+        step for step in explain(asked(lab, fusion="pointwise"), catalog(lab, none=ratio), POLICY, lab.here)
+        if step.rung == "epilogue"
+    )  # fmt: skip
+    assert step.hit is None
+    assert "fusion=none" in step.reason
 
 
 def test_a_config_that_was_wrong_with_this_epilogue_is_not_served(lab):
@@ -245,7 +262,8 @@ def test_on_a_gpu_rows_without_the_bias_answer(lab, monkeypatch, tmp_path, fusio
         *lab.rows(alone, {TILE: ratio}, device=h200, clock="graph"),
         *lab.rows(replace(asked, fusion="none"), {TILE: 1.1}, device=h200, clock="graph"),
     ])  # fmt: skip
-    assert lookup(lab.query(asked, h200), slow_alone, replace(POLICY, model=False)).config == ATEN
+    left = lookup(lab.query(asked, h200), slow_alone, replace(POLICY, model=False))
+    assert left is None if fusion == "pointwise" else left.config == ATEN
 
 
 @pytest.mark.parametrize(("ratio", "gain"), [(0.6, 1 / (0.6 * 1.14)), (0.9, None)])
@@ -271,7 +289,7 @@ def test_stand_ins_differ_in_the_epilogue_or_the_bias_alone(problem, kind):
     assert all(replace(problem, op="mm", bias=None) == other for other in others if other not in same)
     assert problem not in others
     assert {other.fusion for other in same} <= {"pointwise", "none"}
-    assert bool(same) == (problem.fusion not in ("none", "scale", "pointwise"))
+    assert bool(same) == (problem.fusion not in ("none", "scale"))
     assert len(others) - len(same) == (
         kind == "cuda" and problem.op == "addmm" and problem.scalars == "unit" and problem.bias.kind == "1d"
         and problem.fusion != "none"

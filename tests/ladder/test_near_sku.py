@@ -87,6 +87,22 @@ def test_what_another_sku_measured_itself_comes_before_neighbours(lab):
     assert "left to rung sku" not in said  # It would hold 10% back.
     (said,) = (step.reason for step in explain(lab.query(THIN, H200), little, policy) if step.rung == "near")
     assert "left to rung sku" in said
+    none = lab.catalog(
+        [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")],
+        [*lab.rows(THIN, {there: 1.2}, device=H100, clock="graph")],
+    )
+    # ATen won there, perhaps for want of candidates.
+    assert lookup(lab.query(THIN, H200), none, policy).config == near
+    # Live tuning decides where neighbours expect more.
+    live = replace(policy, on_miss="live", near_loss=0.0)
+    assert lookup(lab.query(THIN, H200), none, live) is None
+    assert "neighbours on NVIDIA H200 expect a gain of triton:tile" in reason(lab, THIN, H200, none, live)
+    little = lab.catalog(
+        [*lab.rows(beside, {near: 0.99}, device=H200, clock="graph")],
+        [*lab.rows(THIN, {there: 1.2}, device=H100, clock="graph")],
+    )
+    hit = lookup(lab.query(THIN, H200), little, live)
+    assert (hit.rung, hit.config) == ("sku", ATEN)
     assert lookup(lab.query(THIN.resized(20, 4096, 4096), H200), tables, policy).rung == "near"
 
 

@@ -76,14 +76,14 @@ def test_the_same_problem_is_answered_exactly(lab, case, config):
 
 OTHERS = {
     "bmm": [
-        bmm(batch=1 << 14), bmm(m=1), bmm(layout="nn"), bmm(dtype="fp16"), bmm(fusion="pointwise"),
+        bmm(batch=1 << 14), bmm(m=1), bmm(layout="nn"), bmm(dtype="fp16"),
         replace(bmm(), b=Operand("bf16", Layout("col", 8, "broadcast"))),
         replace(bmm(), a=Operand("bf16", Layout("row-padded", 8, "interleaved"))),
         replace(bmm(), a=Operand("bf16", Layout("row", 4))),
     ],
     "scaled_mm": [
         scaled(scales="row"), scaled(fast_accum=True), scaled(dtype="fp8_e5m2", weight_dtype="fp8_e4m3"),
-        scaled(out_dtype="fp16"), scaled(bias="1d"), scaled(fusion="pointwise"),
+        scaled(out_dtype="fp16"), scaled(bias="1d"),
         replace(scaled(), a=Operand("fp8_e4m3", Layout("row-padded", 16))),
         replace(scaled(), b=Operand("fp8_e4m3", Layout("col", 8))),
     ],
