@@ -27,6 +27,9 @@ from gemmdb.table.measurement import Protocol, Status, one_line
 
 FEWEST, LONGEST_US = 7, 1.5e6
 """The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
+SPLIT_NOISE = 0.01
+"""How much slower than ATen a candidate may be on one split of the groups, relative: as little as two processes differ
+by."""
 HOPELESS = 1.5
 """A candidate that is this many times slower than the best gets no more samples in an estimate."""
 
@@ -96,7 +99,7 @@ def time_round(
     """Microseconds of one call, `samples` per config, ATen among them.
 
     A sample is the time of one replay of a graph of (flush, call) pairs, minus a replay of the flushes alone, per pair.
-    Of a grouped_mm, each split has a graph: see `_worst`.
+    Of a grouped_mm, each split has a graph: see `_over_splits`.
     Each round replays every graph once and starts with the next one each time. If `samples` rounds would take over 1.5
     s, there are fewer, but at least 7. In a short estimate (`samples` below the protocol's), candidates far behind
     after their first two replays take part in one round only.
@@ -118,30 +121,31 @@ def time_round(
     global _busy_us
     _busy_us += sum(first[key] * len(graphs[key]) for key in first) + sum(sum(map(sum, one)) for one in times.values())
     empty = times.pop(None, [[0.0]] * rounds)
-    return _worst({
+    return _over_splits({
         config: [[max(t - f, 0.01) / _bench.most for t in found] for found, (f,) in zip(all_found, empty, strict=False)]
         for config, all_found in times.items()
         if config is not None
     })  # fmt: skip
 
 
-def _worst(us: dict[Config, list[list[float]]]) -> dict[Config, list[float]]:
-    """The samples of each config from those of each split, a list per round.
+def _over_splits(us: dict[Config, list[list[float]]]) -> dict[Config, list[float]]:
+    """The samples of each config from those of each split, a list per round: the mean over the splits.
 
-    ATen takes the mean over the splits. No compile knows the split, and no answer may be slower than ATen, so a
-    candidate counts as if it were everywhere as slow, relative to ATen, as on the split where that is worst.
+    No compile knows the split, and no answer may be slower than ATen. So a candidate that is slower on one of them, by
+    more than noise, counts as if it were everywhere as slow, relative to ATen, as where that is worst.
     """
     ways = range(len(us[ATEN][0]))
-    if len(ways) == 1:
-        return {config: [one for (one,) in found] for config, found in us.items()}
     aten = [statistics.median(found[way] for found in us[ATEN]) for way in ways]
     mean = statistics.fmean(aten)
 
     def of(found: list[list[float]]) -> list[float]:
-        way = max(ways, key=lambda way: statistics.median(one[way] for one in found) / aten[way])
-        return [mean * one[way] / aten[way] for one in found]
+        slowdowns = [statistics.median(one[way] for one in found) / aten[way] for way in ways]
+        worst = max(ways, key=lambda way: slowdowns[way])
+        if slowdowns[worst] <= 1 + SPLIT_NOISE:
+            return list(map(statistics.fmean, found))
+        return [mean * one[worst] / aten[worst] for one in found]
 
-    return {c: list(map(statistics.fmean, found)) if c == ATEN else of(found) for c, found in us.items()}
+    return {config: list(map(statistics.fmean, found)) if config == ATEN else of(found) for config, found in us.items()}
 
 
 def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float]) -> list[Config | None]:
