@@ -43,8 +43,8 @@ def fast(m: int) -> Problem:
 @pytest.mark.parametrize(
     ("problem", "effort", "kernels", "most"),
     [
-        *((bmm(), effort, BATCHED, 9) for effort in ("quick", "standard")), (bmm(), "full", SLICED, 310),
-        (bmm(m=8), "standard", SLICED, 12), (bmm(k=4096), "standard", SLICED, 12),
+        *((bmm(), effort, BATCHED, 11) for effort in ("quick", "standard")), (bmm(), "full", SLICED, 310),
+        (bmm(m=8), "standard", SLICED, 12), (bmm(k=4096), "standard", SLICED, 14),
         (fast(1), "quick", OURS, 35), (fast(16), "quick", {"triton:narrow"}, 17), (fast(512), "quick", SCALED, 10),
         (fast(2), "standard", {*OURS, "triton:inductor_mm"}, 38),
         (fast(64), "standard", {"triton:narrow", *SCALED}, 22),
@@ -59,6 +59,18 @@ def test_what_is_tried(problem: Problem, effort: str, kernels: set[str], most: i
     assert not any(one.illegal for one in found)
     # The cost model ranks our kernels; of other kernels everything is tried.
     assert {one.config.name for one in found if one.estimated} <= OURS
+
+
+def test_a_batch_with_few_tiles_gets_smaller_ones() -> None:
+    """max-autotune finds them, and a batch of 8 heads has 8 tiles of 128 by 128."""
+
+    def sides(problem: Problem) -> set[tuple[object, object]]:
+        found = CudaSpace().candidates(problem, H200, named("standard", "cuda"))
+        templates = [one.config.values for one in found if one.config.kernel == "inductor_bmm"]
+        return {(values["block_m"], values["block_n"]) for values in templates}
+
+    assert (32, 32) in sides(bmm(m=128, n=128, dtype="fp32"))
+    assert (32, 32) not in sides(bmm(batch=256, m=128, n=128, dtype="fp32"))
 
 
 KINDS = {
