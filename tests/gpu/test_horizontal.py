@@ -86,7 +86,7 @@ def test_one_kernel_of_int4_weights(clean, kit, tmp_path, monkeypatch, always, r
     assert [event.evidence["horizontal"]["products"] for event in JOURNAL.events] == [3, 3, 3]
 
 
-FP8_CASES = {"one row": (1, False), "a few": (4, True), "16 rows": (16, False), "a prompt": (300, True)}
+FP8_CASES = {"one row": (1, False), "a few": (4, True), "16 rows": (16, False), "64 rows": (64, True)}
 
 
 @pytest.mark.parametrize("case", FP8_CASES.values(), ids=FP8_CASES)

@@ -52,6 +52,7 @@ KERNEL = Kernel(
     },
     splits=("split_k",), illegal=illegal, emitted=True,
     template=Template(__name__, shared.even_constants, grid, reduction), digest=partial(sources.digest, __name__),
+    equivalent=sources.EQUIVALENT,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. It is measured as emitted code: what follows a product of a batch is
 fused by Inductor."""

@@ -56,5 +56,6 @@ KERNEL = Kernel(
     },
     splits=("split_k",), illegal=illegal, emitted=True,
     template=Template(__name__, names, shared.tile_grid, reduction), digest=partial(sources.digest, __name__),
+    equivalent=sources.EQUIVALENT,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. The step along K is a block of scales."""
