@@ -16,5 +16,6 @@ TOOLS = (
     Tool("worth", "Compare what live tuning expects to save with what was measured."),
     Tool("fp8", "Score rung `near` on held-out fp8 problems."),
     Tool("sku", "Score rung `sku` by what was measured on an H100."),
+    Tool("light", "Score what rows without an epilogue say of the light one, on the H200's table."),
     Tool("autoheuristic", "Compare the modelled A100 picks with PyTorch's own heuristics; needs torch."),
 )

@@ -7,8 +7,9 @@ H200 table alone is asked, in two ways: `certain`, where nothing times the answe
 answer is timed. A kernel that was not timed on the problem is `unknown`. `gain`: the geometric mean over ATen of all
 other problems, with ATen where no kernel is served; `best`: the same of the fastest kernel that was timed there.
 
-The last line compares it, before a confirmation, with rung `near` from the archives' other problems, where both name a
-kernel that was timed.
+The last lines are about an answer before a confirmation. The first compares it with rung `near` from the archives'
+other problems, where both name a kernel that was timed. The second turns around: what does `near` gain on the H200,
+from the other problems of its table, where ATen won on the other GPU?
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from gemmdb.ladder.near import near
 from gemmdb.ladder.sku import sku
 from gemmdb.table.reader import Table
 
-H100 = (ROOT / "benchmarks" / "results" / "h100" / "2026-11-25",)
+H100 = tuple(ROOT / "benchmarks" / "results" / "h100" / day for day in ("2026-11-25", "2026-11-26"))
 SLOWER = 1.02
 """From which time relative to ATen a kernel counts as slower."""
 
@@ -48,12 +50,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Ask about every problem, and print the figures."""
-    found, both = figures(options.folders), against_near(options.folders)
+    found, both, lost = figures(options.folders), against_near(options.folders), where_aten_won(options.folders)
     if options.json:
-        print(json.dumps({"ways": found, "against_near": both}, indent=1))
+        print(json.dumps({"ways": found, "against_near": both, "where_aten_won": lost}, indent=1))
         return
     print("\n".join(markdown(found)))
     print(f"\n{both['problems']} problems: near {both['near']:.3f}x, sku {both['sku']:.3f}x, best {both['best']:.3f}x")
+    print(f"{lost['problems']} problems where ATen won there: near {lost['near']:.3f}x, slower by 2%: {lost['slower']}")
 
 
 def figures(folders: Sequence[Path]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -93,6 +96,23 @@ def against_near(folders: Sequence[Path]) -> dict[str, Any]:
                 rows.append((*times, truth.best))
     means = (1 / statistics.geometric_mean(column) for column in zip(*rows, strict=True))
     return {"problems": len(rows), **dict(zip(("near", "sku", "best"), means, strict=True))}
+
+
+def where_aten_won(folders: Sequence[Path]) -> dict[str, Any]:
+    """What rung `near` gains on the H200, from the other problems of its table, where the archives say that ATen is the
+    fastest and `near` names a kernel that was timed."""
+    times = []
+    with opened(folders) as (shipped, table, truths):
+        (device,) = shipped.devices()
+        for truth in truths:
+            known = {one.config: one.ratio for one in shipped.pooled(truth.problem, device)}
+            ask = Ask(Query(truth.problem, device), (table,), WAYS["confirming"], None)
+            hit = near(replace(ask, tables=(shipped,))).hit
+            there = sku(ask).hit
+            if hit is not None and hit.config in known and there is not None and there.config == ATEN != hit.config:
+                times.append(known[hit.config])
+    slower = sum(time > SLOWER for time in times)
+    return {"problems": len(times), "near": 1 / statistics.geometric_mean(times), "slower": slower}
 
 
 def score(ask: Ask, truth: Truth) -> tuple[bool, float | None, float]:

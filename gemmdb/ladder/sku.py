@@ -86,8 +86,8 @@ def _asked(ask: Ask, neighbours: bool) -> Step:
 
 def near_unless_measured(ask: Ask) -> Step:
     """Rung `near`, which leaves to `sku` what another SKU measured itself, if a kernel won there and `sku` serves it:
-    ATen may have won for want of candidates, and rows of this SKU may be certain. Neighbours on an H100 gained 1.914x
-    over ATen, where rows of the problems on an H200 gained 1.962x (66 problems, `benchmarks.offtable sku`)."""
+    ATen may have won for want of candidates, and rows of this SKU may be certain. Neighbours on an H100 gained 1.865x
+    over ATen, where rows of the problems on an H200 gained 1.896x (77 problems, `benchmarks.offtable sku`)."""
     other = _asked(ask, False) if ask.policy.near and ask.policy.sku else None
     if other is None or other.hit is None or other.hit.config == ATEN:
         return near(ask)

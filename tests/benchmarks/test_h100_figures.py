@@ -21,7 +21,7 @@ def test_the_shipped_table_holds_and_gains_what_the_page_says() -> None:
     with Table.open(shipped_tables() / "sm90-nvidia-h100-80gb-hbm3.db", immutable=True) as table:
         gains = [table.verdict(problem, device).speedup for problem, device in table.decided()]  # type: ignore[union-attr]
     mean = math.exp(math.fsum(map(math.log, gains)) / len(gains))
-    assert f"{len(gains)} problems at quick effort, {mean:.2f}x" in " ".join(PAGE.split())
+    assert f"{len(gains)} problems, most at quick effort, {mean:.2f}x" in " ".join(PAGE.split())
     assert f"measured, {len(gains)} problems" in (ROOT / "docs" / "install.md").read_text()
     assert f"Of {len(gains)} problems measured on an H100" in (ROOT / "CHANGELOG.md").read_text()
 
@@ -46,7 +46,8 @@ def test_rows_of_the_very_problem_gain_more_than_neighbours() -> None:
 
 
 def test_the_programs_ran_as_the_page_says() -> None:
-    runs = {run["program"]: run for run in json_lines(RAW / "programs.jsonl")}  # The last of each.
+    files = (RAW / "programs.jsonl", RAW.parent / "2026-11-26" / "programs.jsonl")
+    runs = {run["program"]: run for file in files for run in json_lines(file)}  # The last of each.
     for name, run in runs.items():
         low, middle, _ = figures.gain(run, "gemmdb", "default") or [math.nan] * 3
         us, seconds = figures.times(run)["default"][1], [run["ways"][way]["cold_s"] for way in ("default", "gemmdb")]

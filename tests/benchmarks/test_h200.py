@@ -15,7 +15,7 @@ from kit import gpu
 from kit.devices import H200
 from kit.tables import Kit
 
-from benchmarks.common import SHIPPED
+from benchmarks.common import ROOT, SHIPPED, json_lines
 from benchmarks.h200 import peers, peers_report, report, results
 from benchmarks.h200.strata import STRATA
 from gemmdb.generators.files import archive
@@ -223,3 +223,15 @@ def test_rows_of_other_sources_and_of_illegal_configs_are_not_shipped() -> None:
     stages = {stages: Config.of("triton", "int4", **tall, stages=stages) for stages in (3, 5)}
     at = replace(row, problem=int4, toolchain=replace(kit.new, source=stages[3].spec.digest()))
     assert [ship.holds(replace(at, config=one)) for one in stages.values()] == [False, True]
+
+
+def test_the_samples_of_the_other_ops_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "results.md").read_text().partition("## The shipped H200 table")[2].partition("\n## ")[0]
+    summary = peers_report.summary(json_lines(ROOT / "benchmarks/results/h200/checks/2026-11-26-peers.jsonl"))
+    assert summary is not None
+    for one in summary["figures"]:
+        low, high = one["autotune_interval"]
+        cells = f"{one['autotune']:.2f}x | {low:.2f} to {high:.2f} | {one['default']:.2f}x"
+        assert f"| {one['problems']} | {one['number']} | {cells} |" in page
+    (share,) = summary["floors"]
+    assert f"{share['share']:.2f} of a streaming read of the weight over {share['number']} problems" in page
