@@ -58,9 +58,10 @@ def sku(ask: Ask) -> Step:
     if step.hit is None or step.hit.config != ATEN or ask.policy.on_miss != "live" or not ask.policy.near:
         return step
     here = predict_corrected(ask)
-    if isinstance(here, str) or choose(ask, here) == ATEN:
+    best = ATEN if isinstance(here, str) else choose(ask, here)
+    if best == ATEN:
         return step
-    reason = f"{step.reason}, but neighbours on {ask.device.sku} expect a gain of {choose(ask, here).name}"
+    reason = f"{step.reason}, but neighbours on {ask.device.sku} expect a gain of {best.name}"
     return Step("sku", None, reason, step.evidence)
 
 
