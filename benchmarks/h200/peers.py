@@ -155,9 +155,12 @@ def header(options: argparse.Namespace) -> dict[str, Any]:
     toolchain = installed("cuda")
     with Table.open(options.table) as table:
         digest = table.digest
+    with Table.open(options.drawn_from or options.table) as table:
+        drawn_from = table.digest
     return {
         "population": {name: len(found) for name, found in population(options.drawn_from or options.table).items()},
         "seed": options.seed, "number": options.number, "samples": options.samples, "table": digest,
+        "drawn_from": drawn_from,
         "date": now(), "gpus": gpu_states(), "toolchain": toolchain and toolchain.text,
     }  # fmt: skip
 

@@ -5,9 +5,9 @@
 The problems are those of the shipped H200 table with `fusion=pointwise`. What it says of them is the truth. Rungs
 `exact` and `near` are asked without the epilogue, and rung `near` with it (`own`), in two ways: `certain`, where
 nothing times the answer first, and `confirming`, as before an answer is timed. `kernels`: how many are answered by a
-kernel from rows without an epilogue; `unknown`: how many of these kernels were not timed with it. `gain` over ATen is
-the geometric mean of the others, `own` that of rung `near` for the same problems, with ATen where it declines, and
-`best` that of the fastest kernel.
+kernel from rows without an epilogue; `unknown`: for how many of them this kernel or that of `own` was not timed. `gain`
+over ATen is the geometric mean of the others, `own` that of rung `near` for the same problems, with ATen where it
+declines, and `best` that of the fastest kernel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def main(options: argparse.Namespace) -> None:
 
 def figures() -> dict[str, dict[str, dict[str, Any]]]:
     """The figures by op and way; `all` are those of all ops."""
-    scored: dict[str, dict[str, list[tuple[float | None, float, float]]]] = defaultdict(lambda: defaultdict(list))
+    scored: dict[str, dict[str, list[tuple[float | None, float | None, float]]]]
+    scored = defaultdict(lambda: defaultdict(list))
     with closing(Table.open(SHIPPED, immutable=True)) as table:
         (device,) = table.devices()
         for problem in sorted((one for one, _ in table.pairs() if one.fusion == LIGHT.text), key=lambda one: one.text):
@@ -59,15 +60,15 @@ def figures() -> dict[str, dict[str, dict[str, Any]]]:
                 if hit is None or hit.config.backend == "aten":
                     continue
                 mine = near(own).hit
-                beside = 1.0 if mine is None else times.get(mine.config, 1.0)
+                beside = 1.0 if mine is None else times.get(mine.config)
                 for name in ("all", problem.op):
                     scored[name][way].append((times.get(hit.config), beside, min(times.values())))
     return {op: {way: summary(ways[way]) for way in WAYS if way in ways} for op, ways in sorted(scored.items())}
 
 
-def summary(rows: list[tuple[float | None, float, float]]) -> dict[str, Any]:
+def summary(rows: list[tuple[float | None, float | None, float]]) -> dict[str, Any]:
     """The figures of some problems."""
-    known = [(time, own, best) for time, own, best in rows if time is not None]
+    known = [(time, own, best) for time, own, best in rows if time is not None and own is not None]
     gains = [1 / statistics.geometric_mean(column) for column in zip(*known, strict=True)] or [1.0] * 3
     slower = sum(time > SLOWER for time, _, _ in known)
     return {

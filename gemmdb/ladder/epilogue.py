@@ -24,11 +24,15 @@ from gemmdb.ladder.near import near, predict_near
 from gemmdb.ladder.policy_filter import objection, required_gain
 from gemmdb.ladder.prediction import Prediction, measured
 from gemmdb.ladder.ranges import buckets, ranged
+from gemmdb.ladder.sku import left_to_sku
 
 BIAS = 0.14
 """The share of a kernel's time that a bias is charged on a GPU, and that of a wider result. Of 169 configs that beat
 ATen without a bias on an H200, one in twenty lost more of that by a bias, and half of them 1.6% (`python -m
 benchmarks.h200 biases`)."""
+
+OTHERS = 3
+"""How many more configs are looked at where the best cannot run with the epilogue: each takes as long as a lookup."""
 
 
 def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
@@ -55,10 +59,12 @@ def epilogue(ask: Ask) -> Step:
         return Step("epilogue", None, "the problem has no epilogue")
     if ask.policy.on_miss == "error" and not ask.symbolic:  # Of a range, only some sizes are ever measured.
         return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
+    if left := left_to_sku(ask):
+        return Step("epilogue", None, left)
     doubts: list[str] = []
     first: Hit | None = None
     for problem in others:
-        step = _answer(ask.at(problem))
+        step = _answer(ask, ask.at(problem))
         if step is None or step.hit is None:
             continue
         hit = _charged(ask, problem, step.hit)
@@ -93,8 +99,20 @@ def _unbiased(problem: Problem) -> Problem:
     return replace(problem, op=problem.spec.unbiased, bias=None)
 
 
-def _answer(ask: Ask) -> Step | None:
-    """What measured rows say, its own or those of neighbours."""
+def _answer(ask: Ask, at: Ask) -> Step | None:
+    """What measured rows of another problem say, its own or those of neighbours, without configs that cannot run with
+    this epilogue."""
+    step = _measured(at)
+    for _ in range(OTHERS):
+        hit = None if step is None else step.hit
+        if hit is None or hit.branches or hit.config == ATEN or not (why := objection(ask, hit.config)):
+            break
+        at = replace(at, left_out={**at.left_out, hit.config: why})
+        step = _measured(at)
+    return step
+
+
+def _measured(ask: Ask) -> Step | None:
     steps = (rung(ask) for rung in ((ranged,) if ask.symbolic else (exact, near)))
     return next((step for step in steps if step.hit), None)
 

@@ -8,7 +8,7 @@ import re
 
 from benchmarks.common import ROOT, json_lines
 from benchmarks.h200 import peers_report
-from benchmarks.offtable import sku
+from benchmarks.offtable import light, sku
 from benchmarks.programs import figures
 from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
@@ -43,6 +43,18 @@ def test_rows_of_the_very_problem_gain_more_than_neighbours() -> None:
     assert f"Of {found['problems']} problems for which both name a kernel" in page
     assert f"gain {found['near']:.3f}x over ATen, rows of an H200 {found['sku']:.3f}x" in page
     assert f"the fastest kernels {found['best']:.3f}x" in page
+    served = sku.where_aten_won(sku.H100)["served"]
+    words = f"{served['problems']} problems that ATen won on an H100"
+    assert words in page
+    assert f"these gain {served['gain']:.3f}x" in page
+    assert served["slower"] == 1
+    assert "one is slower by 2%" in page
+
+
+def test_the_page_says_what_rows_without_an_epilogue_tell() -> None:
+    found = light.figures()
+    assert "\n".join(light.markdown(found)) in (ROOT / "docs" / "lookup.md").read_text()
+    assert found["all"]["certain"]["slower"] == 0
 
 
 def test_the_programs_ran_as_the_page_says() -> None:

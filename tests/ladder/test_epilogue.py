@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit import strategies
+from kit.gpu import make
 
 from benchmarks.h200 import stores
 from gemmdb.cost.epilogue import TRANSPOSED
@@ -165,6 +166,18 @@ def test_rows_without_an_epilogue_tell_which_kernel_gains_with_the_light_one(lab
     assert found(lab, catalog(lab, none=0.8), fusion="pointwise") == ("epilogue", "kernel")
     assert found(lab, catalog(lab, none=0.97), CONFIRMING, fusion="pointwise") == ("epilogue", "kernel")
     assert found(lab, catalog(lab, pointwise_math=0.5), fusion="pointwise") is None
+
+
+def test_where_the_fastest_cannot_be_fused_the_next_one_is_served(lab, monkeypatch, tmp_path):
+    """A persistent loop over the tiles of all groups cannot be fused with what follows."""
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
+    h200, alone = registry.find("NVIDIA H200"), Problem.gemm("grouped_mm", m=64, n=1536, k=2048, groups=8)
+    flat, plain = (make("grouped", flatten=number, load="tma") for number in (1, 0))
+    tables = lab.catalog(lab.rows(alone, {flat: 0.6, plain: 0.7}, device=h200, clock="graph"))
+    light = replace(alone, fusion="pointwise")
+    assert lookup(lab.query(alone, h200), tables, POLICY).config == flat
+    hit = lookup(lab.query(light, h200), tables, replace(POLICY, model=False))
+    assert (hit.rung, hit.config) == ("epilogue", plain)
 
 
 @pytest.mark.parametrize("ratio", [0.97, 1.2])

@@ -106,6 +106,30 @@ def test_what_another_sku_measured_itself_comes_before_neighbours(lab):
     assert lookup(lab.query(THIN.resized(20, 4096, 4096), H200), tables, policy).rung == "near"
 
 
+def test_a_kernel_that_lost_there_does_not_win_here_by_neighbours(lab):
+    near, beside = tile(64), THIN.resized(18, 4096, 4096)
+    here = [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")]
+    lost = lab.catalog(here, [*lab.rows(THIN, {near: 1.1}, device=H100, clock="graph")])
+    hit = lookup(lab.query(THIN, H200), lost, replace(POLICY, confirm=True))
+    assert (hit.rung, hit.config) == ("sku", ATEN)
+    assert lookup(lab.query(THIN, H200), lost, replace(POLICY, on_miss="live", confirm=True)) is None  # It is tuned.
+    other = lab.catalog(here, [*lab.rows(THIN, {tile(32): 1.1}, device=H100, clock="graph")])
+    assert lookup(lab.query(THIN, H200), other, replace(POLICY, confirm=True)).config == near
+
+
+def test_what_another_sku_measured_with_the_light_epilogue_comes_before_rows_without_one(lab):
+    light, here, there = replace(THIN, fusion="pointwise"), tile(64), tile(32)
+    tables = lab.catalog(
+        [*lab.rows(THIN, {here: 0.7}, device=H200, clock="graph")],
+        [*lab.rows(light, {there: 0.8}, device=H100, clock="graph")],
+    )
+    policy = replace(POLICY, confirm=True)
+    hit = lookup(lab.query(light, H200), tables, policy)
+    assert (hit.rung, hit.config) == ("sku", there)
+    hit = lookup(lab.query(light, H200), tables, replace(policy, sku=False))
+    assert (hit.rung, hit.config) == ("epilogue", here)
+
+
 def test_a_table_of_many_skus_is_asked_about_four(lab, monkeypatch):
     asked, own = [], sku_module._prediction
     monkeypatch.setattr(sku_module, "_prediction", lambda ask, *rest: asked.append(rest) or own(ask, *rest))

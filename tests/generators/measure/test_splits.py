@@ -125,6 +125,10 @@ def test_one_that_is_slower_on_none_takes_the_mean_as_aten_does():
     found = session._over_splits(us)
     assert found[even] == pytest.approx([18.7, 18.8, 18.6])
     assert found[typical] == pytest.approx([15.0, 15.05, 15.125])
+    us[even] = [[10.11, 15.0]] * 3  # More than 1% slower on one of them.
+    assert session._over_splits(us)[even] == pytest.approx([20.22] * 3)
+    us[even] = [[10.09, 15.0]] * 3
+    assert session._over_splits(us)[even] == pytest.approx([12.545] * 3)
 
 
 def test_without_splits_samples_stay_as_they_are():

@@ -71,6 +71,7 @@ def test_a_batch_with_few_tiles_gets_smaller_ones() -> None:
 
     assert (32, 32) in sides(bmm(m=128, n=128, dtype="fp32"))
     assert (32, 32) not in sides(bmm(batch=256, m=128, n=128, dtype="fp32"))
+    assert (64, 32) in sides(bmm(m=33, n=128)) - sides(bmm(m=32, n=128))
 
 
 KINDS = {
