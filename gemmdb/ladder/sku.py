@@ -89,10 +89,11 @@ def near_unless_measured(ask: Ask) -> Step:
     """Rung `near`, which leaves to `sku` what another SKU measured itself. Neighbours on an H100 gained 1.865x over
     ATen, where rows of the problems on an H200 gained 1.896x (77 problems, `benchmarks.offtable sku`). If ATen won
     there, that may be for want of candidates, so a kernel that was not among them is served."""
-    if left := left_to_sku(ask):
+    other = _elsewhere(ask)
+    if left := _left(other):
         return Step("near", None, left)
     step = near(ask)
-    if step.hit is None or step.hit.config == ATEN or not _lost(ask, step.hit.config):
+    if other is None or other.hit is None or step.hit is None or not _lost(ask, step.hit.config):
         return step
     return Step("near", None, f"{step.reason}; but another SKU measured it, and ATen won", step.evidence)
 
@@ -100,15 +101,23 @@ def near_unless_measured(ask: Ask) -> Step:
 def left_to_sku(ask: Ask) -> str:
     """Why a rung with less telling rows leaves a problem to `sku`, which serves a kernel that won this very problem on
     another SKU; empty if it does not."""
-    other = _asked(ask, False) if ask.policy.near and ask.policy.sku and not ask.symbolic else None
+    return _left(_elsewhere(ask))
+
+
+def _elsewhere(ask: Ask) -> Step | None:
+    """What `sku` says from rows of this very problem alone; None where it is not asked."""
+    return _asked(ask, False) if ask.policy.near and ask.policy.sku and not ask.symbolic else None
+
+
+def _left(other: Step | None) -> str:
     if other is None or other.hit is None or other.hit.config == ATEN:
         return ""
     return f"left to rung sku: {other.evidence['sku']} measured this very problem"
 
 
 def _lost(ask: Ask, config: Config) -> bool:
-    """Whether the config was timed for this very problem on the most similar SKU that measured it, and did not gain."""
-    here = machine(ask.device) if ask.policy.sku else None
+    """Whether a kernel was timed for this very problem on the most similar SKU that measured it, and did not gain."""
+    here = machine(ask.device) if config != ATEN else None
     for other, _ in islice(_others(ask, here), MOST) if here is not None else ():
         found = measured(replace(ask, query=replace(ask.query, device=other)))
         if found is not None:
