@@ -7,7 +7,6 @@ import math
 import re
 
 from benchmarks.common import ROOT, json_lines
-from benchmarks.h200 import peers_report
 from benchmarks.offtable import light, sku
 from benchmarks.programs import figures
 from gemmdb.settings import shipped_tables
@@ -68,15 +67,6 @@ def test_the_programs_ran_as_the_page_says() -> None:
     assert len(runs) == len(
         re.findall(r"^\| [a-z0-9-]+ \| [\d,]+ \| [\d.]+x \| [\d.]+ \| [\d.]+ \|$", PAGE, re.MULTILINE)
     )
-
-
-def test_the_sample_against_max_autotune_is_that_of_the_page() -> None:
-    summary = peers_report.summary(json_lines(RAW / "peers.jsonl"))
-    assert summary is not None
-    for one in summary["figures"]:
-        low, high = one["autotune_interval"]
-        cells = f"{one['autotune']:.2f}x | {low:.2f} to {high:.2f} | {one['default']:.2f}x"
-        assert f"| {one['problems']} | {one['number']} | {cells} |" in PAGE
 
 
 def test_the_gated_form_gained_what_the_page_says() -> None:
