@@ -14,10 +14,9 @@ from gemmdb.inductor import compiled, refused
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cutlass import prebuilt
-from gemmdb.kernels.hardware import tile_count
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import GPU_ALONE
-from gemmdb.kernels.triton import counts_arrivals
+from gemmdb.kernels.triton import counts_arrivals, tiles
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.representatives import unmeasured
 
@@ -133,13 +132,6 @@ def _mapped(problem: Problem) -> str | None:
     if 1 in (problem.m, problem.n, problem.k):
         return "a tensor map needs aligned strides, and that of a size of 1 may be anything"
     return None
-
-
-def tiles(config: Config, problem: Problem) -> int:
-    """How many tiles one of our Triton configs cuts the output into, of all matrices of a batch."""
-    return problem.batch * tile_count(
-        problem.m, problem.n, (int(config.values["block_m"]), int(config.values["block_n"]))
-    )
 
 
 def _over_ranges(config: Config, query: Query) -> str | None:

@@ -30,6 +30,7 @@ CONFIGS = [
     make("grouped", load="tma"), make("grouped", load="tma", swap=1), make("grouped", load="tma", flatten=1),
     make("grouped", load="tma", flatten=1, swap=1, block_n=128), make("grouped", block_k=32, block_m=64, stages=2),
     make("grouped", load="tma", flatten=1, block_m=128, block_n=128, warps=8, resident=1),
+    make("grouped", split_k=2), make("grouped", split_k=5, swap=1), make("grouped", split_k=3, load="tma"),
 ]  # fmt: skip
 
 
@@ -92,7 +93,7 @@ def exactly(x: Any, w: Any, ends: list[int]) -> Any:
     return found
 
 
-@pytest.mark.parametrize("config", [*CONFIGS[:7], TEMPLATE], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [*CONFIGS[:7], *CONFIGS[-3:], TEMPLATE], ids=lambda config: config.text)
 def test_a_compiled_program_is_right_for_every_split(kit: Any, config: Config) -> None:
     x, w = kit.rand(200, 328), kit.rand(GROUPS, 264, 328)
     with gemmdb.inductor.force(config), torch.no_grad():
@@ -102,7 +103,7 @@ def test_a_compiled_program_is_right_for_every_split(kit: Any, config: Config) -
     assert kit.served() == [config.text]
 
 
-@pytest.mark.parametrize("config", CONFIGS[:5], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [*CONFIGS[:5], *CONFIGS[-3:]], ids=lambda config: config.text)
 def test_what_is_fused_is_computed_for_rows_beyond_the_last_group_too(kit: Any, config: Config) -> None:
     """As the experts of a rank do with tokens of other ranks."""
     x, w, s = kit.rand(200, 328), kit.rand(GROUPS, 264, 328), kit.rand(200, 1)
@@ -121,7 +122,9 @@ def test_what_is_fused_is_computed_for_rows_beyond_the_last_group_too(kit: Any, 
     assert " fusion=pointwise" in entry["problem"]
 
 
-@pytest.mark.parametrize("config", [make("grouped"), make("grouped", load="tma")], ids=lambda config: config.text)
+@pytest.mark.parametrize(
+    "config", [make("grouped"), make("grouped", load="tma"), make("grouped", split_k=2)], ids=lambda config: config.text
+)
 def test_any_number_of_rows(kit: Any, config: Config) -> None:
     w = kit.rand(GROUPS, 264, 328)
     with gemmdb.inductor.force(config), torch.no_grad():

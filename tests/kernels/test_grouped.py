@@ -65,6 +65,12 @@ LOW = replace(experts(), a=Operand("bf16", Layout("row-padded", 4)))
         (experts(n=2**14, k=2**15, groups=512), config(), None),
         (GRADIENT, config(), None),
         (GRADIENT, config(load="tma"), None),
+        (experts(), config(split_k=2), None),
+        (experts(), config(split_k=4, load="tma", swap=1), None),
+        (experts(), config(split_k=5), "K=256 has fewer than 5 steps of 64"),
+        (experts(), config(split_k=2, load="tma", flatten=1), "at its end with a split K"),
+        (experts(4096, 28672, 4096), config(split_k=2), "may take more than 64 MiB"),
+        (GRADIENT, config(split_k=2), "the groups divide K already"),
         (experts(512, 512, 64, ragged="k"), config(), None),
         (experts(512, 512, 64, ragged="k"), config(load="tma"), "begins anywhere in a row of memory"),
         (GRADIENT, config(flatten=1), "only loops of one length"),
@@ -132,8 +138,14 @@ def test_there_are_enough_programs_for_every_split(sizes, beyond, block):
     rows = [*sizes, problem.m - sum(sizes)]
     columns = -(-problem.n // BASES["grouped"]["block_n"])
     programs, *rest = grid(problem.m, problem.n, names, lambda size, step: -(-size // step))
-    assert programs >= columns * sum(-(-one // block) for one in rows)
+    needed = columns * sum(-(-one // block) for one in rows)
+    assert programs >= needed
     assert rest == [1, 1]
+    split = config(block_m=block, split_k=2)
+    assert triton.tiles(split, problem) == programs
+    assert (
+        grid(problem.m, problem.n, triton.names(split, problem), lambda size, step: -(-size // step))[0] == 2 * programs
+    )
 
 
 def test_there_is_a_program_for_each_tile_of_each_gradient():
@@ -164,7 +176,7 @@ def test_there_is_a_slot_for_each_group_and_for_the_rows_beyond(groups):
 def test_every_number_of_rows_has_a_menu(m, rest):
     problem = experts(m, 4096, 2048, **rest)
     legal = [one for one in MENU.usual(problem, H200) if not illegal(one, problem, H200)]
-    assert 5 <= len(legal) <= 24
+    assert 5 <= len(legal) <= 30
     assert len(set(legal)) == len(legal)
     assert set(legal) <= set(MENU.whole(problem, H200))
     assert bool(inductor_menu.configs(problem, H200)) == (problem.fusion == "none")

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.adapter import guessing, ir_view, templates
-from gemmdb.inductor.legality import MOST_COUNTERS, tiles
+from gemmdb.inductor.legality import MOST_COUNTERS
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import LARGEST_OFFSET
-from gemmdb.kernels.triton import counts_arrivals
+from gemmdb.kernels.triton import counts_arrivals, tiles
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem, Query
 
@@ -110,9 +110,9 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     epilogue = operands.epilogue(scalars)
     split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
     if problem.spec.grouped:
-        return _grouped(
-            problem, operands, templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]))
-        )
+        sums_kept = partials(config, operands.largest(problem)) if fixup else 0
+        kernel = templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), sums_kept)
+        return _grouped(problem, operands, kernel)
     if not ir_view.addressable((*operands.batch, 1 if fixup else split, m, n), pair):
         unbounded = any(guessing.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import Template
 from gemmdb.kernels.triton import sources
 
@@ -47,6 +48,17 @@ def counts_arrivals(config: Config) -> bool:
     """Whether the programs of a tile count who finishes last. Such a kernel needs counters that are zero before it
     starts, and room for partial sums."""
     return config.spec.template is not None and config.spec.template.reduction(config) == "fixup"
+
+
+def tiles(config: Config, problem: Problem) -> int:
+    """How many tiles one of our configs cuts the output into, of all matrices of a batch. Of groups, the most that
+    there may be."""
+    if problem.spec.grouped:
+        from gemmdb.kernels.triton import grouped  # Its module reads this one.
+
+        return grouped.tiles(config, problem)
+    block = int(config.values["block_m"]), int(config.values["block_n"])
+    return problem.batch * hardware.tile_count(problem.m, problem.n, block)
 
 
 def source(kernel: str) -> str:

@@ -87,7 +87,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     launches = [Launch(main, grid, int(value.get("resident", 0)))]
     if partial:
         launches.append(reduction_launch(problem, split, ("partials", _sums(problem))))
-    tiles = grid[0] if fixup else 0
+    tiles = triton.tiles(config, problem) if fixup else 0
     partials = tiles * split * int(value["block_m"]) * int(value["block_n"]) if fixup else 0
     partials = problem.m * problem.n * split if partial else partials
     return Plan(tuple(launches), partials, tiles, config.spec.maps(config))

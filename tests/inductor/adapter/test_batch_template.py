@@ -12,6 +12,7 @@ from kit.inductor import found_without_gpu  # noqa: E402
 
 from gemmdb.inductor import legality  # noqa: E402
 from gemmdb.inductor.adapter import templates  # noqa: E402
+from gemmdb.kernels import triton  # noqa: E402
 from gemmdb.kernels.legality import illegal  # noqa: E402
 from gemmdb.key.problem import Problem, Query  # noqa: E402
 
@@ -116,7 +117,7 @@ def test_what_it_takes(config, problem, reason):
 
 def test_the_workspace_counts_the_tiles_of_all_matrices():
     sliced = gpu.make("batch", split_k=2)
-    assert legality.tiles(sliced, bmm()) == 6 * 7 * 3
+    assert triton.tiles(sliced, bmm()) == 6 * 7 * 3
     assert legality.objection(sliced, Query(bmm(), H200, {})) is None
     assert "16384 tiles" in legality.objection(sliced, Query(bmm(batch=1000), H200, {}))
     assert "fixed sizes" in legality.objection(gpu.make("batch"), Query(bmm(), H200, {"m": (1, 64)}))

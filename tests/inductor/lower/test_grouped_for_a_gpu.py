@@ -19,7 +19,7 @@ pytestmark = [
 ]
 CONFIGS = {
     "pointer": gpu.make("grouped"), "swapped": gpu.make("grouped", swap=1), "TMA": gpu.make("grouped", load="tma"),
-    "flat": gpu.make("grouped", load="tma", flatten=1),
+    "flat": gpu.make("grouped", load="tma", flatten=1), "sliced": gpu.make("grouped", split_k=2),
     "Inductor's": Config.of(
         "triton", "inductor_grouped", block_m=16, block_n=64, block_k=64, group_m=8, warps=4, stages=3
     ),
@@ -73,6 +73,7 @@ PROGRAMS = {
 BEYOND = "rows beyond the last group are not stored, but what is fused may need them"
 REFUSED = {
     **{(f"{program}weighted", name): BEYOND for program in ("", "fp8, ") for name in ("flat", "Inductor's")},
+    ("gradient", "sliced"): "the groups divide K already",
     ("gradient", "flat"): "the groups of K have different lengths, and only loops of one length are flattened",
     **{("odd columns", name): "torch pads the rows of its output to multiples of 16 bytes" for name in CONFIGS},
 }

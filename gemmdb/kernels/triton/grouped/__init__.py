@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 1023
 """torch multiplies at most so many groups, and a program holds the ends of all."""
+MOST_SPLIT = 8
+"""The most slices of K."""
+MOST_PARTIAL_BYTES = 2**26
+"""Partial sums of a split K that take more than that, at the most tiles that there may be, are not worth their room."""
 
 
 def maps(config: Config) -> bool:
@@ -46,10 +51,21 @@ def _promotes(config: Config, problem: Problem) -> bool:
 
 
 def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
-    """At most one program per tile that there may be; `resident` says how many run. Each group may end with a tile that
-    is not full, and so may the rows beyond the last."""
+    """At most one program per slice of each tile that there may be; `resident` says how many run. Each group may end
+    with a tile that is not full, and so may the rows beyond the last."""
     high, wide, groups = cdiv(m, meta["BLOCK_M"]), cdiv(n, meta["BLOCK_N"]), meta["GROUPS"]
-    return (groups * high if meta["RAGGED_K"] else groups + high) * wide, 1, 1
+    return (groups * high if meta["RAGGED_K"] else groups + high) * wide * meta.get("SPLIT_K", 1), 1, 1
+
+
+def tiles(config: Config, problem: Problem) -> int:
+    """The most tiles that there may be of groups that divide M."""
+    high, wide = -(-problem.m // int(config.values["block_m"])), -(-problem.n // int(config.values["block_n"]))
+    return (problem.groups + high) * wide
+
+
+def reduction(config: Config) -> str:
+    """How the partial sums of a split K are summed."""
+    return "fixup" if "split_k" in config.values else "none"
 
 
 def compiled(config: Config, problem: Problem) -> int:
@@ -65,6 +81,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return f"a program holds the ends of at most {MOST_GROUPS} groups"
     if _promotes(config, problem) and int(config.values["block_k"]) > fp8.PROMOTED:
         return f"the matrix unit sums at most {fp8.PROMOTED} products before they are added in fp32"
+    if "split_k" in config.values and (reason := _unsplittable(config, problem)):
+        return reason
     if config.values["flatten"]:
         if problem.ragged == "k":
             return "the groups of K have different lengths, and only loops of one length are flattened"
@@ -75,13 +93,29 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     return rules.unaligned_groups(problem) or rules.unmapped(problem)
 
 
+def _unsplittable(config: Config, problem: Problem) -> str | None:
+    """Why K cannot be split, None when it can."""
+    value = config.values
+    split, *block = (int(value[name]) for name in ("split_k", "block_m", "block_n"))
+    if problem.ragged == "k":
+        return "the groups divide K already"
+    if value["flatten"]:
+        return "what a loop does at its end with a split K is not flattened"
+    if split > -(-problem.k // int(value["block_k"])):
+        return f"K={problem.k} has fewer than {split} steps of {value['block_k']}"
+    if 4 * split * math.prod(block) * tiles(config, problem) > MOST_PARTIAL_BYTES:
+        return f"the partial sums may take more than {MOST_PARTIAL_BYTES >> 20} MiB"
+    return None
+
+
 KERNEL = Kernel(
     "triton", "grouped", ("grouped_mm",), ("cuda",), 1, {
         "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "flatten": IntRange(0, 1), "resident": IntRange(1, 16),
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    illegal=illegal, maps=maps, compiled=compiled, template=Template(__name__, names, grid),
+    optional={"split_k": IntRange(2, MOST_SPLIT)}, splits=("split_k",), illegal=illegal, maps=maps, compiled=compiled,
+    template=Template(__name__, names, grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. `flatten`: the loads of a program's next tile are in flight while it

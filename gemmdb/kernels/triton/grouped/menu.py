@@ -3,10 +3,12 @@ is (swap, load, flatten). As many stages as fit are used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
+from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.triton.grouped import MOST_SPLIT
 from gemmdb.kernels.triton.menu import Menu, Shape, stages, up_to
 from gemmdb.key import grouped
 from gemmdb.key.device import Device
@@ -93,31 +95,67 @@ _DEPTHS: tuple[tuple[int, Sequence[Entry]], ...] = (
 )  # fmt: skip
 """For groups that divide K, by their mean depth."""
 
+_SPLIT: tuple[tuple[int, Sequence[Entry]], ...] = (
+    (4, ((16, 64, 256, 4, 2, (POINTER, TMA)), (16, 128, 128, 4, 2, (SWAPPED,)))),
+    (16, ((16, 64, 256, 4, 2, (POINTER, TMA)), (32, 128, 128, 4, 2, (TMA,)))),
+    (128, ((64, 128, 128, 4, 1, (TMA,)), (64, 128, 64, 4, 3, (TMA,)))),
+)
+_FP8_SPLIT: tuple[tuple[int, Sequence[Entry]], ...] = (
+    (16, ((16, 64, 256, 4, 4, (SWAPPED,)), (16, 128, 256, 4, 2, (SWAPPED,)))),
+    (128, ((64, 128, 256, 4, 1, (TMA,)), (64, 128, 128, 4, 3, (TMA,)))),
+)
+"""The same with a split K, where there are few tiles (`_slices`)."""
+MOST_ROUNDS = 4
+"""Where each program has more tiles than that, it does not matter that some have one less."""
+LEAST_STEPS = 8
+"""Steps of a slice of K at least, where the tiles alone fill the GPU."""
+
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    rows = _FP8_ROWS if problem.scaled else _ROWS
+    rows, split = (_FP8_ROWS, _FP8_SPLIT) if problem.scaled else (_ROWS, _SPLIT)
     entries, total = (rows, problem.m) if problem.ragged == "m" else (_DEPTHS, problem.k)
     mean = -(-total // max(grouped.active(problem), 1))
-    for m, n, k, warps, resident, ways in up_to(entries, mean):
+    for shape, way in _shapes(up_to(entries, mean)):
+        yield from _fitted(problem, device, shape, way)
+    for shape, way in _shapes(up_to(split, mean) if problem.ragged == "m" else ()):
+        for slices in _slices(problem, device, shape):
+            yield from _fitted(problem, device, shape, way, slices)
+
+
+def _shapes(entries: Sequence[Entry]) -> Iterator[tuple[Shape, Way]]:
+    for *shape, ways in entries:
         for way in ways:
-            yield from _fitted(problem, device, Shape(m, n, k, warps, resident), way)
+            yield Shape(*shape), way
+
+
+def _slices(problem: Problem, device: Device, shape: Shape) -> Iterable[int]:
+    """The splits of K that fill the multiprocessors once, or that divide the last round of a few more evenly."""
+    active = max(grouped.active(problem), 1)
+    tiles = active * -(-problem.m // (active * shape.m)) * -(-problem.n // shape.n)
+    programs, steps = device.units * shape.resident, -(-problem.k // shape.k)
+    if tiles <= programs // 2:
+        return hardware.splits(tiles, programs, steps, MOST_SPLIT)
+    return [slices for slices in (2, 4) if tiles <= MOST_ROUNDS * programs and steps >= LEAST_STEPS * slices]
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     sides, depths = (16, 32, 64, 128, 256), (16, 32, 64, 128, 256, 512)
     ways = (POINTER, SWAPPED, TMA, SWAPPED_TMA, FLAT, SWAPPED_FLAT)
     for m, n, k, warps, resident, way in product(sides, sides, depths, (2, 4, 8), (1, 2, 3, 4), ways):
-        yield from _fitted(problem, device, Shape(m, n, k, warps, resident), way)
+        shape = Shape(m, n, k, warps, resident)
+        for slices in (1, *(_slices(problem, device, shape) if problem.ragged == "m" and not way[2] else ())):
+            yield from _fitted(problem, device, shape, way, slices)
 
 
-def _fitted(problem: Problem, device: Device, shape: Shape, way: Way) -> Iterator[Config]:
+def _fitted(problem: Problem, device: Device, shape: Shape, way: Way, slices: int = 1) -> Iterator[Config]:
     """The config with the stages that fit, if at least two do."""
     swap, load, flatten = way
     ahead = stages(problem, device, shape, load, swap)
+    split = {"split_k": slices} if slices > 1 else {}
     if ahead >= 2:
         yield Config.of(
             "triton", "grouped", block_m=shape.m, block_n=shape.n, block_k=shape.k, swap=swap, load=load,
-            flatten=flatten, resident=shape.resident, warps=shape.warps, stages=ahead,
+            flatten=flatten, resident=shape.resident, warps=shape.warps, stages=ahead, **split,
         )  # fmt: skip
 
 

@@ -30,10 +30,14 @@ def cases() -> Iterator[tuple[Problem, Config]]:
             continue
         for flatten in (0, 1) if load == "tma" and ragged == "m" else (0,):
             yield problem, make("grouped", load=load, swap=swap, flatten=flatten, block_n=32, block_k=32)
+        for slices in (2, 3) if ragged == "m" else ():
+            yield problem, make("grouped", load=load, swap=swap, block_n=32, block_k=32, split_k=slices)
     for (load, flatten), swap, k in product((("pointer", 0), ("tma", 0), ("tma", 1)), (0, 1), (80, 64)):
         problem = Problem.gemm("grouped_mm", m=40, n=48, k=k, groups=GROUPS, dtype="fp8_e4m3")
         side = {"block_n": 64} if swap else {"block_m": 64, "block_n": 32}  # Sums of each step are added in fp32.
         yield problem, make("grouped", load=load, swap=swap, flatten=flatten, block_k=32, **side)
+        if not flatten:
+            yield problem, make("grouped", load=load, swap=swap, block_k=32, split_k=2, **side)
 
 
 def split(total: int, number: int) -> list[int]:
@@ -50,7 +54,8 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     from gemmdb.generators.measure.spelling import to_torch
 
     problem = Problem.parse(text)
-    unit = plan(problem, Config.parse(config)).launches[0].unit
+    planned = plan(problem, Config.parse(config))
+    unit = planned.launches[0].unit
     Path(path).write_text(unit.source)
     spec = importlib.util.spec_from_file_location("unit", path)
     assert spec is not None
@@ -66,8 +71,11 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     scale_a[ends[-1] :] = float("inf")  # Nobody computes scales of rows that belong to no group.
     names = {"A": a, "B": b, "out": out, "offsets": torch.tensor(ends, dtype=torch.int32), "apart": b.stride(0)}
     names |= {"scale_a": scale_a, "scale_b": scale_b}
+    names |= {"partials": torch.full((planned.partials,), float("nan"))}
+    names |= {"counters": torch.zeros(planned.counters, dtype=torch.int32)}
     names |= {prefix + name: getattr(problem, name.lower()) for name in "MNK" for prefix in ("", "arg_")}
-    module.kernel[(7, 1, 1)](*(names[name] for name, _ in unit.args))
+    for _ in range(2 if planned.counters else 1):  # The second launch finds the counters as the first left them.
+        module.kernel[(7, 1, 1)](*(names[name] for name, _ in unit.args))
     wanted = torch.zeros(out.shape, dtype=torch.float64)
     for group, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if problem.ragged == "m":
