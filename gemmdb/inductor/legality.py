@@ -145,7 +145,8 @@ def _over_ranges(config: Config, query: Query) -> str | None:
     if reason := _nothing(config, query):
         return reason
     open_ended = any(high is None for name, (_, high) in query.ranges.items() if name != "k")
-    if open_ended and (counts_arrivals(config) or (config.backend == "cutlass" and config.values["split_k"] != 1)):
+    grows = counts_arrivals(config) and not query.problem.spec.grouped  # Groups have sums for all programs at once.
+    if open_ended and (grows or (config.backend == "cutlass" and config.values["split_k"] != 1)):
         return "the workspace has a fixed size, and that of the product has no bound"
     return _counted(config, largest) if config.backend == "triton" else None
 

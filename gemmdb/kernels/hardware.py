@@ -19,6 +19,8 @@ REGISTERS = 65_536
 """32-bit registers of a multiprocessor, of every arch so far."""
 THREAD_REGISTERS = 255
 """32-bit registers of a thread at most. What does not fit goes to memory and back, which takes many times as long."""
+MOST_UNITS = 256
+"""Multiprocessors of a GPU at most, where scratch depends on them. The largest so far have 160."""
 MOST_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
 MOST_SUMS, MOST_OPERANDS, MOST_PRODUCTS = (256, 128), (1024, 512), (16_384, 8192)

@@ -28,6 +28,9 @@ FORMS = [
     make("int4_skinny"), make("int4_skinny", block_n=32, warps=2, stages=2, activations="shared"),
     make("int4_skinny", block_n=64, warps=1, stages=2, next="before"),
     make("int4_skinny", activations="shared", warps=2, next="before"),
+    make("int4_skinny", adjacent=1, warps=2, stages=2),
+    make("int4_skinny", adjacent=1, warps=1, stages=4, next="before"),
+    make("int4_skinny", adjacent=1, warps=1, stages=4, block_n=32, activations="shared"),
 ]  # fmt: skip
 
 

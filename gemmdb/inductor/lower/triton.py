@@ -110,7 +110,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     epilogue = operands.epilogue(scalars)
     split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
     if problem.spec.grouped:
-        sums_kept = partials(config, operands.largest(problem)) if fixup else 0
+        sums_kept = partials(config, problem) if fixup else 0
         kernel = templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), sums_kept)
         return _grouped(problem, operands, kernel)
     if not ir_view.addressable((*operands.batch, 1 if fixup else split, m, n), pair):

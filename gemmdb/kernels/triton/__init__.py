@@ -51,12 +51,12 @@ def counts_arrivals(config: Config) -> bool:
 
 
 def tiles(config: Config, problem: Problem) -> int:
-    """How many tiles one of our configs cuts the output into, of all matrices of a batch. Of groups, the most that
-    there may be."""
+    """How many tiles one of our configs cuts the output into, of all matrices of a batch. Of groups, the most of which
+    it splits K."""
     if problem.spec.grouped:
         from gemmdb.kernels.triton import grouped  # Its module reads this one.
 
-        return grouped.tiles(config, problem)
+        return grouped.late(config)
     block = int(config.values["block_m"]), int(config.values["block_n"])
     return problem.batch * hardware.tile_count(problem.m, problem.n, block)
 

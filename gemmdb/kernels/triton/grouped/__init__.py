@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.kernels import fp8, rules
+from gemmdb.kernels import fp8, hardware, rules
 from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import memory, shared, sources
 from gemmdb.key.device import Device
@@ -20,8 +20,8 @@ MOST_GROUPS = 1023
 """torch multiplies at most so many groups, and a program holds the ends of all."""
 MOST_SPLIT = 8
 """The most slices of K."""
-MOST_PARTIAL_BYTES = 2**26
-"""Partial sums of a split K that take more than that, at the most tiles that there may be, are not worth their room."""
+MOST_PARTIAL_BYTES = 2**27
+"""Partial sums of a split K that take more than that are not worth their room."""
 
 
 def maps(config: Config) -> bool:
@@ -57,10 +57,9 @@ def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any
     return (groups * high if meta["RAGGED_K"] else groups + high) * wide * meta.get("SPLIT_K", 1), 1, 1
 
 
-def tiles(config: Config, problem: Problem) -> int:
-    """The most tiles that there may be of groups that divide M."""
-    high, wide = -(-problem.m // int(config.values["block_m"])), -(-problem.n // int(config.values["block_n"]))
-    return (problem.groups + high) * wide
+def late(config: Config) -> int:
+    """The most tiles of which K is split: no more than programs run at once on any GPU."""
+    return int(config.values["resident"]) * hardware.MOST_UNITS
 
 
 def reduction(config: Config) -> str:
@@ -81,7 +80,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return f"a program holds the ends of at most {MOST_GROUPS} groups"
     if _promotes(config, problem) and int(config.values["block_k"]) > fp8.PROMOTED:
         return f"the matrix unit sums at most {fp8.PROMOTED} products before they are added in fp32"
-    if "split_k" in config.values and (reason := _unsplittable(config, problem)):
+    if "split_k" in config.values and (reason := _unsplittable(config, problem, device)):
         return reason
     if config.values["flatten"]:
         if problem.ragged == "k":
@@ -93,7 +92,7 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
     return rules.unaligned_groups(problem) or rules.unmapped(problem)
 
 
-def _unsplittable(config: Config, problem: Problem) -> str | None:
+def _unsplittable(config: Config, problem: Problem, device: Device) -> str | None:
     """Why K cannot be split, None when it can."""
     value = config.values
     split, *block = (int(value[name]) for name in ("split_k", "block_m", "block_n"))
@@ -101,9 +100,11 @@ def _unsplittable(config: Config, problem: Problem) -> str | None:
         return "the groups divide K already"
     if value["flatten"]:
         return "what a loop does at its end with a split K is not flattened"
-    if split > -(-problem.k // int(value["block_k"])):
-        return f"K={problem.k} has fewer than {split} steps of {value['block_k']}"
-    if 4 * split * math.prod(block) * tiles(config, problem) > MOST_PARTIAL_BYTES:
+    if -(-problem.k // int(value["block_k"])) < 4:
+        return f"K={problem.k} has fewer than two steps of {value['block_k']} for a slice"
+    if device.units > hardware.MOST_UNITS:
+        return f"there is room for the partial sums of {hardware.MOST_UNITS} multiprocessors"
+    if 4 * split * math.prod(block) * late(config) > MOST_PARTIAL_BYTES:
         return f"the partial sums may take more than {MOST_PARTIAL_BYTES >> 20} MiB"
     return None
 

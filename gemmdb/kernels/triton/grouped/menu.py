@@ -3,12 +3,10 @@ is (swap, load, flatten). As many stages as fit are used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
-from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.grouped import MOST_SPLIT
 from gemmdb.kernels.triton.menu import Menu, Shape, stages, up_to
 from gemmdb.key import grouped
 from gemmdb.key.device import Device
@@ -104,11 +102,11 @@ _FP8_SPLIT: tuple[tuple[int, Sequence[Entry]], ...] = (
     (16, ((16, 64, 256, 4, 4, (SWAPPED,)), (16, 128, 256, 4, 2, (SWAPPED,)))),
     (128, ((64, 128, 256, 4, 1, (TMA,)), (64, 128, 128, 4, 3, (TMA,)))),
 )
-"""The same with a split K, where there are few tiles (`_slices`)."""
+"""The same with a split K, where there are few tiles."""
+SLICES, LEAST_STEPS = 4, 4
+"""The most slices of a tile, and steps of each."""
 MOST_ROUNDS = 4
 """Where each program has more tiles than that, it does not matter that some have one less."""
-LEAST_STEPS = 8
-"""Steps of a slice of K at least, where the tiles alone fill the GPU."""
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
@@ -118,8 +116,8 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     for shape, way in _shapes(up_to(entries, mean)):
         yield from _fitted(problem, device, shape, way)
     for shape, way in _shapes(up_to(split, mean) if problem.ragged == "m" else ()):
-        for slices in _slices(problem, device, shape):
-            yield from _fitted(problem, device, shape, way, slices)
+        if _few(problem, device, shape):
+            yield from _fitted(problem, device, shape, way, SLICES)
 
 
 def _shapes(entries: Sequence[Entry]) -> Iterator[tuple[Shape, Way]]:
@@ -128,14 +126,12 @@ def _shapes(entries: Sequence[Entry]) -> Iterator[tuple[Shape, Way]]:
             yield Shape(*shape), way
 
 
-def _slices(problem: Problem, device: Device, shape: Shape) -> Iterable[int]:
-    """The splits of K that fill the multiprocessors once, or that divide the last round of a few more evenly."""
+def _few(problem: Problem, device: Device, shape: Shape) -> bool:
+    """Whether the last round of tiles matters, and its tiles have steps enough for some slices."""
     active = max(grouped.active(problem), 1)
     tiles = active * -(-problem.m // (active * shape.m)) * -(-problem.n // shape.n)
-    programs, steps = device.units * shape.resident, -(-problem.k // shape.k)
-    if tiles <= programs // 2:
-        return hardware.splits(tiles, programs, steps, MOST_SPLIT)
-    return [slices for slices in (2, 4) if tiles <= MOST_ROUNDS * programs and steps >= LEAST_STEPS * slices]
+    steps = -(-problem.k // shape.k)
+    return tiles <= MOST_ROUNDS * device.units * shape.resident and steps >= 2 * LEAST_STEPS
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
@@ -143,7 +139,7 @@ def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     ways = (POINTER, SWAPPED, TMA, SWAPPED_TMA, FLAT, SWAPPED_FLAT)
     for m, n, k, warps, resident, way in product(sides, sides, depths, (2, 4, 8), (1, 2, 3, 4), ways):
         shape = Shape(m, n, k, warps, resident)
-        for slices in (1, *(_slices(problem, device, shape) if problem.ragged == "m" and not way[2] else ())):
+        for slices in (1, SLICES) if problem.ragged == "m" and not way[2] else (1,):
             yield from _fitted(problem, device, shape, way, slices)
 
 

@@ -30,13 +30,27 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
     own, value = problem.int4, config.values
     assert own is not None
     warps, stages = int(value["warps"]), int(value["stages"])
-    return {
+    found: dict[str, int | str] = {
         "BLOCK_M": ROWS, "BLOCK_N": value["block_n"], "WARPS": warps, "STAGES": stages,
         "SHARED": value["activations"] == "shared", "BEFORE": value["next"] == "before",
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": int4.given(problem),
         "EVEN": problem.k % (DEPTH * warps * stages) == 0,
     }  # fmt: skip
+    if not adjacent(config):
+        return found
+    return found | {"ADJACENT": True, "EVEN_GROUPS": problem.k // own.size % (stages * _parts(problem)) == 0}
+
+
+def adjacent(config: Config) -> bool:
+    """Whether the steps of a warp are neighbours along K, as many at a time as there are stages."""
+    return "adjacent" in config.values
+
+
+def _parts(problem: Problem) -> int:
+    """Groups of a step."""
+    assert problem.int4 is not None
+    return max(DEPTH // problem.int4.size, 1)
 
 
 def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
@@ -56,6 +70,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "K has to run along memory in the activations"
     if problem.k % DEPTH:
         return f"a warp multiplies {DEPTH} of K at once"
+    if adjacent(config) and value["stages"] not in (2, 4):
+        return "neighbouring steps are two or four"
     most = min(MOST_REGISTERS, hardware.REGISTERS // (hardware.WARP_THREADS * int(value["warps"])) - BESIDE)
     if registers(config, problem) > most:
         return f"sums, weights and activations do not fit into {most} registers of each thread"
@@ -68,7 +84,7 @@ def registers(config: Config, problem: Problem) -> int:
     columns, stages = int(config.values["block_n"]), int(config.values["stages"])
     own, threads = problem.int4, hardware.WARP_THREADS
     assert own is not None
-    parts = max(DEPTH // own.size, 1)
+    parts = _parts(problem)
     sums = 2 * parts * ROWS * columns // threads
     weights = (stages + 1) * columns * DEPTH // 8 // threads
     scales = columns // 8 * parts * (2 + stages * (1 + int4.given(problem)))
@@ -80,6 +96,6 @@ KERNEL = Kernel(
         "block_n": IntRange(16, 128, True), "activations": OneOf(("registers", "shared")),
         "next": OneOf(("before", "after")), "warps": shared.WARPS, "stages": IntRange(1, 4),
     },
-    illegal=illegal, template=Template(__name__, names, grid), digest=partial(sources.digest, __name__),
-    equivalent=sources.EQUIVALENT, int4=True,
+    optional={"adjacent": OneOf((1,))}, illegal=illegal, template=Template(__name__, names, grid),
+    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,
 )  # fmt: skip

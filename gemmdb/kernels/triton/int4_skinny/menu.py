@@ -15,25 +15,35 @@ R, S, B, A = "registers", "shared", "before", "after"
 _ENTRIES = (
     (64, 4, 1, R, A), (32, 8, 2, R, A), (16, 4, 1, R, B), (32, 4, 1, S, B), (32, 2, 2, R, A), (32, 4, 1, R, A),
     (64, 4, 1, R, B), (16, 4, 2, S, A), (64, 4, 1, S, B), (16, 4, 1, S, A), (16, 8, 2, R, A), (16, 8, 2, S, A),
+    (16, 8, 2, S, B), (16, 4, 2, S, B), (16, 2, 2, R, B), (16, 4, 4, S, B),
 )  # fmt: skip
 """(BLOCK_N, warps, stages, where the activations are, when the next step is loaded)."""
+_ADJACENT = (
+    (16, 4, 2, R, B), (16, 2, 2, R, B), (32, 2, 2, R, A), (32, 4, 2, R, A), (16, 4, 4, S, B), (16, 8, 2, R, B),
+    (32, 2, 2, S, B),
+)  # fmt: skip
+"""The same, with neighbouring steps: of weights in bytes, whose scales are then loaded at once."""
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     for entry in _ENTRIES:
         yield from _configs(problem, *entry)
+    for entry in _ADJACENT if problem.int4 and not problem.int4.inner else ():
+        yield from _configs(problem, *entry, adjacent=1)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
-    for entry in product((16, 32, 64), (1, 2, 4, 8, 16), (1, 2, 3), (R, S), (B, A)):
+    for entry in product((16, 32, 64), (1, 2, 4, 8, 16), (1, 2, 3, 4), (R, S), (B, A)):
         yield from _configs(problem, *entry)
+        if entry[2] in (2, 4):
+            yield from _configs(problem, *entry, adjacent=1)
 
 
-def _configs(problem: Problem, n: int, warps: int, stages: int, where: str, when: str) -> Iterator[Config]:
+def _configs(problem: Problem, n: int, warps: int, stages: int, where: str, when: str, **more: int) -> Iterator[Config]:
     """The config, if there is a step for each of its stages."""
     if problem.m <= ROWS and DEPTH * warps * stages <= problem.k:
         yield Config.of(
-            "triton", "int4_skinny", block_n=n, activations=where, next=when, warps=warps, stages=stages
+            "triton", "int4_skinny", block_n=n, activations=where, next=when, warps=warps, stages=stages, **more
         )  # fmt: skip
 
 

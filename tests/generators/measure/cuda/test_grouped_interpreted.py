@@ -31,13 +31,15 @@ def cases() -> Iterator[tuple[Problem, Config]]:
         for flatten in (0, 1) if load == "tma" and ragged == "m" else (0,):
             yield problem, make("grouped", load=load, swap=swap, flatten=flatten, block_n=32, block_k=32)
         for slices in (2, 3) if ragged == "m" else ():
-            yield problem, make("grouped", load=load, swap=swap, block_n=32, block_k=32, split_k=slices)
+            deep = problem.resized(problem.m, problem.n, 176)
+            yield deep, make("grouped", load=load, swap=swap, block_n=32, block_k=16, split_k=slices)
     for (load, flatten), swap, k in product((("pointer", 0), ("tma", 0), ("tma", 1)), (0, 1), (80, 64)):
         problem = Problem.gemm("grouped_mm", m=40, n=48, k=k, groups=GROUPS, dtype="fp8_e4m3")
         side = {"block_n": 64} if swap else {"block_m": 64, "block_n": 32}  # Sums of each step are added in fp32.
         yield problem, make("grouped", load=load, swap=swap, flatten=flatten, block_k=32, **side)
         if not flatten:
-            yield problem, make("grouped", load=load, swap=swap, block_k=32, split_k=2, **side)
+            deep = problem.resized(problem.m, problem.n, 2 * k)
+            yield deep, make("grouped", load=load, swap=swap, block_k=32, split_k=2, **side)
 
 
 def split(total: int, number: int) -> list[int]:
@@ -71,8 +73,8 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     scale_a[ends[-1] :] = float("inf")  # Nobody computes scales of rows that belong to no group.
     names = {"A": a, "B": b, "out": out, "offsets": torch.tensor(ends, dtype=torch.int32), "apart": b.stride(0)}
     names |= {"scale_a": scale_a, "scale_b": scale_b}
-    names |= {"partials": torch.full((planned.partials,), float("nan"))}
-    names |= {"counters": torch.zeros(planned.counters, dtype=torch.int32)}
+    sums, counters = torch.full((planned.partials,), float("nan")), torch.zeros(planned.counters, dtype=torch.int32)
+    names |= {"partials": sums, "counters": counters}
     names |= {prefix + name: getattr(problem, name.lower()) for name in "MNK" for prefix in ("", "arg_")}
     for _ in range(2 if planned.counters else 1):  # The second launch finds the counters as the first left them.
         module.kernel[(7, 1, 1)](*(names[name] for name, _ in unit.args))
@@ -88,6 +90,8 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     return {
         "error": float((out.double() - wanted)[:rows].abs().max()) / largest if largest else 0.0,
         "beyond": float(out[rows:].abs().max()) if rows < len(out) else 0.0,
+        "sliced": bool((~sums.isnan()).any()),
+        "counted": int(counters.abs().sum()),
     }
 
 
@@ -119,3 +123,11 @@ def test_every_split_is_right(found: list[dict[str, Any]]) -> None:
 def test_what_is_beyond_the_last_group_is_zero_unless_it_is_not_stored(found: list[dict[str, Any]]) -> None:
     stored = [one for one in found if "flatten=0" in one["config"]]
     assert [one for one in stored if one["beyond"] != 0] == []
+
+
+def test_k_is_split_where_the_last_round_has_few_tiles(found: list[dict[str, Any]]) -> None:
+    may = [one for one in found if "split_k" in one["config"]]
+    sliced = [one for one in may if one["sliced"]]
+    assert 0.2 < len(sliced) / len(may) < 0.8
+    assert [one for one in found if one["counted"]] == []
+    assert [one for one in found if one["sliced"] and one not in sliced] == []
