@@ -50,7 +50,8 @@ FORMS = [
     make("int4", block_m=64, block_n=128, block_k=64), make("int4", scaled="sums", block_k=32, block_n=128),
     make("int4_skinny"), make("int4_skinny", block_n=64, stages=2), make("int4_skinny", warps=8, next="before"),
     make("int4_skinny", activations="shared", warps=2, next="before"),
-    make("int4_skinny", block_n=32, stages=3, activations="shared"),
+    make("int4_skinny", block_n=32, stages=3, activations="shared"), make("int4_skinny", adjacent=1, stages=2),
+    make("int4_skinny", adjacent=1, stages=4, warps=1, next="before"),
 ]  # fmt: skip
 PAIRS = [(config, problem) for problem in (*TILED, *BYTES) for config in FORMS]
 SERVED = [
