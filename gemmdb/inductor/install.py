@@ -19,6 +19,7 @@ from gemmdb.inductor.adapter import (
     patches,
     prebuilt,
     state,
+    zeroing,
 )
 from gemmdb.inductor.adapter import padding as pad_mm
 from gemmdb.inductor.journal import BENCHMARKS, JOURNAL
@@ -65,6 +66,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "define_kernel": naming.keeping_names,
         "launching": dependent.launching,
         "waiting": dependent.waiting_first,
+        "zeroing": zeroing.counters_alone,
         "cutlass_headers": cutlass.with_our_headers,
         "cuda_compile": prebuilt.with_prebuilt,
         "timings": lambda _: searching.keep,

@@ -43,7 +43,7 @@ _PATCHES = {
 
 
 _ALLOCATED = re.compile(r"^(\s*workspace_gemmdb\w* = )empty_strided_cuda\(", re.MULTILINE)
-_ZEROED = re.compile(r"^\s*workspace_gemmdb\w*\.zero_\(\).*\n", re.MULTILINE)
+_ZEROED = re.compile(r"^\s*workspace_gemmdb\w*(\[:\d+\])?\.zero_\(\).*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)

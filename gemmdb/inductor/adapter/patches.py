@@ -97,6 +97,10 @@ PATCHES: tuple[Patch, ...] = (
         "such a kernel waits for the one before it, before anything else",
     ),
     Patch(
+        "zeroing", "torch._inductor.codegen.wrapper:PythonWrapperCodegen.make_zero_buffer",
+        "of the workspace of our kernels, only the counters are zeroed at each call",
+    ),
+    Patch(
         "cutlass_headers", "torch._inductor.codegen.cuda.compile_utils:_cutlass_include_paths",
         "nvcc finds the headers of the nvidia-cutlass package",
     ),

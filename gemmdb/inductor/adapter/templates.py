@@ -23,6 +23,8 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.ops import OPS
 
 aten = torch.ops.aten
+WORKSPACE = "workspace_gemmdb"
+"""What the names of the workspaces begin with that the kernels of a graph share, one for each GPU."""
 
 
 def grid(name: str) -> Any:
@@ -118,7 +120,7 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
         if workspace_arg is not None:
             index = workspace_arg.device.index
-            workspace_arg = replace(workspace_arg, outer_name=f"workspace_gemmdb_{index}")
+            workspace_arg = replace(workspace_arg, outer_name=f"{WORKSPACE}_{index}")
         super().__init__(*args, workspace_arg=workspace_arg, **options)
 
     def def_kernel(self, *names: str) -> str:
@@ -229,7 +231,7 @@ def product(
     if kernel.partials:
         options["workspace_arg"] = WorkspaceArg(
             count=MOST_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
-            device=layout.device, inner_name="counters", outer_name="workspace_gemmdb",
+            device=layout.device, inner_name="counters", outer_name=WORKSPACE,
         )  # fmt: skip
     choice = registered(kernel.template).generate(
         input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
