@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections import Counter
 
 import pytest
 from kit.gpu import make
@@ -12,21 +13,34 @@ from gemmdb.generators.measure.cuda.units import compile_unit
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 KINDS = [
-    ({}, "v4.b32"), ({"packing": "tinygemm4"}, "v4.b32"), ({"packing": "tinygemm2"}, "v4.b32"),
-    ({"group": 32}, "v4.b32"), ({"packing": "low-first"}, "v4.b32"),
-    ({"packing": "high-first", "zeros": "uint8", "group": 64}, "v2.b32"),
+    ({}, {"v4.b32": 4, "b32": 20}), ({"packing": "tinygemm4"}, {"v4.b32": 4, "v2.b32": 8, "b32": 4}),
+    ({"packing": "tinygemm2"}, {"v4.b32": 8, "b32": 4}), ({"group": 32}, {"v4.b32": 4, "b32": 32}),
+    ({"packing": "low-first"}, {"v4.b32": 8, "b16": 4}),
+    ({"packing": "high-first", "zeros": "uint8", "group": 64}, {"v2.b32": 8, "v4.b32": 4, "b16": 8, "b8": 8}),
 ]  # fmt: skip
+"""With the loads of a first and of a later step, by their width: of 128 weights, activations and scales."""
 
 
-@pytest.mark.parametrize(("flags", "width"), KINDS, ids=str)
-def test_a_weight_goes_from_memory_to_the_matrix_unit(flags, width, tmp_path, monkeypatch):
-    """Shared memory holds the sums of all warps and nothing else, and no load of the weight is narrower than it can be.
-    With a layout that moves numbers between lanes, four times as much is needed."""
+def compiled(m, flags, **changes):
+    problem = Problem.gemm("mixed_mm", m=m, n=4096, k=4096, weight_dtype="int4", **flags)
+    (launch,) = plan(problem, make("int4_skinny", **changes)).launches
+    return compile_unit(launch.unit, 90).kernel
+
+
+@pytest.mark.parametrize("activations", ["registers", "ahead"])
+@pytest.mark.parametrize("m", [8, 16])
+@pytest.mark.parametrize("flags", [flags for flags, _ in KINDS], ids=str)
+def test_a_weight_goes_from_memory_to_the_matrix_unit(flags, m, activations, tmp_path, monkeypatch):
+    """Shared memory holds the sums of all warps and nothing else. With a layout that moves numbers between lanes, four
+    times as much is needed."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    problem = Problem.gemm("mixed_mm", m=8, n=4096, k=4096, weight_dtype="int4", **flags)
-    (launch,) = plan(problem, make("int4_skinny")).launches
-    kernel = compile_unit(launch.unit, 90).kernel
-    assert kernel.metadata.shared == 4 * 16 * 8 * 4
-    code = kernel.asm["ptx"]
-    assert "mma.sync.aligned.m16n8k16" in code
-    assert set(re.findall(r"ld\.global\S*evict_first\S*?\.((?:v\d\.)?b32)", code)) == {width}
+    kernel = compiled(m, flags, activations=activations)
+    assert kernel.metadata.shared == 4 * 16 * m * 4
+    assert "mma.sync.aligned.m16n8k16" in kernel.asm["ptx"]
+
+
+@pytest.mark.parametrize(("flags", "loads"), KINDS, ids=str)
+def test_no_load_is_narrower_than_it_can_be(flags, loads, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    code = compiled(8, flags).asm["ptx"]
+    assert Counter(re.findall(r"ld\.global\S*?\.((?:v\d\.)?b\d+)", code)) == loads

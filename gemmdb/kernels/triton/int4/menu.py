@@ -9,7 +9,7 @@ from itertools import product
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton.int4 import shared_bytes
-from gemmdb.kernels.triton.int4_skinny import DEPTH, ROWS
+from gemmdb.kernels.triton.int4_skinny import DEPTH, EIGHT
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -34,8 +34,8 @@ _MANY = (
 _FEW = {True: _TILED, False: _BYTES}
 """For skinny tiles, by whether the weight is tiled."""
 _BESIDE_SKINNY = 3
-"""How many legal ones of these are tried where `int4_skinny` runs. On an H200 that was faster on all 13 problems with
-up to 8 rows, by 3 to 33%."""
+"""How many legal ones of these are tried for up to eight rows: on an H200, `int4_skinny` was faster on all 13 problems
+with so few, by 3 to 33%."""
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
@@ -43,7 +43,7 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     if own is None:
         return
     few = _FEW[own.inner > 0]
-    if problem.m <= ROWS and problem.k % DEPTH == 0:
+    if problem.m <= EIGHT and problem.k % DEPTH == 0:
         few = tuple(entry for entry in few if entry[4] == W or entry[1] <= own.size)[:_BESIDE_SKINNY]
     for height in _heights(problem.m):
         for n, k, warps, residents, scaled in _MANY if problem.m > hardware.SKINNY_ROWS else few:

@@ -16,8 +16,8 @@ from gemmdb.key.problem import Problem
 if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
 
-ROWS = 8
-"""Rows of A at most: as many as the matrix unit multiplies at once with single warps."""
+EIGHT, ROWS = 8, 16
+"""Rows that the matrix unit multiplies at once with single warps, and rows of A at most."""
 DEPTH = 128
 """Neighbours along K that a warp multiplies in a step: each of its lanes loads 16 bytes of a column."""
 MOST_REGISTERS, BESIDE = 200, 32
@@ -31,8 +31,9 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
     assert own is not None
     warps, stages = int(value["warps"]), int(value["stages"])
     found: dict[str, int | str] = {
-        "BLOCK_M": ROWS, "BLOCK_N": value["block_n"], "WARPS": warps, "STAGES": stages,
-        "SHARED": value["activations"] == "shared", "BEFORE": value["next"] == "before",
+        "BLOCK_M": _rows(problem), "BLOCK_N": value["block_n"], "WARPS": warps, "STAGES": stages,
+        "SHARED": value["activations"] == "shared", "AHEAD": value["activations"] == "ahead",
+        "BEFORE": value["next"] == "before",
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": int4.given(problem),
         "EVEN": problem.k % (DEPTH * warps * stages) == 0,
@@ -45,6 +46,11 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
 def adjacent(config: Config) -> bool:
     """Whether the steps of a warp are neighbours along K, as many at a time as there are stages."""
     return "adjacent" in config.values
+
+
+def _rows(problem: Problem) -> int:
+    """Rows that are multiplied, those beyond the end among them."""
+    return EIGHT if problem.m <= EIGHT else ROWS
 
 
 def _parts(problem: Problem) -> int:
@@ -68,6 +74,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return f"the number of rows is fixed, and at most {ROWS}"
     if not problem.a.row_major:
         return "K has to run along memory in the activations"
+    if value["activations"] == "ahead" and problem.a.layout.align < 2:
+        return "two activations are read as one number, which has to be aligned"
     if problem.k % DEPTH:
         return f"a warp multiplies {DEPTH} of K at once"
     if adjacent(config) and value["stages"] not in (2, 4):
@@ -80,20 +88,21 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
 
 def registers(config: Config, problem: Problem) -> int:
     """Registers of a thread for the sums of its columns so far and of a step, for the weights and scales of all stages
-    and of the step that is multiplied, and for a step's activations and their sums."""
+    and of the step that is multiplied, and for a step's activations, their sums, and those that are loaded ahead."""
     columns, stages = int(config.values["block_n"]), int(config.values["stages"])
-    own, threads = problem.int4, hardware.WARP_THREADS
+    own, threads, rows = problem.int4, hardware.WARP_THREADS, _rows(problem)
     assert own is not None
     parts = _parts(problem)
-    sums = 2 * parts * ROWS * columns // threads
+    sums = (1 + parts) * rows * columns // threads
     weights = (stages + 1) * columns * DEPTH // 8 // threads
     scales = columns // 8 * parts * (2 + stages * (1 + int4.given(problem)))
-    return sums + weights + scales + ROWS * DEPTH // 2 // threads + 4 * parts
+    activations = rows * DEPTH // 2 // threads * (1 + stages * (config.values["activations"] == "ahead"))
+    return sums + weights + scales + activations + 4 * parts * rows // EIGHT
 
 
 KERNEL = Kernel(
     "triton", "int4_skinny", ("mixed_mm",), ("cuda",), 1, {
-        "block_n": IntRange(16, 128, True), "activations": OneOf(("registers", "shared")),
+        "block_n": IntRange(16, 128, True), "activations": OneOf(("registers", "shared", "ahead")),
         "next": OneOf(("before", "after")), "warps": shared.WARPS, "stages": IntRange(1, 4),
     },
     optional={"adjacent": OneOf((1,))}, illegal=illegal, template=Template(__name__, names, grid),

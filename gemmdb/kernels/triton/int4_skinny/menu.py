@@ -6,34 +6,42 @@ from collections.abc import Iterator
 from itertools import product
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.int4_skinny import DEPTH, ROWS
+from gemmdb.kernels.triton.int4_skinny import DEPTH, EIGHT, ROWS
 from gemmdb.kernels.triton.menu import Menu
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-R, S, B, A = "registers", "shared", "before", "after"
+R, S, H, B, A = "registers", "shared", "ahead", "before", "after"
 _ENTRIES = (
-    (64, 4, 1, R, A), (32, 8, 2, R, A), (16, 4, 1, R, B), (32, 4, 1, S, B), (32, 2, 2, R, A), (32, 4, 1, R, A),
-    (64, 4, 1, R, B), (16, 4, 2, S, A), (64, 4, 1, S, B), (16, 4, 1, S, A), (16, 8, 2, R, A), (16, 8, 2, S, A),
-    (16, 8, 2, S, B), (16, 4, 2, S, B), (16, 2, 2, R, B), (16, 4, 4, S, B),
+    (16, 4, 1, S, A), (64, 4, 1, R, A), (32, 8, 2, S, B), (16, 4, 2, S, B), (16, 4, 1, H, B), (32, 8, 2, R, A),
+    (32, 4, 1, S, B), (64, 4, 1, S, B), (16, 4, 1, R, B), (16, 8, 2, H, A), (32, 2, 2, R, A), (32, 4, 1, R, A),
+    (64, 4, 1, R, B), (16, 4, 2, S, A), (16, 8, 2, S, A), (16, 8, 2, S, B), (16, 8, 2, R, A), (32, 2, 2, S, B),
+    (16, 2, 2, R, B), (16, 4, 4, S, B), (16, 4, 3, S, A),
 )  # fmt: skip
-"""(BLOCK_N, warps, stages, where the activations are, when the next step is loaded)."""
+"""(BLOCK_N, warps, stages, where the activations are, when the next step is loaded), for up to eight rows."""
 _ADJACENT = (
-    (16, 4, 2, R, B), (16, 2, 2, R, B), (32, 2, 2, R, A), (32, 4, 2, R, A), (16, 4, 4, S, B), (16, 8, 2, R, B),
-    (32, 2, 2, S, B),
+    (16, 4, 2, R, B), (16, 2, 2, H, B), (16, 4, 2, R, A), (16, 2, 2, R, B), (32, 2, 2, R, A), (32, 4, 2, R, A),
+    (16, 4, 2, H, A), (16, 4, 4, S, B), (16, 8, 2, R, B), (32, 2, 2, S, B), (32, 4, 2, H, A),
 )  # fmt: skip
 """The same, with neighbouring steps: of weights in bytes, whose scales are then loaded at once."""
+_MORE_ROWS = {True: ((32, 2, 2, S, B), (16, 4, 2, S, B)), False: ((64, 4, 1, S, B), (64, 4, 1, R, B), (32, 4, 1, R, A))}
+_MORE_ROWS_ADJACENT = (
+    (16, 2, 4, R, A), (32, 2, 2, H, B), (16, 2, 2, H, A), (32, 2, 2, S, B), (16, 4, 2, R, B), (16, 4, 4, R, A),
+)  # fmt: skip
+"""The same for more than eight rows, by whether the weight is tiled. On an H100 `int4` was the faster one there on five
+of six tiled weights, and this one on three of three weights in bytes, by 22% to 25%."""
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    for entry in _ENTRIES:
+    few, tiled = problem.m <= EIGHT, bool(problem.int4 and problem.int4.inner)
+    for entry in _ENTRIES if few else _MORE_ROWS[tiled]:
         yield from _configs(problem, *entry)
-    for entry in _ADJACENT if problem.int4 and not problem.int4.inner else ():
+    for entry in () if tiled else _ADJACENT if few else _MORE_ROWS_ADJACENT:
         yield from _configs(problem, *entry, adjacent=1)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
-    for entry in product((16, 32, 64), (1, 2, 4, 8, 16), (1, 2, 3, 4), (R, S), (B, A)):
+    for entry in product((16, 32, 64), (1, 2, 4, 8, 16), (1, 2, 3, 4), (R, S, H), (B, A)):
         yield from _configs(problem, *entry)
         if entry[2] in (2, 4):
             yield from _configs(problem, *entry, adjacent=1)
