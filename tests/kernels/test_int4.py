@@ -88,19 +88,21 @@ def test_activations_lie_by_rows():
         assert "K has to run along memory" in illegal(one, turned, H200)
     odd = replace(int4(m=8), a=Operand("bf16", Layout("row", 1)))
     assert illegal(SKINNY, odd, H200) is None
-    assert "has to be aligned" in illegal(make("int4_skinny", activations="ahead"), odd, H200)
+    assert "has to be aligned" in illegal(make("int4_skinny", activations="ahead", lean=1), odd, H200)
 
 
 @pytest.mark.parametrize(
     ("changes", "flags", "reason"),
     [
         ({}, {"m": 17}, "at most 16"),
-        ({}, {"m": 16}, None),
-        ({"activations": "ahead", "stages": 2, "block_n": 64}, {"m": 16}, "do not fit into 200 registers"),
+        ({}, {"m": 9}, "take the lean form"),
+        ({"activations": "ahead"}, {}, "take the lean form"),
+        ({"lean": 1}, {"m": 16}, None),
+        ({"lean": 1, "activations": "ahead", "stages": 2, "block_n": 64}, {"m": 16}, "do not fit into 200 registers"),
         ({}, {"k": 4160, "group": 32, "packing": "low-first"}, "128 of K at once"),
         ({"block_n": 128}, {}, "do not fit into 200 registers"),
         ({"block_n": 64}, {"group": 32}, "do not fit into 200 registers"),
-        ({"block_n": 64}, {"group": 64}, None),
+        ({"block_n": 64, "lean": 1}, {"group": 64}, None),
         ({"block_n": 32, "stages": 2, "warps": 16}, {}, "do not fit into 96 registers"),
         ({"block_n": 64, "stages": 2}, {}, None),
     ],

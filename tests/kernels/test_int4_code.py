@@ -27,20 +27,24 @@ def compiled(m, flags, **changes):
     return compile_unit(launch.unit, 90).kernel
 
 
-@pytest.mark.parametrize("activations", ["registers", "ahead"])
-@pytest.mark.parametrize("m", [8, 16])
+@pytest.mark.parametrize(
+    ("m", "changes"), [(8, {}), (8, {"lean": 1}), (16, {"lean": 1, "activations": "ahead"})], ids=str
+)
 @pytest.mark.parametrize("flags", [flags for flags, _ in KINDS], ids=str)
-def test_a_weight_goes_from_memory_to_the_matrix_unit(flags, m, activations, tmp_path, monkeypatch):
+def test_a_weight_goes_from_memory_to_the_matrix_unit(flags, m, changes, tmp_path, monkeypatch):
     """Shared memory holds the sums of all warps and nothing else. With a layout that moves numbers between lanes, four
     times as much is needed."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = compiled(m, flags, activations=activations)
+    kernel = compiled(m, flags, **changes)
     assert kernel.metadata.shared == 4 * 16 * m * 4
     assert "mma.sync.aligned.m16n8k16" in kernel.asm["ptx"]
 
 
+@pytest.mark.parametrize("changes", [{}, {"lean": 1}], ids=str)
 @pytest.mark.parametrize(("flags", "loads"), KINDS, ids=str)
-def test_no_load_is_narrower_than_it_can_be(flags, loads, tmp_path, monkeypatch):
+def test_no_load_is_narrower_than_it_can_be(flags, loads, changes, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    code = compiled(8, flags).asm["ptx"]
-    assert Counter(re.findall(r"ld\.global\S*?\.((?:v\d\.)?b\d+)", code)) == loads
+    code = compiled(8, flags, **changes).asm["ptx"]
+    found = re.findall(r"ld\.global(\.L1::evict_first)?\S*?\.((?:v\d\.)?b\d+)", code)
+    assert Counter(width for _, width in found) == loads
+    assert any(hint for hint, _ in found) != ("lean" in changes)

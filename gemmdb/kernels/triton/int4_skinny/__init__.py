@@ -32,12 +32,13 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
     warps, stages = int(value["warps"]), int(value["stages"])
     found: dict[str, int | str] = {
         "BLOCK_M": _rows(problem), "BLOCK_N": value["block_n"], "WARPS": warps, "STAGES": stages,
-        "SHARED": value["activations"] == "shared", "AHEAD": value["activations"] == "ahead",
-        "BEFORE": value["next"] == "before",
+        "SHARED": value["activations"] == "shared", "BEFORE": value["next"] == "before",
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": int4.given(problem),
         "EVEN": problem.k % (DEPTH * warps * stages) == 0,
     }  # fmt: skip
+    if lean(config):
+        found |= {"LEAN": True, "AHEAD": value["activations"] == "ahead"}
     if not adjacent(config):
         return found
     return found | {"ADJACENT": True, "EVEN_GROUPS": problem.k // own.size % (stages * _parts(problem)) == 0}
@@ -46,6 +47,11 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
 def adjacent(config: Config) -> bool:
     """Whether the steps of a warp are neighbours along K, as many at a time as there are stages."""
     return "adjacent" in config.values
+
+
+def lean(config: Config) -> bool:
+    """Whether a step has fewer instructions."""
+    return "lean" in config.values
 
 
 def _rows(problem: Problem) -> int:
@@ -74,6 +80,8 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return f"the number of rows is fixed, and at most {ROWS}"
     if not problem.a.row_major:
         return "K has to run along memory in the activations"
+    if not lean(config) and (problem.m > EIGHT or value["activations"] == "ahead"):
+        return f"more than {EIGHT} rows, and activations that are loaded ahead, take the lean form"
     if value["activations"] == "ahead" and problem.a.layout.align < 2:
         return "two activations are read as one number, which has to be aligned"
     if problem.k % DEPTH:
@@ -93,7 +101,7 @@ def registers(config: Config, problem: Problem) -> int:
     own, threads, rows = problem.int4, hardware.WARP_THREADS, _rows(problem)
     assert own is not None
     parts = _parts(problem)
-    sums = (1 + parts) * rows * columns // threads
+    sums = (parts + (1 if lean(config) else parts)) * rows * columns // threads
     weights = (stages + 1) * columns * DEPTH // 8 // threads
     scales = columns // 8 * parts * (2 + stages * (1 + int4.given(problem)))
     activations = rows * DEPTH // 2 // threads * (1 + stages * (config.values["activations"] == "ahead"))
@@ -105,6 +113,6 @@ KERNEL = Kernel(
         "block_n": IntRange(16, 128, True), "activations": OneOf(("registers", "shared", "ahead")),
         "next": OneOf(("before", "after")), "warps": shared.WARPS, "stages": IntRange(1, 4),
     },
-    optional={"adjacent": OneOf((1,))}, illegal=illegal, template=Template(__name__, names, grid),
+    optional={"adjacent": OneOf((1,)), "lean": OneOf((1,))}, illegal=illegal, template=Template(__name__, names, grid),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,
 )  # fmt: skip
