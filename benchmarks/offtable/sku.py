@@ -37,7 +37,7 @@ from gemmdb.ladder.near import near
 from gemmdb.ladder.sku import near_unless_measured, sku
 from gemmdb.table.reader import Table
 
-H100 = tuple(ROOT / "benchmarks" / "results" / "h100" / day for day in ("2026-11-25", "2026-11-26"))
+H100 = tuple(ROOT / "benchmarks" / "results" / "h100" / day for day in ("2026-11-25", "2026-11-26", "2026-11-27"))
 SLOWER = 1.02
 """From which time relative to ATen a kernel counts as slower."""
 

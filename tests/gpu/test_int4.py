@@ -35,12 +35,14 @@ TILED = [
     *(int4(group=group, packing=packing) for group in (32, 64, 128, 256)
       for packing in ("tinygemm8", "tinygemm4", "tinygemm2")),
     int4(m=1, n=1032, k=4224, packing="tinygemm2"), int4(m=40, fusion="pointwise"), int4(bias="1d", group=64),
+    int4(m=13, group=32), int4(m=16, k=640),
 ]  # fmt: skip
 BYTES = [
     *(int4(group=group, packing=packing, zeros=zeros, k=576 if group <= 64 else 512)
       for group in (32, 64, 128) for packing in ("low-first", "high-first") for zeros in ("none", "uint8", "bf16")),
     int4(packing="low-first", zeros="int8"), int4(packing="low-first", zeros="fp16", dtype="fp16", n=137),
     int4(packing="high-first", dtype="fp16", bias="1d", m=1), int4(packing="low-first", fusion="pointwise", m=70),
+    int4(packing="low-first", zeros="uint8", group=32, m=13), int4(packing="high-first", zeros="none", m=16, k=640),
 ]  # fmt: skip
 FORMS = [
     make("int4"), make("int4", split_k=2), make("int4", block_n=128, block_k=256, warps=8),
@@ -52,11 +54,15 @@ FORMS = [
     make("int4_skinny", activations="shared", warps=2, next="before"),
     make("int4_skinny", block_n=32, stages=3, activations="shared"), make("int4_skinny", adjacent=1, stages=2),
     make("int4_skinny", adjacent=1, stages=4, warps=1, next="before"),
+    make("int4_skinny", lean=1), make("int4_skinny", lean=1, activations="ahead", warps=2, stages=2),
+    make("int4_skinny", lean=1, activations="ahead", adjacent=1, warps=1, stages=2, next="before"),
+    make("int4_skinny", lean=1, activations="shared", block_n=32, warps=2),
 ]  # fmt: skip
 PAIRS = [(config, problem) for problem in (*TILED, *BYTES) for config in FORMS]
 SERVED = [
-    *((config, problem) for config in (FORMS[1], FORMS[5]) for problem in (TILED[6], TILED[-2], BYTES[14], BYTES[-1])),
-    (FORMS[3], TILED[-1]), (FORMS[4], BYTES[-2]), (DEQUANTISED, TILED[0]), (DEQUANTISED, TILED[-2]),
+    *((config, problem) for config in (FORMS[1], FORMS[5]) for problem in (TILED[6], TILED[13], BYTES[14], BYTES[21])),
+    (FORMS[3], TILED[14]), (FORMS[4], BYTES[20]), (DEQUANTISED, TILED[0]), (DEQUANTISED, TILED[13]),
+    *((config, problem) for config in FORMS[-4:] for problem in (TILED[6], BYTES[7], TILED[-1], BYTES[-2])),
     (ATEN, TILED[6]), (ATEN, BYTES[0]),
 ]  # fmt: skip
 
