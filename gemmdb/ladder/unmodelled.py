@@ -14,6 +14,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
 from gemmdb.kernels.triton.int4.menu import MENU as INT4_MENU
 from gemmdb.kernels.triton.int4_skinny.menu import MENU as INT4_SKINNY_MENU
+from gemmdb.kernels.triton.int4_skinny.menu import mostly_fastest
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.neighbours import unfit
@@ -34,8 +35,9 @@ def kind(problem: Problem) -> str:
 
 def usual(ask: Ask) -> list[Config]:
     """The configs that were the best on measured problems of the kind, the most frequent first; for products of groups
-    those of the menu. For int4 weights, the first of the menu for a few rows, some of the menu for all, evenly spread,
-    and ATen's product of a dequantised weight. Empty for an arch or a kind without measurements."""
+    those of the menu. For int4 weights, the first of the menu for a few rows where these are mostly the fastest, some
+    of the menu for all, evenly spread, and ATen's product of a dequantised weight. Empty for an arch or a kind without
+    measurements."""
     known = machine(ask.device)
     if ask.problem.int4 is not None:
         return _of_int4(ask) if known is not None and not ask.problem.empty else []
@@ -60,7 +62,7 @@ def _of_int4(ask: Ask) -> list[Config]:
     def legal(menu: Iterable[Config]) -> list[Config]:
         return [one for one in dict.fromkeys(menu) if one not in banned and objection(ask, one) is None]
 
-    few = legal(INT4_SKINNY_MENU.usual(ask.problem, ask.device))[: INT4 // 2]
+    few = legal(INT4_SKINNY_MENU.usual(ask.problem, ask.device))[: INT4 // 2 if mostly_fastest(ask.problem) else 0]
     rest = legal((*INT4_MENU.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
     return [*few, *rest[:: -(-len(rest) // (INT4 - len(few))) or 1]]
 

@@ -76,13 +76,16 @@ def test_live_tuning_tries_what_did_well_with_other_groups(lab, rows):
     assert all(config.kernel not in ("int4", "dequantised") for config in candidates(plain))
 
 
-@pytest.mark.parametrize("m", [1, 16, 512])
-def test_live_tuning_tries_the_menu_where_nothing_was_measured(lab, m):
-    found = candidates(Ask(lab.query(int4(m), H200), (), Policy(), None))
+@pytest.mark.parametrize(
+    ("m", "packing", "few"), [(1, "tinygemm8", 1), (16, "tinygemm8", 0), (16, "low-first", 1), (512, "low-first", 0)]
+)
+def test_live_tuning_tries_the_menu_where_nothing_was_measured(lab, m, packing, few):
+    asked = int4(m, packing=packing)
+    found = candidates(Ask(lab.query(asked, H200), (), Policy(), None))
     assert 4 <= len(found) <= 6
     ours = {config.name for config in found if config.backend == "triton"}
-    assert ours == ({"triton:int4_skinny", "triton:int4"} if m == 1 else {"triton:int4"})
-    assert all(illegal(config, int4(m), H200) is None for config in found)
+    assert ours == ({"triton:int4_skinny", "triton:int4"} if few else {"triton:int4"})
+    assert all(illegal(config, asked, H200) is None for config in found)
 
 
 def test_the_cost_model_says_nothing(lab):

@@ -40,17 +40,23 @@ _MORE_ADJACENT = {
     True: (),
     False: ((16, 2, 4, R, A), (32, 2, 2, H, B), (16, 2, 2, H, A), (32, 2, 2, S, B), (16, 4, 2, R, B), (16, 4, 4, R, A)),
 }
-"""The same for more than eight rows. On an H100, `int4` was the faster one there on most tiled weights, and this one on
-all weights in bytes, by a fifth to a fourth."""
+"""The same for more than eight rows."""
+
+
+def mostly_fastest(problem: Problem) -> bool:
+    """Whether this kernel is mostly faster than `int4`. With more than eight rows it was so on an H100 on all weights
+    in bytes, by a fifth to a fourth, and on few tiled ones."""
+    assert problem.int4 is not None
+    return problem.m <= EIGHT or not problem.int4.inner
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     few, tiled = problem.m <= EIGHT, bool(problem.int4 and problem.int4.inner)
-    if few:
-        yield from _each(problem, _ENTRIES)
-        yield from () if tiled else _each(problem, _ADJACENT, adjacent=1)
-    yield from _each(problem, (_LEAN if few else _MORE)[tiled], lean=1)
     yield from _each(problem, (_LEAN_ADJACENT if few else _MORE_ADJACENT)[tiled], lean=1, adjacent=1)
+    if few:
+        yield from () if tiled else _each(problem, _ADJACENT, adjacent=1)
+        yield from _each(problem, _ENTRIES)
+    yield from _each(problem, (_LEAN if few else _MORE)[tiled], lean=1)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
