@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit import together
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -100,31 +101,36 @@ class Unpacked(nn.Module):
         return linear(x, self.weight(self, self.dtype), bias)
 
 
+ROWS = range(8, 8 + len(SPELLINGS))
+
+
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling(kit, spelling, freezing):
-    weight, zeros, packing = SPELLINGS[spelling]
-    for dtype, name in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
-        gemmdb.inductor.reset_stats()
-        model, x = Unpacked(dtype, weight).eval(), torch.randn(8, K).to(dtype)
-        with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.ATEN):
-            kit.close(kit.compiled(model, x), model(x))
-        stats = gemmdb.inductor.stats()
-        (text,) = kit.problems(stats)
-        assert text.startswith(f"mixed_mm m=8 n={N} k={K} a={name}:row:8 b=int4:col:16 out={name} bias=none ")
+@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
+def test_every_spelling(kit, dtype, name, freezing):
+    models = [Unpacked(dtype, weight) for weight, _, _ in SPELLINGS.values()]
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.ATEN):
+        together.compiled(models, [(torch.randn(m, K).to(dtype),) for m in ROWS])
+    stats = gemmdb.inductor.stats()
+    found = together.by_rows(stats)
+    for m, (spelling, (_, zeros, packing)) in zip(ROWS, SPELLINGS.items(), strict=True):
+        text, config = found.pop(m)
         kind = name if zeros == "float" else zeros
-        assert text.endswith(f"constant={freezing:d} group={G} zeros={kind} packing={packing}")
-        assert kit.lowered(stats) == [kit.ATEN]
-        assert stats["errors"] == []
+        start = f"mixed_mm m={m} n={N} k={K} a={name}:row:8 b=int4:col:16 out={name} bias=none "
+        assert text.startswith(start), spelling
+        assert text.endswith(f"constant={freezing:d} group={G} zeros={kind} packing={packing}"), spelling
+        assert config == kit.ATEN, spelling
+    assert found == {}
+    assert stats["errors"] == []
 
 
-@pytest.mark.parametrize("spelling", UNLIKE)
-def test_what_is_no_int4_weight(kit, spelling):
-    model, x = Unpacked(torch.bfloat16, UNLIKE[spelling]), torch.randn(8, K).bfloat16()
+def test_what_is_no_int4_weight(kit):
+    models, rows = [Unpacked(torch.bfloat16, weight) for weight in UNLIKE.values()], range(8, 8 + len(UNLIKE))
     with torch.no_grad(), force(kit.ATEN):
-        kit.close(kit.compiled(model, x), model(x))
-    (text,) = kit.problems(gemmdb.inductor.stats())
-    assert text.startswith(f"mm m=8 n={N} k={K} a=bf16:row:8 b=bf16:col:8 ")
+        together.compiled(models, [(torch.randn(m, K).bfloat16(),) for m in rows])
+    found = together.by_rows()
+    for m, name in zip(rows, UNLIKE, strict=True):
+        assert found.pop(m)[0].startswith(f"mm m={m} n={N} k={K} a=bf16:row:8 b=bf16:col:8 "), name
+    assert found == {}
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["in the linear", "after it"])

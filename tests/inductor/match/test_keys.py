@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit import gpu
+from kit import gpu, together
 from torch import nn
 
 import gemmdb.inductor
@@ -34,15 +34,15 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_storage_offsets_padded_and_sliced_operands(kit, name):
-    a, layout = LAYOUTS[name]
-    w = torch.randn(64, 16)
-    found, seen = watch(torch.matmul, a, w)
-    kit.close(found, a @ w)
-    assert seen[0].a.text == f"fp32:{layout}"
+def test_storage_offsets_padded_and_sliced_operands(kit):
+    """Each with a weight of another N."""
+    inputs = [(a, torch.randn(64, 16 + 4 * i)) for i, (a, _) in enumerate(LAYOUTS.values())]
+    with force(lambda problem: None):
+        together.compiled([torch.matmul] * len(inputs), inputs)
+    found = [problem.a.text for problem in map(Problem.parse, kit.problems())]
+    assert found == [f"fp32:{layout}" for _, layout in LAYOUTS.values()]
     with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
-        kit.close(kit.compiled(Constant(w), a), a @ w)
+        together.compiled([Constant(w) for _, w in inputs], [(a,) for a, _ in inputs])
 
 
 class Constant(nn.Module):
@@ -54,15 +54,14 @@ class Constant(nn.Module):
         return x @ self.w
 
 
-@pytest.mark.parametrize("sizes", [(0, 16, 8), (4, 0, 8), (4, 16, 0), (1, 16, 8), (4, 1, 8), (4, 16, 1), (1, 1, 1)])
-def test_zero_size_and_size_one_dimensions(kit, sizes):
-    m, k, n = sizes
-    a, w = torch.randn(m, k), torch.randn(k, n)
+def test_zero_size_and_size_one_dimensions(kit):
+    sizes = [(0, 16, 8), (4, 0, 8), (4, 16, 0), (1, 16, 8), (4, 1, 8), (4, 16, 1), (1, 1, 1)]
+    inputs = [(torch.randn(m, k), torch.randn(k, n)) for m, k, n in sizes]
     with force(lambda problem: kit.ATEN):
-        kit.close(kit.compiled(torch.matmul, a, w), a @ w)
+        together.compiled([torch.matmul] * len(sizes), inputs)
     assert gemmdb.inductor.stats()["errors"] == []
     with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
-        kit.close(kit.compiled(Constant(w), a), a @ w)
+        together.compiled([Constant(w) for _, w in inputs], [(a,) for a, _ in inputs])
     assert gemmdb.inductor.stats()["errors"] == []
 
 
@@ -122,7 +121,7 @@ def test_fusion_context(kit):
 NORM = nn.RMSNorm(32)
 ELEMENTWISE = {
     "norm of a residual sum": (lambda y, r: NORM(r + y), "none"),
-    "norm of heads": (lambda y, r: nn.functional.rms_norm((y * 2).view(8, 4, 8), (8,)), "none"),
+    "norm of heads": (lambda y, r: nn.functional.rms_norm((y * 2).view(-1, 4, 8), (8,)), "none"),
     "softmax": (lambda y, r: torch.softmax(y * 0.5, -1), "none"),
     "sum of all": (lambda y, r: torch.relu(y).sum(), "none"),
     "largest of a row": (lambda y, r: torch.relu(y).amax(1), "none"),
@@ -132,13 +131,14 @@ ELEMENTWISE = {
 }
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_what_becomes_part_of_a_reduction_is_no_epilogue(name):
+def test_what_becomes_part_of_a_reduction_is_no_epilogue():
     """Inductor joins elementwise work with a reduction of its rows, not with the product before it."""
-    after, fusion = ELEMENTWISE[name]
-    x, w, r = torch.randn(8, 64), torch.randn(64, 32), torch.randn(8, 32)
-    _, seen = watch(lambda x, w, r: after(x @ w, r), x, w, r)
-    assert seen[0].fusion == fusion
+    rows = range(8, 8 + len(ELEMENTWISE))
+    programs = [lambda x, w, r, after=after: after(x @ w, r) for after, _ in ELEMENTWISE.values()]
+    inputs = [(torch.randn(m, 64), torch.randn(64, 32), torch.randn(m, 32)) for m in rows]
+    _, seen = watch(together.Together(programs), *inputs)
+    for m, (name, (_, fusion)) in zip(rows, ELEMENTWISE.items(), strict=True):
+        assert next(problem for problem in seen if problem.m == m).fusion == fusion, name
 
 
 REDUCED = {
@@ -183,27 +183,25 @@ def test_activations_of_three_dimensions(kit):
         assert " m=8 n=32 k=64 " in kit.problems()[0]
 
 
-@pytest.mark.parametrize("epilogue", [
+EPILOGUES = [
     lambda y: y * 3, lambda y: y * 3.3 - 1.234, torch.relu, nn.functional.relu6, lambda y: y / y.shape[0],
     lambda y: y.double(), nn.functional.gelu, lambda y: y + y.mean(),
-], ids=["mul", "affine", "relu", "relu6", "shape", "dtype", "gelu", "reduction"])  # fmt: skip
-def test_epilogues_after_a_hit(kit, epilogue):
-    linear, x = nn.Linear(64, 32).eval(), torch.randn(8, 64)
+]  # fmt: skip
 
+
+def test_epilogues_after_a_hit(kit):
     class Model(nn.Module):
-        def __init__(self):
+        def __init__(self, epilogue):
             super().__init__()
-            self.linear = linear
+            self.linear, self.epilogue = nn.Linear(64, 32), epilogue
 
         def forward(self, x):
-            return epilogue(self.linear(x))
+            return self.epilogue(self.linear(x))
 
+    models = [Model(epilogue) for epilogue in EPILOGUES]
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        found = kit.compiled(Model(), x)
-        wanted = epilogue(linear(x))
-    kit.close(found.float(), wanted.float())
-    assert found.dtype == wanted.dtype
-    assert kit.lowered() == [kit.CPP]
+        together.compiled(models, [(torch.randn(8, 64),) for _ in models])
+    assert kit.lowered() == [kit.CPP] * len(models)
 
 
 def test_the_cpu_is_ieee_when_only_the_gpu_was_allowed_tf32(kit):

@@ -1,10 +1,9 @@
 """int8- and uint8-weight products: every spelling is found, in time, and computed right."""
 
-import itertools
-
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit import together
 from torch import nn
 from torch.nn.functional import linear
 
@@ -33,7 +32,7 @@ SPELLINGS = {
     ),
     "scaled, bias": (lambda s, x: linear(x, s.w.to(x.dtype)) * s.s + s.b, "scale", True),
     "bias": (lambda s, x: linear(x, s.w.to(x.dtype), s.b), "none", True),
-    "three dimensions": (lambda s, x: linear(x.view(2, 4, K), s.w.to(x.dtype)) * s.s + s.b, "scale", True),
+    "three dimensions": (lambda s, x: linear(x.view(2, -1, K), s.w.to(x.dtype)) * s.s + s.b, "scale", True),
 }
 EARLY = ("scaled weight", "scaled transposed weight", "per tensor, weight")
 """Those whose scale comes before the product."""
@@ -56,34 +55,35 @@ class Quantised(nn.Module):
 
 
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling(kit, spelling, freezing):
-    forward, fusion, bias = SPELLINGS[spelling]
-    for dtype, weight in itertools.product((torch.bfloat16, torch.float16), (torch.int8, torch.uint8)):
-        gemmdb.inductor.reset_stats()
-        model, x = Quantised(weight, dtype, forward).eval(), torch.randn(8, K).to(dtype)
-        with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-            kit.close(kit.compiled(model, x), model(x))
-        stats = gemmdb.inductor.stats()
-        (text,) = kit.problems(stats)
-        assert text.startswith(f"mixed_mm m=8 n={N} k={K} ")
-        assert f" fusion={fusion} " in text
-        assert (" bias=1d:" in text) == bias
-        assert text.endswith(f"constant={freezing:d}")
-        legal = (dtype, weight) == (torch.bfloat16, torch.int8)
-        assert kit.lowered(stats) == [kit.INT8PACK if legal else kit.ATEN]
-        assert stats["errors"] == []
-        assert stats["benchmarked"] == 0
+@pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_spelling(kit, dtype, weight, freezing):
+    rows = {name: 8 + 2 * i for i, name in enumerate(SPELLINGS)}
+    models = [Quantised(weight, dtype, forward) for forward, _, _ in SPELLINGS.values()]
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
+        together.compiled(models, [(torch.randn(m, K).to(dtype),) for m in rows.values()])
+    stats = gemmdb.inductor.stats()
+    found = together.by_rows(stats)
+    legal = (dtype, weight) == (torch.bfloat16, torch.int8)
+    for name, (_, fusion, bias) in SPELLINGS.items():
+        text, config = found.pop(rows[name])
+        assert text.startswith(f"mixed_mm m={rows[name]} n={N} k={K} "), name
+        assert f" fusion={fusion} " in text, name
+        assert (" bias=1d:" in text) == bias, name
+        assert text.endswith(f"constant={freezing:d}"), name
+        assert config == (kit.INT8PACK if legal else kit.ATEN), name
+    assert found == {}
+    assert stats["errors"] == []
+    assert stats["benchmarked"] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
-@pytest.mark.parametrize("spelling", ["linear", "scaled, bias", "per tensor"])
-def test_the_template_on_a_constant_weight(kit, spelling, weight, dtype):
-    model, x = Quantised(weight, dtype, SPELLINGS[spelling][0]).eval(), torch.randn(8, K).to(dtype)
+def test_the_template_on_a_constant_weight(kit, weight, dtype):
+    models = [Quantised(weight, dtype, SPELLINGS[name][0]) for name in ("linear", "scaled, bias", "per tensor")]
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        kit.close(kit.compiled(model, x), model(x))
-    assert kit.lowered() == [kit.CPP]
+        together.compiled(models, [(torch.randn(8, K).to(dtype),) for _ in models])
+    assert kit.lowered() == [kit.CPP] * 3
 
 
 @pytest.mark.parametrize("freezing", [False, True])

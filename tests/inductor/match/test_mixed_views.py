@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit import together
 from torch.nn.functional import linear
 
 import gemmdb.inductor
@@ -34,20 +35,21 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-@pytest.mark.parametrize("name", BATCHES)
-def test_activations_that_are_no_one_matrix(kit, name, freezing):
-    model, key = BATCHES[name]
-    x = activations()
+def test_activations_that_are_no_one_matrix(kit, freezing):
+    models, inputs = [model for model, _ in BATCHES.values()], [(activations(),) for _ in BATCHES]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        found, wanted = kit.compiled(model, x), model(x)
-    kit.close(found, wanted)
-    assert found.stride() == wanted.stride()
+        found = together.compiled(models, inputs)
+    for name, model, given, one in zip(BATCHES, models, inputs, found, strict=True):
+        assert one.stride() == model(*given).stride(), name
     stats = gemmdb.inductor.stats()
     assert (stats["errors"], stats["uncovered"]) == ([], {})
-    (text,) = kit.problems(stats)
-    assert text.startswith(f"mixed_mm {key}:")
-    assert (" bias=1d:" in text) == ("bias" in name or name == "four dimensions")
-    assert kit.lowered(stats) == [kit.ATEN if "b=int8:row" in key else kit.INT8PACK]
+    products = zip(kit.problems(stats), kit.lowered(stats), strict=True)
+    assert all(text.startswith("mixed_mm ") for text in kit.problems(stats))
+    keys = [(" ".join(text.split()[1:6]).rpartition(":")[0], " bias=1d:" in text, config) for text, config in products]
+    assert sorted(keys) == sorted(
+        (key, "bias" in name or name == "four dimensions", kit.ATEN if "b=int8:row" in key else kit.INT8PACK)
+        for name, (_, key) in BATCHES.items()
+    )
 
 
 def test_they_may_be_of_any_size(kit):
@@ -65,15 +67,18 @@ def test_they_may_be_of_any_size(kit):
     assert list(stats["products"][0]["ranges"]) == ["m"]
 
 
-@pytest.mark.parametrize("name", ["the last token", "scale and bias", "transposed", "stored [K, N]"])
-def test_their_gradients(kit, name):
-    model, x = BATCHES[name][0], activations().requires_grad_()
+def test_their_gradients(kit):
+    models = [BATCHES[name][0] for name in ("the last token", "scale and bias", "transposed", "stored [K, N]")]
+    inputs = [activations().requires_grad_() for _ in models]
     with force(kit.INT8PACK):
-        kit.compiled(model, x).float().square().sum().backward()
-    (wanted,) = torch.autograd.grad(model(x).float().square().sum(), x)
-    kit.close(x.grad, wanted)
+        found = kit.compiled(together.Together(models), *((x,) for x in inputs))
+        sum(one.float().square().sum() for one in found).backward()
+    for model, x in zip(models, inputs, strict=True):
+        (wanted,) = torch.autograd.grad(model(x).float().square().sum(), x)
+        kit.close(x.grad, wanted)
     assert gemmdb.inductor.stats()["errors"] == []
     assert all(text.startswith("mixed_mm ") for text in kit.problems())
+    assert len(kit.problems()) == 2 * len(models)
 
 
 def test_one_that_misses_stays_as_it_is(kit):
@@ -138,37 +143,32 @@ PARTS = {
     ),
     "a view": (lambda x, w: linear(x, w.view(2, N // 2, K)[1].to(x.dtype)), "b=int8:col:16", 16, True),
     "joined": (lambda x, w: linear(x, torch.cat([w[8:], w[:8]]).to(x.dtype)), "b=int8:col:16", N, True),
-    "repeated": (lambda x, w: x @ w[:, :1].expand(N, K).t().to(x.dtype), "b=int8:broadcast", N, False),
+    "repeated": (lambda x, w: x @ w[:, :1].expand(N, K).t().to(x.dtype), "b=int8:broadcast:1", N, False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-@pytest.mark.parametrize("name", PARTS)
-def test_a_weight_that_is_cut_out_in_the_graph(kit, name, freezing):
-    function, key, n, possible = PARTS[name]
-    model, x = Weight(W.clone(), function).eval(), activations(8, K)
+def test_a_weight_that_is_cut_out_in_the_graph(kit, freezing):
+    models = [Weight(W.clone(), function) for function, *_ in PARTS.values()]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        found, wanted = kit.compiled(model, x), model(x)
-    for one, other in zip(*((y if isinstance(y, list) else [y]) for y in (found, wanted)), strict=True):
-        kit.close(one, other)
+        together.compiled(models, [(activations(8, K),) for _ in models])
     stats = gemmdb.inductor.stats()
     assert stats["errors"] == []
-    texts = kit.problems(stats)
-    assert len(texts) == len(found) if name == "chunks" else 1
-    for text in texts:
-        assert text.startswith(f"mixed_mm m=8 n={n} ")
-        assert f" {key}" in text
-        assert text.endswith(f"constant={freezing and name != 'joined':d}")
-    assert set(kit.lowered(stats)) == {kit.INT8PACK if possible else kit.ATEN}
+    found = []
+    for text, config in zip(kit.problems(stats), kit.lowered(stats), strict=True):
+        assert text.startswith("mixed_mm m=8 ")
+        found.append((*(text.split()[i] for i in (2, 5)), text.split()[-1], config))
+    assert sorted(found) == sorted(
+        (f"n={n}", key, f"constant={freezing and name != 'joined':d}", kit.INT8PACK if possible else kit.ATEN)
+        for name, (_, key, n, possible) in PARTS.items()
+        for _ in range(2 if name == "chunks" else 1)
+    )
 
 
-@pytest.mark.parametrize("name", ["rows", "chunks", "columns"])
-def test_a_part_of_a_constant_on_the_template(kit, name):
-    model, x = Weight(W.clone(), PARTS[name][0]).eval(), activations(8, K)
+def test_a_part_of_a_constant_on_the_template(kit):
+    models = [Weight(W.clone(), PARTS[name][0]) for name in ("rows", "chunks", "columns")]
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        found, wanted = kit.compiled(model, x), model(x)
-    for one, other in zip(*((y if isinstance(y, list) else [y]) for y in (found, wanted)), strict=True):
-        kit.close(one, other)
+        together.compiled(models, [(activations(8, K),) for _ in models])
     assert gemmdb.inductor.stats()["errors"] == []
 
 
@@ -181,17 +181,15 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_weight_that_is_scaled_by_a_python_number(kit, name, freezing):
-    model, x = Weight(W.clone(), NUMBERS[name]).eval(), activations(8, K)
+def test_a_weight_that_is_scaled_by_a_python_number(kit, freezing):
+    models = [Weight(W.clone(), function) for function in NUMBERS.values()]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        kit.close(kit.compiled(model, x), model(x))
-    (text,) = kit.problems()
-    assert text.startswith("mixed_mm ")
-    biased = name in ("with bias", "of a batch")
-    assert f" fusion={'none' if biased else 'pointwise'} " in text
-    assert (" bias=1d:" in text) == biased
-    assert kit.lowered() == [kit.INT8PACK]
+        together.compiled(models, [(activations(8, K),) for _ in models])
+    assert all(text.startswith("mixed_mm ") for text in kit.problems())
+    found = [(" bias=1d:" in text, " fusion=none " in text, " fusion=pointwise " in text) for text in kit.problems()]
+    biased = [name in ("with bias", "of a batch") for name in NUMBERS]
+    assert sorted(found) == sorted((one, one, not one) for one in biased)
+    assert kit.lowered() == [kit.INT8PACK] * len(NUMBERS)
 
 
 def test_such_a_number_is_not_rounded(kit):
