@@ -3,8 +3,10 @@ costs ten seconds, and many tests end in the same C++."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import getpass
+import importlib.util
 import math
 import os
 import re
@@ -82,14 +84,29 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 @pytest.fixture(scope="session")
-def vector_units() -> None:
-    """What the compiler and the CPU can do, found out once: else each process that compiles C++ tries it anew, with an
-    import of torch per kind of vector unit. Only where all that the CPU has came out to be usable."""
+def vector_units(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the compiler and the CPU can do, found out once for all workers: else each process that compiles C++ tries
+    it anew, with an import of torch per kind of vector unit. Only where all that the CPU has came out to be usable."""
     pytest.importorskip("torch._inductor.cpu_vec_isa")
     from gemmdb.inductor.adapter import vector_units as units
 
-    if units.all_usable():
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    found = shared / "vector-units"
+    with (shared / "vector-units-lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            found.write_text("usable" if units.all_usable() else "not all")
+    if found.read_text() == "usable":
         os.environ.update(units.TRUSTED)
+        units.trust()
+
+
+@pytest.fixture(autouse=True)
+def trusted(request: pytest.FixtureRequest) -> None:
+    """Most slow tests start processes that compile C++."""
+    if request.node.get_closest_marker("slow") and importlib.util.find_spec("torch"):
+        request.getfixturevalue("vector_units")
 
 
 @pytest.fixture(autouse=True, scope="session")

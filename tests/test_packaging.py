@@ -88,7 +88,8 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_pa
     here = tmp_path / "here"
     here.mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GEMMDB_", "PYTHON"))}
-    environ = {**kept, "XDG_DATA_HOME": str(tmp_path / "data")}
+    # Threads that wait for each other take minutes beside other workers of the tests.
+    environ = {**kept, "XDG_DATA_HOME": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -1,6 +1,6 @@
 """Build a table while eight processes compile against its file, and compare it with that of an undisturbed build.
 
-    python -m benchmarks.stress building [--processes 8] [--out benchmarks/results/load/building.jsonl]
+    python -m benchmarks.stress building [--processes 8] [--pause 0] [--out benchmarks/results/load/building.jsonl]
 
 A build of a few products for this CPU measures in processes of its own. Meanwhile each of the others, forked from one
 that imported torch, compiles a model of one of these products again and again, each time from nothing, and once more
@@ -46,10 +46,10 @@ def product(m: int) -> Problem:
     return Problem.gemm("mm", m=m, n=SIZE, k=SIZE, dtype="fp32", constant_weight=True)
 
 
-def compile_while(path: Path, m: int, stop: Any) -> list[str]:
-    """Compile a model with `m` rows until the event is set, and once after that. The rungs that answered, the last one
-    apart from the others at the end. Raises AssertionError for a wrong result, an error of gemmdb's, or a last answer
-    that is not the table's pick."""
+def compile_while(path: Path, m: int, stop: Any, pause_s: float) -> list[str]:
+    """Compile a model with `m` rows until the event is set, with a pause after each, and once after that. The rungs
+    that answered, the last one apart from the others at the end. Raises AssertionError for a wrong result, an error of
+    gemmdb's, or a last answer that is not the table's pick."""
     import gemmdb.inductor
 
     # A pick that gains less than `min_gain` is not served.
@@ -57,6 +57,7 @@ def compile_while(path: Path, m: int, stop: Any) -> list[str]:
     rungs = []
     while not stop.is_set():
         rungs.append(_compile(m)["rung"])
+        stop.wait(pause_s)
     last = _compile(m)
     with contextlib.closing(Table.open(path)) as table:
         verdict = table.verdict(product(m), detect.cpu())
@@ -85,7 +86,7 @@ def _compile(m: int) -> dict[str, Any]:
     return dict(one)
 
 
-def measured(folder: Path, processes: int, rows: list[int]) -> dict[str, Any]:
+def measured(folder: Path, processes: int, rows: list[int], pause_s: float) -> dict[str, Any]:
     """What a build beside so many processes gives, compared with an undisturbed one."""
     shapes = write_shapes(folder / "shapes.jsonl", [product(m) for m in rows])
     builds = kills.Campaign(folder, shapes, 0.0, random.Random(1))
@@ -96,7 +97,8 @@ def measured(folder: Path, processes: int, rows: list[int]) -> dict[str, Any]:
         pass  # An empty table: compiles begin before the first row is there.
     stop, told = _context.Event(), _context.Queue()
     others = [
-        _context.Process(target=_tell, args=(path, rows[number % len(rows)], stop, told)) for number in range(processes)
+        _context.Process(target=_tell, args=(path, rows[number % len(rows)], stop, told, pause_s))
+        for number in range(processes)
     ]
     for other in others:
         other.start()
@@ -116,9 +118,9 @@ def measured(folder: Path, processes: int, rows: list[int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tell(path: Path, m: int, stop: Any, told: Any) -> None:
+def _tell(path: Path, m: int, stop: Any, told: Any, pause_s: float) -> None:
     try:
-        told.put(compile_while(path, m, stop))
+        told.put(compile_while(path, m, stop, pause_s))
     except BaseException:
         told.put(traceback.format_exc(limit=-3))
 
@@ -126,6 +128,7 @@ def _tell(path: Path, m: int, stop: Any, told: Any) -> None:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--pause", type=float, default=0.0, metavar="S", help="between the compiles of a process")
     parser.add_argument("--rows", type=int, nargs="+", default=list(kills.SIZES), help="M of each product")
     parser.add_argument("--out", type=Path, default=OUT / "building.jsonl", help="the file of results")
 
@@ -135,7 +138,7 @@ def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         compiles.prepare(Path(folder))
         found: dict[str, Any] = {"date": now(), "cores": os.cpu_count(), "processes": options.processes}
-        found |= measured(Path(folder), options.processes, options.rows)
+        found |= measured(Path(folder), options.processes, options.rows, options.pause)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("a") as file:
         file.write(json.dumps(found) + "\n")

@@ -20,6 +20,12 @@ from gemmdb.table.measurement import Status
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for each other take minutes beside other workers of the tests."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 def test_the_tables_of_the_page_about_scale_are_what_the_tool_prints() -> None:
     page = (ROOT / "docs" / "scale.md").read_text()
     assert [line for line in scale.lines(scale.defaults()) if line not in page] == []
@@ -58,6 +64,7 @@ def test_processes_that_compile_at_once_are_served_unless_torch_waits_too_long_f
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_two_processes_compile_with_one_table(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "compiles.jsonl"
@@ -79,11 +86,13 @@ def test_a_build_beside_processes_that_compile_gave_what_an_undisturbed_one_give
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_processes_compile_while_a_build_writes_their_table(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "building.jsonl"
     command = [sys.executable, "-m", "benchmarks.stress", "building", "--processes", "2", "--rows", "4"]
-    subprocess.run([*command, "--out", str(out)], cwd=ROOT, check=True, capture_output=True, timeout=600)
+    call = [*command, "--pause", "1", "--out", str(out)]
+    subprocess.run(call, cwd=ROOT, check=True, capture_output=True, timeout=600)
     (found,) = json_lines(out)
     assert (found["code"], found["errors"], found["error"], found["last"]) == (0, 0, "", 2)
     assert found["pairs"] > 1

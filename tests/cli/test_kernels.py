@@ -1,6 +1,5 @@
 """`gemmdb kernels`: what is compiled in advance."""
 
-import json
 import os
 import sqlite3
 
@@ -9,6 +8,7 @@ from kit import kernels
 from kit.devices import H200
 from kit.tables import Kit
 
+from gemmdb.cli.checks import checks
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
@@ -47,9 +47,9 @@ def test_verify_checks_an_archive(gemmdb, archive):
     assert gemmdb("verify", str(archive)).code == 1
 
 
-def test_doctor_names_the_archive(gemmdb, archive):
-    (check,) = [one for one in json.loads(gemmdb("doctor", "--json").out)["checks"] if one["name"] == "kernels"]
-    assert "1 CUTLASS kernels for sm90" in check["detail"]
+def test_doctor_names_the_archive(archive):
+    (check,) = [one for one in checks(compile_probe=False) if one.name == "kernels"]
+    assert "1 CUTLASS kernels for sm90" in check.detail
 
 
 def test_other_gpus_have_no_such_kernel(gemmdb):

@@ -36,7 +36,9 @@ def program(environment) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_whole_way(gemmdb, program):
+def test_the_whole_way(gemmdb, program, monkeypatch):
+    # Threads that wait for each other take minutes beside other workers of the tests.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     dry = gemmdb("tune", "--dry-run", "--json", "--", *program)
     assert dry.code == 0, dry.err
     plan = json.loads(dry.out)["plan"]

@@ -28,6 +28,8 @@ def run(tmp_path: Path, vector_units: None):
 
     def go(name: str) -> list[str]:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("GEMMDB_")}
+        # Threads that wait for each other take minutes beside other workers of the tests.
+        environ["OMP_NUM_THREADS"] = "1"
         environ |= {"XDG_DATA_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
         command = [sys.executable, "-W", "ignore", str(EXAMPLES / name)]
         done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=900)

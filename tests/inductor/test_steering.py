@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit import together
 from torch import nn
 
 import gemmdb.inductor
@@ -16,15 +17,13 @@ def mlp(dtype=torch.float32):
     return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32)).eval().to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_freezing_on_serves_the_packed_template(kit, dtype):
-    model, x = mlp(dtype), torch.randn(8, 64, dtype=dtype)
+def test_freezing_on_serves_the_packed_template(kit):
+    dtypes = torch.float32, torch.bfloat16, torch.float16
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        found = kit.compiled(model, x)
-    kit.close(found, model(x))
-    assert kit.lowered() == [kit.CPP, kit.CPP]
+        together.compiled([mlp(dtype) for dtype in dtypes], [(torch.randn(8, 64, dtype=dtype),) for dtype in dtypes])
+    assert kit.lowered() == [kit.CPP] * 6
     assert all("constant=1" in problem for problem in kit.problems())
-    assert [entry["note"] for entry in gemmdb.inductor.stats()["products"]] == ["", ""]
+    assert [entry["note"] for entry in gemmdb.inductor.stats()["products"]] == [""] * 6
     assert gemmdb.inductor.stats()["benchmarked"] == 0
 
 
