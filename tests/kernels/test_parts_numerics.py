@@ -27,6 +27,7 @@ INT4 = [
     make("int4", block_n=32, warps=2, scaled="sums"), make("int4", block_n=32, block_k=64, warps=2, scaled="sums"),
     make("int4_skinny", block_n=32),
     make("int4_skinny", activations="shared", next="before", block_n=32),
+    make("int4_skinny", lean=1, activations="ahead", block_n=32),
 ]  # fmt: skip
 WEIGHTS = [("tinygemm8", "bf16", "bf16"), ("low-first", "fp16", "uint8"), ("high-first", "fp16", "none")]
 """How int4 weights are packed, the dtype of the activation, and the zero points."""
