@@ -62,7 +62,7 @@ def test_a_file_has_programs_in_place_of_the_suite(tmp_path: Path) -> None:
             suite(str(other))
 
 
-def test_a_program_of_a_file_is_measured(tmp_path: Path) -> None:
+def test_a_program_of_a_file_is_measured(tmp_path: Path, vector_units: None) -> None:
     pytest.importorskip("torch")
     source = tmp_path / "mine.py"
     source.write_text(PROGRAM)

@@ -176,8 +176,14 @@ def test_there_is_a_slot_for_each_group_and_for_the_rows_beyond(groups):
     assert slots & (slots - 1) == 0
 
 
-@pytest.mark.parametrize("m", [2, 8, 64, 200, 500, 4096, 32768])
-@pytest.mark.parametrize("rest", [{}, {"layout": "nn"}, {"fusion": "pointwise"}, {"groups": 128}], ids=str)
+def numbers_of_rows(*others):
+    """Many for a plain problem, and three for each of the others."""
+    return [(m, {}) for m in (2, 8, 64, 200, 500, 4096, 32768)] + [
+        (m, rest) for m in (2, 200, 32768) for rest in others
+    ]
+
+
+@pytest.mark.parametrize(("m", "rest"), numbers_of_rows({"layout": "nn"}, {"fusion": "pointwise"}, {"groups": 128}))
 def test_every_number_of_rows_has_a_menu(m, rest):
     problem = experts(m, 4096, 2048, **rest)
     legal = [one for one in MENU.usual(problem, H200) if not illegal(one, problem, H200)]
@@ -187,8 +193,7 @@ def test_every_number_of_rows_has_a_menu(m, rest):
     assert bool(inductor_menu.configs(problem, H200)) == (problem.fusion == "none")
 
 
-@pytest.mark.parametrize("m", [2, 8, 64, 200, 500, 4096, 32768])
-@pytest.mark.parametrize("rest", [{}, {"fast": True}, {"fusion": "pointwise"}, {"groups": 128}], ids=str)
+@pytest.mark.parametrize(("m", "rest"), numbers_of_rows({"fast": True}, {"fusion": "pointwise"}, {"groups": 128}))
 def test_every_number_of_rows_of_fp8_has_a_menu(m, rest):
     problem = fp8(m, 4096, 2048, **rest)
     legal = [one for one in MENU.usual(problem, H200) if not illegal(one, problem, H200)]

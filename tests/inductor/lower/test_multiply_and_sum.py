@@ -31,8 +31,14 @@ SUMMED = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", SUMMED)
+IN_FP16 = ("row", "int8, scale and bias")
+"""The first and the last of them."""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.bfloat16) for name in SUMMED), *((name, torch.float16) for name in IN_FP16)],
+)
 def test_multiply_and_sum_is_one_kernel_that_is_right(name: str, dtype: Any, reached: list[str]) -> None:
     """Inductor generates it here for the CPU."""
     given = (*(tensor.to(dtype) for tensor in (rand(4, 512), rand(96, 512))), ints(96, 512), rand(96).to(dtype))

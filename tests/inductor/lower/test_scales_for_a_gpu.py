@@ -24,9 +24,17 @@ EARLY = {
 }
 
 
-@pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
-@pytest.mark.parametrize("config", [NARROW, TILE, PERSISTENT, CUTLASS], ids=lambda config: config.name)
-@pytest.mark.parametrize("name", EARLY)
+KERNELS = (NARROW, TILE, PERSISTENT, CUTLASS)
+IN_FP16 = [
+    *(("per channel", config, weight) for config in KERNELS for weight in (torch.int8, torch.uint8)),
+    *((name, config, torch.int8) for name in EARLY if name != "per channel" for config in (TILE, CUTLASS)),
+]
+"""Every kernel and weight with one spelling, and a kernel of each backend with every spelling."""
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "weight"), IN_FP16, ids=[f"{name}-{config.name}-{weight}" for name, config, weight in IN_FP16]
+)
 def test_an_early_scale_in_fp16(name: str, config: Config, weight: Any, reached: list[str]) -> None:
     """Kernels scale their fp32 accumulator. What is not to be one scales the weight, as the program does: the product
     of the bare integers would overflow."""
