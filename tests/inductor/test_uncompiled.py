@@ -25,15 +25,23 @@ exec {} "$@"
 """A C++ compiler that refuses the code of Inductor's C++ template."""
 
 
-@pytest.fixture
-def no_micro_gemm(tmp_path):
-    """Inside, no kernel of the C++ template can be compiled."""
+@pytest.fixture(scope="session")
+def refusing(tmp_path_factory):
+    """That compiler, at one path for all workers of the tests: a compiler has precompiled headers of its own."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
-    path = tmp_path / "refusing"
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    path = tmp_path_factory.mktemp("compiler") / "refusing"
     path.write_text(REFUSING.format(shlex.quote(get_cpp_compiler())))
     path.chmod(0o755)
-    with inductor_config.patch({"cpp.cxx": (str(path),), "freezing": True}), torch.no_grad():
+    return path.replace(shared / "refusing")
+
+
+@pytest.fixture
+def no_micro_gemm(refusing):
+    """Inside, no kernel of the C++ template can be compiled."""
+    with inductor_config.patch({"cpp.cxx": (str(refusing),), "freezing": True}), torch.no_grad():
         yield
     refused.clear()
 
