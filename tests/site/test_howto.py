@@ -96,7 +96,8 @@ def test_tables_are_carried_over(at_home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_cluster_of_this_host_builds(at_home: Path) -> None:
+def test_a_cluster_of_this_host_builds(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # The other workers of the tests would keep the processors.
     for package in ("torch", "ray"):
         pytest.importorskip(package)
     (at_home / "mine.db").unlink()

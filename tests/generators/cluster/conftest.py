@@ -21,8 +21,10 @@ ENVIRONMENT = {
     "GEMMDB_TEST_CLUSTER": str(os.getpid()),
     "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[2]), os.environ.get("PYTHONPATH", "")]),
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
 }
-"""Of all processes of the cluster. The first tells them from those of other tests."""
+"""Of all processes of the cluster. The first tells them from those of other tests, and the last has them wait no longer
+for a processor than other workers of the tests."""
 
 
 def offered(device: Device) -> dict[str, int]:
