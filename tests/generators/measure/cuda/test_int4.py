@@ -29,7 +29,7 @@ def test_which_kernels_are_tried_at_which_sizes(flags):
                 found = [one.config for one in CudaSpace().candidates(problem, device, named("standard", "cuda"))]
                 assert found[0] == ATEN
                 names = {config.name for config in found[1:]}
-                others = {"triton:int4_skinny"} if m <= 8 else set()
+                others = {"triton:int4_skinny"} if m <= 16 else set()
                 others |= {"aten:dequantised"} if "-" not in str(flags) else set()
                 assert names == {"triton:int4", *others}
                 assert len(found) >= 5
