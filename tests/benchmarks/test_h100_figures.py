@@ -59,6 +59,23 @@ def test_the_page_says_what_rows_without_an_epilogue_tell() -> None:
     assert found["all"]["certain"]["slower"] == 0
 
 
+def test_the_pages_say_what_the_lean_form_gains() -> None:
+    best: dict[tuple[str, str, str], float] = {}
+    for run in json_lines(RAW.parent / "2026-11-27" / "lean.jsonl"):
+        key = run["problem"], run["config"], run["tag"].rstrip("12")
+        best[key] = min(best.get(key, math.inf), run["us"] / run["aten"])
+    took = sorted(best[problem, config, "new"] / us for (problem, config, tag), us in best.items() if tag == "old")
+    mean = math.exp(math.fsum(map(math.log, took)) / len(took))
+    page = " ".join((ROOT / "docs" / "kernels.md").read_text().split())
+    assert f"took between {took[0]:.2f} and {took[-1]:.2f} of the time on {len(took)} problems of an H100" in page
+    assert f"of an H100, {mean:.2f} in the mean" in page
+    with Table.open(shipped_tables() / "sm90-nvidia-h100-80gb-hbm3.db", immutable=True) as table:
+        few = [key for key in table.decided() if key[0].int4 is not None and key[0].m <= 16]
+        picks = [table.verdict(*key).pick for key in few]  # type: ignore[union-attr]
+    lean = sum("lean" in pick.values for pick in picks)
+    assert f"is the fastest of {lean} of {len(picks)} products with up to 16 rows" in " ".join(PAGE.split())
+
+
 def test_the_programs_ran_as_the_page_says() -> None:
     files = (RAW / "programs.jsonl", RAW.parent / "2026-11-26" / "programs.jsonl")
     runs = {run["program"]: run for file in files for run in json_lines(file)}  # The last of each.
