@@ -31,19 +31,26 @@ def few_rows(problem: Problem) -> bool:
 
 def test_the_shipped_table_holds_and_gains_what_the_page_says() -> None:
     with Table.open(TABLE, immutable=True) as table:
-        gains = [table.verdict(problem, device).speedup for problem, device in table.decided()]  # type: ignore[union-attr]
-    assert f"{len(gains)} problems, most at standard effort, {mean(gains):.2f}x" in " ".join(PAGE.split())
+        found = [(key[0], table.verdict(*key).speedup) for key in table.decided()]  # type: ignore[union-attr]
+    gains, scaled = [gain for _, gain in found], [one for one in found if one[0].op == "scaled_mm"]
+    page = " ".join(PAGE.split())
+    assert f"{len(gains)} problems, most at standard effort, {mean(gains):.2f}x" in page
+    few, many = ([gain for problem, gain in scaled if (problem.m <= 64) is small] for small in (True, False))
+    assert f"{mean(few):.2f}x over {len(few)} problems with up to 64 rows, {mean(many):.2f}x over {len(many)}" in page
     assert f"measured, {len(gains)} problems" in (ROOT / "docs" / "install.md").read_text()
     assert f"These {len(gains)} ship as a table of the H100" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_no_certain_answer_of_rung_sku_is_slower_and_the_page_has_the_figures() -> None:
     found = sku.figures(sku.H100)
-    assert [way["all"]["slower"] for way in found.values()] == [0, 3]
-    assert found["confirming"]["mixed_mm"]["slower"] == 2
+    assert [way["all"]["slower"] for way in found.values()] == [0, 6]
+    each = {op: way["slower"] for op, way in found["confirming"].items() if way["slower"] and op != "all"}
+    assert each == {"scaled_mm": 3, "mixed_mm": 2, "grouped_mm": 1}
+    worst = f"{found['confirming']['all']['worst']:.2f}x"
     certain, confirming = (way["all"]["kernels"] - way["all"]["unknown"] for way in found.values())
     page = " ".join((ROOT / "docs" / "lookup.md").read_text().split())
-    assert f"{confirming} before a confirmation and {certain} without one, three of the former are slower" in page
+    assert f"{confirming} before a confirmation and {certain} without one, six of the former are slower" in page
+    assert f"three of scaled_mm, two of mixed_mm, one of grouped_mm; the worst is at {worst}" in page
     changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     assert f"an H100, {confirming} get a kernel" in changes
     assert f"and {certain} get one without a confirmation, none of them slower" in changes
