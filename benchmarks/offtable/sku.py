@@ -21,7 +21,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Ask about every problem, and print the figures."""
-    found, both, lost = figures(options.folders), against_near(options.folders), where_aten_won(options.folders)
+    with opened(options.folders) as tables:
+        found, both, lost = figures(tables), against_near(tables), where_aten_won(tables)
     if options.json:
         print(json.dumps({"ways": found, "against_near": both, "where_aten_won": lost}, indent=1))
         return
@@ -60,63 +61,70 @@ def main(options: argparse.Namespace) -> None:
         print(f"ATen won there, {name}: {of['problems']} problems, {of['gain']:.3f}x, {of['slower']} slower by 2%")
 
 
-def figures(folders: Sequence[Path]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The figures by way and op; `all` are those of all ops."""
-    scored: dict[str, dict[str, list[tuple[bool, float | None, float]]]] = {way: defaultdict(list) for way in WAYS}
-    with opened(folders) as (shipped, table, truths):
-        (device,) = table.devices()
-        for truth in truths:
-            for way, policy in WAYS.items():
-                one = score(Ask(Query(truth.problem, device), (shipped,), policy, None), truth)
-                for name in ("all", truth.problem.op):
-                    scored[way][name].append(one)
-    return {way: {op: summary(rows) for op, rows in ops.items()} for way, ops in scored.items()}
+@dataclass(frozen=True)
+class Opened:
+    """The shipped H200 table, a table of the archives, and what that holds of each problem."""
+
+    shipped: Table
+    table: Table
+    truths: list[Truth]
 
 
 @contextmanager
-def opened(folders: Sequence[Path]) -> Iterator[tuple[Table, Table, list[Truth]]]:
-    """The shipped H200 table, a table of the archives, and what that holds of each problem."""
+def opened(folders: Sequence[Path]) -> Iterator[Opened]:
+    """Unite the archives of the folders, and open what the figures are made of."""
     with tempfile.TemporaryDirectory() as folder, closing(Table.open(SHIPPED, immutable=True)) as shipped:
         whole = Path(folder) / "whole.db"
         held_out.united(held_out.archives(folders), whole)
         with closing(Table.open(whole, immutable=True)) as table:
-            yield shipped, table, list(held_out.truths(whole).values())
+            yield Opened(shipped, table, list(held_out.truths(whole).values()))
 
 
-def against_near(folders: Sequence[Path]) -> dict[str, Any]:
+def figures(tables: Opened) -> dict[str, dict[str, dict[str, Any]]]:
+    """The figures by way and op; `all` are those of all ops."""
+    scored: dict[str, dict[str, list[tuple[bool, float | None, float]]]] = {way: defaultdict(list) for way in WAYS}
+    (device,) = tables.table.devices()
+    for truth in tables.truths:
+        for way, policy in WAYS.items():
+            one = score(Ask(Query(truth.problem, device), (tables.shipped,), policy, None), truth)
+            for name in ("all", truth.problem.op):
+                scored[way][name].append(one)
+    return {way: {op: summary(rows) for op, rows in ops.items()} for way, ops in scored.items()}
+
+
+def against_near(tables: Opened) -> dict[str, Any]:
     """The gains of both rungs over ATen, where both name a kernel that was timed. `near` leaves the problem itself
     out."""
     rows = []
-    with opened(folders) as (shipped, table, truths):
-        (device,) = table.devices()
-        for truth in truths:
-            query, policy = Query(truth.problem, device), WAYS["confirming"]
-            hits = [near(Ask(query, (table,), policy, None)).hit, sku(Ask(query, (shipped,), policy, None)).hit]
-            times = [ratio(truth, hit.config) for hit in hits if hit is not None and hit.config != ATEN]
-            if len(times) == len(hits) and None not in times:
-                rows.append((*times, truth.best))
+    (device,), policy = tables.table.devices(), WAYS["confirming"]
+    for truth in tables.truths:
+        query = Query(truth.problem, device)
+        near_by, elsewhere = (Ask(query, (table,), policy, None) for table in (tables.table, tables.shipped))
+        hits = [near(near_by).hit, sku(elsewhere).hit]
+        times = [ratio(truth, hit.config) for hit in hits if hit is not None and hit.config != ATEN]
+        if len(times) == len(hits) and None not in times:
+            rows.append((*times, truth.best))
     means = (1 / statistics.geometric_mean(column) for column in zip(*rows, strict=True))
     return {"problems": len(rows), **dict(zip(("near", "sku", "best"), means, strict=True))}
 
 
-def where_aten_won(folders: Sequence[Path]) -> dict[str, Any]:
+def where_aten_won(tables: Opened) -> dict[str, Any]:
     """What rung `near` gains on the H200, from the other problems of its table, where ATen won in the archives and
     `near` names a kernel that was timed on the H200. `served`: the same of kernels that the archives did not time."""
     times, served = [], []
-    with opened(folders) as (shipped, table, truths):
-        (device,) = shipped.devices()
-        for truth in truths:
-            known = {one.config: one.ratio for one in shipped.pooled(truth.problem, device)}
-            ask = Ask(Query(truth.problem, device), (table, shipped), WAYS["confirming"], None)
-            hit = near(replace(ask, tables=(shipped,))).hit
-            there = sku(replace(ask, tables=(table,))).hit
-            if hit is None or hit.config not in known or hit.config == ATEN or there is None or there.config != ATEN:
-                continue
-            if "held_back" in there.evidence:
-                continue
-            times.append(known[hit.config])
-            if near_unless_measured(ask).hit == hit:
-                served.append(known[hit.config])
+    (device,) = tables.shipped.devices()
+    for truth in tables.truths:
+        known = {one.config: one.ratio for one in tables.shipped.pooled(truth.problem, device)}
+        ask = Ask(Query(truth.problem, device), (tables.table, tables.shipped), WAYS["confirming"], None)
+        hit = near(replace(ask, tables=(tables.shipped,))).hit
+        there = sku(replace(ask, tables=(tables.table,))).hit
+        if hit is None or hit.config not in known or hit.config == ATEN or there is None or there.config != ATEN:
+            continue
+        if "held_back" in there.evidence:
+            continue
+        times.append(known[hit.config])
+        if near_unless_measured(ask).hit == hit:
+            served.append(known[hit.config])
     return {"near": _gained(times), "served": _gained(served)}
 
 
