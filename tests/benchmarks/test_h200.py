@@ -227,8 +227,7 @@ def test_rows_of_other_sources_and_of_illegal_configs_are_not_shipped() -> None:
 
 SAMPLED = ("grouped_mm", "scaled_mm, M <= 64", "bmm", "int4 weights, M <= 16")
 PAGES = [
-    ("On an H100", "h100/2026-11-25/peers.jsonl", SAMPLED[1:2]),
-    ("On an H100", "h100/2026-11-26/peers.jsonl", (SAMPLED[0], SAMPLED[2])),
+    ("On an H100", "h100/2026-11-27/peers-of-three-ops.jsonl", SAMPLED[:3]),
     ("On an H100", "h100/2026-11-27/peers.jsonl", SAMPLED[3:]),
     ("The shipped H200 table", "h200/checks/2026-11-26-peers.jsonl", SAMPLED[1:2]),
     ("The shipped H200 table", "h200/checks/2026-11-26-peers-of-new-rows.jsonl", (SAMPLED[0], *SAMPLED[2:])),
