@@ -114,7 +114,7 @@ def test_int4_products_gain_what_the_page_says_over_the_rows_before_the_lean_for
 
 
 def test_the_programs_ran_as_the_page_says() -> None:
-    files = (RAW / "programs.jsonl", RAW.parent / "2026-11-26" / "programs.jsonl")
+    files = [RAW.parent / day / "programs.jsonl" for day in ("2026-11-25", "2026-11-26", "2026-11-27")]
     runs = {run["program"]: run for file in files for run in json_lines(file)}  # The last of each.
     for name, run in runs.items():
         low, middle, _ = figures.gain(run, "gemmdb", "default") or [math.nan] * 3
