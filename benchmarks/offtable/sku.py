@@ -63,10 +63,10 @@ def main(options: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Opened:
-    """The shipped H200 table, a table of the archives, and what that holds of each problem."""
+    """The shipped H200 table, a table of the archives, and what the latter holds of each problem."""
 
     shipped: Table
-    table: Table
+    archived: Table
     truths: list[Truth]
 
 
@@ -83,7 +83,7 @@ def opened(folders: Sequence[Path]) -> Iterator[Opened]:
 def figures(tables: Opened) -> dict[str, dict[str, dict[str, Any]]]:
     """The figures by way and op; `all` are those of all ops."""
     scored: dict[str, dict[str, list[tuple[bool, float | None, float]]]] = {way: defaultdict(list) for way in WAYS}
-    (device,) = tables.table.devices()
+    (device,) = tables.archived.devices()
     for truth in tables.truths:
         for way, policy in WAYS.items():
             one = score(Ask(Query(truth.problem, device), (tables.shipped,), policy, None), truth)
@@ -96,10 +96,10 @@ def against_near(tables: Opened) -> dict[str, Any]:
     """The gains of both rungs over ATen, where both name a kernel that was timed. `near` leaves the problem itself
     out."""
     rows = []
-    (device,), policy = tables.table.devices(), WAYS["confirming"]
+    (device,), policy = tables.archived.devices(), WAYS["confirming"]
     for truth in tables.truths:
         query = Query(truth.problem, device)
-        near_by, elsewhere = (Ask(query, (table,), policy, None) for table in (tables.table, tables.shipped))
+        near_by, elsewhere = (Ask(query, (table,), policy, None) for table in (tables.archived, tables.shipped))
         hits = [near(near_by).hit, sku(elsewhere).hit]
         times = [ratio(truth, hit.config) for hit in hits if hit is not None and hit.config != ATEN]
         if len(times) == len(hits) and None not in times:
@@ -115,9 +115,9 @@ def where_aten_won(tables: Opened) -> dict[str, Any]:
     (device,) = tables.shipped.devices()
     for truth in tables.truths:
         known = {one.config: one.ratio for one in tables.shipped.pooled(truth.problem, device)}
-        ask = Ask(Query(truth.problem, device), (tables.table, tables.shipped), WAYS["confirming"], None)
+        ask = Ask(Query(truth.problem, device), (tables.archived, tables.shipped), WAYS["confirming"], None)
         hit = near(replace(ask, tables=(tables.shipped,))).hit
-        there = sku(replace(ask, tables=(tables.table,))).hit
+        there = sku(replace(ask, tables=(tables.archived,))).hit
         if hit is None or hit.config not in known or hit.config == ATEN or there is None or there.config != ATEN:
             continue
         if "held_back" in there.evidence:

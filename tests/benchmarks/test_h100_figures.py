@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -10,6 +11,7 @@ from statistics import geometric_mean as mean
 from typing import Any
 
 from benchmarks.common import ROOT, json_lines
+from benchmarks.h200 import peers_report
 from benchmarks.h200.results import archives
 from benchmarks.offtable import light, sku
 from benchmarks.programs import figures
@@ -111,6 +113,47 @@ def test_int4_products_gain_what_the_page_says_over_the_rows_before_the_lean_for
     page = " ".join(PAGE.split())
     assert f"On {len(gains)} that had rows before, the fastest kernel gained {every:.1f}%" in page
     assert f"{of_bytes:.0f}% for weights in bytes, {of_tiled:.1f}% for tiled ones" in page
+
+
+def test_warps_side_by_side_were_as_slow_as_the_page_says() -> None:
+    with gzip.open(RAW.parent / "2026-11-27" / "side-by-side.jsonl.gz", "rt") as file:
+        lines = [json.loads(line) for line in file]
+    took = sorted(
+        min(us for config, us in line["us"].items() if "warps_n" in config)
+        / min(us for config, us in line["us"].items() if "warps_n" not in config)
+        for line in lines
+    )
+    slower, faster = ([one for one in took if (one > 1) is way] for way in (True, False))
+    page = " ".join((ROOT / "docs" / "kernels.md").read_text().split())
+    assert f"on {len(slower)} of {len(took)} products, by up to {100 * (slower[-1] - 1):.0f}%" in page
+    assert len(faster) == 2
+    assert "faster on two, by {1:.0f}% and {0:.0f}%".format(*(100 * (1 / one - 1) for one in faster)) in page
+
+
+def test_the_samples_against_max_autotune_have_the_worst_that_the_page_names() -> None:
+    files = [RAW.parent / "2026-11-27" / name for name in ("peers-of-three-ops.jsonl", "peers.jsonl")]
+    lines = [line for file in files for line in json_lines(file) if "problem" in line and peers_report.right(line)]
+    worst = {
+        name: min((peers_report.gain(line, "autotune"), peers_report.upper(line, "autotune"))
+                  for line in lines if line["stratum"] == name)
+        for name in dict.fromkeys(line["stratum"] for line in lines if not line["stratum"].startswith("mixed_mm"))
+    }  # fmt: skip
+    page, (gain, upper) = " ".join(PAGE.split()), worst.pop("bmm")
+    assert f"{gain:.2f}x of bmm, whose interval reaches {upper:.2f}x, and 1.00x of the others" in page
+    assert [f"{gain:.2f}" for gain, _ in worst.values()] == ["1.00"] * 3
+
+
+def test_an_earlier_sample_against_max_autotune_was_as_the_page_says() -> None:
+    earlier, later = RAW.parent / "2026-11-26" / "peers.jsonl", RAW.parent / "2026-11-27" / "peers-of-three-ops.jsonl"
+    summary = peers_report.summary(json_lines(earlier))
+    assert summary is not None
+    told = {one["problems"]: (one["number"], f"{one['autotune']:.2f}x") for one in summary["figures"]}
+    page = " ".join(PAGE.split())
+    groups, batches = told["grouped_mm"], told["bmm"]
+    assert f"{groups[0]} of grouped_mm were at {groups[1]} and {batches[0]} of bmm at {batches[1]}" in page
+    both = {line["problem"] for line in json_lines(earlier) if "us" in line}
+    both &= {line["problem"] for line in json_lines(later) if "us" in line}
+    assert (len(both), {Problem.parse(text).op for text in both}) == (3, {"bmm"})
 
 
 def test_the_programs_ran_as_the_page_says() -> None:
