@@ -12,10 +12,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit import inductor as helpers  # noqa: E402
+from kit.devices import H200  # noqa: E402
 
 import gemmdb.inductor  # noqa: E402
 from gemmdb import Config, Problem  # noqa: E402
+from gemmdb.inductor.adapter import templates  # noqa: E402
 from gemmdb.inductor.budget import BUDGET  # noqa: E402
+from gemmdb.inductor.journal import JOURNAL  # noqa: E402
+from gemmdb.inductor.lower import triton  # noqa: E402
+from gemmdb.inductor.match import extract  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +59,19 @@ def table(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Products are looked up as those of an H200. A kernel is chosen, and what is lowered instead is ATen."""
+
+    def stop(*args: object, **kwargs: object) -> None:
+        raise triton.Refused("that far")
+
+    monkeypatch.setattr(extract, "device", lambda of: H200)
+    monkeypatch.setattr(templates, "product", stop)
+    yield
+    JOURNAL.drop()
 
 
 @pytest.fixture
