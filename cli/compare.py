@@ -58,7 +58,7 @@ def compare(
     with _beside(script), Pulse() as pulse:
         pulse.begin(f"running {script}", aloud=False)
         model, inputs = _loaded(script)
-        from gemmdb.inductor import comparison
+        from gemmdb.inductor.observe import comparison
 
         found = comparison.compare(model, inputs, calls=calls, say=pulse.begin)
     if json:

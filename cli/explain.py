@@ -12,7 +12,7 @@ from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, evidence_facts, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.errors import TableError
-from gemmdb.inductor.legality import only_aten
+from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query

@@ -9,7 +9,7 @@ from gemmdb.api import current_catalog
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.hit import Hit
-from gemmdb.inductor.legality import only_aten
+from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Query

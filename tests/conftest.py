@@ -88,7 +88,7 @@ def vector_units(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the compiler and the CPU can do, found out once for all workers: else each process that compiles C++ tries
     it anew, with an import of torch per kind of vector unit. Only where all that the CPU has came out to be usable."""
     pytest.importorskip("torch._inductor.cpu_vec_isa")
-    from gemmdb.inductor.adapter import vector_units as units
+    from gemmdb.inductor.lower.adapter import vector_units as units
 
     shared = tmp_path_factory.getbasetemp()
     shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared

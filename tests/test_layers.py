@@ -102,4 +102,4 @@ def test_no_string_names_a_package_above_but_that_of_the_process_for_live_tuning
         for file in files if file.suffix == ".py"
         for found in re.findall(r"""["'](gemmdb\.(?:generators|cli)\b[\w.]*)["']""", file.read_text())
     }  # fmt: skip
-    assert named == {("gemmdb/inductor/live/client.py", "gemmdb.generators.live.process")}
+    assert named == {("gemmdb/inductor/benchmark/client.py", "gemmdb.generators.live.process")}

@@ -79,7 +79,7 @@ def test_a_light_install_brings_typer_and_sqlite_utils_only() -> None:
 
 def test_the_dynamo_backend_is_registered() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["torch_dynamo_backends"] == {"gemmdb": "gemmdb.inductor.backend:gemmdb"}
+    assert project["entry-points"]["torch_dynamo_backends"] == {"gemmdb": "gemmdb.inductor.entry.backend:gemmdb"}
 
 
 @pytest.mark.slow

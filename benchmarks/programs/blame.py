@@ -13,8 +13,8 @@ from benchmarks.programs.figures import ends
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.ways import Way
 from benchmarks.programs.work import Job, first_call
-from gemmdb.inductor import session
-from gemmdb.inductor.comparison import without
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.observe.comparison import without
 from gemmdb.kernels.config import ATEN
 
 SECONDS = 1.0

@@ -93,8 +93,8 @@ def profiled(program: Program, name: str, options: argparse.Namespace, spared: s
 
 def _sparing(problem: str | None, name: str) -> AbstractContextManager[object]:
     """Within it, ATen solves the problem."""
-    from gemmdb.inductor import session
-    from gemmdb.inductor.comparison import without
+    from gemmdb.inductor.entry import session
+    from gemmdb.inductor.observe.comparison import without
 
     if problem is None:
         return nullcontext()

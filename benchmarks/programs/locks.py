@@ -53,10 +53,8 @@ def in_turns(path: Path) -> Iterator[Turns]:
     So the programs of a GPU are compiled side by side also in the ways that measure."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
-    from gemmdb.inductor import budget
-    from gemmdb.inductor.confirm import confirming, on_gpu
-    from gemmdb.inductor.horizontal import fusing
-    from gemmdb.inductor.live import client
+    from gemmdb.inductor.benchmark import budget, client, confirming, on_gpu
+    from gemmdb.inductor.decide import horizontal as fusing
 
     turns = Turns(path)
     clocks: tuple[Any, ...] = (confirming, fusing, budget)

@@ -15,11 +15,12 @@ from benchmarks.programs import blame
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.ways import Way
 from benchmarks.programs.work import Job, first_call
-from gemmdb.inductor import session
-from gemmdb.inductor.adapter.emitting import replaced
-from gemmdb.inductor.confirm import job as confirming
-from gemmdb.inductor.confirm import on_gpu, rules
-from gemmdb.inductor.confirm.trial import Trial
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark import job as confirming
+from gemmdb.inductor.benchmark import on_gpu
+from gemmdb.inductor.benchmark.trial import Trial
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.lower.adapter.emitting import replaced
 from gemmdb.kernels.config import ATEN
 
 LIMIT_S = 60.0

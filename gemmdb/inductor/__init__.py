@@ -10,15 +10,15 @@ Importing this imports no torch; `enable()` waits for the program to import Indu
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.inductor.entry import disable, enable, force, record
+from gemmdb.inductor.entry.ways_in import disable, enable, force, record
 
 if TYPE_CHECKING:
-    from gemmdb.inductor.comparison import Comparison, compare
-    from gemmdb.inductor.journal import reset_stats, stats
-    from gemmdb.inductor.reporting import report
-    from gemmdb.inductor.reports import Report
-    from gemmdb.inductor.summaries import summary
-    from gemmdb.inductor.summary_text import Summary
+    from gemmdb.inductor.observe.comparison import Comparison, compare
+    from gemmdb.inductor.observe.journal import reset_stats, stats
+    from gemmdb.inductor.observe.reporting import report
+    from gemmdb.inductor.observe.reports import Report
+    from gemmdb.inductor.observe.summaries import summary
+    from gemmdb.inductor.observe.summary_text import Summary
 
 __all__ = [
     "Comparison",
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
-    "Comparison": "comparison",
-    "compare": "comparison",
-    "Summary": "summary_text",
-    "summary": "summaries",
-    "Report": "reports",
-    "report": "reporting",
-    "reset_stats": "journal",
-    "stats": "journal",
+    "Comparison": "observe.comparison",
+    "compare": "observe.comparison",
+    "Summary": "observe.summary_text",
+    "summary": "observe.summaries",
+    "Report": "observe.reports",
+    "report": "observe.reporting",
+    "reset_stats": "observe.journal",
+    "stats": "observe.journal",
 }
 """Names and their modules, imported at their first use: a program that compiles nothing need not wait for them."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gemmdb.inductor.legality import alone
-from gemmdb.inductor.reports import Report, Served
+from gemmdb.inductor.decide.legality import alone
+from gemmdb.inductor.observe.reports import Report, Served
 from gemmdb.report.table_document import sizes
 
 

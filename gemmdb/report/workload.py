@@ -7,7 +7,7 @@ from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import Asked, ask
-from gemmdb.inductor.legality import alone, only_aten
+from gemmdb.inductor.decide.legality import alone, only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import installed

@@ -10,7 +10,7 @@ from gemmdb.generators import effort
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Backend, Candidate, Job
 from gemmdb.generators.measure.cuda.trial import SAMPLE_US
-from gemmdb.inductor.live.client import Request
+from gemmdb.inductor.benchmark.client import Request
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.inductor import menu as inductor_menu
 from gemmdb.kernels.legality import illegal

@@ -1,7 +1,7 @@
 """The program of the process that tunes live: it measures ATen and a few candidates per problem, as a build does.
 
-`gemmdb.inductor.live.client` starts the process. The race, measuring processes, protocol and checks of correctness are
-those of a build, with few candidates and within a time budget. A problem is claimed with a build's lock, which ends
+`gemmdb.inductor.benchmark.client` starts the process. The race, measuring processes, protocol and checks of correctness
+are those of a build, with few candidates and within a time budget. A problem is claimed with a build's lock, which ends
 with its process. So of several processes that share a table, one measures and the others wait for its answer.
 """
 
@@ -23,7 +23,7 @@ from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, Outcome
 from gemmdb.generators.live import epilogue
 from gemmdb.generators.live.planning import job, too_large, within
 from gemmdb.generators.measure import backends
-from gemmdb.inductor.live.client import Request, Tuned
+from gemmdb.inductor.benchmark.client import Request, Tuned
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.inductor.int4 import FROM, dequantised
+from gemmdb.inductor.match.int4_weight import FROM, dequantised
 from gemmdb.key.int4 import Groups
 from gemmdb.key.problem import Problem
 

@@ -11,7 +11,7 @@ import torch
 from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.program import Operands, spread
-from gemmdb.inductor.int4 import dequantised
+from gemmdb.inductor.match.int4_weight import dequantised
 from gemmdb.key.problem import Problem
 
 ROW_FLOPS = 8e9

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._inductor.utils import run_and_get_code  # noqa: E402
+from torch._inductor.utils import run_and_get_code
 
-from benchmarks.torch import llama  # noqa: E402
+from benchmarks.torch import llama
 
 SHAPE = llama.Shape(hidden=64, heads=4, key_heads=2, head=16, feed=128, vocabulary=96, layers=2)
 RUN = llama.Run(rows=2, context=512, weights="bf16", device="cpu")

@@ -6,10 +6,8 @@ import time
 from torch._inductor.runtime.benchmarking import benchmarker
 
 from benchmarks.programs import locks
-from gemmdb.inductor import budget
-from gemmdb.inductor.confirm import confirming
-from gemmdb.inductor.horizontal import fusing
-from gemmdb.inductor.live import client
+from gemmdb.inductor.benchmark import budget, client, confirming
+from gemmdb.inductor.decide import horizontal as fusing
 
 
 def test_timings_take_turns_and_their_waiting_is_counted(tmp_path):

@@ -15,10 +15,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.cutlass import compiler, headers, prebuilt  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.cutlass import compiler, headers, prebuilt
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -8,14 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make, solved  # noqa: E402
+from kit.gpu import make, solved
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.legality import illegal  # noqa: E402
-from gemmdb.key.layout import Layout  # noqa: E402
-from gemmdb.table.measurement import Protocol, Status  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.layout import Layout
+from gemmdb.table.measurement import Protocol, Status
 
 pytestmark = pytest.mark.usefixtures("clean")
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb.inductor import comparison  # noqa: E402
+import gemmdb.inductor
+from gemmdb.inductor.observe import comparison
 
 pytestmark = pytest.mark.usefixtures("clean")
 

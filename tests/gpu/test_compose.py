@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
 
 pytestmark = pytest.mark.usefixtures("clean")
 F = torch.nn.functional
@@ -121,7 +121,7 @@ def test_a_users_own_pass_still_runs(kit: Any) -> None:
 
 def compilable(config: Config) -> None:
     """Skip the test where `config` needs a compiler that is not there, or another GPU."""
-    from gemmdb.inductor.adapter import cutlass
+    from gemmdb.inductor.lower.adapter import cutlass
 
     if config.backend == "cutlass" and cutlass.missing():
         pytest.skip(cutlass.missing())

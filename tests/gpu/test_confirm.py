@@ -12,8 +12,9 @@ import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
 from gemmdb.hit import Hit
-from gemmdb.inductor import session, session_factory
-from gemmdb.inductor.confirm import confirming, on_gpu, rules
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark import confirming, on_gpu
+from gemmdb.inductor.entry import session, session_factory
 from gemmdb.settings import Settings
 from gemmdb.table.reader import Table
 

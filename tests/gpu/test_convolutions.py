@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make  # noqa: E402
+from kit.gpu import make
 
-import gemmdb.inductor  # noqa: E402
+import gemmdb.inductor
 
 pytestmark = pytest.mark.usefixtures("clean")
 CONFIGS = [make("tile", block_m=64), make("tile", split_k=2, reduce="fixup"), make("narrow")]

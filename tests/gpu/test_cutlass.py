@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.cutlass import compiler, headers, workspace_bound  # noqa: E402
-from gemmdb.key.layout import Layout  # noqa: E402
-from gemmdb.key.operands import Operand  # noqa: E402
-from gemmdb.table.measurement import Protocol, Status  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.cutlass import compiler, headers, workspace_bound
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+from gemmdb.table.measurement import Protocol, Status
 
 pytestmark = pytest.mark.skipif(compiler() is None or headers() is None, reason="needs nvcc and nvidia-cutlass")
 PROTOCOL = Protocol("graph", "cold", 10, 25)

@@ -7,12 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
-from gemmdb.hit import Hit  # noqa: E402
-from gemmdb.inductor import entry, session  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.settings import Policy  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
+from gemmdb.hit import Hit
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.kernels.config import ATEN
+from gemmdb.settings import Policy
 
 Variant = tuple[str, dict[str, str | int]]
 OPEN: list[Variant] = [
@@ -155,7 +156,7 @@ def test_gradients_of_a_symbolic_batch(kit: Any, make: Any) -> None:
 
 def cutlass_config() -> Config:
     """A config of our CUTLASS kernel; skips the test where it cannot be compiled."""
-    from gemmdb.inductor.adapter import cutlass
+    from gemmdb.inductor.lower.adapter import cutlass
 
     if cutlass.missing():
         pytest.skip(cutlass.missing())

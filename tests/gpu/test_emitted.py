@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.table.measurement import EMITTED, Protocol, Status  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.measurement import EMITTED, Protocol, Status
 
 pytestmark = pytest.mark.usefixtures("clean")
 PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)

@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import ends_of, make  # noqa: E402
+from kit.gpu import ends_of, make
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.legality import illegal  # noqa: E402
-from gemmdb.table.measurement import Protocol, Status  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.table.measurement import Protocol, Status
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] in (9, 10)
 pytestmark = [

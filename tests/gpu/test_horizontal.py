@@ -9,8 +9,9 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import Policy
-from gemmdb.inductor.horizontal import fusing, trial
-from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.benchmark import horizontal_trial as trial
+from gemmdb.inductor.decide import horizontal as fusing
+from gemmdb.inductor.observe.journal import JOURNAL
 
 CASES = {
     "decode": (1, (4096, 1024, 1024), False, torch.bfloat16),

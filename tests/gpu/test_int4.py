@@ -7,14 +7,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make, solved  # noqa: E402
-from torch.nn.functional import linear, silu  # noqa: E402
+from kit.gpu import make, solved
+from torch.nn.functional import linear, silu
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.legality import illegal  # noqa: E402
-from gemmdb.table.measurement import Protocol, Status  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.legality import illegal
+from gemmdb.table.measurement import Protocol, Status
 
 pytestmark = [
     pytest.mark.usefixtures("clean"),
@@ -105,7 +105,7 @@ def test_the_layout_is_torchs(kit: Any) -> None:
     """A weight that torch packs, in the layouts for all numbers of inner tiles."""
     numbers = torch.randint(0, 16, (64, 256), device="cuda", dtype=torch.int32)
     in_bytes = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
-    from gemmdb.inductor.int4 import numbers as read
+    from gemmdb.inductor.match.int4_weight import numbers as read
 
     for inner in (2, 4, 8):
         packed = torch.ops.aten._convert_weight_to_int4pack(in_bytes, inner)

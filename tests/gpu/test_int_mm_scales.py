@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
-from gemmdb.kernels.cutlass import compiler, headers  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
+from gemmdb.kernels.cutlass import compiler, headers
 
 pytestmark = pytest.mark.usefixtures("clean")
 B, S, N, K = 2, 24, 1008, 1040

@@ -8,7 +8,7 @@ from gemmdb.devices import detect
 from gemmdb.generators.measure.cuda import calls, elementwise
 from gemmdb.generators.measure.cuda.graphs import flush_buffer, sink_buffer
 from gemmdb.generators.measure.cuda.units import Triton
-from gemmdb.inductor.live import client, tuning
+from gemmdb.inductor.benchmark import client, tuning
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.key.layout import Layout  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.key.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("clean")
 BF16, INT8 = torch.bfloat16, torch.int8

@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb.devices import detect  # noqa: E402
-from gemmdb.generators.build.build import BuildRequest, build  # noqa: E402
-from gemmdb.settings import Policy  # noqa: E402
-from gemmdb.table.reader import Table  # noqa: E402
+import gemmdb.inductor
+from gemmdb.devices import detect
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.settings import Policy
+from gemmdb.table.reader import Table
 
 pytestmark = pytest.mark.usefixtures("clean")
 POLICY = Policy(near=False)

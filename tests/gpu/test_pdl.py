@@ -13,15 +13,15 @@ from kit import gpu
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import triton.language as tl  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.functional import rms_norm, silu  # noqa: E402
+import triton.language as tl
+from torch import nn
+from torch.nn.functional import rms_norm, silu
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb.generators.measure.cuda.render import plan  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.key.problem import Problem  # noqa: E402
-from gemmdb.table.measurement import Protocol, Status  # noqa: E402
+import gemmdb.inductor
+from gemmdb.generators.measure.cuda.render import plan
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, Status
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="needs compute capability 9.0"

@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from benchmarks.torch.prebuilt import chosen  # noqa: E402
-from gemmdb import Problem  # noqa: E402
-from gemmdb.kernels import cutlass  # noqa: E402
-from gemmdb.kernels.cutlass import prebuilt  # noqa: E402
+import gemmdb.inductor
+from benchmarks.torch.prebuilt import chosen
+from gemmdb import Problem
+from gemmdb.kernels import cutlass
+from gemmdb.kernels.cutlass import prebuilt
 
 pytestmark = pytest.mark.skipif(prebuilt.archive() is None, reason="no kernels are compiled in advance")
 

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gemmdb import Problem  # noqa: E402
+from gemmdb import Problem
 
 pytestmark = pytest.mark.timeout(240)
 RANK = """

@@ -8,15 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make, solved  # noqa: E402
+from kit.gpu import make, solved
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.kernels.hardware import FIRST_FP8  # noqa: E402
-from gemmdb.key.layout import Layout  # noqa: E402
-from gemmdb.key.operands import Operand  # noqa: E402
-from gemmdb.table.measurement import Protocol, Status  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.hardware import FIRST_FP8
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
+from gemmdb.table.measurement import Protocol, Status
 
 NAME = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_FP8, 10)

@@ -12,10 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.devices import detect  # noqa: E402
-from gemmdb.kernels.legality import illegal  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.devices import detect
+from gemmdb.kernels.legality import illegal
 
 pytestmark = pytest.mark.usefixtures("clean")
 F = torch.nn.functional

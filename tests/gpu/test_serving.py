@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
 
 pytestmark = pytest.mark.usefixtures("clean")
 BF16 = torch.bfloat16

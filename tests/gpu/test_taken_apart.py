@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
 
 pytestmark = pytest.mark.usefixtures("clean")
 N, K = 1024, 512

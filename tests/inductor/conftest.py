@@ -11,16 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit import inductor as helpers  # noqa: E402
-from kit.devices import H200  # noqa: E402
+from kit import inductor as helpers
+from kit.devices import H200
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor.adapter import templates  # noqa: E402
-from gemmdb.inductor.budget import BUDGET  # noqa: E402
-from gemmdb.inductor.journal import JOURNAL  # noqa: E402
-from gemmdb.inductor.lower import triton  # noqa: E402
-from gemmdb.inductor.match import extract  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.inductor.benchmark.budget import BUDGET
+from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import templates
+from gemmdb.inductor.match import extract
+from gemmdb.inductor.observe.journal import JOURNAL
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def kit() -> ModuleType:
 @pytest.fixture
 def captured() -> Iterator[None]:
     """Dynamo takes what depends on data into the graph."""
-    from gemmdb.inductor import entry
+    from gemmdb.inductor.entry import ways_in as entry
 
     entry.install()
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):

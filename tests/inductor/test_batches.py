@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.products import rand  # noqa: E402
+from kit.products import rand
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Problem  # noqa: E402
-from gemmdb.inductor import force  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Problem
+from gemmdb.inductor import force
 
 NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 

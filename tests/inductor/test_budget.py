@@ -2,8 +2,8 @@
 
 import pytest
 
-from gemmdb.inductor.budget import BUDGET, PROCESS_S, Budget, allowed_s, over
-from gemmdb.inductor.live import worth
+from gemmdb.inductor.benchmark import worth
+from gemmdb.inductor.benchmark.budget import BUDGET, PROCESS_S, Budget, allowed_s, over
 from gemmdb.settings import CONFIRM_S, Policy, Settings
 
 DEFAULT = Policy().resolved(Settings.read({}))

@@ -5,7 +5,7 @@ import torch
 
 from gemmdb import Config
 from gemmdb.devices import detect
-from gemmdb.inductor.adapter import slots
+from gemmdb.inductor.lower.adapter import slots
 from gemmdb.workload import entries
 
 # A graph without pointwise code, so that a process compiles no C++.
@@ -89,7 +89,7 @@ def test_a_provisional_graph_is_in_no_cache(kit, cache):
     program = PROGRAM.replace(
         chooser, 'lambda p: setattr(JOURNAL, "provisional", True) or Config.of("aten", "default")'
     )
-    program = "\nfrom gemmdb.inductor.journal import JOURNAL" + program
+    program = "\nfrom gemmdb.inductor.observe.journal import JOURNAL" + program
     assert chooser not in program
     first, second = (kit.forked(program, {**cache, "CHOICE": "A"}) for _ in range(2))
     assert [found[which][0] for found in (first, second) for which in ("aot", "fx")] == [0, 0, 0, 0]  # Hits.

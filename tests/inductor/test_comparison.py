@@ -9,9 +9,9 @@ import torch
 import gemmdb.inductor
 from gemmdb.devices import load
 from gemmdb.errors import InputError
-from gemmdb.inductor import comparison
-from gemmdb.inductor.adapter import ir_view
-from gemmdb.inductor.outputs import difference
+from gemmdb.inductor.lower.adapter import ir_view
+from gemmdb.inductor.observe import comparison
+from gemmdb.inductor.observe.outputs import difference
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.stats import Span
 

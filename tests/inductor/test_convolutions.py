@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch._inductor import config as inductor_config  # noqa: E402
+from torch import nn
+from torch._inductor import config as inductor_config
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Problem  # noqa: E402
-from gemmdb.inductor import force  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Problem
+from gemmdb.inductor import force
 
 NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 LAST = torch.channels_last

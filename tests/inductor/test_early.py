@@ -11,15 +11,16 @@ from kit.horizontal import NARROW, half, session, traced
 
 import gemmdb.inductor
 from gemmdb.hit import Hit
-from gemmdb.inductor import early, passes
-from gemmdb.inductor import session as sessions
-from gemmdb.inductor.adapter import state
-from gemmdb.inductor.confirm import rules
-from gemmdb.inductor.confirm.ahead import Ahead
-from gemmdb.inductor.confirm.job import Job, Unconfirmed
-from gemmdb.inductor.horizontal import fusing, members
-from gemmdb.inductor.horizontal.trial import Timed, Trial
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark.ahead import Ahead
+from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+from gemmdb.inductor.benchmark.job import Job, Unconfirmed
+from gemmdb.inductor.decide import horizontal as fusing
+from gemmdb.inductor.entry import early, passes
+from gemmdb.inductor.entry import session as sessions
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import extract
+from gemmdb.inductor.match import horizontal_members as members
 
 linear = torch.nn.functional.linear
 

@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.products import BF16, E4M3, ROWS, A, W, number, scaled  # noqa: E402
-from torch._inductor import config as inductor_config  # noqa: E402
-from torch._inductor.lowering import lowerings  # noqa: E402
+from kit.products import BF16, E4M3, ROWS, A, W, number, scaled
+from torch._inductor import config as inductor_config
+from torch._inductor.lowering import lowerings
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor import force  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.inductor import force
 
 NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 

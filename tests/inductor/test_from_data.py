@@ -17,7 +17,7 @@ from torch._inductor.utils import run_and_get_code
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.hit import Hit
-from gemmdb.inductor import session, session_factory
+from gemmdb.inductor.entry import session, session_factory
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 from gemmdb.table.writer import Store

@@ -9,7 +9,7 @@ from torch._inductor import config as inductor_config
 
 import gemmdb.inductor
 from gemmdb.hit import Hit
-from gemmdb.inductor import session
+from gemmdb.inductor.entry import session
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy, Settings
 

@@ -9,18 +9,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.devices import H200  # noqa: E402
-from kit.gpu import make  # noqa: E402
-from kit.products import rand  # noqa: E402
-from torch.nn.functional import silu  # noqa: E402
+from kit.devices import H200
+from kit.gpu import make
+from kit.products import rand
+from torch.nn.functional import silu
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Problem  # noqa: E402
-from gemmdb.inductor import force  # noqa: E402
-from gemmdb.inductor.confirm import rules  # noqa: E402
-from gemmdb.inductor.match import products  # noqa: E402
-from gemmdb.key.problem import Query  # noqa: E402
-from gemmdb.settings import Policy  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Problem
+from gemmdb.inductor import force
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.match import products
+from gemmdb.key.problem import Query
+from gemmdb.settings import Policy
 
 NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 GROUPS, ROWS = 4, 16

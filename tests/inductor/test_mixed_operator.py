@@ -12,7 +12,7 @@ N, K = 32, 64
 def test_the_operator_itself(kit):
     from torch.utils.flop_counter import FlopCounterMode
 
-    from gemmdb.inductor import ops
+    from gemmdb.inductor.match import ops
 
     mixed_mm = ops.register()
     assert ops.register() is mixed_mm
@@ -50,7 +50,7 @@ def test_fake_tensors_take_each_operator(name):
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-    from gemmdb.inductor import ops
+    from gemmdb.inductor.match import ops
 
     ops.register()
     operator, given = getattr(torch.ops.gemmdb, name).default, OPERATORS[name]
@@ -69,7 +69,7 @@ def test_fake_tensors_take_each_operator(name):
 
 
 def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
-    from gemmdb.inductor import ops
+    from gemmdb.inductor.match import ops
 
     a, w, s = torch.full((8, K), 16.0).half(), torch.full((K, N), 100, dtype=torch.int8), torch.rand(N).half() / 64
     assert not ops.register()(a, w, s).isfinite().any()
@@ -82,8 +82,8 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from gemmdb.inductor import install, ops, session_factory
-    from gemmdb.inductor.match import extract
+    from gemmdb.inductor.entry import install, session_factory
+    from gemmdb.inductor.match import extract, ops
 
     cpu = extract.device(torch.device("cpu"))
     h200 = registry.find("NVIDIA H200")
@@ -119,8 +119,7 @@ def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from gemmdb.inductor import ops
-    from gemmdb.inductor.match import mixed
+    from gemmdb.inductor.match import mixed, ops
 
     for name, function in SCALED.items():
         with FakeTensorMode():

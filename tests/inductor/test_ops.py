@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.products import EVERY, PRODUCTS, ROWS, A, W, fp8, number, rand, scaled  # noqa: E402
-from torch._inductor import config as inductor_config  # noqa: E402
+from kit.products import EVERY, PRODUCTS, ROWS, A, W, fp8, number, rand, scaled
+from torch._inductor import config as inductor_config
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor import force  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.inductor import force
 
 VALUES = {"block_m": 64, "block_n": 64, "block_k": 32, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATES = {

@@ -5,7 +5,8 @@ import torch._inductor.config as inductor_config
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from gemmdb.inductor import force, session_factory
+from gemmdb.inductor import force
+from gemmdb.inductor.entry import session_factory
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 
@@ -36,8 +37,8 @@ def test_passes_that_the_user_set_are_kept(kit):
 
 
 def test_uuids_of_user_passes_are_folded_in():
-    from gemmdb.inductor import install
-    from gemmdb.inductor.adapter import slots
+    from gemmdb.inductor.entry import install
+    from gemmdb.inductor.lower.adapter import slots
 
     def ours(key):
         bodies = install.slots(session_factory.from_chooser(lambda problem: None, key))
@@ -65,7 +66,7 @@ class Aware(InferenceAware or CustomGraphPass):
 
 
 def test_one_pass_slots_of_older_releases_hold_both(kit, monkeypatch):
-    from gemmdb.inductor.adapter import slots
+    from gemmdb.inductor.lower.adapter import slots
 
     monkeypatch.setattr(slots, "_takes_lists", lambda: False)
     counting, aware = Count("user"), Aware()

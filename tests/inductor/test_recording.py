@@ -86,7 +86,7 @@ def test_two_recordings_are_stopped_one_by_one(kit, tmp_path):
 
 
 def test_calls_after_the_end_of_a_recording_are_not_recorded(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("gemmdb.inductor.recording.INTERVAL_S", 0.0)
+    monkeypatch.setattr("gemmdb.inductor.observe.recording.INTERVAL_S", 0.0)
     run = torch.compile(lambda x, w: x @ w)
     with gemmdb.inductor.record(tmp_path / "w.jsonl"):
         run(torch.ones(2, 3), torch.ones(3, 4))

@@ -17,10 +17,10 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb.devices import registry
 from gemmdb.inductor import __main__ as runner
-from gemmdb.inductor import session
-from gemmdb.inductor.journal import SEARCH, Event
-from gemmdb.inductor.summaries import of_events
-from gemmdb.inductor.summary_text import MOST
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.observe.journal import SEARCH, Event
+from gemmdb.inductor.observe.summaries import of_events
+from gemmdb.inductor.observe.summary_text import MOST
 from gemmdb.key.problem import Problem
 
 KEY = (

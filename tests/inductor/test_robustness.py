@@ -14,8 +14,10 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import MissError, Policy, Problem, Query, TableError
 from gemmdb.devices import detect
-from gemmdb.inductor import entry, force, session, session_factory
-from gemmdb.inductor.deciding import decide
+from gemmdb.inductor import force
+from gemmdb.inductor.decide.deciding import decide
+from gemmdb.inductor.entry import session, session_factory
+from gemmdb.inductor.entry import ways_in as entry
 from gemmdb.workload.appending import append_lines
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
@@ -152,7 +154,7 @@ def test_sums_of_two_products_are_counted(kit):
 
 
 def test_the_lowering_asks_again_when_the_ir_has_other_operands(kit, monkeypatch):
-    from gemmdb.inductor.adapter import ir_view
+    from gemmdb.inductor.lower.adapter import ir_view
 
     asked = []
 
@@ -206,7 +208,7 @@ def test_events_survive_a_failed_compile(kit):
 
 @pytest.mark.slow
 def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("gemmdb.inductor.live.rules.missing", lambda: "jinja2")
+    monkeypatch.setattr("gemmdb.inductor.benchmark.live_rules.missing", lambda: "jinja2")
     pytest.importorskip("gemmdb.table.writer")
     from gemmdb.table.reader import Table
 

@@ -13,7 +13,7 @@ from gemmdb.generators.build.candidate_filter import select
 from gemmdb.generators.effort import named
 from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.inductor import session_factory
+from gemmdb.inductor.entry import session_factory
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain

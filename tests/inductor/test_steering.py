@@ -10,7 +10,8 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import Config
-from gemmdb.inductor import entry, force
+from gemmdb.inductor import force
+from gemmdb.inductor.entry import ways_in as entry
 
 
 def mlp(dtype=torch.float32):

@@ -9,10 +9,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb import Config
-from gemmdb.inductor import install, session_factory
-from gemmdb.inductor.adapter.decomposing import APART
-from gemmdb.inductor.decision import DECISION
-from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.decide.decision import DECISION
+from gemmdb.inductor.entry import install, session_factory
+from gemmdb.inductor.lower.adapter.decomposing import APART
+from gemmdb.inductor.observe.journal import JOURNAL
 
 TILE = Config.of(
     "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",

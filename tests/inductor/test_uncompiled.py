@@ -11,7 +11,8 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import Policy, Problem
-from gemmdb.inductor import force, legality, refused
+from gemmdb.inductor import force
+from gemmdb.inductor.decide import legality, refused
 from gemmdb.key.problem import Query
 
 pytestmark = pytest.mark.slow
@@ -115,9 +116,9 @@ def test_a_graph_with_branches_is_compiled_again_as_a_whole(kit, table, no_micro
 
 def test_the_second_attempt_reports_what_tracing_lost_too(monkeypatch):
     """It begins with the journal of before, and what the joint graph lost was entered into that of the first."""
-    from gemmdb.inductor import uncompiled
-    from gemmdb.inductor.journal import JOURNAL, Event
+    from gemmdb.inductor.decide import uncompiled
     from gemmdb.inductor.match.taken_apart import TakenApart
+    from gemmdb.inductor.observe.journal import JOURNAL, Event
 
     JOURNAL.drop()
     apart = TakenApart(None)
@@ -164,7 +165,7 @@ ON_A_GPU = """
 
     import gemmdb.inductor
     from gemmdb import Policy, Problem
-    from gemmdb.inductor.adapter import emitting
+    from gemmdb.inductor.lower.adapter import emitting
     from gemmdb.table.writer import Store
 
     def plain(x, w, v, u, p):

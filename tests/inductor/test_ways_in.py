@@ -193,7 +193,7 @@ def test_the_users_own_table_may_be_missing(tmp_path, caplog, monkeypatch):
 
 @pytest.mark.parametrize("given", [{"policy": 3}, {"tables": [None]}, {"tables": 3}, {"on_miss": 3}], ids=str)
 def test_what_is_no_setting_is_bad_input(linear, given):
-    from gemmdb.inductor import backend
+    from gemmdb.inductor.entry import backend
 
     model, x = linear
     with pytest.raises(InputError, match=next(iter(given))):
@@ -204,7 +204,7 @@ def test_what_is_no_setting_is_bad_input(linear, given):
 
 @pytest.mark.slow
 def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
-    from gemmdb.inductor import comparison
+    from gemmdb.inductor.observe import comparison
     from gemmdb.table.stats import Span
 
     model, x = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16)).eval(), torch.randn(8, 64)

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make  # noqa: E402
-from kit.inductor import ROOT, run  # noqa: E402
+from kit.gpu import make
+from kit.inductor import ROOT, run
 
-from gemmdb import Problem  # noqa: E402
-from gemmdb.generators.measure.tolerance import tolerance  # noqa: E402
-from gemmdb.kernels.legality import illegal  # noqa: E402
-from gemmdb.key.device import Device  # noqa: E402
+from gemmdb import Problem
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.kernels.legality import illegal
+from gemmdb.key.device import Device
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)

@@ -7,14 +7,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.devices import H200  # noqa: E402
-from kit.gpu import make  # noqa: E402
-from kit.inductor import ROOT, run  # noqa: E402
+from kit.devices import H200
+from kit.gpu import make
+from kit.inductor import ROOT, run
 
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.kernels import triton  # noqa: E402
-from gemmdb.kernels.legality import illegal  # noqa: E402
-from gemmdb.kernels.triton import parts  # noqa: E402
+from gemmdb import Config, Problem
+from gemmdb.kernels import triton
+from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.triton import parts
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 WIDTHS = (64, 32, 96)
@@ -120,7 +120,7 @@ def int4_error(config: Config, packing: str, dtype: str, zeros: str, folder: str
     from kit import ptx  # noqa: F401 - their instructions, and bf16 in products
 
     from gemmdb.generators.measure.program import operands
-    from gemmdb.inductor.int4 import dequantised
+    from gemmdb.inductor.match.int4_weight import dequantised
 
     whole = int4_problem(sum(WIDTHS), packing, dtype, zeros)
     made = [operands(whole.resized(5, width, whole.k), torch.device("cpu"), width) for width in WIDTHS]

@@ -14,12 +14,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Config
 from gemmdb.hit import Hit
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.horizontal import groups
-from gemmdb.inductor.horizontal.groups import Group
-from gemmdb.inductor.journal import Event
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.match import horizontal_groups as groups
 from gemmdb.inductor.match import products
-from gemmdb.inductor.session import Session
+from gemmdb.inductor.match.horizontal_groups import Group
+from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 from kit.devices import H200

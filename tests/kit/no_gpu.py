@@ -22,8 +22,8 @@ from triton.backends.compiler import GPUTarget
 
 from gemmdb.devices import detect
 from gemmdb.inductor import force
-from gemmdb.inductor.adapter import emitting
-from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.lower.adapter import emitting
+from gemmdb.inductor.observe.journal import JOURNAL
 from kit.devices import H200
 
 PROPERTIES = SimpleNamespace(

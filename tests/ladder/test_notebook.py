@@ -3,8 +3,8 @@
 import json
 
 from gemmdb.hit import Hit
-from gemmdb.inductor.notebook import MOST, Stats
-from gemmdb.inductor.summary_text import Product, Summary
+from gemmdb.inductor.observe.notebook import MOST, Stats
+from gemmdb.inductor.observe.summary_text import Product, Summary
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 

@@ -11,7 +11,7 @@ import pytest
 from kit.devices import H200
 
 from gemmdb.errors import InputError
-from gemmdb.inductor import reporting
+from gemmdb.inductor.observe import reporting
 from gemmdb.key.problem import Problem
 from gemmdb.report import program
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops, outcome
-from gemmdb.inductor.adapter import branching, ir_view, state
-from gemmdb.inductor.decision import DECISION, Decision
-from gemmdb.inductor.match import extract
+from gemmdb.inductor.decide import outcome
+from gemmdb.inductor.decide.decision import DECISION, Decision
+from gemmdb.inductor.lower.adapter import branching, ir_view, state
+from gemmdb.inductor.match import extract, ops
 
 aten = torch.ops.aten
 

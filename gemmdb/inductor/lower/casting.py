@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.adapter import ir_view, state
+from gemmdb.inductor.lower.adapter import ir_view, state
 
 aten = torch.ops.aten
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import compiled, session
-from gemmdb.inductor.adapter import cutlass, ir_view
+from gemmdb.inductor.decide import compiled
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.lower.adapter import cutlass, ir_view
 from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass

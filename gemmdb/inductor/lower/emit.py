@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor import deciding, legality, outcome
-from gemmdb.inductor.adapter import ir_view, state
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.decide import deciding, legality, outcome
+from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower import cutlass, inductor_templates, padding, summing, triton
+from gemmdb.inductor.lower.adapter import ir_view, state
+from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 

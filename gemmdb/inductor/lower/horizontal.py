@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops, outcome
-from gemmdb.inductor.adapter import ir_view, state, templates
-from gemmdb.inductor.decision import Decision
+from gemmdb.inductor.decide import outcome
+from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower import casting, int4, triton
+from gemmdb.inductor.lower.adapter import ir_view, state, templates
+from gemmdb.inductor.match import ops
 from gemmdb.kernels.triton import counts_arrivals, parts
 from gemmdb.kernels.triton import names as triton_names
 from gemmdb.key.problem import Problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemmdb.inductor.adapter import inductor_templates, ir_view, templates
+from gemmdb.inductor.lower.adapter import inductor_templates, ir_view, templates
 from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps, check_offsets, stored
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import Config

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops, outcome
-from gemmdb.inductor.adapter import ir_view, state, templates, unpacking
-from gemmdb.inductor.decision import Decision, decision_of
-from gemmdb.inductor.legality import objection
+from gemmdb.inductor.decide import outcome
+from gemmdb.inductor.decide.decision import Decision, decision_of
+from gemmdb.inductor.decide.legality import objection
 from gemmdb.inductor.lower import branches, casting, triton
+from gemmdb.inductor.lower.adapter import ir_view, state, templates, unpacking
+from gemmdb.inductor.match import ops
 from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.triton import counts_arrivals
 from gemmdb.key.int4 import TILED, Groups

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor import legality, ops, outcome
-from gemmdb.inductor.adapter import ir_view, state
-from gemmdb.inductor.decision import Decision, decision_of
-from gemmdb.inductor.live import searching
+from gemmdb.inductor.benchmark import searching
+from gemmdb.inductor.decide import legality, outcome
+from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4
-from gemmdb.inductor.match import grouped, scaled_mm
+from gemmdb.inductor.lower.adapter import ir_view, state
+from gemmdb.inductor.match import grouped, ops, scaled_mm
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import deciding, session
-from gemmdb.inductor.adapter import padding, state
-from gemmdb.inductor.live import tuning
+from gemmdb.inductor.benchmark import tuning
+from gemmdb.inductor.decide import deciding
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.lower.adapter import padding, state
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import products
 from gemmdb.kernels.aten import misaligned, padded_sizes

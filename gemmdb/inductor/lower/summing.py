@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.adapter import state
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.key.problem import Problem
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.adapter import guessing, ir_view, templates
-from gemmdb.inductor.legality import MOST_COUNTERS
+from gemmdb.inductor.decide.legality import MOST_COUNTERS
+from gemmdb.inductor.lower.adapter import guessing, ir_view, templates
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config

@@ -1,1 +1,1 @@
-"""Finding products: which nodes of a graph are GEMMs, and the Problem of each."""
+"""Finding GEMMs in an FX graph."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.adapter import state
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import rewriting
 from gemmdb.inductor.match.extract import value
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from gemmdb.inductor.adapter import guessing
+from gemmdb.inductor.lower.adapter import guessing
 from gemmdb.inductor.match import chains, extract
 from gemmdb.inductor.match.chains import Chain
 from gemmdb.inductor.match.extract import value

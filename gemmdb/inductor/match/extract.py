@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gemmdb.devices import detect
-from gemmdb.inductor.adapter import guessing, state
+from gemmdb.inductor.lower.adapter import guessing, state
 from gemmdb.key.device import Device
 from gemmdb.key.layout import VECTOR_BYTES, classify
 from gemmdb.key.operands import Bias, Numerics, TensorInfo, default_numerics

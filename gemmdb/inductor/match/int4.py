@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops
-from gemmdb.inductor.int4 import FROM
-from gemmdb.inductor.match import epilogues, extract, mixed, reading, rewriting
+from gemmdb.inductor.match import epilogues, extract, mixed, ops, reading, rewriting
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.int4_numbers import Whole, read
+from gemmdb.inductor.match.int4_weight import FROM
 from gemmdb.key.int4 import INTEGERS, SIZES, Groups
 
 aten = torch.ops.aten

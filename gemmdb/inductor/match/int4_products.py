@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops
-from gemmdb.inductor.match import epilogues, extract, mixed, reading, rewriting
+from gemmdb.inductor.match import epilogues, extract, mixed, ops, reading, rewriting
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.reading import Product
 from gemmdb.key.int4 import TILED, WEIGHT, Groups

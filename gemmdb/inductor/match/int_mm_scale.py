@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor import ops
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.match import extract, rewriting
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.match import extract, ops, rewriting
 from gemmdb.inductor.match.extract import value
 
 aten = torch.ops.aten

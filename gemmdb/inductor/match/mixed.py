@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gemmdb.inductor import ops
-from gemmdb.inductor.match import epilogues, extract, reading, rewriting
+from gemmdb.inductor.match import epilogues, extract, ops, reading, rewriting
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.operands import TensorInfo

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.inductor import ops
-from gemmdb.inductor.adapter import state
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import (
     epilogues,
     extract,
     grouped,
     int4_products,
     int_mm_scale,
+    ops,
     packed_linears,
     scaled_mm,
     weight_only,

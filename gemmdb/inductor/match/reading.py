@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.adapter import guessing
+from gemmdb.inductor.lower.adapter import guessing
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.match.extract import Range
 from gemmdb.key.problem import Problem, Query

@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gemmdb.inductor import deciding, uncompiled
-from gemmdb.inductor.adapter import decomposing
-from gemmdb.inductor.adapter.decomposing import APART
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import JOURNAL, Event
+from gemmdb.inductor.decide import deciding, uncompiled
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.lower.adapter import decomposing
+from gemmdb.inductor.lower.adapter.decomposing import APART
 from gemmdb.inductor.match import products
 from gemmdb.inductor.match.extract import Unsupported
-from gemmdb.inductor.session import Session
+from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 
 MARK = "gemmdb_addmm"

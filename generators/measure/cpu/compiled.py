@@ -14,7 +14,7 @@ import torch._inductor.config as inductor_config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.program import Product
 from gemmdb.inductor import force
-from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 

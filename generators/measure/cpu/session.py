@@ -20,8 +20,8 @@ from gemmdb.generators.measure import representative
 from gemmdb.generators.measure.cpu.compiled import Compiled, compile_candidate
 from gemmdb.generators.measure.program import FP32_MODES, Product, operands
 from gemmdb.generators.measure.reference import Reference, poison, reference
-from gemmdb.inductor.adapter import vector_units
-from gemmdb.inductor.timing.host import Sampler
+from gemmdb.inductor.benchmark.host import Sampler
+from gemmdb.inductor.lower.adapter import vector_units
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol

@@ -8,7 +8,7 @@ from itertools import islice
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
-from gemmdb.inductor.legality import refuses
+from gemmdb.inductor.decide.legality import refuses
 from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal

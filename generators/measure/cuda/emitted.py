@@ -36,7 +36,7 @@ def write(problem: Problem, config: Config, capability: int) -> None:
     path = path_of(problem, config)
     if path.exists():
         return
-    from gemmdb.inductor.adapter import emitting
+    from gemmdb.inductor.lower.adapter import emitting
 
     with emitting.compiling_for(capability):
         source = generate(problem, config)
@@ -50,7 +50,7 @@ def write(problem: Problem, config: Config, capability: int) -> None:
 def path_of(problem: Problem, config: Config) -> Path:
     """Where the code is. The path changes with gemmdb's own sources and with torch."""
     _prepare()
-    from gemmdb.inductor.adapter.slots import code_digest
+    from gemmdb.inductor.lower.adapter.slots import code_digest
 
     key = f"{digest(problem, config)} {code_digest()} {torch.__version__}"
     surroundings = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -67,8 +67,8 @@ def generate(problem: Problem, config: Config) -> str:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from gemmdb.inductor import force
-    from gemmdb.inductor.adapter import emitting
-    from gemmdb.inductor.journal import JOURNAL
+    from gemmdb.inductor.lower.adapter import emitting
+    from gemmdb.inductor.observe.journal import JOURNAL
 
     if problem.constant:
         raise GemmdbError("a constant weight is part of the compiled graph")
@@ -89,7 +89,7 @@ def generate(problem: Problem, config: Config) -> str:
 
 def ready(problem: Problem, config: Config) -> bool:
     """Whether the code of a config was generated, and Inductor is loaded: in live tuning, that would take too long."""
-    return "gemmdb.inductor.adapter.emitting" in sys.modules and path_of(problem, config).exists()
+    return "gemmdb.inductor.lower.adapter.emitting" in sys.modules and path_of(problem, config).exists()
 
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Callable[[int], torch.Tensor], float]:
@@ -114,7 +114,7 @@ def load(problem: Problem, config: Config) -> Callable[[list[torch.Tensor]], Seq
 
 @functools.lru_cache(maxsize=256)
 def _loaded(path: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
-    from gemmdb.inductor.adapter import emitting
+    from gemmdb.inductor.lower.adapter import emitting
 
     if not path.exists():
         raise GemmdbError("the code was not generated")
@@ -134,7 +134,7 @@ def _prepare() -> None:
 def begin() -> None:
     """Import what the first load would otherwise import, which takes seconds."""
     _prepare()
-    importlib.import_module("gemmdb.inductor.adapter.emitting")
+    importlib.import_module("gemmdb.inductor.lower.adapter.emitting")
 
 
 def share_gpus() -> None:

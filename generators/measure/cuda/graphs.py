@@ -9,8 +9,8 @@ import torch
 
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.calls import Call, launcher
-from gemmdb.inductor.timing.graphs import captured
-from gemmdb.inductor.timing.graphs import elapsed as once
+from gemmdb.inductor.benchmark.graphs import captured
+from gemmdb.inductor.benchmark.graphs import elapsed as once
 from gemmdb.table.measurement import Protocol
 
 WARMUP = 2

@@ -15,8 +15,8 @@ MODULES = (
     "torch.fx.experimental.proxy_tensor",
     "triton.compiler",
     "gemmdb.generators.measure.cuda.emitted",
-    "gemmdb.inductor.adapter.emitting",
-    "gemmdb.inductor.entry",
+    "gemmdb.inductor.lower.adapter.emitting",
+    "gemmdb.inductor.entry.ways_in",
 )
 
 

@@ -18,7 +18,7 @@ from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
 from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
 from gemmdb.generators.measure.tolerance import acceptable
-from gemmdb.inductor.timing.graphs import elapsed as once
+from gemmdb.inductor.benchmark.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.problem import Problem

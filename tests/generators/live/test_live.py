@@ -17,7 +17,7 @@ from gemmdb.errors import GemmdbError
 from gemmdb.generators.live import planning
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
-from gemmdb.inductor.live import client
+from gemmdb.inductor.benchmark import client
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.model import LIVE_CANDIDATES

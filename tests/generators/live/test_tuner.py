@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from gemmdb.generators.live import process
 from gemmdb.generators.measure.replay import Replay
-from gemmdb.inductor.live import client
+from gemmdb.inductor.benchmark import client
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table

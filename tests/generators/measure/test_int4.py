@@ -11,7 +11,7 @@ from gemmdb.generators.measure.program import Operands, Product, blank, operands
 from gemmdb.generators.measure.reference import reference
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.generators.shapes import loading
-from gemmdb.inductor.int4 import dequantised, numbers
+from gemmdb.inductor.match.int4_weight import dequantised, numbers
 
 CPU = torch.device("cpu")
 

@@ -15,10 +15,11 @@ from torch._inductor.utils import run_and_get_code
 import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.hit import Hit
-from gemmdb.inductor import session
-from gemmdb.inductor.budget import BUDGET, allowed_s
-from gemmdb.inductor.confirm import confirming, job, on_cpu, on_gpu, rules
-from gemmdb.inductor.confirm.trial import Trial
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark import confirming, job, on_cpu, on_gpu
+from gemmdb.inductor.benchmark.budget import BUDGET, allowed_s
+from gemmdb.inductor.benchmark.trial import Trial
+from gemmdb.inductor.entry import session
 from gemmdb.inductor.match import extract
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Settings

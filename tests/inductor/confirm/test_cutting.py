@@ -6,8 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Problem
-from gemmdb.inductor.confirm import cutting
-from gemmdb.inductor.confirm.trial import inputs
+from gemmdb.inductor.benchmark import cutting
+from gemmdb.inductor.benchmark.trial import inputs
 
 FUSED = Problem.gemm("mm", m=8, n=16, k=32, fusion="pointwise")
 ALONE = Problem.gemm("mm", m=8, n=16, k=32)

@@ -9,10 +9,11 @@ from kit.devices import H200
 
 from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
-from gemmdb.inductor import session
-from gemmdb.inductor.confirm import confirming, on_gpu, rules
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import Event
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark import confirming, on_gpu
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from gemmdb.inductor.confirm import on_cpu
-from gemmdb.inductor.confirm.trial import FEWEST, clear, differ
+from gemmdb.inductor.benchmark import on_cpu
+from gemmdb.inductor.benchmark.trial import FEWEST, clear, differ
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.inductor import found_without_gpu  # noqa: E402
+from kit.inductor import found_without_gpu
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
@@ -46,9 +46,9 @@ def found():
     from kit.horizontal import NARROW, session
 
     import gemmdb.inductor
-    from gemmdb.inductor import session as sessions
-    from gemmdb.inductor.confirm import rules
-    from gemmdb.inductor.horizontal.trial import Timed, Trial
+    from gemmdb.inductor.benchmark import confirm_rules as rules
+    from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+    from gemmdb.inductor.entry import session as sessions
 
     Trial.begin = lambda trial, steer: None
     Trial.finish = lambda trial: Timed(5.0, 10.0)

@@ -8,13 +8,14 @@ from kit.horizontal import fp8_linear, half, quantised, session
 from kit.products import ROWS
 
 import gemmdb.inductor
-from gemmdb.inductor import session as sessions
-from gemmdb.inductor.adapter import templates
-from gemmdb.inductor.confirm import rules
-from gemmdb.inductor.confirm.confirming import Confirmation
-from gemmdb.inductor.horizontal import fusing, members
-from gemmdb.inductor.horizontal.trial import Timed, Trial
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark.confirming import Confirmation
+from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+from gemmdb.inductor.decide import horizontal as fusing
+from gemmdb.inductor.entry import session as sessions
 from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import templates
+from gemmdb.inductor.match import horizontal_members as members
 
 linear = torch.nn.functional.linear
 

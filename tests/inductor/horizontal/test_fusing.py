@@ -7,12 +7,13 @@ import torch
 import torch._inductor.config as inductor_config
 from kit.horizontal import NARROW, POLICY, decided, half, session, traced
 
-from gemmdb.inductor import ops
-from gemmdb.inductor.confirm import cutting, rules
-from gemmdb.inductor.confirm.job import Unconfirmed
-from gemmdb.inductor.horizontal import fusing
-from gemmdb.inductor.horizontal.trial import Timed, Trial
-from gemmdb.inductor.journal import JOURNAL
+from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark import cutting
+from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+from gemmdb.inductor.benchmark.job import Unconfirmed
+from gemmdb.inductor.decide import horizontal as fusing
+from gemmdb.inductor.match import ops
+from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
 
 linear = torch.nn.functional.linear

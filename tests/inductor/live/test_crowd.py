@@ -6,10 +6,10 @@ import pytest
 
 from gemmdb.devices import detect, load, registry
 from gemmdb.hit import Hit
-from gemmdb.inductor import session
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import Event
-from gemmdb.inductor.live import client, crowd, tuning, worth
+from gemmdb.inductor.benchmark import client, crowd, tuning, worth
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy

@@ -13,11 +13,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import gemmdb.inductor
 from gemmdb.devices import detect, registry
 from gemmdb.hit import Hit
-from gemmdb.inductor import install, session
-from gemmdb.inductor.budget import BUDGET, PROCESS_S
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.live import client, rules, tuning
+from gemmdb.inductor.benchmark import client, tuning
+from gemmdb.inductor.benchmark import live_rules as rules
+from gemmdb.inductor.benchmark.budget import BUDGET, PROCESS_S
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry import install, session
+from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -203,7 +204,7 @@ def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
         from pathlib import Path
         from gemmdb import Problem
         from gemmdb.devices import detect
-        from gemmdb.inductor.live import client as live
+        from gemmdb.inductor.benchmark import client as live
         device = detect.native()
         live.start(device)
         problems = [Problem.gemm("mm", m=m, n=16, k=32, dtype="fp32") for m in (4, 5)]

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.devices import detect, registry
-from gemmdb.inductor import session_factory
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import Event
-from gemmdb.inductor.live import rules, tuning
+from gemmdb.inductor.benchmark import live_rules as rules
+from gemmdb.inductor.benchmark import tuning
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry import session_factory
+from gemmdb.inductor.observe.journal import Event
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy

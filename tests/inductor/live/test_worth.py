@@ -9,10 +9,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb.devices import registry
 from gemmdb.hit import Hit
-from gemmdb.inductor import install, session
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import JOURNAL, Event
-from gemmdb.inductor.live import client, tuning, worth
+from gemmdb.inductor.benchmark import client, tuning, worth
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry import install, session
+from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy

@@ -8,13 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.devices import H200  # noqa: E402
-from torch._inductor import graph, utils  # noqa: E402
-from torch._inductor.fx_passes import mkldnn_fusion  # noqa: E402
+from kit.devices import H200
+from torch._inductor import graph, utils
+from torch._inductor.fx_passes import mkldnn_fusion
 
-from gemmdb.inductor.adapter import cutlass, inductor_templates, templates  # noqa: E402
-from gemmdb.inductor.lower import triton  # noqa: E402
-from gemmdb.inductor.match import extract  # noqa: E402
+from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import (
+    cutlass,
+    inductor_templates,
+    templates,
+)
+from gemmdb.inductor.match import extract
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.for_a_gpu import (  # noqa: E402
+from kit.for_a_gpu import (
     CUTLASS,
     MAPPED,
     PERSISTENT,
@@ -17,9 +17,9 @@ from kit.for_a_gpu import (  # noqa: E402
     linear,
     rand,
 )
-from torch._inductor import config as inductor_config  # noqa: E402
+from torch._inductor import config as inductor_config
 
-from gemmdb import Config, Problem  # noqa: E402
+from gemmdb import Config, Problem
 
 
 def test_an_input_keeps_the_alignment_that_it_has_in_its_storage(reached: list[str]) -> None:

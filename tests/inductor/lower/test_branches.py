@@ -13,10 +13,12 @@ from torch._inductor.utils import run_and_get_code
 import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.hit import Hit
-from gemmdb.inductor import entry, legality, session, session_factory
-from gemmdb.inductor.decision import Decision
-from gemmdb.inductor.journal import Event
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry import session, session_factory
+from gemmdb.inductor.entry import ways_in as entry
 from gemmdb.inductor.lower import branches
+from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy

@@ -5,14 +5,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
+from torch._dynamo.exc import BackendCompilerFailed
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
-from gemmdb.hit import Hit  # noqa: E402
-from gemmdb.inductor import comparison, entry, legality, session  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.settings import Policy  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
+from gemmdb.hit import Hit
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.observe import comparison
+from gemmdb.kernels.config import ATEN
+from gemmdb.settings import Policy
 
 PADDED = Config.of("aten", "padded", multiple=8)
 COL = " b=fp32:col:"

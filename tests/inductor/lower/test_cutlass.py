@@ -7,27 +7,30 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.devices import H200  # noqa: E402
-from torch._dynamo.source import ConstantSource  # noqa: E402
-from torch._inductor import ir  # noqa: E402
-from torch._inductor.graph import GraphLowering  # noqa: E402
-from torch._inductor.virtualized import V  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
+from kit.devices import H200
+from torch._dynamo.source import ConstantSource
+from torch._inductor import ir
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
     StrictMinMaxConstraint,
 )
-from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
+from torch.utils._sympy.value_ranges import ValueRanges
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor import legality  # noqa: E402
-from gemmdb.inductor.adapter import cutlass, emitting  # noqa: E402
-from gemmdb.inductor.lower import cutlass as cutlass_kernels  # noqa: E402
-from gemmdb.inductor.lower.triton import Operands, Refused  # noqa: E402
-from gemmdb.kernels.cutlass import prebuilt  # noqa: E402
-from gemmdb.key.problem import Query  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.lower import cutlass as cutlass_kernels
+from gemmdb.inductor.lower.adapter import (
+    cutlass,
+    emitting,
+)
+from gemmdb.inductor.lower.triton import Operands, Refused
+from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.key.problem import Query
 
 CONFIG = Config.of(
     "cutlass", "gemm", tile_m=32, tile_n=128, tile_k=128, cluster_m=1, cluster_n=1, schedule="cooperative", split_k=0,

@@ -10,7 +10,9 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import Policy
 from gemmdb.hit import Hit
-from gemmdb.inductor import entry, force, session
+from gemmdb.inductor import force
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry import ways_in as entry
 
 
 class Quantised(nn.Module):
@@ -42,7 +44,7 @@ def test_a_mutated_buffer_is_no_constant(kit):
 
 @pytest.mark.parametrize("weight", ["float", "int8"])
 def test_a_crash_in_the_lowering_never_fails_the_compile(kit, monkeypatch, weight):
-    from gemmdb.inductor.adapter import ir_view
+    from gemmdb.inductor.lower.adapter import ir_view
 
     def broken(*_):
         raise ZeroDivisionError("layout")

@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit import gpu  # noqa: E402
-from kit.inductor import found_without_gpu  # noqa: E402
+from kit import gpu
+from kit.inductor import found_without_gpu
 
-from gemmdb import Config  # noqa: E402
+from gemmdb import Config
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),

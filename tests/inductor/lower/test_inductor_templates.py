@@ -12,20 +12,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.devices import H200  # noqa: E402
-from kit.inductor_ir import Operand  # noqa: E402
-from kit.products import BATCHED, BF16, EVERY_SCALED, PRODUCTS, ROWS, A, W, fp8, number, scaled  # noqa: E402
-from torch._inductor import config as inductor_config  # noqa: E402
-from torch._inductor import graph, utils  # noqa: E402
-from torch._inductor.kernel import bmm, mm  # noqa: E402
+from kit.devices import H200
+from kit.inductor_ir import Operand
+from kit.products import BATCHED, BF16, EVERY_SCALED, PRODUCTS, ROWS, A, W, fp8, number, scaled
+from torch._inductor import config as inductor_config
+from torch._inductor import graph, utils
+from torch._inductor.kernel import bmm, mm
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor import force  # noqa: E402
-from gemmdb.inductor.adapter import inductor_templates, templates  # noqa: E402
-from gemmdb.inductor.lower import triton  # noqa: E402
-from gemmdb.inductor.lower.inductor_templates import constants  # noqa: E402
-from gemmdb.inductor.match import extract  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.inductor import force
+from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import (
+    inductor_templates,
+    templates,
+)
+from gemmdb.inductor.lower.inductor_templates import constants
+from gemmdb.inductor.match import extract
 
 VALUES = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATE = Config.of("triton", "inductor_mm", **VALUES)

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make  # noqa: E402
-from kit.inductor import found_without_gpu  # noqa: E402
+from kit.gpu import make
+from kit.inductor import found_without_gpu
 
-from gemmdb import Config, Problem  # noqa: E402
+from gemmdb import Config, Problem
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),

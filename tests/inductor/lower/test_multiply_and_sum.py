@@ -8,16 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.for_a_gpu import (  # noqa: E402
+from kit.for_a_gpu import (
     asked,
     ints,
     linear,
     rand,
 )
-from torch._inductor import utils  # noqa: E402
+from torch._inductor import utils
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
 
 SUM = Config.of("triton", "inductor_sum")
 SUMMED = {

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import gemmdb.inductor
-from gemmdb.inductor import legality
-from gemmdb.inductor.adapter import templates
+from gemmdb.inductor.decide import legality
 from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import templates
 from gemmdb.kernels.config import ATEN, Config
 
 TILE = {

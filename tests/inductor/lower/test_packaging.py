@@ -4,15 +4,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._inductor import graph, utils  # noqa: E402
-from torch._inductor.codegen.cuda import device_op_overrides  # noqa: E402
+from torch._inductor import graph, utils
+from torch._inductor.codegen.cuda import device_op_overrides
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
-from gemmdb.inductor import legality  # noqa: E402
-from gemmdb.inductor.adapter import inductor_templates, templates  # noqa: E402
-from gemmdb.inductor.lower import triton  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import (
+    inductor_templates,
+    templates,
+)
+from gemmdb.kernels.config import ATEN
 
 TILE = {"block_m": 16, "block_n": 16, "block_k": 16, "group_m": 8, "warps": 4, "stages": 3}
 OURS = {"split_k": 1, "reduce": "none", "swap": 0, "dequant": "cast"}

@@ -14,14 +14,12 @@ from gemmdb.generators.measure.program import Product, operands
 from gemmdb.generators.measure.reference import reference
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.hit import Hit
-from gemmdb.inductor import (
-    legality,
-    session,
-)
-from gemmdb.inductor.adapter import padding as adapter
-from gemmdb.inductor.live import tuning as live
+from gemmdb.inductor.benchmark import tuning as live
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry.session import Session
 from gemmdb.inductor.lower import padding
-from gemmdb.inductor.session import Session
+from gemmdb.inductor.lower.adapter import padding as adapter
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 

@@ -8,13 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.for_a_gpu import CUTLASS, NARROW, PERSISTENT, TILE, asked, ints, linear  # noqa: E402
-from torch._inductor.lowering import lowerings  # noqa: E402
+from kit.for_a_gpu import CUTLASS, NARROW, PERSISTENT, TILE, asked, ints, linear
+from torch._inductor.lowering import lowerings
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Problem  # noqa: E402
-from gemmdb.inductor.adapter import cutlass, inductor_templates, templates  # noqa: E402
-from gemmdb.inductor.lower import triton  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import (
+    cutlass,
+    inductor_templates,
+    templates,
+)
 
 EARLY = {
     "per channel": lambda x, w, s: linear(x, w.to(x.dtype) * s[:, None]),

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.for_a_gpu import (  # noqa: E402
+from kit.for_a_gpu import (
     CUTLASS,
     NARROW,
     PERSISTENT,
@@ -20,10 +20,10 @@ from kit.for_a_gpu import (  # noqa: E402
     linear,
     rand,
 )
-from kit.gpu import make  # noqa: E402
+from kit.gpu import make
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config
 
 
 @pytest.mark.parametrize(("config", "reason"), [(NARROW, "no bound"), (CUTLASS, "depends on N and K")])

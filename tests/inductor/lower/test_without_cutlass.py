@@ -10,19 +10,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.devices import H200  # noqa: E402
-from kit.for_a_gpu import CUTLASS, TILE, ints  # noqa: E402
+from kit.devices import H200
+from kit.for_a_gpu import CUTLASS, TILE, ints
 
-import gemmdb.inductor  # noqa: E402
-from gemmdb import Config, Policy, Problem  # noqa: E402
-from gemmdb.hit import Hit  # noqa: E402
-from gemmdb.inductor import entry, session, session_factory  # noqa: E402
-from gemmdb.inductor.lower import cutlass  # noqa: E402
-from gemmdb.kernels.config import ATEN  # noqa: E402
-from gemmdb.key.problem import Query  # noqa: E402
-from gemmdb.key.toolchain import Toolchain  # noqa: E402
-from gemmdb.table.measurement import Measurement, Protocol, Status, Times  # noqa: E402
-from gemmdb.table.writer import Store  # noqa: E402
+import gemmdb.inductor
+from gemmdb import Config, Policy, Problem
+from gemmdb.hit import Hit
+from gemmdb.inductor.entry import (
+    session,
+    session_factory,
+)
+from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.lower import cutlass
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Query
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
+from gemmdb.table.writer import Store
 
 
 def served(config: Config | None) -> Any:

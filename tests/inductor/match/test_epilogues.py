@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from gemmdb.inductor import force
-from gemmdb.inductor.adapter import emitting
+from gemmdb.inductor.lower.adapter import emitting
 from gemmdb.inductor.match import chains, epilogues
 
 B, S, HEADS, SIZE = 2, 4, 4, 8

@@ -14,9 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import linear
 
 import gemmdb.inductor
-from gemmdb.inductor import force, ops
-from gemmdb.inductor.int4 import dequantised
-from gemmdb.inductor.match import int4
+from gemmdb.inductor import force
+from gemmdb.inductor.match import int4, ops
+from gemmdb.inductor.match.int4_weight import dequantised
 from gemmdb.key.int4 import Groups
 
 N, K, G = 32, 128, 32

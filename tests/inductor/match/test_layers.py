@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from gemmdb.inductor import force
-from gemmdb.inductor.adapter import emitting
+from gemmdb.inductor.lower.adapter import emitting
 
 B, S, D, HEADS = 2, 8, 64, 4
 

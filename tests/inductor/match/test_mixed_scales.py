@@ -6,8 +6,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import linear
 
-from gemmdb.inductor import ops
-from gemmdb.inductor.match import mixed
+from gemmdb.inductor.match import mixed, ops
 
 BF16 = torch.bfloat16
 

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gemmdb import Problem  # noqa: E402
-from gemmdb.inductor.match import extract, products  # noqa: E402
-from gemmdb.inductor.match import scaled_mm as reading  # noqa: E402
+from gemmdb import Problem
+from gemmdb.inductor.match import extract, products
+from gemmdb.inductor.match import scaled_mm as reading
 
 BF16 = torch.bfloat16
 A, B = torch.randn(8, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn).t()

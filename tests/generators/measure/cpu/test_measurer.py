@@ -8,7 +8,7 @@ from gemmdb.generators.effort import named
 from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.inductor.adapter import vector_units
+from gemmdb.inductor.lower.adapter import vector_units
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import PING, Limits

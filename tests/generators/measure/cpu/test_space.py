@@ -9,7 +9,7 @@ from gemmdb.devices import detect
 from gemmdb.generators.effort import EFFORTS, named
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, excluded, template, threadings
 from gemmdb.generators.measure.only_aten import only_aten
-from gemmdb.inductor import legality
+from gemmdb.inductor.decide import legality
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query

@@ -1,0 +1,1 @@
+"""Timing candidates during a compile: live tuning and confirming."""

@@ -1,0 +1,273 @@
+"""`on_miss="live"`: the missed products of a graph are tuned now, and the user's table keeps the timings.
+
+The generator measures ATen and at most LIVE_CANDIDATES other configs in processes of its own (`client.py`). Products
+with a symbolic size, and all products where the generator's libraries are missing, are left to Inductor's search
+(`searching.py`). `rules.py` says what is not tuned at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import torch
+
+from gemmdb.devices import detect
+from gemmdb.inductor.benchmark import client, crowd, worth
+from gemmdb.inductor.benchmark import live_rules as rules
+from gemmdb.inductor.benchmark.budget import BUDGET, over
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.policy_filter import gain, objection
+from gemmdb.table.measurement import COPIED_BYTES, COPIES
+from gemmdb.table.verdict import Verdict
+
+log = logging.getLogger("gemmdb")
+FREE_BYTES = 4 * 2**30
+"""With less memory free on the GPU nothing is measured."""
+BESIDE_BYTES = 2**31
+"""Memory of a measuring process beside the operands: its CUDA context and the workspaces of kernels."""
+EXACT = 16
+"""Bytes of the exact result per element of the weight: the element and its square in double precision."""
+IDLE = 6
+"""Bytes of the weights of groups per element, whether they have work or not: the random number and its rounding."""
+
+_expected = -math.inf
+"""When live tuning was last expected."""
+AGAIN_S = 30.0
+_late = ""
+"""Why this process tunes nothing more: its first attempt ran out of time without a result."""
+
+
+def expect(session: Session, queries: Sequence[Query]) -> None:
+    """Start the process that `tune` will need, which takes seconds, if tuning those of these products that miss pays.
+    Called as soon as the products of a graph are known; that one may still change does no harm."""
+    global _expected
+    if not queries or _expected >= monotonic() - AGAIN_S or rules.missing():
+        return
+    device = queries[0].device
+    here = [query for query in queries if query.device == device]
+    if (
+        hindrance(device)
+        or not worth.limit_s(session.policy, 1, client.ready())
+        or not worth.pays(session, here, client.ready(), lambda q: session.find(q) is None)
+    ):
+        return
+    if not crowd.crowded(device, session.policy):
+        _expected = monotonic()
+        client.start(device, _gpu(device))
+
+
+def expects(session: Session, query: Query, count: int) -> bool:
+    """Whether `tune` will measure a product that misses, which its graph has `count` times."""
+    able = hindrance(query.device) is None and worth.limit_s(session.policy, 1, client.ready()) > 0
+    able = able and worth.pays(session, [query] * count, client.ready())
+    return able and not crowd.crowded(query.device, session.policy)
+
+
+def tune(decisions: Sequence[Decision]) -> list[Decision]:
+    """`decisions` on the missed products of one graph, each decided by what is measured now, or as without live tuning
+    where nothing can be measured. Those that Inductor is to search stay undecided. Never raises, and leaves random
+    states alone."""
+    groups: dict[Device, list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        symbolic = any(low != high for low, high in decision.query.ranges.values())
+        if decision.session.user_table is not None and not symbolic:
+            groups[decision.query.device].append(decision)
+    if groups and (library := rules.missing()):
+        log.info("live tuning needs gemmdb[build]: %s is not installed", library)
+        return list(decisions)
+    decided: dict[object, Decision] = {}
+    for device, group in groups.items():
+        hindered = hindrance(device)
+        if hindered:
+            found = [_instead(decision, hindered) for decision in group]
+        else:
+            taken, left = worth.chosen(group, client.ready())
+            found = [_instead(decision, left[decision.problem]) for decision in group if decision.problem in left]
+            room, rest = _with_room(device, taken)
+            busy = crowd.crowded(device, group[0].session.policy) if room else ""
+            found += rest + ([_instead(decision, busy) for decision in room] if busy else _measure(room))
+        decided |= {decision.entry: decision for decision in found}
+    return [decided.get(decision.entry, decision) for decision in decisions]
+
+
+def _with_room(device: Device, group: Sequence[Decision]) -> tuple[list[Decision], list[Decision]]:
+    """(products that the device has memory to measure, the others, decided as without live tuning)."""
+    if device.kind != "cuda":
+        return list(group), []
+    free, _ = torch.cuda.mem_get_info(_gpu(device))
+    room, rest = [], []
+    for decision in group:
+        needed = bytes_needed(decision.problem)
+        if needed <= free:
+            room.append(decision)
+        else:
+            why = f"only {free >> 20} MiB are free on the GPU, measuring it takes {needed >> 20}"
+            rest.append(_instead(decision, why))
+    return room, rest
+
+
+def bytes_needed(problem: Problem) -> int:
+    """GPU memory that measuring a product takes: copies of its operands, and its exact result."""
+    once, matrix = problem.bytes, problem.n * problem.k
+    idle = IDLE * problem.groups * matrix if problem.ragged == "m" else 0
+    return BESIDE_BYTES + max(once, min(COPIES * once, COPIED_BYTES)) + EXACT * matrix + idle
+
+
+def _measure(group: Sequence[Decision]) -> list[Decision]:
+    """Products of one device, decided by what the generator measures."""
+    if not group:
+        return []
+    session, device = group[0].session, group[0].query.device
+    start, limit_s = monotonic(), worth.limit_s(session.policy, len({d.problem for d in group}), client.ready())
+    if limit_s <= 0:
+        return [_instead(decision, over(session.policy)) for decision in group]
+    try:
+        assert session.user_table is not None
+        gpu, tried, table = _gpu(device), candidates(group), session.user_table
+        pace = worth.pace(session.policy)
+        requests = [
+            client.Request(problem, device, table, configs, pace.device_s, gpu, session.policy, pace.compile_s)
+            for problem, configs in tried.items()
+        ]
+        log.info("%s", _announced(len(requests), limit_s))
+        with nullcontext() if rules.patient(session.policy) else BUDGET.spending():
+            tuned = client.tune(requests, limit_s)
+    except Exception as error:
+        text = f"live tuning: {type(error).__name__}: {error}"
+        JOURNAL.error(text)
+        log.warning("%s", text)
+        return [_instead(decision, text) for decision in group]
+    seconds, spent = round(monotonic() - start, 3), dict(tuned.spent)
+    log.info("live tuning ended after %.1f s%s", seconds, _waited(spent))
+    shared = {"problems": len(requests), "seconds": seconds, "device_s": tuned.device_s, "spent": spent}
+    _note_lateness(tuned, limit_s)
+    decided = []
+    for decision in group:
+        found = tuned.verdicts.get(decision.problem)
+        if found is None:
+            late = f"{limit_s:.0f} s were not enough" if tuned.late else "ATen could not be measured"
+            decided.append(_instead(decision, tuned.declined.get(decision.problem, late)))
+        else:
+            texts = [config.text for config in tried[decision.problem]]
+            decided.append(_by_verdict(decision, found, {"proposals": texts, "tuning": shared}))
+    return decided
+
+
+def _announced(number: int, limit_s: float) -> str:
+    """What the compile waits for, in a line."""
+    waits = "" if client.ready() else " It first waits for the process that measures, which starts now."
+    problems = "1 problem is" if number == 1 else f"{number} problems are"
+    return f"live tuning: the compile waits {limit_s:.0f} s at most, while {problems} measured.{waits}"
+
+
+def _waited(spent: Mapping[str, float]) -> str:
+    """What the time went into, in words; empty if unknown."""
+    words = {"start": "waiting for the process", "compile": "for compilers", "measure": "measuring"}
+    known = [f"{spent[name]:.1f} s {word}" for name, word in words.items() if name in spent]
+    return f": {', '.join(known)}" if known else ""
+
+
+def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
+    """If time ran out: tune nothing more where nothing came of it, else let the next process go on from here. A process
+    that was still starting will be ready for the next graph; for this one a cached graph is better than another
+    attempt."""
+    global _late
+    if tuned.starting:
+        return
+    if tuned.late and not tuned.verdicts and not tuned.waited:
+        # A cached graph is better than another attempt.
+        _late = f"{limit_s:.0f} s were not enough for live tuning before"
+    elif tuned.late:
+        JOURNAL.provisional = True
+
+
+def candidates(group: Sequence[Decision]) -> dict[Problem, tuple[Config, ...]]:
+    """By problem, the configs to measure, the most likely best first, by measured neighbours and the cost model. Only
+    configs that Inductor can carry out. Empty where neither knows the problem: the generator then tries its menu."""
+    return {decision.problem: _candidates(decision) for decision in group}
+
+
+def _candidates(decision: Decision) -> tuple[Config, ...]:
+    from gemmdb.ladder.candidates import candidates as likely  # These import the cost model.
+    from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
+
+    query, session = decision.query, decision.session
+    fits = [c for c in likely(worth.ask_of(session, query)) if legality.objection(c, query) is None]
+    if uncovered(query.problem) and rules.patient(session.policy):
+        # Where rows are not aligned, padding and Inductor's templates are the best.
+        return tuple(fits[:LIVE_CANDIDATES])
+    # Processes that compile Inductor's own kernels have to load torch first, which takes seconds.
+    ours = [c for c in fits if not c.spec.emitted]
+    return tuple((ours or fits)[:LIVE_CANDIDATES])
+
+
+def hindrance(device: Device) -> str | None:
+    """Why nothing may be measured on the device now, None when it may."""
+    if _late:
+        return _late
+    if device.kind != "cuda":
+        return None
+    if torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is being captured"
+    free, _ = torch.cuda.mem_get_info(_gpu(device))
+    return f"only {free >> 20} MiB are free on the GPU" if free < FREE_BYTES else None
+
+
+def _gpu(device: Device) -> int:
+    """The number of a GPU that is this device, the current one if it is; 0 for a CPU."""
+    if device.kind != "cuda":
+        return 0
+    now = int(torch.cuda.current_device())
+    numbers = (now, *range(torch.cuda.device_count()))
+    return next((number for number in numbers if detect.cuda(number) == device), now)
+
+
+def _instead(decision: Decision, why: str) -> Decision:
+    """The decision that is made where live tuning is off; its event says why it was not tuned."""
+    event, query = decision.event, decision.query
+    try:
+        hit = decision.session.otherwise(query)
+    except Exception as error:
+        JOURNAL.error(f"lookup: {type(error).__name__}: {error}")
+        hit = None
+    if hit is None or hit.branches or legality.refusal(hit, query):
+        config, event = ATEN, replace(event, rung="aten", config=ATEN.text)
+    else:
+        config, event = hit.config, event.answered(hit)
+    return replace(decision, config=config, event=replace(event, note=f"not tuned: {why}"))
+
+
+def _by_verdict(decision: Decision, found: Verdict, evidence: dict[str, Any]) -> Decision:
+    """The decision for the verdict's pick, or the next of its ties, that the policy serves and Inductor can carry out;
+    else for ATen. `evidence`: facts to add to those of the verdict."""
+    query, policy = decision.query, decision.session.policy
+    ask = Ask(query, (), policy, installed(query.device.kind))
+    picks = (c for c in found.ties if c != ATEN and objection(ask, c) is None and not legality.objection(c, query))
+    config = next(picks, ATEN) if found.pick != ATEN and gain(found.ratio) >= policy.min_gain else ATEN
+    ratio = 1.0 if config == ATEN else found.ratio
+    known = {
+        "protocol": found.protocol.text,
+        "pick": found.pick.text,
+        "ties": [one.text for one in found.ties],
+        "aten_us": found.aten_us,
+    }
+    event = replace(
+        decision.event, config=config.text, expected_us=ratio * found.aten_us, speedup=1 / ratio,
+        table=str(decision.session.user_table), evidence={**known, **evidence},
+    )  # fmt: skip
+    return replace(decision, config=config, event=event)

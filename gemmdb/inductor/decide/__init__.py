@@ -1,0 +1,1 @@
+"""Turning a query into a Decision, and what became of it."""

@@ -1,1 +1,0 @@
-"""Live tuning: products that no table answers are measured at compile time."""

@@ -1,0 +1,83 @@
+"""A choice between two graphs at run time, by a condition on sizes: Inductor's own lowering of `torch.cond`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.lowering import lowerings
+from torch._inductor.virtualized import V
+
+from gemmdb.inductor.lower.adapter import guessing, ir_view
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the two graphs, under a name that no other graph of the compile has."""
+
+    name: str
+    graph: torch.fx.GraphModule
+
+
+def unbranched() -> str:
+    """Why the compile in progress should not choose at run time, empty when it may."""
+    graphs = bool(inductor_config.triton.cudagraphs)
+    return "Inductor records no CUDA graph of a choice at run time" if graphs else ""
+
+
+def either(condition: Any, ways: tuple[Way, Way], operands: Sequence[tuple[Any, torch.Tensor]], like: Any) -> Any:
+    """The output of the first of `ways` if `condition` holds, else of the second. The fake tensor `like` describes it.
+
+    `operands`: the tensors that both graphs take, in Inductor's IR and as fake tensors. After them the graphs take the
+    symbols in their shapes, in the order of `symbols`. Each graph returns a tuple of one.
+    """
+    fakes = [fake for _, fake in operands]
+    sizes = symbols(fakes)
+    # The graph of a branch assumes that its operands have the strides of their fake tensors.
+    nodes = [ir.ExternKernel.require_exact_strides(node, fake.stride(), allow_padding=False) for node, fake in operands]
+    subgraphs = [ir.Subgraph(name=way.name, graph_module=way.graph) for way in ways]
+    weights = [node for node in nodes if (node.get_dtype(), node.get_device().type) == (torch.int8, "cpu")]
+    watched = all(ir_view.aligned(weight) is weight for weight in weights)
+    with _as_if_lowering(_node([*fakes, *sizes], like)), ir_view.within_watched() if watched else nullcontext():
+        lower = lowerings[torch.ops.higher_order.cond]
+        (result,) = lower(condition, *subgraphs, [*nodes, *(size.node.expr for size in sizes)])
+    return result
+
+
+def symbols(fakes: Sequence[torch.Tensor]) -> list[Any]:
+    """The symbolic integers in the shapes and strides of fake tensors, each once."""
+    found: dict[Any, Any] = {}
+    for fake in fakes:
+        for size in (*fake.shape, *fake.stride()):
+            if isinstance(size, torch.SymInt):
+                for symbol in size.node.expr.free_symbols:
+                    # torch has no hint for a size that comes out of data, and must not take our guess for a hint.
+                    known = None if guessing.from_data(symbol) else ir_view.hint(symbol)
+                    found[symbol] = size.node.shape_env.create_symintnode(symbol, hint=known)
+    return [found[symbol] for symbol in sorted(found, key=str)]
+
+
+def _node(operands: Sequence[Any], like: Any) -> torch.fx.Node:
+    """A node with what Inductor's lowering reads of the node that it lowers: fake operands and outputs."""
+    graph = torch.fx.Graph()
+    inputs = [graph.placeholder(f"operand_{i}") for i in range(len(operands))]
+    for node, value in zip(inputs, operands, strict=True):
+        node.meta["val"] = value
+    made = graph.call_function(torch.ops.higher_order.cond, (True, None, None, inputs))
+    made.meta["val"] = (like,)
+    return made
+
+
+@contextmanager
+def _as_if_lowering(node: torch.fx.Node) -> Iterator[None]:
+    original = V.graph.current_node
+    V.graph.current_node = node
+    try:
+        yield
+    finally:
+        V.graph.current_node = original

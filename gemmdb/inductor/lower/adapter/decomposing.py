@@ -1,0 +1,282 @@
+"""Products that torch's decompositions take apart into elementwise work before any graph pass sees them.
+
+In compiles of ours they are kept whole, so that the passes can look them up. `Whole.decompose` then does with a node
+what torch would have done while it traced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.utils import counters
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+from gemmdb.inductor.lower.adapter import slots
+
+log = logging.getLogger("gemmdb")
+aten = torch.ops.aten
+Function = Callable[..., Any]
+
+MATRICES: Mapping[Any, tuple[int, int]] = {
+    aten.mm.default: (0, 1), aten.bmm.default: (0, 1), aten.addmm.default: (1, 2)
+}  # fmt: skip
+"""The operators that can be kept whole, and which arguments are A and B."""
+_OTHERS = ("mm.dtype", "bmm.dtype", "addmm.dtype", "mv.default", "addmv.default", "dot.default", "vdot.default")
+APART = "torch takes it apart into elementwise work and a sum"
+OUTER = "torch makes elementwise work of a product with k=1"
+
+
+@dataclass
+class Whole:
+    """The products of one compile that torch would take apart.
+
+    `table`: torch's own decompositions of that compile. `kept`: whether a product was kept whole. `lost`: one line for
+    each product that torch has taken apart, with the reason.
+    """
+
+    table: Mapping[Any, Function] = field(default_factory=dict)
+    kept: bool = False
+    lost: list[str] = field(default_factory=list)
+    _taken: dict[Any, bool] = field(default_factory=dict)
+    _graphs: dict[Any, Any] = field(default_factory=dict)
+
+    def keeping(self, table: Mapping[Any, Function]) -> dict[Any, Function]:
+        """`table` with decompositions that keep products whole."""
+        self.table = table
+        ours = {target: self._whole(target, table[target]) for target in MATRICES if target in table}
+        others = {target: self._lost(target, table[target]) for target in _others() if target in table}
+        return {**table, **ours, **others}
+
+    def _whole(self, target: Any, original: Function) -> Function:
+        @functools.wraps(original)
+        def decompose(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if self._keeps(target, args, kwargs):
+                    self.kept = True
+                    return NotImplemented
+            except Exception as error:
+                log.debug("keeping %s whole: %s", target, error, exc_info=True)
+            return original(*args, **kwargs)
+
+        return decompose
+
+    def _lost(self, target: Any, original: Function) -> Function:
+        @functools.wraps(original)
+        def decompose(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if result is not NotImplemented:
+                self.lost.append(f"{target}: {APART}")
+            return result
+
+        return decompose
+
+    def _keeps(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        numbers = [value for value in (*args, *kwargs.values()) if not isinstance(value, torch.Tensor)]
+        if not all(isinstance(value, (int, float)) for value in numbers) or not self.takes_apart(target, args, kwargs):
+            return False
+        a = args[MATRICES[target][0]]
+        if statically_known_true(a.shape[-1] == 1):
+            # As elementwise work it fuses with what is around it. No kernel of a product does.
+            self.lost.append(f"{target}: {OUTER}")
+            return False
+        with disable_proxy_modes_tracing():
+            apart, whole = _quietly(self.table[target], args, kwargs), target(*args, **kwargs)
+        if not _alike(apart, whole):
+            # What follows was traced for other strides.
+            self.lost.append(f"{target}: {APART}, with other strides")
+            return False
+        return True
+
+    def takes_apart(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether torch takes a call of `target` with these fake tensors and numbers apart. Traces nothing."""
+        original = self.table.get(target)
+        a, b = (args[i] for i in MATRICES[target])
+        # All rules of torch ask for a size of 1. Asking torch itself takes milliseconds.
+        if original is None or not any(statically_known_true(size == 1) for size in (*a.shape[-2:], *b.shape[-2:])):
+            return False
+        key = _key(target, args, kwargs)
+        if key is not None and key in self._taken:
+            return self._taken[key]
+        with disable_proxy_modes_tracing():
+            taken = _quietly(original, args, kwargs) is not NotImplemented
+        if key is not None:
+            self._taken[key] = taken
+        return taken
+
+    def concerns(self, node: Any) -> bool:
+        """Whether torch takes the product at a graph's node apart; False if this compile kept none whole."""
+        if not self.kept or node.op != "call_function" or node.target not in MATRICES:
+            return False
+        return self.takes_apart(node.target, *_values(node))
+
+    def decompose(self, node: Any, late: bool = False) -> None:
+        """Replace the product at `node` by what torch makes of it. `late`: in the post-grad graph."""
+        self._replace(node, node.target, self.table[node.target], (node.target if late else None, None))
+
+    def sum_concerns(self, node: Any) -> bool:
+        """Whether torch takes the product of an addmm apart, but not the addmm."""
+        if not self.kept or node.target is not aten.addmm.default or set(node.kwargs.values()) - {1}:
+            return False
+        args, kwargs = _values(node)
+        return not self.takes_apart(node.target, args, kwargs) and self.takes_apart(aten.mm.default, args[1:], {})
+
+    def decompose_sum(self, node: Any) -> None:
+        """As `decompose`, for an addmm that a pass has made of a product and a sum."""
+        origins = (aten.mm.default, aten.add.Tensor)
+        self._replace(node, "sum", lambda bias, a, b, **_: self.table[aten.mm.default](a, b) + bias, origins)
+
+    def _replace(self, node: Any, name: Any, function: Function, origins: tuple[Any, Any]) -> None:
+        args, kwargs = _values(node)
+        key = _key(name, args, kwargs)
+        found = self._graphs.get(key) if key is not None else None
+        if found is None:
+            found = _trace(function, args, kwargs, self.table)
+            if key is not None:
+                self._graphs[key] = found
+        traced, counted = found
+        counters["inductor"].update(counted)
+        _inline(node, traced, origins)
+
+
+def tracing(original: Function) -> Function:
+    """Wraps AOTAutograd's tracing of a graph: in compiles of ours, products stay whole."""
+
+    @functools.wraps(original)
+    def create_graph(*args: Any, aot_config: Any, **kwargs: Any) -> Any:
+        whole = _of_this_compile()
+        if whole is not None and aot_config.decompositions:
+            aot_config = dataclasses.replace(aot_config, decompositions=whole.keeping(aot_config.decompositions))
+        return original(*args, aot_config=aot_config, **kwargs)
+
+    return create_graph
+
+
+def replacing(original: Function) -> Function:
+    """Wraps the tracing of what a pattern is replaced by: in compiles of ours, products stay whole."""
+
+    @functools.wraps(original)
+    def fwd_only(*args: Any, **kwargs: Any) -> Any:
+        whole = _of_this_compile()
+        if whole is not None and "get_decomp_fn" not in kwargs:
+            kwargs["get_decomp_fn"] = lambda: whole.keeping(select_decomp_table())
+        return original(*args, **kwargs)
+
+    return fwd_only
+
+
+def _of_this_compile() -> Whole | None:
+    body = slots.in_force("joint_custom_pre_pass")
+    return getattr(body, "whole", None)
+
+
+@functools.cache
+def _others() -> list[Any]:
+    """The operators of products that are only counted."""
+    found = []
+    for name in _OTHERS:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(aten, packet), overload, None)
+        found += [] if operator is None else [operator]
+    return found
+
+
+@contextmanager
+def _uncounted() -> Iterator[None]:
+    """Keeps torch's counters of decompositions as they are."""
+    before = dict(counters["inductor"])
+    try:
+        yield
+    finally:
+        counters["inductor"].clear()
+        counters["inductor"].update(before)
+
+
+def _quietly(function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    with _uncounted():
+        return function(*args, **kwargs)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two fake tensors certainly have the same dtype, sizes and strides."""
+    if one.dtype != other.dtype or one.dim() != other.dim():
+        return False
+    pairs = (*zip(one.shape, other.shape, strict=True), *zip(one.stride(), other.stride(), strict=True))
+    return all(statically_known_true(first == second) for first, second in pairs)
+
+
+def _values(node: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a node, with fake tensors in place of nodes."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
+    return tuple(args), dict(kwargs)
+
+
+def _key(what: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a decomposition depends on; None if a size or number is symbolic."""
+    found: list[Any] = [what]
+    for value in (*args, *kwargs.items()):
+        if isinstance(value, torch.Tensor):
+            numbers = (*value.shape, *value.stride())
+            if not all(isinstance(number, int) for number in numbers):
+                return None
+            found.append((numbers, value.dtype, value.device))
+        else:
+            found.append(value)
+    try:
+        hash(tuple(found))
+    except TypeError:
+        return None
+    return tuple(found)
+
+
+def _trace(
+    function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any], table: Mapping[Any, Function]
+) -> tuple[Any, Counter[str]]:
+    """The graph of a decomposition, with one input for each tensor among `args`, and what torch counts for it."""
+    places = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
+
+    def call(tensors: list[Any]) -> Any:
+        given = dict(zip(places, tensors, strict=True))
+        return function(*(given.get(i, value) for i, value in enumerate(args)), **kwargs)
+
+    tensors = [args[i] for i in places]
+    before = Counter(counters["inductor"])
+    with _uncounted(), enable_python_dispatcher(), torch.no_grad(), tensors[0].fake_mode:
+        traced = make_fx(call, dict(table), tracing_mode="real")(tensors)
+        counted = Counter(counters["inductor"]) - before
+    traced.graph.eliminate_dead_code()
+    return traced.graph, counted
+
+
+def _inline(node: Any, traced: Any, origins: tuple[Any, Any]) -> None:
+    """Replace `node` by the nodes of `traced`. They take over its metadata, with fake tensors of their own. `origins`:
+    the operators that kernels are named after, for the last node another one; None for that of `node`."""
+    inputs = iter([one for one in node.args if isinstance(one, torch.fx.Node)])
+    kept = {name: value for name, value in node.meta.items() if name != "eager_input_vals"}
+    (result,) = traced.output_node().all_input_nodes
+    of: dict[Any, Any] = {}
+    with node.graph.inserting_before(node):
+        for one in traced.nodes:
+            if one.op == "placeholder":
+                of[one] = next(inputs)
+            elif one.op == "call_function":
+                made = of[one] = node.graph.node_copy(one, of.__getitem__)
+                args, kwargs = _values(made)
+                with node.meta["val"].fake_mode:
+                    value = one.target(*args, **kwargs)
+                made.meta = {**kept, "val": value, "tensor_meta": _extract_tensor_metadata(value)}
+                if origin := origins[one is result]:
+                    made.meta["original_aten"] = origin
+    node.replace_all_uses_with(of[result])
+    node.graph.erase_node(node)

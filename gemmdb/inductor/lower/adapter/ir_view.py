@@ -1,0 +1,256 @@
+"""Inductor IR nodes: their layouts in the key's terms, and new constants computed from constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.graph import SubgraphLowering
+from torch._inductor.lowering import lowerings, pointwise_cat
+from torch._inductor.utils import sympy_product
+from torch._inductor.virtualized import V
+
+from gemmdb.inductor.lower.adapter import guessing
+from gemmdb.key.layout import VECTOR_BYTES, classify
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
+
+
+def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
+    """`problem` with the layouts that its operands have in the IR, if Inductor has settled them already.
+
+    Works for the arguments of a plain or batched product only: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed
+    linear has lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
+    """
+    op = problem.spec
+    biased = op.bias == "always" or (op.batched and len(args) == 3)
+    pair = args[1:] if biased else args[:2] if op.scaled or op.grouped else args
+    if len(pair) != 2 or not all(map(_is_stored, pair)) or not _sizes_match(problem, pair):
+        return problem
+    a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))
+    return problem if (a, b) == (problem.a, problem.b) else replace(problem, a=a, b=b)
+
+
+def _is_stored(node: Any) -> bool:
+    return isinstance(node, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView))
+
+
+def _sizes_match(problem: Problem, matrices: tuple[Any, ...]) -> bool:
+    found = [tuple(hint(size) for size in node.get_size()) for node in matrices]
+    return tuple(found) == problem.shapes[:2]
+
+
+def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(sizes, strides) of a node whose layout is fixed and free of symbols, else None."""
+    layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
+    if not isinstance(layout, ir.FixedLayout):
+        return None
+    sizes, strides = (tuple(number(part) for part in parts) for parts in (layout.size, layout.stride))
+    return None if None in (*sizes, *strides, number(layout.offset)) else (sizes, strides)  # type: ignore[return-value]
+
+
+def hinted(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(sizes, strides) of a node whose layout is fixed, with hints instead of symbols. None for another layout, or if
+    the offset in the storage depends on a symbol."""
+    layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
+    if not isinstance(layout, ir.FixedLayout) or number(layout.offset) is None:
+        return None
+    sizes, strides = (tuple(hint(part) for part in parts) for parts in (layout.size, layout.stride))
+    return sizes, strides
+
+
+def number(size: Any) -> int | None:
+    """The value of a size, stride or offset; None if it is symbolic."""
+    try:
+        return int(size)
+    except TypeError:
+        return None
+
+
+def hint(size: Any) -> int:
+    """The value of a size, stride or offset. For a symbolic one: the value that the compile started with, or the guess
+    of the graph pass."""
+    known = number(size)
+    if known is not None:
+        return known
+    sizes = V.graph.sizevars
+    return guessing.guess(size, sizes.shape_env) if guessing.from_data(size) else int(sizes.optimization_hint(size))
+
+
+def divides(step: int, size: Any) -> bool:
+    """Whether a size or stride is a multiple of `step`. For a symbolic one: whether this is known of all its values."""
+    known = number(size)
+    return bool(V.graph.sizevars.statically_known_multiple_of(size, step)) if known is None else known % step == 0
+
+
+def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
+    """Whether 32 bits can number the elements of an output of those sizes and of each node's storage. If that depends
+    on symbols, the graph gets a guard for it, by the rule that Inductor has for its own kernels."""
+    return bool(TritonScheduling.can_use_32bit_indexing(sympy_product(sizes), nodes))
+
+
+def _operand(node: Any, known: Operand) -> Operand:
+    layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
+    box = node.data if isinstance(node, ir.TensorBox) else node
+    if not isinstance(layout, ir.FixedLayout) or not isinstance(box, (ir.StorageBox, ir.ReinterpretView)):
+        # The layout is flexible, or this is a view by index, which reports the layout of the node behind it. Inductor
+        # has not decided yet, and mostly follows the strides that the graph pass saw.
+        return known
+    size, stride = ([hint(part) for part in parts] for parts in (layout.size, layout.stride))
+    found = classify(size, stride, hint(layout.offset), known.dtype)
+    if _given(node):
+        found = replace(found, align=min(found.align, known.layout.align))
+    return Operand(known.dtype, found)
+
+
+def _given(node: Any) -> bool:
+    """Whether the memory behind `node` comes from outside the graph. The offset of its layout then counts from the
+    start of that memory. Only the graph pass saw how far into a storage that start lies."""
+    graph, name = V.graph, node.maybe_get_name()
+    return any(name in names for names in (graph.graph_inputs, graph.constants, graph.unaligned_buffers))
+
+
+def misplaced(node: Any) -> bool:
+    """Whether `node` is a constant that does not begin at a multiple of 16 bytes. Inductor assumes that all constants
+    do, and tells Triton so. Triton then uses loads of 16 bytes that are not allowed there."""
+    constant = V.graph.constants.get(node.maybe_get_name())
+    if constant is None or constant.layout != torch.strided:
+        return False
+    return bool(constant.storage_offset() * constant.itemsize % VECTOR_BYTES)
+
+
+def anywhere(node: Any) -> bool:
+    """Whether the memory behind `node` may fail to begin at a multiple of 16 bytes when the graph runs. For each input
+    that was aligned at compile time, Inductor ensures the alignment by a copy."""
+    return node.maybe_get_name() in V.graph.unaligned_buffers or misplaced(node)
+
+
+def concatenated(vectors: Sequence[Any]) -> Any:
+    """Vectors one after the other. Inductor's lowering of `cat` reads the node of the graph, which is no `cat` here."""
+    return pointwise_cat(list(vectors), 0)
+
+
+def aligned(node: Any) -> Any:
+    """`node`, with memory that begins at a multiple of 16 bytes whenever the graph runs; None if nothing ensures that.
+
+    A misaligned constant is copied now. A misaligned input is copied at each call that passes one, by the check that
+    Inductor has for inputs on GPUs. Memory that the graph allocates is aligned.
+    """
+    if not ir.is_storage_and_layout(node):
+        return node  # It becomes a buffer of the graph.
+    storage, layout = ir.as_storage_and_layout(node, freeze=False)
+    name = storage.get_name()
+    if (constant := V.graph.constants.get(name)) is not None:
+        value = _strided(constant, layout)
+        return V.graph.add_tensor_constant(value.clone()) if value.data_ptr() % VECTOR_BYTES else node
+    if not divides(VECTOR_BYTES // node.get_dtype().itemsize, layout.offset):
+        return None
+    return node if name not in V.graph.graph_inputs or _watched(name) else None
+
+
+_outer_watches: ContextVar[bool] = ContextVar("_outer_watches", default=False)
+
+
+@contextmanager
+def within_watched() -> Iterator[None]:
+    """Inside, all inputs of the subgraphs being lowered count as `aligned` already."""
+    token = _outer_watches.set(True)
+    try:
+        yield
+    finally:
+        _outer_watches.reset(token)
+
+
+def _watched(name: str) -> bool:
+    """Have an input of the graph checked at each call. Returns whether that works: AOTInductor checks none on a CPU."""
+    graph = V.graph
+    if isinstance(graph, SubgraphLowering) or graph.aot_mode:
+        return isinstance(graph, SubgraphLowering) and _outer_watches.get()
+    known, index = tuple(graph.inputs_to_check or ()), graph.graph_input_names.index(name)
+    graph.inputs_to_check = known if index in known else (*known, index)
+    return True
+
+
+def _constant_value(node: Any) -> torch.Tensor:
+    return _strided(V.graph.constants[node.get_name()], node.get_layout())
+
+
+def _strided(tensor: torch.Tensor, layout: Any) -> torch.Tensor:
+    sizes = [int(size) for size in layout.size]
+    strides = [int(stride) for stride in layout.stride]
+    # The offset of the layout counts from the start of the constant, which may be inside its storage.
+    return tensor.as_strided(sizes, strides, tensor.storage_offset() + int(layout.offset))
+
+
+def cast_constant(node: Any, dtype: Any, scale: Any = None) -> Any:
+    """`node` cast to `dtype`, times `scale` if there is one, rounded as in eager. It is a new constant if these are
+    constants or views of constants. The inputs of a branch are not."""
+    if not all(map(_is_constant, (node,) if scale is None else (node, scale))):
+        cast = lowerings[torch.ops.prims.convert_element_type.default](node, dtype)
+        return cast if scale is None else lowerings[torch.ops.aten.mul.Tensor](cast, scale)
+    value = _constant_value(node).to(dtype)
+    return V.graph.add_tensor_constant(value if scale is None else value * _constant_value(scale))
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether `node` is a constant or a strided view of one. A view by index reports the layout of the node behind."""
+    box = node.data if isinstance(node, ir.TensorBox) else node
+    return isinstance(box, (ir.StorageBox, ir.ReinterpretView)) and node.maybe_get_name() in V.graph.constants
+
+
+def from_the_start(node: Any) -> Any:
+    """`node`, or a copy if it is a constant that begins inside its storage. Inductor's C++ template packs a weight from
+    the start of the storage."""
+    tensor = V.graph.constants.get(node.maybe_get_name()) if isinstance(node, ir.TensorBox) else None
+    if tensor is None or tensor.layout != torch.strided or not tensor.storage_offset():
+        return node
+    return V.graph.add_tensor_constant(_constant_value(node).clone())
+
+
+def ones(w: Any, a: Any) -> Any:
+    """A vector of ones over the columns of `w`, in the dtype of `a`. It is a constant, except for a symbolic size and
+    in a branch, because Inductor never fills in the constants of a branch."""
+    columns = w.get_size()[1]
+    if number(columns) is not None and not isinstance(V.graph, SubgraphLowering):
+        return V.graph.add_tensor_constant(torch.ones(int(columns), dtype=a.get_dtype()))
+    made = lowerings[torch.ops.aten.full.default]([columns], 1, dtype=a.get_dtype(), device=w.get_device())
+    made.realize()
+    return made
+
+
+def is_whole(node: Any) -> bool:
+    """Whether a tensor of fixed sizes lies in memory without gaps, in the order of its dimensions."""
+    found = literal(node)
+    if found is None:
+        return False
+    wanted = 1
+    for size, stride in zip(reversed(found[0]), reversed(found[1]), strict=True):
+        if size != 1 and stride != wanted:
+            return False
+        wanted *= size
+    return True
+
+
+def is_dense(vector: Any) -> bool:
+    """Whether `vector` already is a buffer without gaps."""
+    layout = vector.maybe_get_layout() if hasattr(vector, "maybe_get_layout") else None
+    return layout is not None and list(layout.stride) == [1] and layout.offset == 0
+
+
+def fresh(matrix: Any) -> Any:
+    """A dense copy of `matrix` that begins at the start of an allocation. ATen's weight-only kernel reads rows by loads
+    of 32 bytes that must be aligned. The key only knows 16 bytes, and no guard watches the offset of an input."""
+    return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(matrix))
+
+
+def dense(vector: Any) -> Any:
+    """`vector` in memory without gaps: the weight-only kernels read their scale by pointer and ignore its stride."""
+    if is_dense(vector):
+        return vector
+    return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(vector))

@@ -1,0 +1,56 @@
+"""CUTLASS kernels that are compiled in advance take the place of what Inductor's nvcc would make.
+
+Inductor keeps what it compiles in its cache, by a digest of the source. A kernel of the archive is put there before
+Inductor looks, also for a graph that comes from the FX graph cache. The output code stays complete: it has the source.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch._inductor.codecache import CUDACodeCache, binary_error_path, write_atomic
+
+from gemmdb.errors import TableError
+from gemmdb.inductor.decide import compiled
+from gemmdb.kernels.cutlass import prebuilt
+
+_log = logging.getLogger("gemmdb")
+
+
+def with_prebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method that compiles the CUDA source of a graph into an object or a library."""
+
+    @functools.wraps(original)
+    def compile(cls: Any, source_code: str, dst_file_ext: str, *args: Any, **options: Any) -> Any:
+        if issubclass(cls, CUDACodeCache):
+            _place(cls, source_code, dst_file_ext)
+        return original(cls, source_code, dst_file_ext, *args, **options)
+
+    return compile
+
+
+def _place(cls: Any, source: str, kind: str) -> None:
+    name, archive = prebuilt.find(source), prebuilt.archive()
+    if not name or archive is None or not archive.runs_with(compiled.running()):
+        return
+    try:
+        path = _written(cls, source, kind).with_suffix(f".{kind}")
+        if not path.exists():
+            write_atomic(str(path), archive.read(name)[kind])
+        # What nvcc said of the same source before, which Inductor would raise again.
+        Path(binary_error_path(str(path))).unlink(missing_ok=True)
+    except (OSError, TableError) as error:  # nvcc compiles it then.
+        _log.warning("a kernel that is compiled in advance is left out: %s", error)
+
+
+def _written(cls: Any, source: str, kind: str) -> Path:
+    """Where Inductor wrote a source. torch 2.11 remembers that, also when its folder has been removed."""
+    path = Path(cls.write(source, kind)[1])
+    if not path.exists():
+        cls.write.cache_clear()
+        path = Path(cls.write(source, kind)[1])
+    return path

@@ -1,0 +1,281 @@
+"""Our Triton templates as Inductor's own: registered once, generated with one config, never benchmarked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.codegen.common import TritonScratchWorkspace, WorkspaceArg, WorkspaceZeroMode
+from torch._inductor.codegen.cuda.device_op_overrides import CUDADeviceOpOverrides
+from torch._inductor.lowering import lowerings
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
+from torch._inductor.virtualized import V
+
+from gemmdb.inductor.decide.legality import MOST_COUNTERS
+from gemmdb.inductor.lower.adapter import dependent, fusing
+from gemmdb.kernels import triton
+from gemmdb.kernels.registry import KERNELS
+from gemmdb.key.ops import OPS
+
+aten = torch.ops.aten
+WORKSPACE = "workspace_gemmdb"
+"""What the names of the workspaces begin with that the kernels of a graph share, one for each GPU."""
+
+
+def grid(name: str) -> Any:
+    """The launch grid of our kernel of that name. If programs continue with the next tile, the grid has as many
+    programs as fit at once, but no more than there are output tiles."""
+    kernel = KERNELS["triton", name]
+    template = kernel.template
+    if template is None:
+        raise KeyError(f"{name} is not one of our kernels")
+
+    def whole(m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+        return template.grid(m, n, meta, cdiv)
+
+    def resident(
+        m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any], min: Callable[[Any, Any], Any]
+    ) -> tuple[Any, Any, Any]:
+        programs, *others = template.grid(m, n, meta, cdiv)
+        return min(meta["PROGRAMS"], programs), *others
+
+    def of_each(
+        batch: Any, m: Any, n: Any, meta: Mapping[str, Any], *, cdiv: Callable[[Any, Any], Any]
+    ) -> tuple[Any, Any, Any]:
+        tiles, slices, _ = template.grid(m, n, meta, cdiv)
+        return tiles, slices, batch
+
+    if batched(name):
+        return SymbolicGridFn(of_each)
+    return SymbolicGridFn(resident if "resident" in kernel.params else whole)
+
+
+def batched(name: str) -> bool:
+    """Whether our kernel of that name multiplies batches: the third dimension of its grid counts the matrices."""
+    return all(OPS[op].batched for op in KERNELS["triton", name].ops)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Everything that one kernel is generated from: the template's name, its constants, warps and pipeline stages.
+
+    `partials`: how many 32-bit partial sums a kernel needs that counts the arrivals at each tile; 0 for all others.
+    """
+
+    template: str
+    constants: Mapping[str, Any]
+    warps: int
+    stages: int
+    partials: int = 0
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The epilogue multiplies the accumulator by `alpha` and by each of the `scales`, and adds `beta` times the `bias`.
+    Scales and bias are nodes of the IR that broadcast to [M, N]; `bias` is None if there is none. `integer`: the
+    accumulator is int32, and is scaled in fp32."""
+
+    scales: tuple[Any, ...] = ()
+    bias: Any = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    integer: bool = False
+
+    def inputs(self, *sizes: Any) -> list[Any]:
+        """The nodes in the order in which `apply` takes their values. They are in memory and expanded to `sizes`."""
+        return [expanded(node, *sizes) for node in (*self.scales, self.bias) if node is not None]
+
+    def apply(self, result: Any, *values: Any) -> Any:
+        """The epilogue of a template: Inductor's operations on one element, for inputs in the order of `inputs`."""
+        rest = list(values)
+        if self.integer and self.scales:
+            result = V.ops.to_dtype(result, torch.float32)
+        if self.alpha != 1:
+            result = V.ops.mul(result, V.ops.constant(self.alpha, torch.float32))
+        for _ in self.scales:
+            result = V.ops.mul(result, rest.pop(0))
+        if self.bias is not None:
+            bias = rest.pop(0)
+            if self.beta != 1:
+                bias = V.ops.mul(bias, V.ops.constant(self.beta, torch.float32))
+            result = V.ops.add(result, bias)
+        return result
+
+
+class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
+    """A kernel of a template of ours, which may be launched before the one in front of it has ended.
+
+    It gives the sections of the workspace the names that our templates use. The kernels of a graph share the workspace.
+
+    The counters come first and take the same number of words in every kernel. They are zeroed once per call of the
+    graph, and each kernel leaves them at zero. The partial sums after them are never zeroed. The workspace's name
+    begins like Inductor's own names, so that Inductor, when it writes C++, does not take it for a tensor of the graph.
+    """
+
+    def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
+        if workspace_arg is not None:
+            index = workspace_arg.device.index
+            workspace_arg = replace(workspace_arg, outer_name=f"{WORKSPACE}_{index}")
+        super().__init__(*args, workspace_arg=workspace_arg, **options)
+
+    def def_kernel(self, *names: str) -> str:
+        """Inductor's own hook, plus a line that says where the partial sums are."""
+        head = super().def_kernel(*names)
+        if self.workspace_arg is None:
+            return str(head)
+        return f"{head}\n    partials = (counters + {MOST_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
+
+    def jit_lines(self) -> str:
+        """Inductor's own decorator of the kernel, which also says how it is launched."""
+        if "PDL" in self.meta:
+            self.triton_meta: dict[str, Any] = {"launch_pdl": True}  # Inductor adds its own.
+        return str(super().jit_lines())
+
+
+class _Template(TritonTemplate):  # type: ignore[misc]
+    kernel_type = _Kernel
+
+
+def registered(name: str) -> Any:
+    """Inductor's template object of our template `name`. It is registered under a name with the digest of its source.
+
+    Inductor keeps every template by name and refuses a second one of the same name, even if this module is reloaded.
+    """
+    full = f"gemmdb_{name}_{triton.digest(name)}"
+    known = TritonTemplate.all_templates.get(full)
+    return known or _Template(name=full, grid=grid(name), source=triton.source(name))
+
+
+def multiprocessors(node: Any) -> int:
+    """The number of multiprocessors of the GPU that holds `node`."""
+    return int(DeviceProperties.create(node.get_device()).multi_processor_count)
+
+
+def unmapped() -> str:
+    """Why the code being generated must not call a Triton kernel that builds tensor maps, empty when it may.
+
+    Each program builds its own maps in scratch memory. The C++ code of torch 2.11's Inductor allocates scratch for one
+    program only, and the other programs write past its end.
+    """
+    if not V.graph.cpp_wrapper:
+        return ""
+    scratch = CUDADeviceOpOverrides().cpp_scratch(0, TritonScratchWorkspace(1, lambda: ""))
+    enough = scratch is None or "grid_0" in "".join(scratch[0])
+    return "" if enough else "this torch's C++ wrapper has no room for the tensor maps of more than one program"
+
+
+def settled(matrix: Any, row_major: bool | None = None) -> Any:
+    """`matrix` in memory. Inductor no longer changes its strides. `row_major`: how to store what the graph computes. By
+    default it gets the order that Inductor would choose at the end, mostly that of what it reads: a weight that is cast
+    stays as it was. Frozen without that it would be row-major, and transposed while it is computed."""
+    matrix = realize_inputs(matrix)
+    box = matrix.data if isinstance(matrix, ir.TensorBox) else matrix
+    buffer = box.data if isinstance(box, ir.StorageBox) else None
+    if isinstance(buffer, ir.ComputedBuffer) and isinstance(buffer.layout, ir.FlexibleLayout):
+        if row_major is None:
+            buffer.decide_layout()
+        elif not row_major:
+            buffer.freeze_layout_with_fill_order([0, 1])
+    matrix.freeze_layout()
+    return matrix
+
+
+def contiguous(value: Any) -> Any:
+    """`value` in memory, row by row, with the strides that torch gives such a tensor, also of sizes of 1."""
+    value = settled(value)
+    strides = ir.FlexibleLayout.contiguous_strides(list(value.get_size()))
+    if list(value.get_stride()) == list(strides):
+        return value
+    copied = ir.TensorBox(ir.ExternKernel.copy_input(value))
+    copied.freeze_layout()  # As it is now: Inductor would choose other strides for a size of 1.
+    return copied
+
+
+def expanded(value: Any, *sizes: Any) -> Any:
+    """A scale or bias in memory, expanded to `sizes`: [M, N], or those of a batch."""
+    stored = ir.TensorBox(ir.ExternKernel.realize_input(value))
+    return ir.ExternKernel.realize_input(lowerings[aten.expand.default](stored, list(sizes)))
+
+
+def column(value: Any) -> Any:
+    """A vector [M] as [M, 1]."""
+    return lowerings[aten.unsqueeze.default](value, 1)
+
+
+def product(
+    kernel: Kernel,
+    operands: Sequence[Any],
+    out: tuple[torch.dtype, Sequence[int]],
+    epilogue: Epilogue | None = None,
+    launched: Sequence[int] = (),
+) -> Any:
+    """The output of `kernel`, as the only choice, in Inductor's IR.
+
+    `operands`: those that the template names, A and B first, in memory, with fixed strides. `out`: dtype and sizes of
+    the output, [M, N], [slices of K, M, N] or, of a kernel of batches, [batch, M, N]. `launched`: M and N of the launch
+    grid where the output is stored in another way. Raises Inductor's exception if it cannot generate the kernel.
+    """
+    dtype, sizes = out
+    strides = ir.FlexibleLayout.contiguous_strides(list(sizes))
+    layout = ir.FixedLayout(operands[0].get_device(), dtype, list(sizes), strides)
+    options: dict[str, Any] = {}
+    rest: list[Any] = []
+    if epilogue is not None:
+        rest = epilogue.inputs(*sizes)
+        options = {"suffix_args": len(rest), "epilogue_fn": epilogue.apply}
+    if kernel.partials:
+        options["workspace_arg"] = WorkspaceArg(
+            count=MOST_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
+            device=layout.device, inner_name="counters", outer_name=WORKSPACE,
+        )  # fmt: skip
+    choice = registered(kernel.template).generate(
+        input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
+        call_sizes=list(launched or (sizes if batched(kernel.template) else sizes[-2:])), **options,
+        **_launched(kernel.constants, layout.device),
+    )  # fmt: skip
+    if choice is None:
+        raise RuntimeError("the template cannot be generated")
+    output = choice.output_node()
+    return output if launched else fusing.choice(output)
+
+
+def _launched(constants: Mapping[str, Any], device: Any) -> Mapping[str, Any]:
+    """The constants of a kernel, without PDL where the code being generated cannot launch it that way."""
+    if "PDL" not in constants:
+        return constants
+    if dependent.possible(device):
+        dependent.begin()
+        return constants
+    return {name: value for name, value in constants.items() if name != "PDL"}
+
+
+def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
+    """The sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`.
+
+    The sum is computed in the dtype of the partials, and so is the epilogue, but scales of integers in fp32. Inductor
+    fuses later work into the same kernel.
+    """
+    convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
+    slices = int(partials.get_size()[0])
+    # From 8 slices on, Inductor would make it a reduction, where threads share the few slices of an element.
+    with inductor_config.patch(unroll_reductions_threshold=slices + 1):
+        result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
+    if epilogue.integer and epilogue.scales:
+        result = convert(result, torch.float32)
+    if epilogue.alpha != 1:
+        result = times(result, epilogue.alpha)
+    for scale in epilogue.scales:
+        result = times(result, scale)
+    if epilogue.bias is not None:
+        bias = epilogue.bias
+        if epilogue.beta != 1:
+            bias = times(convert(bias, partials.get_dtype()), epilogue.beta)
+        result = lowerings[aten.add.Tensor](result, bias)
+    result = convert(result, dtype)
+    result.realize()
+    return result

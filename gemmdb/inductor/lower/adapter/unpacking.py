@@ -1,0 +1,76 @@
+"""An int4 weight as elementwise work of Inductor, and ATen's product with a tiled one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import fallback_handler
+from torch._inductor.virtualized import ops
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+from gemmdb.inductor.match.int4_weight import FROM
+from gemmdb.key.int4 import Groups
+
+Loader = Callable[[Sequence[Any]], Any]
+
+
+def tiled_product(a: Any, packed: Any, size: int, scale: Any) -> Any:
+    """`aten._weight_int4pack_mm`, which Inductor has no lowering of."""
+    return fallback_handler(torch.ops.aten._weight_int4pack_mm.default, add_to_fallback_set=False)(
+        a, packed, size, scale
+    )
+
+
+def weight(packed: Any, scale: Any, zeros: Any, own: Groups, sizes: tuple[Any, Any], dtype: torch.dtype) -> Any:
+    """The weight [N, K] of `dtype` as one elementwise computation, in fp32 and rounded once. `sizes`: N and K."""
+    number = (_tiled if own.inner else _of_bytes)(packed.make_loader(), own)
+    factor, start = scale.make_loader(), None if zeros is None else zeros.make_loader()
+
+    def inner(index: Sequence[Any]) -> Any:
+        n, k = index
+        group = FloorDiv(k, own.size)
+        value = ops.to_dtype(number(n, k), torch.float32)
+        if own.inner:
+            by, added = (_float(factor([group, n, which])) for which in (0, 1))
+            return ops.to_dtype(ops.add(ops.mul(_less(value, FROM), by), added), dtype)
+        value = _less(value, FROM) if start is None else ops.sub(value, _float(start([n, group])))
+        return ops.to_dtype(ops.mul(value, _float(factor([n, group]))), dtype)
+
+    return ir.Pointwise.create(device=packed.get_device(), dtype=dtype, inner_fn=inner, ranges=list(sizes))
+
+
+def _of_bytes(load: Loader, own: Groups) -> Callable[[Any, Any], Any]:
+    def number(n: Any, k: Any) -> Any:
+        place = ModularIndexing(k, 1, 2)
+        place = 1 - place if own.packing == "high-first" else place
+        return _bits(ops.to_dtype(load([n, FloorDiv(k, 2)]), torch.int32), 4 * place)
+
+    return number
+
+
+def _tiled(load: Loader, own: Groups) -> Callable[[Any, Any], Any]:
+    step = 16 * own.inner
+
+    def number(n: Any, k: Any) -> Any:
+        lane = 4 * ModularIndexing(n, 1, 8) + ModularIndexing(k, 2, 4)
+        word = load([FloorDiv(n, 8), FloorDiv(k, step), lane, ModularIndexing(k, 32, own.inner // 2)])
+        return _bits(word, 4 * ModularIndexing(k, 8, 4) + 16 * ModularIndexing(k, 1, 2))
+
+    return number
+
+
+def _bits(word: Any, shift: Any) -> Any:
+    """Four bits of int32 words, from bit `shift` on."""
+    by = ops.index_expr(shift, torch.int32)
+    return ops.bitwise_and(ops.bitwise_right_shift(word, by), ops.constant(15, torch.int32))
+
+
+def _float(value: Any) -> Any:
+    return ops.to_dtype(value, torch.float32)
+
+
+def _less(value: Any, number: int) -> Any:
+    return ops.sub(value, ops.constant(float(number), torch.float32))

@@ -1,0 +1,148 @@
+"""Record mode: the compiled GEMMs of a program, as lines of a workload file.
+
+A graph is written at once when it is compiled, so a server that is killed has recorded it. How often it ran is written
+at the end, and every few seconds before, as lines with a count of 0.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gemmdb.errors import InputError
+from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.workload import entries, origins
+from gemmdb.workload.entries import Line, Ranges
+from gemmdb.workload.origins import Origin
+
+log = logging.getLogger("gemmdb")
+Owner = TypeVar("Owner")
+INTERVAL_S = 10.0
+"""Seconds between two writes of calls while the program runs."""
+
+
+class Recording:
+    """Writes the products of each graph that becomes ready, and how often it runs, until `stop`, the end of a `with`
+    block, or the end of the program."""
+
+    def __init__(self, path: Path, on_stop: Callable[[], None] = lambda: None) -> None:
+        self.path = path
+        self._graphs: list[tuple[list[Event], list[int]]] = []
+        self._lock = threading.Lock()
+        self._on_stop = on_stop
+        self._stopped = False
+        self._written = time.monotonic()
+        _recordings.add(self)
+        JOURNAL.listeners.append(self)
+        atexit.register(self.write)
+        at_child_exit(self, Recording.write)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop listening, and write."""
+        with contextlib.suppress(ValueError):
+            JOURNAL.listeners.remove(self)
+        atexit.unregister(self.write)
+        self._on_stop()
+        self.write()
+        self._stopped = True
+
+    def __call__(self, events: list[Event], artefact: Any) -> None:
+        """Write one graph that became ready; the Journal calls this."""
+        self._append(lines([(events, 1, 0)]))
+        if artefact is None:
+            return
+        from gemmdb.inductor.lower.adapter import hooks
+
+        calls = [0]
+
+        def called() -> None:
+            if self._stopped:
+                return
+            calls[0] += 1
+            if time.monotonic() - self._written > INTERVAL_S:
+                self.write()
+
+        hooks.count_calls(artefact, called)
+        with self._lock:
+            self._graphs.append((events, calls))
+
+    def write(self) -> None:
+        """Append the calls since the last time."""
+        with self._lock:
+            self._written = time.monotonic()
+            seen = [(events, 0, calls[0]) for events, calls in self._graphs if calls[0]]
+            for _, calls in self._graphs:
+                calls[0] = 0
+        self._append(lines(seen))
+
+    def forget(self) -> None:
+        """Drop the calls since the last time. In a forked child: the parent writes them."""
+        self._lock = threading.Lock()
+        for _, calls in self._graphs:
+            calls[0] = 0
+
+    def _append(self, found: list[Line]) -> None:
+        """Append lines. A failure is a warning: it must not end the program that is recorded."""
+        try:
+            if found:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                entries.write(self.path, found)
+        except (OSError, InputError) as error:
+            log.warning("gemmdb cannot record to %s: %s", self.path, error)
+
+
+def at_child_exit(owner: Owner, write: Callable[[Owner], None]) -> None:
+    """Call `write(owner)` when a forked process of multiprocessing ends, which skips `atexit`."""
+    from multiprocessing import util
+
+    def in_child(of: Owner) -> None:
+        util.Finalize(None, write, (of,), exitpriority=10)
+
+    util.register_after_fork(owner, in_child)
+
+
+_recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for recording in _recordings:
+        recording.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[Line]:
+    """One line per distinct product of (events, count, calls): `count` occurrences in compiled graphs, which ran
+    `calls` times."""
+    merged: dict[tuple[str, str, str, Ranges], list[int]] = {}
+    places: dict[tuple[str, str, str, Ranges], tuple[Origin, ...]] = {}
+    for events, count, calls in graphs:
+        for event in events:
+            kind = "uncovered" if event.rung == "uncovered" else "problem"
+            ranges = tuple(sorted((name, low, high) for name, (low, high) in event.ranges.items()))
+            key = kind, event.problem, event.device, ranges
+            entry = merged.setdefault(key, [0, 0])
+            entry[0] += count
+            entry[1] += calls
+            if count:  # Said once, when the graph is compiled.
+                places[key] = origins.merged(places.get(key, ()), [Origin(event.module, event.source)])
+    return [
+        Line(kind, name, n, calls, device, ranges, places.get((kind, name, device, ranges), ()))
+        for (kind, name, device, ranges), (n, calls) in merged.items()
+    ]

@@ -1,0 +1,193 @@
+"""Times each compiled graph of a program, call by call, for `gemmdb tune`: once without gemmdb, once with it.
+
+Each process writes a file `times-<process id>.json` into a folder, at its end and every few seconds before:
+
+    {"graphs": [{"products": ["mm 16x64x32", ...], "kernels": 1, "calls": 12, "us": [103.2, ...]}]}
+
+`kernels`: how many of the products run another kernel than ATen's. `us`: microseconds of single calls.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.inductor.entry import session, session_factory
+from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.inductor.observe.recording import at_child_exit
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+log = logging.getLogger("gemmdb")
+INTERVAL_S = 10.0
+"""The most seconds between two writes while the program runs. A program that is young is written more often: workers
+that are killed write nothing at their end."""
+YOUNG_S = 0.5
+WARM = 2
+"""The first calls of a graph, which load kernels and fill caches, are not timed."""
+MOST = 1_000
+"""The most calls of a graph that are timed: the first ones after these."""
+
+
+@dataclass
+class GraphTimes:
+    """The calls of one compiled graph. `waiting`: pairs of CUDA events that have not been read."""
+
+    products: list[str]
+    kernels: int
+    on_gpu: bool
+    calls: int = 0
+    us: list[float] = field(default_factory=list)
+    waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
+
+    def __call__(self, run: Callable[[Any], Any], inputs: Any) -> Any:
+        """Carry out a call."""
+        self.calls += 1
+        if self.calls <= WARM or len(self.us) + len(self.waiting) >= MOST:
+            return run(inputs)
+        if self.on_gpu:
+            return self._on_gpu(run, inputs)
+        start = time.perf_counter()
+        result = run(inputs)
+        self.us.append((time.perf_counter() - start) * 1e6)
+        return result
+
+    def _on_gpu(self, run: Callable[[Any], Any], inputs: Any) -> Any:
+        import torch
+
+        place = next((one.device for one in inputs if isinstance(one, torch.Tensor) and one.is_cuda), None)
+        with torch.cuda.device(place):  # None changes nothing.
+            if _capturing():
+                return run(inputs)  # The events would become part of the program's own CUDA graph.
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            result = run(inputs)
+            end.record()
+            self.waiting.append((start, end))
+            self.read(wait=False)
+            return result
+
+    def read(self, wait: bool) -> None:
+        """Read the events of calls that are over; with `wait`, of all calls. While a CUDA graph is captured nothing is
+        read, since a query would end the capture."""
+        if self.waiting and _capturing():
+            return
+        while self.waiting and (wait or self.waiting[0][1].query()):
+            start, end = self.waiting.popleft()
+            end.synchronize()
+            self.us.append(start.elapsed_time(end) * 1e3)
+
+    def forget(self) -> None:
+        """Start over."""
+        self.calls = 0
+        self.us.clear()
+        self.waiting.clear()
+
+    def document(self) -> dict[str, Any]:
+        """What is written of the graph."""
+        return {"products": self.products, "kernels": self.kernels, "calls": self.calls, "us": list(self.us)}
+
+
+def _capturing() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+class Stopwatch:
+    """Listens to the journal and times each graph that becomes ready."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._graphs: list[GraphTimes] = []
+        self._lock = threading.RLock()
+        self._started = self._written = time.monotonic()
+
+    def __call__(self, events: list[Event], artefact: Any) -> None:
+        """Time one graph that became ready; the Journal calls this."""
+        if artefact is None:
+            return
+        # Not before the program has imported torch: these import it.
+        from gemmdb.inductor.lower.adapter import hooks
+        from gemmdb.inductor.observe.journal import SEARCH
+
+        steered = [event for event in events if event.rung != "uncovered"]
+        graph = GraphTimes(
+            sorted(map(_name, events)),
+            sum(event.config not in ("", ATEN.text, SEARCH) for event in steered),
+            any(Device.parse(event.device).kind == "cuda" for event in steered if event.device),
+        )
+        with self._lock:
+            self._graphs.append(graph)
+
+        def call(run: Callable[[Any], Any], inputs: Any) -> Any:
+            result = graph(run, inputs)
+            if self._is_due():
+                self.write(wait=False)
+            return result
+
+        hooks.around_calls(artefact, call)
+
+    def forget(self) -> None:
+        """Forget the calls so far. In a forked child: they are the parent's."""
+        self._lock = threading.RLock()
+        for graph in self._graphs:
+            graph.forget()
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        return now - self._written > min(INTERVAL_S, YOUNG_S + (now - self._started) / 4)
+
+    def write(self, wait: bool = True) -> None:
+        """Write what was timed. A failure is a warning: it must not end the program."""
+        with self._lock:
+            self._written = time.monotonic()
+            try:
+                for graph in self._graphs:
+                    graph.read(wait)
+                path = self._folder / f"times-{os.getpid()}.json"
+                partial = path.with_suffix(".partial")
+                partial.write_text(json.dumps({"graphs": [graph.document() for graph in self._graphs]}))
+                partial.replace(path)
+            except Exception as error:
+                log.warning("gemmdb cannot write the times of graphs: %s", error)
+
+
+def start(folder: str, with_gemmdb: bool) -> Stopwatch:
+    """Time every graph of this process, and write the times into `folder`. Without gemmdb, no compile of the process is
+    steered; with it, all are."""
+    if with_gemmdb:
+        entry.enable()
+    else:
+        entry.install()
+        session.pin(session_factory.from_chooser(lambda problem: None, "record"))
+    watch = Stopwatch(Path(folder))
+    JOURNAL.listeners.append(watch)
+    atexit.register(watch.write)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=watch.forget)
+    at_child_exit(watch, Stopwatch.write)
+    return watch
+
+
+def _name(event: Event) -> str:
+    """The product without what a lowering may change: the layouts of its operands, casts and what is fused."""
+    if event.rung == "uncovered":
+        return event.problem.partition(":")[0]
+    try:
+        problem = Problem.parse(event.problem)
+    except InputError:
+        return event.problem
+    return f"{problem.op} {problem.batch}x{problem.m}x{problem.n}x{problem.k}"
