@@ -23,7 +23,7 @@ def code_digest() -> str:
     """A digest of the sources that choose and lower, and of the cost model's data. With it, another version of gemmdb
     gets no old graphs from the cache."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in sources(package := Path(__file__).parents[2]):
+    for path in sources(package := Path(__file__).parents[3]):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()

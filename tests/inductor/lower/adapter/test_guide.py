@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.inductor import adapter
+from gemmdb.inductor.lower import adapter
 from gemmdb.inductor.lower.adapter import patches
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "contributing" / "torch.md").read_text()
 FOLDER = Path(adapter.__file__).parent
 
