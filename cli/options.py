@@ -16,10 +16,12 @@ from gemmdb.errors import InputError
 from gemmdb.key import epilogue
 from gemmdb.key.device import Device
 from gemmdb.key.ops import OPS
-from gemmdb.key.problem import Problem, Query
+from gemmdb.key.problem import L2_STATES, Problem, Query
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload.entries import Entry
 
+NO_KEY = ("text", "device", "arch", "l2")
+"""The options of ProblemOptions that are no flags of `Problem.gemm`."""
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print a single JSON document on stdout.")]
 
 WideFlag = Annotated[
@@ -39,8 +41,8 @@ ConfirmFlag = Annotated[
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """The argument and flags of `gemmdb lookup` and `gemmdb explain`. The flags are the keyword arguments of
-    `Problem.gemm`."""
+    """The argument and flags of `gemmdb lookup` and `gemmdb explain`: the keyword arguments of `Problem.gemm`, and the
+    device and state of its cache."""
 
     text: Annotated[
         list[str] | None,
@@ -158,6 +160,8 @@ class ProblemOptions:
         for flag, name in (("--device", self.device), ("--arch", self.arch)):
             if name == "":  # Probably an unset variable of a script. It does not mean this machine.
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
+        if self.l2 not in L2_STATES:
+            raise InputError(f"unknown l2 state {self.l2!r}; known: {', '.join(L2_STATES)}")
         asked = self._pasted(self.text) if self.text else Entry(self._described())
         where = self.device or self.arch
         recorded = Device.parse(asked.device) if asked.device and where is None else None
@@ -167,11 +171,9 @@ class ProblemOptions:
     def _pasted(self, words: list[str]) -> Entry:
         """The problem of the argument."""
         for field in fields(self):
-            if field.name not in ("text", "device", "arch", "l2") and getattr(self, field.name) != field.default:
+            if field.name not in NO_KEY and getattr(self, field.name) != field.default:
                 flag = f"--{field.name.replace('_', '-')}"
                 raise InputError(f"{flag} and PROBLEM exclude each other: PROBLEM says all but the device and --l2")
-        if self.l2 not in ("cold", "hot"):
-            raise InputError(f"unknown l2 state {self.l2!r}; known: cold, hot")
         found = question.read(words)
         self._refuse_empty(found.problem, "{}={}")
         return found
@@ -182,7 +184,7 @@ class ProblemOptions:
             if value is None:
                 raise InputError(f"{flag} is missing: name --op, --m, --n and --k, or a PROBLEM as gemmdb prints it")
         flags: dict[str, Any] = {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name != "text"
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in NO_KEY
         }
         problem = Problem.gemm(**flags)
         if self.weight_dtype is not None and not problem.spec.b:

@@ -1,7 +1,7 @@
 """Tuned GEMM kernels for `torch.compile`, looked up instead of searched.
 
     >>> import gemmdb
-    >>> hit = gemmdb.lookup(gemmdb.Problem.gemm("mm", m=16, n=4096, k=4096, dtype="bf16", device="NVIDIA H200"))
+    >>> hit = gemmdb.lookup(gemmdb.Problem.gemm("mm", m=16, n=4096, k=4096, dtype="bf16"), device="NVIDIA H200")
 
 Importing this package loads only the standard library. `gemmdb.inductor` imports torch.
 """

@@ -9,26 +9,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmdb.errors import InputError
 from gemmdb.hit import Hit
 from gemmdb.key import toolchain
-from gemmdb.key.problem import Problem, Query
+from gemmdb.key.problem import L2_STATES, Problem, Query
 from gemmdb.settings import Policy, Settings, data_home, shipped_tables
 
 if TYPE_CHECKING:
     from gemmdb.table.catalog import Catalog
 
 
-def lookup(problem: Problem, device: str | None = None) -> Hit | None:
+def lookup(problem: Problem, device: str | None = None, l2: str = "cold") -> Hit | None:
     """The answer for `problem`, or None for a miss. It times nothing and ignores `on_miss`.
 
-    `device`: a SKU or an arch, default `problem.device`, else this machine. `problem.l2` chooses the protocol of the
-    verdict. Raises InputError for an unknown device that is in no table.
+    `device`: a SKU or an arch, by default this machine. `l2`: the state of the last-level cache before each call,
+    `cold` or `hot`. Raises InputError for another state, and for an unknown device that is in no table.
     """
+    if l2 not in L2_STATES:
+        raise InputError(f"unknown l2 state {l2!r}; known: {', '.join(L2_STATES)}")
     from gemmdb import ladder  # It loads SQLite, which a program without lookups does not need.
 
     catalog = current_catalog()
-    where = catalog.resolve(device or problem.device)
-    query = Query(problem, where, l2=problem.l2)
+    where = catalog.resolve(device)
+    query = Query(problem, where, l2=l2)
     return ladder.lookup(query, catalog, Policy(), toolchain.installed(where.kind))
 
 

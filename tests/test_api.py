@@ -31,23 +31,23 @@ def write(path, measurements):
 
 
 def test_a_lookup_reads_the_named_tables(lab, named):
-    problem = lab.problem(device="Some CPU")
-    hit = gemmdb.lookup(problem)
+    hit = gemmdb.lookup(lab.problem(), device="Some CPU")
     assert (hit.rung, hit.config, hit.backend, hit.kernel) == ("exact", lab.cpp(), "cpp", "packed_gemm")
     assert hit.params == dict(lab.cpp().params)
     assert hit.expected_us == pytest.approx(50.0)
-    assert gemmdb.lookup(lab.problem(), device="Some CPU") == hit
 
 
-def test_l2_rides_on_the_problem(lab, named):
-    assert gemmdb.lookup(lab.problem(device="Some CPU", l2="hot")) is None
+def test_a_lookup_names_the_state_of_the_cache(lab, named):
+    assert gemmdb.lookup(lab.problem(), "Some CPU", l2="hot") is None
     write(named, lab.rows(lab.problem(), {lab.cpp(): 0.4}, l2="hot"))
-    assert gemmdb.lookup(lab.problem(device="Some CPU", l2="hot")).config == lab.cpp()
+    assert gemmdb.lookup(lab.problem(), "Some CPU", l2="hot").config == lab.cpp()
+    with pytest.raises(InputError, match="unknown l2 state 'warm'"):
+        gemmdb.lookup(lab.problem(), l2="warm")
 
 
 def test_an_unknown_device_is_bad_input(lab, named):
     with pytest.raises(InputError, match="Some Abacus"):
-        gemmdb.lookup(lab.problem(device="Some Abacus"))
+        gemmdb.lookup(lab.problem(), "Some Abacus")
 
 
 def test_the_catalog_is_opened_once_and_again_when_a_file_changes(lab, named):
@@ -55,29 +55,29 @@ def test_the_catalog_is_opened_once_and_again_when_a_file_changes(lab, named):
     assert api.current_catalog() is first
     write(named, lab.rows(lab.problem(m=999), {}, run="other"))
     assert api.current_catalog() is not first
-    assert gemmdb.lookup(lab.problem(m=999, device="Some CPU")).rung == "exact"
+    assert gemmdb.lookup(lab.problem(m=999), "Some CPU").rung == "exact"
 
 
 def test_tables_that_appear_later_are_found(lab, named, tmp_path):
-    problem = lab.problem(m=999, device="Some CPU")
-    assert gemmdb.lookup(problem) is None
+    problem = lab.problem(m=999)
+    assert gemmdb.lookup(problem, "Some CPU") is None
     write(tmp_path / "mine.db", lab.rows(problem, {lab.cpp(): 0.5}))
-    assert gemmdb.lookup(problem).table == str(tmp_path / "mine.db")
+    assert gemmdb.lookup(problem, "Some CPU").table == str(tmp_path / "mine.db")
 
 
 def test_on_miss_does_not_matter_to_a_lookup(lab, named, monkeypatch):
     monkeypatch.setenv("GEMMDB_ON_MISS", "error")
-    assert gemmdb.lookup(lab.problem(m=999, device="Some CPU")) is None
+    assert gemmdb.lookup(lab.problem(m=999), "Some CPU") is None
 
 
 def test_a_wrong_row_added_later_is_not_served(lab, named):
-    problem = lab.problem(device="Some CPU")
+    problem = lab.problem()
     write(named, lab.rows(problem, {lab.cpp(): 0.5}, run="later", status=Status.WRONG))
-    assert gemmdb.lookup(problem).backend == "aten"
+    assert gemmdb.lookup(problem, "Some CPU").backend == "aten"
 
 
 def test_the_readmes_call_works_in_a_fresh_process():
-    code = "import gemmdb; print(gemmdb.lookup(gemmdb.Problem.gemm('mm', m=16, n=4096, k=4096, device='cpu')))"
+    code = "import gemmdb; print(gemmdb.lookup(gemmdb.Problem.gemm('mm', m=16, n=4096, k=4096), device='cpu'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

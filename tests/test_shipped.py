@@ -63,7 +63,7 @@ def test_a_packed_table_holds_what_the_present_cost_model_expects(path):
 
 def test_a_gpu_that_is_not_here_can_be_asked_about(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    hit = gemmdb.lookup(gemmdb.Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale", device="NVIDIA H200"))
+    hit = gemmdb.lookup(gemmdb.Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale"), device="NVIDIA H200")
     assert hit is not None
     assert (hit.rung, hit.backend) == ("exact", "triton")
     assert hit.speedup > 1

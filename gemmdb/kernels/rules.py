@@ -88,8 +88,8 @@ def unpacked(config: Config, problem: Problem) -> str | None:
     """An int4 weight has kernels of its own, and whole groups; ATen stands for what the program runs."""
     if problem.int4 is None and not config.spec.int4:
         return None
-    if problem.int4 is not None and (reason := problem.int4.unfit(problem.n, problem.k)):
-        return reason
+    if problem.int4 is not None and (reason := problem.int4.rejection(problem.n, problem.k)):
+        return str(reason)
     if (config.backend, config.kernel) == ("aten", "default") or config.spec.int4 == (problem.int4 is not None):
         return None
     return f"{config.name} {'takes no weight but int4' if config.spec.int4 else 'takes no int4 weight'}"

@@ -7,14 +7,11 @@ the activation. Without zero points, the weight is (number - 8) * scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gemmdb.errors import InputError
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import HALF_BYTE, Operand
-
-if TYPE_CHECKING:
-    from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 
 INT4 = HALF_BYTE
 SIZES = (32, 64, 128, 256)
@@ -32,8 +29,10 @@ INTEGERS = ("uint8", "int8")
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """`size`: how many neighbours along K share a scale. `zeros`: the dtype of the zero points, `none` without any.
+class Int4Format:
+    """How an int4 weight is scaled and packed.
+
+    `size`: how many neighbours along K share a scale. `zeros`: the dtype of the zero points, `none` without any.
     `packing`: one of PACKINGS. Raises InputError for values outside these."""
 
     size: int
@@ -58,11 +57,11 @@ class Groups:
         """The tiles of 16 along K that a word's lane has in a tiled weight; 0 for one of bytes."""
         return TILED.get(self.packing, 0)
 
-    def unfit(self, n: int, k: int) -> str | None:
-        """Why no weight [n, k] is like this, None when one is. The key leaves that open, like all that sizes decide."""
+    def rejection(self, n: int, k: int) -> Rejected | None:
+        """Why no weight [n, k] is packed like this, None when one is. The key allows any size."""
         step, columns = max(self.size, 16 * self.inner), 8 if self.inner else 1
         if k % step or n % columns:
-            return f"{self.text} wants K in steps of {step}{' and N in steps of 8' if self.inner else ''}"
+            return Rejected(f"{self.text} wants K in steps of {step}{' and N in steps of 8' if self.inner else ''}")
         return None
 
     def bytes(self, n: int, k: int, item: int) -> int:
@@ -71,26 +70,8 @@ class Groups:
         return n * k // 2 + n * k // self.size * (item + zero)
 
 
-def groups(problem_dtype: str, size: int | None, zeros: str | None, packing: str | None) -> Groups:
-    """The Groups of a weight with an activation of that dtype, where None stands for a default: 128 weights, packed for
+def default(dtype: str, size: int | None, zeros: str | None, packing: str | None) -> Int4Format:
+    """The format of a weight with an activation of `dtype`, where None stands for a default: 128 weights, packed for
     `_weight_int4pack_mm`, or in bytes if the activation is not bf16; the zero points that the packing always has."""
-    packing = packing or (PACKINGS[2] if problem_dtype == "bf16" else BYTES[0])
-    return Groups(size or 128, zeros or (problem_dtype if packing in TILED else "none"), packing)
-
-
-def unlike(problem: Problem) -> str | None:
-    """Why a problem is not a mixed_mm, None when it is one: int4 weights have groups, and others have none."""
-    own = problem.int4
-    if (problem.b.dtype == INT4) != (own is not None):
-        return "an int4 weight has groups of scales, and no other weight has"
-    if own is None:
-        return None
-    if problem.b != WEIGHT:
-        return f"an int4 weight is {WEIGHT.text}, got {problem.b.text}: its packing says how it lies"
-    if problem.fusion == "scale":
-        return "the scales of an int4 weight are those of its groups"
-    if own.inner and (problem.a.dtype, own.zeros) != ("bf16", "bf16"):
-        return f"{own.packing} has bf16 activations and zero points"
-    if own.zeros not in ("none", problem.a.dtype, *INTEGERS):
-        return f"zero points of {own.zeros} do not belong to activations of {problem.a.dtype}"
-    return None
+    packing = packing or (PACKINGS[2] if dtype == "bf16" else BYTES[0])
+    return Int4Format(size or 128, zeros or (dtype if packing in TILED else "none"), packing)

@@ -1,4 +1,4 @@
-"""The ops: what each kind of product takes, one record each.
+"""The ops: what each kind of GEMM takes, one record each.
 
 Everything in the library reads the traits of these records (`problem.spec.batched`) and does not compare names. To add
 an op, add its record here and follow docs/contributing/op.md.
@@ -8,19 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gemmdb.errors import InputError
-from gemmdb.key import fp8, grouped, int4
-
-if TYPE_CHECKING:
-    from gemmdb.key.problem import Problem
+from gemmdb.key import int4
+from gemmdb.key.fields import Fields
+from gemmdb.rejected import Rejected
 
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
 WEIGHT_DTYPES = ("int8", "uint8", int4.INT4)
+FP8 = ("fp8_e4m3", "fp8_e5m2")
+"""torch.float8_e4m3fn and torch.float8_e5m2."""
+SCALES = ("tensor", "row", "block")
+"""How fp32 numbers scale the fp8 operands of C = (A * scale_a) @ (B * scale_b) + bias, as in `torch._scaled_mm`: one
+for each operand; one for each row of A [M, 1] and each column of B [1, N]; or one for each 128 elements of a row of A
+[M, K / 128] and each 128 x 128 elements of B [K / 128, N / 128], rounded up. They multiply the sums, those of blocks
+the sum of each block along K."""
+SCALE_BLOCK = 128
+OUTPUTS = ("bf16", "fp16", "fp32")
+"""The dtypes of the output and the bias of a scaled_mm."""
+RAGGED = ("m", "k")
+"""Which size the offsets of a grouped_mm divide, as in `torch._grouped_mm`: they say, on the device, where each group
+ends. Nobody knows them before the program runs, so a Problem has the number of groups and the total size, and an answer
+holds for every way to divide it. `m`: each group has rows of A [M, K] and a matrix of its own in B [groups, K, N], as
+the experts of a mixture have. `k`: each has columns of A [M, K] and rows of B [K, N], and the output is
+[groups, M, N]: the gradient of the experts' weights. Groups of fp8 have scales, as in `torch._scaled_grouped_mm`: an
+fp32 number for each row of A [M], and one for each column of each group's B [groups, N]."""
+GROUPED_FP8 = ("fp8_e4m3",)
+_ROWS, _COLUMNS = ("row", "row-padded"), ("col", "col-padded")
 
 
-def _sound(problem: Problem) -> str | None:
+def _valid(fields: Fields) -> Rejected | None:
     return None
 
 
@@ -33,10 +50,10 @@ class Op:
     `scale` fusion; empty for the dtype of A.
     `bias`: `never`, `always` or `maybe`. `unbiased`: the same op without the bias.
     `batched`: A, B and the output have a batch before their two dimensions. `integer`: the sums are int32.
-    `dequantises`: B is cast to A's dtype inside the product. `scaled`: the dtypes of A with which A and B have their
+    `dequantises`: B is cast to A's dtype inside the kernel. `scaled`: the dtypes of A with which A and B have their
     own fp32 scales, and the canonical form names their kind. `grouped`: offsets on the device divide one size into
     groups, and the canonical form has their number. `scale`: whether a `scale` fusion is possible.
-    `reason`: why a Problem that fits all fields above is still invalid for the op, None when it is valid.
+    `rejection`: why fields that fit all of these are still invalid for the op, None when they are valid.
     """
 
     name: str
@@ -53,7 +70,7 @@ class Op:
     scaled: tuple[str, ...] = ()
     grouped: bool = False
     scale: bool = True
-    reason: Callable[[Problem], str | None] = _sound
+    rejection: Callable[[Fields], Rejected | None] = _valid
 
     def multiplies(self, a: str, b: str) -> bool:
         """Whether it takes operands of these dtypes."""
@@ -75,22 +92,80 @@ class Op:
         return (self.scaled_out if fusion == "scale" else "") or self.out or whole
 
 
+def _mixed_mm(fields: Fields) -> Rejected | None:
+    own = fields.int4
+    if (fields.b.dtype == int4.INT4) != (own is not None):
+        return Rejected("an int4 weight has groups of scales, and no other weight has")
+    if own is None:
+        return None
+    if fields.b != int4.WEIGHT:
+        text = fields.b.text
+        return Rejected(f"an int4 weight is {int4.WEIGHT.text}, got {text}: its packing says how it lies")
+    if fields.fusion == "scale":
+        return Rejected("the scales of an int4 weight are those of its groups")
+    if own.inner and (fields.a.dtype, own.zeros) != ("bf16", "bf16"):
+        return Rejected(f"{own.packing} has bf16 activations and zero points")
+    if own.zeros not in ("none", fields.a.dtype, *int4.INTEGERS):
+        return Rejected(f"zero points of {own.zeros} do not belong to activations of {fields.a.dtype}")
+    return None
+
+
+def _scaled_mm(fields: Fields) -> Rejected | None:
+    bias = fields.bias
+    if fields.scalars != "unit":
+        return Rejected("its scales are those of the operands; it has no alpha and beta")
+    if fields.scales not in SCALES:
+        return Rejected(f"scales are of one of the kinds {', '.join(SCALES)}, got {fields.scales!r}")
+    if fields.out not in OUTPUTS:
+        return Rejected(f"the output is one of {', '.join(OUTPUTS)}, got {fields.out!r}")
+    if bias is not None and (bias.kind != "1d" or bias.dtype not in OUTPUTS):
+        return Rejected(f"a bias is 1d and of one of {', '.join(OUTPUTS)}, got {bias.text}")
+    return _fp8_layouts(fields)
+
+
+def _fp8_layouts(fields: Fields) -> Rejected | None:
+    """The matrix units of NVIDIA GPUs take fp8 only with K along memory in both operands, and torch requires that on
+    every device. A matrix with one row or column has both orders."""
+    a, b = fields.a.layout.order, fields.b.layout.order
+    if a not in _ROWS:
+        return Rejected(f"A lies by rows in memory, not {a}: the layout is nt")
+    if b not in _COLUMNS and not (b in _ROWS and min(fields.k, fields.n) <= 1):
+        return Rejected(f"B lies by columns in memory, not {b}: the layout is nt")
+    return None
+
+
+def _grouped_mm(fields: Fields) -> Rejected | None:
+    dtype, scaled = fields.a.dtype, fields.a.dtype in GROUPED_FP8
+    if fields.ragged not in RAGGED:
+        return Rejected(f"the offsets divide one of the sizes {', '.join(RAGGED)}, got {fields.ragged!r}")
+    if fields.scalars != "unit":
+        return Rejected("it has no alpha and beta")
+    if scaled and fields.scales != "row":
+        return Rejected(f"groups of fp8 have scales of rows and columns, got {fields.scales!r}")
+    if scaled and fields.ragged != "m":
+        return Rejected("groups of fp8 divide M: no kernel for groups that divide K, each with its scales, is measured")
+    if scaled and fields.out != "bf16":
+        return Rejected(f"the output of groups of fp8 is bf16, not {fields.out}")
+    if not scaled and fields.out != dtype:
+        return Rejected(f"the output has the dtype of A, {dtype}, not {fields.out}")
+    if fields.a.layout.batch or fields.b.layout.batch:
+        return Rejected("the matrices of the groups follow each other in memory")
+    return _fp8_layouts(fields) if scaled else None
+
+
 _ALL = (
     Op("mm", "products of two matrices", FLOATS),
     Op("addmm", "products with a bias", FLOATS, bias="always", unbiased="mm"),
     Op("int_mm", "products of int8", ("int8", "uint8"), ("int8",), out="int32", scaled_out="bf16", integer=True),
     Op(
         "mixed_mm", "products with an integer weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True,
-        reason=int4.unlike,
+        rejection=_mixed_mm,
     ),
     Op("bmm", "products of batches", FLOATS, batched=True, scale=False),
+    Op("scaled_mm", "products of fp8", FP8, FP8, bias="maybe", scaled=FP8, scale=False, rejection=_scaled_mm),
     Op(
-        "scaled_mm", "products of fp8", fp8.FP8, fp8.FP8, bias="maybe", scaled=fp8.FP8, scale=False,
-        reason=fp8.unlike,
-    ),
-    Op(
-        "grouped_mm", "products of groups", grouped.DTYPES, scaled=grouped.FP8, grouped=True, scale=False,
-        reason=grouped.unlike,
+        "grouped_mm", "products of groups", ("bf16", "fp16", *GROUPED_FP8), scaled=GROUPED_FP8, grouped=True,
+        scale=False, rejection=_grouped_mm,
     ),
 )  # fmt: skip
 

@@ -3,66 +3,50 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 from gemmdb.errors import InputError
-from gemmdb.key import canonical, epilogue, fp8, grammar, grouped, int4, rules
+from gemmdb.key import canonical, epilogue, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import Epilogue
-from gemmdb.key.int4 import INT4, Groups
-from gemmdb.key.layout import ITEM_SIZES, contiguous, dtype_name, item_size
-from gemmdb.key.operands import (
-    IEEE,
-    Bias,
-    Numerics,
-    Operand,
-    TensorInfo,
-    default_numerics,
-    dense_bias,
+from gemmdb.key.fields import Fields
+from gemmdb.key.flags import Flags
+from gemmdb.key.flags import fields as described
+from gemmdb.key.int4 import Int4Format
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.operands import Bias, Numerics, Operand, TensorInfo, default_numerics
+from gemmdb.key.ops import OPS, SCALE_BLOCK, Op, named
+
+L2_STATES = ("cold", "hot")
+"""The states of the last-level cache before a call that a lookup may ask for."""
+SPARSEST = 4
+"""In the sparsest split of a grouped_mm that is measured, one group of so many has work."""
+_SIZE, _WORD = r"(?:0|[1-9]\d{0,9})", r"[a-z0-9_:\-]+"
+_TEXT = re.compile(
+    rf"(?P<op>[a-z_]+)(?: batch=(?P<batch>{_SIZE}))? m=(?P<m>{_SIZE}) n=(?P<n>{_SIZE}) k=(?P<k>{_SIZE})"
+    rf" a=(?P<a>{_WORD}) b=(?P<b>{_WORD})"
+    rf" out=(?P<out>{_WORD}) bias=(?P<bias>{_WORD}) scalars=(?P<scalars>{_WORD}) fusion=(?P<fusion>{_WORD})"
+    r" fp32=(?P<fp32>[a-z0-9]+) acc=(?P<acc>[a-z0-9]+) reduced=(?P<reduced>[01])"
+    r" deterministic=(?P<deterministic>[01]) constant=(?P<constant>[01])"
+    r"(?: scales=(?P<scales>[a-z]+) fast=(?P<fast>[01]))?"
+    rf"(?: groups=(?P<groups>{_SIZE}) ragged=(?P<ragged>[a-z]+))?"
+    r"(?: group=(?P<group>[1-9]\d{0,3}) zeros=(?P<zeros>[a-z0-9]+) packing=(?P<packing>[a-z0-9\-]+))?"
 )
-from gemmdb.key.ops import OPS, Op, named
+"""The canonical form of a Problem."""
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(Fields):
     """One GEMM with concrete sizes: C[m, n] = A[m, k] @ B[k, n], with what the kernel is fused with; of a bmm `batch`
     of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]; of a scaled_mm fp8 operands, each with its fp32 scales.
-    Of a grouped_mm, offsets divide `m` or `k` into groups, each with a product of its own; fp8 operands have scales.
+    Of a grouped_mm, offsets divide `m` or `k` into groups, each with a GEMM of its own; fp8 operands have scales.
 
-    `a`, `b`: the operands as the product sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
-    `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
-    (with its dtype cast), or the text of an Epilogue, `pointwise` for a light one. `constant`: B is a constant
-    (freezing), so packed kernels exist.
-    `scales`: of fp8 operands, one of fp8.SCALES, how many numbers scale an operand; empty for others.
-    `groups`: of a grouped_mm, how many; `ragged`: one of grouped.RAGGED, which size they divide. 0 and empty for the
-    other ops.
-    `int4`: of an int4 weight, how it is scaled and packed; None for other weights.
-    `device` and `l2` are for `gemmdb.lookup` only: they are not compared and not in the text.
-    Raises InputError for values outside these.
+    Raises InputError for fields that `gemmdb.key.rules` does not allow.
     """
-
-    op: str
-    m: int
-    n: int
-    k: int
-    a: Operand
-    b: Operand
-    out: str
-    bias: Bias | None = None
-    scalars: str = "unit"
-    fusion: str = "none"
-    numerics: Numerics = IEEE
-    constant: bool = False
-    batch: int = 1
-    scales: str = ""
-    groups: int = 0
-    ragged: str = ""
-    int4: Groups | None = None
-    device: str | None = field(default=None, compare=False)
-    l2: str = field(default="cold", compare=False)
 
     def __post_init__(self) -> None:
         rules.check(self)
@@ -128,113 +112,19 @@ class Problem:
     @classmethod
     def parse(cls, text: str) -> Problem:
         """The problem of a canonical form; raises InputError unless `text` is exactly what `Problem.text` writes."""
-        problem = cls(**grammar.fields(text))
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise InputError(f"malformed problem {text[:200]!r}")
+        problem = cls(**_fields(match.groupdict()))
         if problem.text != text:
             raise InputError(f"not a canonical problem: {text[:200]!r}")
         return problem
 
     @classmethod
-    def gemm(
-        cls,
-        op: str,
-        *,
-        m: int,
-        n: int,
-        k: int,
-        dtype: str | None = None,
-        layout: str = "nt",
-        weight_dtype: str | None = None,
-        bias: str | None = None,
-        tf32: bool = False,
-        out_dtype: str | None = None,
-        fusion: str = "none",
-        constant_weight: bool = False,
-        l2: str = "cold",
-        device: str | None = None,
-        arch: str | None = None,
-        batch: int = 1,
-        interleaved: str = "",
-        scales: str | None = None,
-        fast_accum: bool = False,
-        groups: int | None = None,
-        ragged: str | None = None,
-        group: int | None = None,
-        zeros: str | None = None,
-        packing: str | None = None,
-    ) -> Problem:
-        """A problem with dense operands, as the flags of `gemmdb lookup` describe it, with the same defaults.
-
-        `m`, `n`, `k`: sizes in elements; `batch` of them for bmm.
-        `layout`: two letters, for A and for B. `n`: stored row-major. `t`: stored transposed. `nt` is an [M, K]
-        activation times the transpose of an [N, K] weight.
-        `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
-        here and below: `bfloat16`, `torch.float16`. A grouped_mm takes bf16, fp16 and fp8_e4m3.
-        `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
-        `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
-        layout of `aten._weight_int4pack_mm`.
-        `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
-        `interleaved`: the operands of a bmm whose matrices lie side by side, like the heads of an attention [tokens,
-        heads, size]: `a`, `b` or `ab`.
-        `scales` (default `tensor`; `row` for grouped_mm), `fast_accum`: only for fp8.
-        `groups` (default 8), `ragged` (default `m`): only for grouped_mm.
-        `l2`, `device` (a SKU), `arch`: only for `gemmdb.lookup`.
-
-        Raises InputError.
-        """
-        if layout not in ("nn", "nt", "tn", "tt"):
-            raise InputError(f"unknown layout {layout!r}; known: nn, nt, tn, tt")
-        if l2 not in ("cold", "hot"):
-            raise InputError(f"unknown l2 state {l2!r}; known: cold, hot")
-        spec = named(op)
-        dtype, weight_dtype, out_dtype = (
-            name if name is None else dtype_name(name) for name in (dtype, weight_dtype, out_dtype)
-        )
-        dtype, other = spec.dtypes(dtype, weight_dtype)
-        own = None
-        if other == INT4 and layout[1] != "t":
-            raise InputError(f"{op}: an int4 weight is [N, K]: the layout is nt or tt, not {layout}")
-        if other == INT4:
-            own = int4.groups(dtype, group, None if zeros is None else dtype_name(zeros), packing)
-        elif (group, zeros, packing) != (None, None, None):
-            raise InputError(f"{op}: only an int4 weight has groups, zero points and a packing")
-        for name in (dtype, *((other,) if own is None else ())):
-            item_size(name)
-        for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch), ("groups", groups or 0)):
-            if type(size) is not int or size < 0:
-                raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
-        if interleaved not in ("", "a", "b", "ab") or (interleaved and not spec.batched):
-            raise InputError(f"{op}: a, b or ab of a bmm may be interleaved, got {interleaved!r}")
-        out = out_dtype or spec.default_out(dtype, fusion)
-        several = batch if spec.batched else None
-        if spec.grouped:
-            groups, ragged = 8 if groups is None else groups, ragged or "m"
-        # Every group has a matrix of its own, unless the groups divide K.
-        weights = groups if ragged == "m" else several
-        scaled = dtype in spec.scaled
-        if scaled and scales is None:
-            scales = "row" if spec.grouped else "tensor"
-        return cls(
-            op,
-            m,
-            n,
-            k,
-            Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", several, "a" in interleaved)),
-            int4.WEIGHT
-            if own
-            else Operand(other, contiguous(k, n, other, layout[1] == "t", weights, "b" in interleaved)),
-            out,
-            dense_bias(bias or ("1d" if spec.bias == "always" else "none"), m, n, out if scaled else dtype),
-            fusion=fusion,
-            numerics=replace(default_numerics(dtype, tf32), fast=fast_accum),
-            constant=constant_weight,
-            batch=batch,
-            scales=scales or "",
-            groups=groups or 0,
-            ragged=ragged or "",
-            int4=own,
-            device=device or arch,
-            l2=l2,
-        )
+    def gemm(cls, op: str, *, m: int, n: int, k: int, **flags: Unpack[Flags]) -> Problem:
+        """A problem with dense operands of M, N and K elements, as the flags of `gemmdb lookup` describe it, with the
+        same defaults: `gemmdb.key.flags.Flags` says what each means. Raises InputError."""
+        return cls(**described(op, m, n, k, flags))
 
     @classmethod
     def from_tensors(cls, op: str, a: TensorInfo, b: TensorInfo, **rest: Any) -> Problem:
@@ -281,8 +171,24 @@ class Problem:
 
     @property
     def scale_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The sizes of the scales of A and B, of a problem that is `scaled`."""
-        return fp8.scale_sizes(self.scales, self.m, self.n, self.k, self.groups)
+        """The sizes of the scales of A and B, of a problem that is `scaled`; none for a single number."""
+        m, n, k = self.m, self.n, self.k
+        if self.groups:  # Int4Format have scales of their own for B, as vectors.
+            return (m,), (self.groups, n)
+        if self.scales == "row":
+            return (m, 1), (1, n)
+        deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
+        return ((m, deep), (deep, wide)) if self.scales == "block" else ((), ())
+
+    @property
+    def active_groups(self) -> int:
+        """How many groups of a grouped_mm have work at most: as many as there are rows, or elements of K, to divide."""
+        return min(self.groups, self.m if self.ragged == "m" else self.k)
+
+    @property
+    def fewest_groups(self) -> int:
+        """How many groups have work in the sparsest split that is measured."""
+        return max(self.active_groups // SPARSEST, 1)
 
     @property
     def flops(self) -> int:
@@ -297,7 +203,7 @@ class Problem:
         if self.int4 is not None:
             return self.int4.bytes(self.n, self.k, size[self.a.dtype])
         matrices = 1 if self.b.layout.batch == "broadcast" else self.batch
-        return self.k * self.n * size[self.b.dtype] * (grouped.active(self) if self.ragged == "m" else matrices)
+        return self.k * self.n * size[self.b.dtype] * (self.active_groups if self.ragged == "m" else matrices)
 
     @property
     def bytes(self) -> int:
@@ -315,6 +221,21 @@ class Problem:
             moved += elements * size[self.bias.dtype]
         scales = self.scale_sizes if self.scaled else ()
         return moved + size["fp32"] * sum(math.prod(sizes) for sizes in scales)
+
+
+def _fields(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Problem from the groups of _TEXT. The caller compares whether the text is canonical."""
+    numerics = Numerics(
+        part["fp32"], part["acc"], part["reduced"] == "1", part["deterministic"] == "1", part["fast"] == "1"
+    )
+    return {
+        **{name: part[name] for name in ("op", "out", "scalars", "fusion")},
+        **{name: int(part[name]) for name in ("m", "n", "k")},
+        "a": Operand.parse(part["a"]), "b": Operand.parse(part["b"]), "bias": Bias.parse(part["bias"]),
+        "numerics": numerics, "constant": part["constant"] == "1", "batch": int(part["batch"] or 1),
+        "scales": part["scales"] or "", "groups": int(part["groups"] or 0), "ragged": part["ragged"] or "",
+        "int4": Int4Format(int(part["group"]), part["zeros"], part["packing"]) if part["group"] else None,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from gemmdb.cost.work import Setting, Tile
 from gemmdb.hit import Hit
 from gemmdb.kernels.aten import stored_apart
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key.fp8 import FP8
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.ops import FP8
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask, Step
 from gemmdb.ladder.certainty import margin

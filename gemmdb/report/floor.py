@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gemmdb.cost.roofline import limits
-from gemmdb.key import grouped
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
@@ -32,5 +31,5 @@ def floor_us(problem: Problem, device: Device) -> float:
     _, tflops = peak(problem, device)
     moved = float(problem.bytes)
     if problem.ragged == "m":
-        moved -= problem.weight_bytes * (1 - grouped.fewest(problem) / max(grouped.active(problem), 1))
+        moved -= problem.weight_bytes * (1 - problem.fewest_groups / max(problem.active_groups, 1))
     return max(moved / gb_per_s / 1e3, problem.flops / tflops / 1e6, LAUNCH_US)

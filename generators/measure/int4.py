@@ -9,7 +9,7 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.match.int4_weight import FROM, dequantised
-from gemmdb.key.int4 import Groups
+from gemmdb.key.int4 import Int4Format
 from gemmdb.key.problem import Problem
 
 
@@ -75,7 +75,7 @@ def multiply(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor])
     return torch.nn.functional.linear(a, weight)
 
 
-def _own(problem: Problem) -> Groups:
+def _own(problem: Problem) -> Int4Format:
     if problem.int4 is None:
         raise InputError(f"{problem.text} has no int4 weight")
     return problem.int4

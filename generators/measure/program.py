@@ -12,10 +12,11 @@ from gemmdb.generators.measure import int4, representative
 from gemmdb.generators.measure.literals import literal, literal_bias
 from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
 from gemmdb.generators.measure.splits import splits
-from gemmdb.key import fp8
+from gemmdb.key import representatives
 from gemmdb.key.operands import TensorInfo
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
-from gemmdb.key.representatives import head, unmeasured
+from gemmdb.key.representatives import head
 
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
@@ -179,9 +180,9 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
 
 
 def _check(problem: Problem) -> None:
-    reason = unmeasured(problem) or (problem.int4 and problem.int4.unfit(problem.n, problem.k))
+    reason = representatives.rejection(problem) or (problem.int4 and problem.int4.rejection(problem.n, problem.k))
     if reason:
-        raise InputError(reason)
+        raise InputError(str(reason))
 
 
 def _reads(problem: Problem) -> int:
@@ -244,7 +245,7 @@ def _largest(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     pairs = list(zip(sizes, values.shape, strict=True))
     if all(size in (1, full) for size, full in pairs):
         return values.amax([dim for dim, size in enumerate(sizes) if size == 1], keepdim=True)
-    steps = [1 if size == full else full if size == 1 else fp8.BLOCK for size, full in pairs]
+    steps = [1 if size == full else full if size == 1 else SCALE_BLOCK for size, full in pairs]
     (rows, columns), (high, wide) = sizes, steps
     padded = values.new_zeros(rows * high, columns * wide)
     padded[: values.shape[0], : values.shape[1]] = values
@@ -255,7 +256,7 @@ def spread(scale: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """The scale of each element of a matrix of `sizes`."""
     for dim, size in enumerate(sizes if scale.dim() else ()):
         if scale.shape[dim] not in (1, size):
-            scale = scale.repeat_interleave(fp8.BLOCK, dim).narrow(dim, 0, size)
+            scale = scale.repeat_interleave(SCALE_BLOCK, dim).narrow(dim, 0, size)
     return scale.expand(*sizes)
 
 

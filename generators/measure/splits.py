@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmdb.key import grouped
 from gemmdb.key.problem import Problem
 
 SKEW = 1.2
@@ -22,8 +21,8 @@ def splits(problem: Problem) -> list[list[int]]:
     Equal lists are not repeated. All of the ragged size is divided. Empty for other ops."""
     if not problem.spec.grouped:
         return []
-    total, groups, active = getattr(problem, problem.ragged), problem.groups, grouped.active(problem)
-    shares = [[1.0] * active, [place**-SKEW for place in range(1, active + 1)], [1.0] * grouped.fewest(problem)]
+    total, groups, active = getattr(problem, problem.ragged), problem.groups, problem.active_groups
+    shares = [[1.0] * active, [place**-SKEW for place in range(1, active + 1)], [1.0] * problem.fewest_groups]
     found = [_ends(_divided(total, share), groups) for share in shares]
     return list(map(list, dict.fromkeys(map(tuple, found))))
 

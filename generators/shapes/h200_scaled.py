@@ -13,7 +13,7 @@ from itertools import product
 from gemmdb.generators.shapes.architectures import ARCHITECTURES, DECODE, PREFILL, Item, Pair, unique
 from gemmdb.generators.shapes.pools import TOKENS, all_products, core_pairs, grid, pool
 from gemmdb.generators.shapes.strata import Stratum, following
-from gemmdb.key.fp8 import BLOCK
+from gemmdb.key.ops import SCALE_BLOCK
 
 OP = "scaled_mm"
 FEW = [*DECODE, 3, 6, 12, 24, 48]
@@ -80,7 +80,7 @@ def blocks() -> Stratum:
     """Scales of blocks, 1 x 128 by 128 x 128, as DeepSeek-style checkpoints have them. They come last. cuBLAS takes
     them where M, and the number of blocks along K, are multiples of four: programs pad."""
     rows = [m for m in (*FEW, *MANY) if m % 4 == 0]
-    whole = [(n, k) for n, k in (*DEEPSEEK, *_every()) if k % (4 * BLOCK) == 0 and n % BLOCK == 0]
+    whole = [(n, k) for n, k in (*DEEPSEEK, *_every()) if k % (4 * SCALE_BLOCK) == 0 and n % SCALE_BLOCK == 0]
     return Stratum(60, pool(OP, rows, unique(whole[: 3 * len(DEEPSEEK)]), scales="block"))
 
 

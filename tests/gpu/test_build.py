@@ -108,7 +108,7 @@ def test_both_cache_states_are_measured_and_looked_up(kit, tmp_path, backend, mo
     monkeypatch.setenv("GEMMDB_TABLES", str(report.out))
     expected = {}
     for l2 in ("cold", "hot"):
-        hit = gemmdb.lookup(Problem.gemm("mm", m=16, n=1024, k=512, l2=l2, device=backend.device.sku))
+        hit = gemmdb.lookup(Problem.gemm("mm", m=16, n=1024, k=512), backend.device.sku, l2)
         assert hit is not None
         assert hit.rung == "exact"
         assert f"l2={l2}" in str(hit.evidence["protocol"])

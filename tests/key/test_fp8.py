@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.key.fp8 import scale_sizes
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Bias, Numerics, Operand
 from gemmdb.key.problem import Problem
@@ -41,7 +40,7 @@ def test_scales_of_blocks():
     problem = scaled(n=144, k=400, scales="block")
     assert problem.text.endswith("scales=block fast=0")
     assert Problem.parse(problem.text) == problem
-    assert scale_sizes("block", 16, 144, 400) == ((16, 4), (4, 2))
+    assert problem.scale_sizes == ((16, 4), (4, 2))
     assert problem.bytes - scaled(n=144, k=400).bytes == 4 * (16 * 4 + 4 * 2 - 2)
 
 

@@ -8,7 +8,7 @@ from kit import strategies
 
 from gemmdb import Problem
 from gemmdb.errors import InputError
-from gemmdb.key.int4 import PACKINGS, SIZES, TILED, WEIGHT, Groups
+from gemmdb.key.int4 import PACKINGS, SIZES, TILED, WEIGHT, Int4Format
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
@@ -34,7 +34,7 @@ def test_the_text_is_read_back(problem):
 def test_no_other_problem_names_groups(problem):
     assert "group=" not in problem.text
     with pytest.raises(InputError):
-        replace(problem, int4=Groups(128, "none", "low-first"))
+        replace(problem, int4=Int4Format(128, "none", "low-first"))
 
 
 def test_problems_with_other_groups_are_of_other_families():
@@ -93,6 +93,6 @@ def test_a_weight_counts_with_its_scales():
     ("low-first", (3, 64), [(3, 96)]),
 ])  # fmt: skip
 def test_sizes_that_a_packing_cannot_have(packing, fit, unfit):
-    own = Groups(64, "bf16" if packing in TILED else "none", packing)
-    assert own.unfit(*fit) is None
-    assert all(own.unfit(*sizes) for sizes in unfit)
+    own = Int4Format(64, "bf16" if packing in TILED else "none", packing)
+    assert own.rejection(*fit) is None
+    assert all(own.rejection(*sizes) for sizes in unfit)

@@ -81,15 +81,6 @@ def test_offset_and_padding_reach_the_key_through_alignment_and_order():
     assert padded.key != shifted[0].key
 
 
-def test_device_and_l2_ride_along_outside_the_key():
-    here, there = (
-        Problem.gemm("mm", m=1, n=2, k=3, device=name, l2=l2) for name, l2 in (("NVIDIA H200", "hot"), (None, "cold"))
-    )
-    assert here == there
-    assert (here.key, hash(here)) == (there.key, hash(there))
-    assert (here.device, here.l2) == ("NVIDIA H200", "hot")
-
-
 @given(data=st.data())
 def test_family_is_what_sizes_do_not_change(data):
     problem = data.draw(strategies.problems)
@@ -135,7 +126,6 @@ def test_bytes_count_each_operand_once():
         ({"op": "mixed_mm", "dtype": "fp32"}, "cannot multiply fp32"),
         ({"op": "mixed_mm", "weight_dtype": "bf16"}, "cannot multiply bf16 by bf16"),
         ({"layout": "xx"}, "unknown layout"),
-        ({"l2": "warm"}, "unknown l2"),
         ({"fusion": "relu"}, "fusion"),
         ({"bias": "1d"}, "addmm takes a bias"),
         ({"op": "addmm", "bias": "none"}, "addmm takes a bias"),

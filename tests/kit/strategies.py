@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.kernel import IntRange, Kernel
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.key import grouped
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
-from gemmdb.key.fp8 import FP8, OUTPUTS, SCALES
-from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Groups
+from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Int4Format
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
-from gemmdb.key.ops import FLOATS, OPS, WEIGHT_DTYPES
+from gemmdb.key.ops import FLOATS, FP8, GROUPED_FP8, OPS, OUTPUTS, RAGGED, SCALES, WEIGHT_DTYPES
 from gemmdb.key.problem import Problem
 from gemmdb.key.rules import FUSIONS, SCALAR_CLASSES
 from gemmdb.key.toolchain import Toolchain
@@ -91,11 +89,11 @@ def _problem(draw: st.DrawFn) -> Problem:
 def _int4(draw: st.DrawFn) -> Problem:
     """Products with an int4 weight: tiled ones, and those of bytes, whose zero points have more dtypes."""
     if draw(st.booleans()):
-        a, own = "bf16", Groups(draw(st.sampled_from(GROUP_SIZES)), "bf16", draw(st.sampled_from(sorted(TILED))))
+        a, own = "bf16", Int4Format(draw(st.sampled_from(GROUP_SIZES)), "bf16", draw(st.sampled_from(sorted(TILED))))
     else:
         a = draw(st.sampled_from(["bf16", "fp16"]))
         zeros = draw(st.sampled_from(["none", a, "uint8", "int8"]))
-        own = Groups(draw(st.sampled_from(GROUP_SIZES)), zeros, draw(st.sampled_from(BYTES)))
+        own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, draw(st.sampled_from(BYTES)))
     bias = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
     return Problem(
         "mixed_mm",
@@ -139,8 +137,8 @@ def _scaled(draw: st.DrawFn) -> Problem:
 def _grouped(draw: st.DrawFn) -> Problem:
     """Products of groups: the output has the dtype of A, and there is neither a bias nor a scale; or of fp8, with
     scales."""
-    dtype = draw(st.sampled_from(grouped.DTYPES))
-    scaled, out = dtype in grouped.FP8, "bf16" if dtype in grouped.FP8 else dtype
+    dtype = draw(st.sampled_from(OPS["grouped_mm"].a))
+    scaled, out = dtype in GROUPED_FP8, "bf16" if dtype in GROUPED_FP8 else dtype
     orders = (["row", "row-padded"], ["col", "col-padded"]) if scaled else (ORDERS, ORDERS)
     a, b = (st.builds(Layout, st.sampled_from(one), ALIGNS) for one in orders)
     return Problem(
@@ -158,7 +156,7 @@ def _grouped(draw: st.DrawFn) -> Problem:
         constant=draw(st.booleans()),
         scales="row" if scaled else "",
         groups=draw(st.integers(0, 9) | st.sampled_from([128, 2**31 - 1])),
-        ragged="m" if scaled else draw(st.sampled_from(grouped.RAGGED)),
+        ragged="m" if scaled else draw(st.sampled_from(RAGGED)),
     )
 
 

@@ -98,7 +98,7 @@ def test_a_range_is_answered_where_every_bucket_was_measured(lab, ask):
 def test_the_shipped_table_still_answers_as_it_did(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     for op, rest in (("mm", {}), ("mixed_mm", {"fusion": "scale"})):
-        hit = gemmdb.lookup(Problem.gemm(op, m=16, n=4096, k=4096, device="NVIDIA H200", **rest))
+        hit = gemmdb.lookup(Problem.gemm(op, m=16, n=4096, k=4096, **rest), "NVIDIA H200")
         assert hit.rung == "exact"
         assert hit.table.endswith("sm90-nvidia-h200.db")
-    assert gemmdb.lookup(bmm(device="NVIDIA H200")) is None
+    assert gemmdb.lookup(bmm(), "NVIDIA H200") is None

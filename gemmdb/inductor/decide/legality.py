@@ -17,8 +17,8 @@ from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.kernels.triton import counts_arrivals, tiles
+from gemmdb.key import representatives
 from gemmdb.key.problem import Problem, Query
-from gemmdb.key.representatives import unmeasured
 
 ONLY_ATEN = "ATen is the only kernel for it"
 ON_CPU = (Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0)), Config.of("aten", "int8pack_mm"))
@@ -72,7 +72,7 @@ def _unmeasurable(problem: Problem) -> str:
         return "this CPU multiplies fp32 in full, also where TF32 is allowed"
     if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
-    return unmeasured(problem) or ""
+    return str(representatives.rejection(problem) or "")
 
 
 def refuses(config: Config, problem: Problem) -> str | None:

@@ -8,7 +8,7 @@ from gemmdb.inductor.lower.adapter import inductor_templates, ir_view, templates
 from gemmdb.inductor.lower.triton import Operands, Refused, check, check_maps, check_offsets, stored
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import Config
-from gemmdb.key import fp8
+from gemmdb.key.ops import SCALES
 from gemmdb.key.problem import Problem
 
 
@@ -79,7 +79,7 @@ def constants(config: Config, problem: Problem) -> dict[str, Any]:
         "ACC_TYPE": "tl.int32" if problem.spec.integer else "tl.float32",
     }
     if problem.scaled:
-        recipe = fp8.SCALES.index(problem.scales)
+        recipe = SCALES.index(problem.scales)
         found |= {"SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
     if config.spec.maps(config):
         found |= inductor_templates.tma_constants(problem.a.row_major, problem.b.row_major)

@@ -15,7 +15,7 @@ from gemmdb.inductor.lower.adapter import ir_view, state, templates, unpacking
 from gemmdb.inductor.match import ops
 from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.triton import counts_arrivals
-from gemmdb.key.int4 import TILED, Groups
+from gemmdb.key.int4 import TILED, Int4Format
 from gemmdb.key.problem import Problem
 
 aten = torch.ops.aten
@@ -29,7 +29,7 @@ class Weight:
     packed: Any
     scale: Any
     zeros: Any
-    groups: Groups
+    groups: Int4Format
     sizes: tuple[Any, Any]
 
     @classmethod
@@ -37,7 +37,7 @@ class Weight:
         """The weight that the arguments of `gemmdb::int4_mm` describe."""
         columns = packed.get_size()[0] * (8 if packing in TILED else 1)
         # What the zero points are made of makes no difference here.
-        own = Groups(group, "none" if zeros is None else "int8", packing)
+        own = Int4Format(group, "none" if zeros is None else "int8", packing)
         return cls(packed, scale, zeros, own, (columns, a.get_size()[1]))
 
     @property

@@ -15,7 +15,7 @@ from gemmdb.inductor.match import epilogues, extract, mixed, ops, reading, rewri
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.int4_numbers import Whole, read
 from gemmdb.inductor.match.int4_weight import FROM
-from gemmdb.key.int4 import INTEGERS, SIZES, Groups
+from gemmdb.key.int4 import INTEGERS, SIZES, Int4Format
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -31,7 +31,7 @@ class Int4:
     weight: Any
     scale: Any
     zeros: Any
-    groups: Groups
+    groups: Int4Format
     bias: Any = None
     addition: Any = None
 
@@ -93,9 +93,9 @@ def find(node: Any) -> Int4 | None:
         return None
 
 
-def _groups(found: Whole) -> Groups:
+def _groups(found: Whole) -> Int4Format:
     zeros = "none" if found.zeros is None else extract.dtype_name(value(found.zeros).dtype)
-    return Groups(found.size, zeros, found.packing)
+    return Int4Format(found.size, zeros, found.packing)
 
 
 def _dense(found: Whole, a: Any) -> bool:

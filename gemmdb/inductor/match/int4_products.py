@@ -11,7 +11,7 @@ import torch
 from gemmdb.inductor.match import epilogues, extract, mixed, ops, reading, rewriting
 from gemmdb.inductor.match.extract import Unsupported, value
 from gemmdb.inductor.match.reading import Product
-from gemmdb.key.int4 import TILED, WEIGHT, Groups
+from gemmdb.key.int4 import TILED, WEIGHT, Int4Format
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 
@@ -31,7 +31,7 @@ def tiled(node: Any) -> Product | None:
         raise Unsupported(f"a weight packed as {list(weight.shape)}")
     if not weight.is_contiguous() or not numbers.is_contiguous():
         raise Unsupported("a packed weight with gaps")
-    own = Groups(size, extract.dtype_name(numbers.dtype), packing)
+    own = Int4Format(size, extract.dtype_name(numbers.dtype), packing)
     _, bias = mixed.added(node)
     if bias is not None:
         m, n = (extract.hint(one) for one in value(node).shape)
@@ -44,7 +44,7 @@ def int4_op(node: Any) -> Product | None:
     x, packed, scale, zeros, size, packing = node.args
     mark = node.meta.get("custom", {}).get(reading.MARK, {})
     kind = "none" if zeros is None else extract.dtype_name(value(zeros).dtype)
-    own = Groups(size, extract.dtype_name(value(scale).dtype) if packing in TILED else kind, packing)
+    own = Int4Format(size, extract.dtype_name(value(scale).dtype) if packing in TILED else kind, packing)
     if "groups" in mark:  # Both stages must look up the same Problem, and by now the bias is a separate addition.
         bias = Bias.parse(mark["bias"]) if mark["bias"] else None
         return _product(node, value(x), own, mark["constant"], mark["fusion"], bias)
@@ -57,7 +57,7 @@ def marked(node: Any, x: Any, mark: Mapping[str, Any]) -> Product | None:
     if tuple(mark["sizes"]) != (extract.hint(value(node).shape[-1]), extract.hint(value(x).shape[-1])):
         return None
     bias = Bias.parse(mark["bias"]) if mark["bias"] else None
-    return _product(node, value(x), Groups(*mark["groups"]), mark["constant"], mark["fusion"], bias)
+    return _product(node, value(x), Int4Format(*mark["groups"]), mark["constant"], mark["fusion"], bias)
 
 
 def absorb(node: Any) -> Any:
@@ -72,7 +72,7 @@ def absorb(node: Any) -> Any:
     return made
 
 
-def _product(node: Any, x: Any, own: Groups, constant: bool, fusion: str, bias: Bias | None) -> Product | None:
+def _product(node: Any, x: Any, own: Int4Format, constant: bool, fusion: str, bias: Bias | None) -> Product | None:
     a = extract.tensor(x)
     m, k, n = *a.sizes, extract.hint(value(node).shape[-1])
     problem = Problem(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from gemmdb.key.int4 import Groups
+from gemmdb.key.int4 import Int4Format
 
 FROM = 8
 """The number that stands for a weight of zero without zero points."""
 
 
-def numbers(packed: torch.Tensor, own: Groups) -> torch.Tensor:
+def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
     """The numbers from 0 to 15 of a packed weight as uint8 [n, k]."""
     if not own.inner:
         first, second = packed & 15, packed >> 4
@@ -26,7 +26,7 @@ def numbers(packed: torch.Tensor, own: Groups) -> torch.Tensor:
 
 
 def dequantised(
-    packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, own: Groups, dtype: torch.dtype
+    packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, own: Int4Format, dtype: torch.dtype
 ) -> torch.Tensor:
     """The weight [n, k] of `dtype`, computed in it as a program does. `scale`, `zeros`: as `gemmdb.key.int4` says."""
     found = numbers(packed, own)

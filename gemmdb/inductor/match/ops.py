@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.match import int4_weight as int4
-from gemmdb.key.int4 import TILED, Groups
+from gemmdb.key.int4 import TILED, Int4Format
 
 _SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None, bool scale_first=False) -> Tensor"
 _SCALED_SCHEMA = (
@@ -52,9 +52,9 @@ def _fake_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str)
     return a.new_empty((a.shape[0], w.shape[0] * (8 if packing in TILED else 1)))
 
 
-def _groups(zeros: Any, group: int, packing: str) -> Groups:
+def _groups(zeros: Any, group: int, packing: str) -> Int4Format:
     # What the zero points are made of makes no difference to the arithmetic.
-    return Groups(group, "none" if zeros is None else "int8", packing)
+    return Int4Format(group, "none" if zeros is None else "int8", packing)
 
 
 def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:

@@ -14,12 +14,12 @@ import torch
 
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.match.extract import Unsupported, known, value
-from gemmdb.key import fp8
 from gemmdb.key.operands import Bias
+from gemmdb.key.ops import SCALE_BLOCK, SCALES
 
 aten = torch.ops.aten
 _RECIPES = ((0, 0), (1, 1), (4, 5))
-"""How A and B are scaled, in the order of fp8.SCALES: both TensorWise, both RowWise, or BlockWise1x128 and
+"""How A and B are scaled, in the order of SCALES: both TensorWise, both RowWise, or BlockWise1x128 and
 BlockWise128x128 of torch.nn.functional.ScalingType."""
 
 
@@ -88,14 +88,14 @@ def bias(call: Call) -> Bias | None:
 
 
 def kind(call: Call) -> str:
-    """The kind of the scales, one of fp8.SCALES, of a Call of FX nodes. Raises Unsupported for any other."""
+    """The kind of the scales, one of SCALES, of a Call of FX nodes. Raises Unsupported for any other."""
     a, first, second = (value(node) for node in (call.a, call.scale_a, call.scale_b))
     if not first.dtype == second.dtype == torch.float32:
         raise Unsupported(f"scales of {first.dtype} and {second.dtype}")
     if not first.device == second.device == a.device:
         raise Unsupported("a scale in the memory of another device")
     found = _kind(first, second, (a.shape[0], value(call.b).shape[1], a.shape[1]))
-    if call.recipes not in (None, _RECIPES[fp8.SCALES.index(found)]):
+    if call.recipes not in (None, _RECIPES[SCALES.index(found)]):
         raise Unsupported("scales of other sizes than their recipes say")
     return found
 
@@ -110,7 +110,7 @@ def _kind(first: Any, second: Any, sizes: tuple[Any, Any, Any]) -> str:
         columns = known(second.shape[1] == n) and known(second.shape[0] == 1) and _dense(second, 1)
         if rows and columns:
             return "row"
-        deep, wide = (-(-size // fp8.BLOCK) for size in (k, n))
+        deep, wide = (-(-size // SCALE_BLOCK) for size in (k, n))
         # `_scaled_mm_v2` wants room for a multiple of four blocks along K.
         depth = any(known(second.shape[0] == size) for size in (deep, -(-deep // 4) * 4))
         if depth and all(map(known, (first.shape[0] == m, first.shape[1] == deep, second.shape[1] == wide))):

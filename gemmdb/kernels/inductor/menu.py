@@ -10,7 +10,6 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS, tile_count
 from gemmdb.kernels.inductor import SUM
 from gemmdb.kernels.legality import illegal
-from gemmdb.key import grouped
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -152,7 +151,7 @@ def _sum(problem: Problem) -> Iterator[Config]:
 
 def _grouped(problem: Problem) -> Sequence[Tile]:
     """The tiles of the template of groups."""
-    rows = problem.m if problem.ragged == "k" else -(-problem.m // max(grouped.active(problem), 1))
+    rows = problem.m if problem.ragged == "k" else -(-problem.m // max(problem.active_groups, 1))
     tiles = GROUPED[max((least for least in GROUPED if least <= rows), default=1)]
     deeper = 2 // ITEM_SIZES[problem.a.dtype]
     return [(m, n, min(k * deeper, DEEPEST), stages, warps) for m, n, k, stages, warps in tiles]

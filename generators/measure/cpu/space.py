@@ -13,9 +13,9 @@ from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import GPU_ALONE
+from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.key.representatives import unmeasured
 from gemmdb.key.toolchain import installed, minor
 
 Factors = tuple[int, int, int]
@@ -60,8 +60,8 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
     """Why `config` must not run `problem` on `device`, in one phrase; empty if it may run."""
     if problem.empty:
         return "Inductor leaves nothing to compute of a product of size zero"
-    if reason := unmeasured(problem):
-        return reason
+    if reason := representatives.rejection(problem):
+        return str(reason)
     if problem.scaled and problem.spec.grouped:
         return "ATen multiplies groups of fp8 on a GPU alone"
     if problem.scales == "row" and _release() < SCALED_ROWS:

@@ -28,9 +28,9 @@ from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
 from gemmdb.kernels.triton.persistent.menu import MENU as PERSISTENT
 from gemmdb.kernels.triton.scaled_blocks.menu import MENU as SCALED_BLOCKS
 from gemmdb.kernels.triton.tile.menu import MENU as TILE
+from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.key.representatives import unmeasured
 
 MENUS: Mapping[str, Menu] = {
     "gemv": GEMV, "int4_skinny": INT4_SKINNY, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE,
@@ -61,10 +61,12 @@ class CudaSpace:
         multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is
         measured, ATen alone, as illegal."""
         own = problem.int4
-        reason = unmultiplied(problem, device) or rules.uncaptured(problem, device) or unmeasured(problem)
-        reason = reason or (None if own is None else own.unfit(problem.n, problem.k))
+        reason = (
+            unmultiplied(problem, device) or rules.uncaptured(problem, device) or representatives.rejection(problem)
+        )
+        reason = reason or (None if own is None else own.rejection(problem.n, problem.k))
         if reason:
-            return [Candidate(ATEN, reason)]
+            return [Candidate(ATEN, str(reason))]
         if problem.empty:
             return [Candidate(ATEN)]
         whole = from_menu(problem, device)

@@ -10,7 +10,7 @@ from kit.presets import preset
 from gemmdb import Problem
 from gemmdb.generators.shapes.h200_scaled import DEEPSEEK
 from gemmdb.generators.shapes.strata import affordable
-from gemmdb.key.representatives import unmeasured
+from gemmdb.key import representatives
 
 FIRST = {"h200-bmm": 183, "h200-scaled": 115}
 """How many problems each began with: tables were built from them."""
@@ -56,7 +56,7 @@ def test_a_prefix_of_the_rest_is_a_sample_of_it(name: str, size: int) -> None:
 @pytest.mark.parametrize(("name", "least"), [("h200-bmm", 400), ("h200-scaled", 600)])
 def test_there_are_enough_and_each_is_affordable(name: str, least: int) -> None:
     assert len(drawn(name)) + FIRST[name] >= least
-    assert all(affordable(problem) and unmeasured(problem) is None for problem in drawn(name))
+    assert all(affordable(problem) and representatives.rejection(problem) is None for problem in drawn(name))
 
 
 def test_scaled_products_of_every_kind_at_all_rows() -> None:

@@ -11,8 +11,8 @@ from kit.presets import preset
 from gemmdb.generators.shapes import loading
 from gemmdb.generators.shapes.architectures import ARCHITECTURES, ENCODERS, GPT2
 from gemmdb.generators.shapes.strata import affordable
+from gemmdb.key import representatives
 from gemmdb.key.problem import Problem
-from gemmdb.key.representatives import unmeasured
 
 PRECISIONS = ["bf16", "fp16", "fp32", "tf32"]
 LAYOUTS = ["nt", "nn", "tn"]
@@ -201,7 +201,7 @@ def test_epilogues_of_the_most_used_layers_come_first():
         (p.m, p.n, p.k) for p in first
     }
     assert len(set(problems)) == len(problems)
-    assert all(unmeasured(problem) is None and affordable(problem) for problem in problems)
+    assert all(representatives.rejection(problem) is None and affordable(problem) for problem in problems)
     # Of the rest, a tenth has every kind of epilogue that matters.
     kinds = {"none", "pointwise:math:reads1", "pointwise:math:kept", "pointwise:permuted", "pointwise:reads1"}
     assert kinds <= {problem.fusion for problem in rest[: len(rest) // 10]}

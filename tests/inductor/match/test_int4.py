@@ -17,7 +17,7 @@ import gemmdb.inductor
 from gemmdb.inductor import force
 from gemmdb.inductor.match import int4, ops
 from gemmdb.inductor.match.int4_weight import dequantised
-from gemmdb.key.int4 import Groups
+from gemmdb.key.int4 import Int4Format
 
 N, K, G = 32, 128, 32
 
@@ -177,7 +177,7 @@ def test_the_operator_in_its_forms():
     packed = torch.randint(-(2**31), 2**31 - 1, (N // 8, K // 32, 32, 1), dtype=torch.int32)
     scale = torch.rand(K // G, N, 2).bfloat16()
     args = (a, packed, scale, None, G, "tinygemm2")
-    wanted = linear(a, dequantised(packed, scale, None, Groups(G, "bf16", "tinygemm2"), torch.bfloat16))
+    wanted = linear(a, dequantised(packed, scale, None, Int4Format(G, "bf16", "tinygemm2"), torch.bfloat16))
     assert torch.equal(ops.register_int4()(*args), wanted)
     meta = ops.register_int4()(*(one.to("meta") if isinstance(one, torch.Tensor) else one for one in args))
     assert (meta.shape, meta.dtype) == (wanted.shape, wanted.dtype)

@@ -12,7 +12,7 @@ from torch._inductor.virtualized import ops
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from gemmdb.inductor.match.int4_weight import FROM
-from gemmdb.key.int4 import Groups
+from gemmdb.key.int4 import Int4Format
 
 Loader = Callable[[Sequence[Any]], Any]
 
@@ -24,7 +24,7 @@ def tiled_product(a: Any, packed: Any, size: int, scale: Any) -> Any:
     )
 
 
-def weight(packed: Any, scale: Any, zeros: Any, own: Groups, sizes: tuple[Any, Any], dtype: torch.dtype) -> Any:
+def weight(packed: Any, scale: Any, zeros: Any, own: Int4Format, sizes: tuple[Any, Any], dtype: torch.dtype) -> Any:
     """The weight [N, K] of `dtype` as one elementwise computation, in fp32 and rounded once. `sizes`: N and K."""
     number = (_tiled if own.inner else _of_bytes)(packed.make_loader(), own)
     factor, start = scale.make_loader(), None if zeros is None else zeros.make_loader()
@@ -42,7 +42,7 @@ def weight(packed: Any, scale: Any, zeros: Any, own: Groups, sizes: tuple[Any, A
     return ir.Pointwise.create(device=packed.get_device(), dtype=dtype, inner_fn=inner, ranges=list(sizes))
 
 
-def _of_bytes(load: Loader, own: Groups) -> Callable[[Any, Any], Any]:
+def _of_bytes(load: Loader, own: Int4Format) -> Callable[[Any, Any], Any]:
     def number(n: Any, k: Any) -> Any:
         place = ModularIndexing(k, 1, 2)
         place = 1 - place if own.packing == "high-first" else place
@@ -51,7 +51,7 @@ def _of_bytes(load: Loader, own: Groups) -> Callable[[Any, Any], Any]:
     return number
 
 
-def _tiled(load: Loader, own: Groups) -> Callable[[Any, Any], Any]:
+def _tiled(load: Loader, own: Int4Format) -> Callable[[Any, Any], Any]:
     step = 16 * own.inner
 
     def number(n: Any, k: Any) -> Any:

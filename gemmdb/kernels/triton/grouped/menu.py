@@ -8,7 +8,6 @@ from itertools import product
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton.menu import Menu, Shape, stages, up_to
-from gemmdb.key import grouped
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -112,7 +111,7 @@ MOST_ROUNDS = 4
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     rows, split = (_FP8_ROWS, _FP8_SPLIT) if problem.scaled else (_ROWS, _SPLIT)
     entries, total = (rows, problem.m) if problem.ragged == "m" else (_DEPTHS, problem.k)
-    mean = -(-total // max(grouped.active(problem), 1))
+    mean = -(-total // max(problem.active_groups, 1))
     for shape, way in _shapes(up_to(entries, mean)):
         yield from _fitted(problem, device, shape, way)
     for shape, way in _shapes(up_to(split, mean) if problem.ragged == "m" else ()):
@@ -128,7 +127,7 @@ def _shapes(entries: Sequence[Entry]) -> Iterator[tuple[Shape, Way]]:
 
 def _few(problem: Problem, device: Device, shape: Shape) -> bool:
     """Whether the last round of tiles matters, and its tiles have steps enough for some slices."""
-    active = max(grouped.active(problem), 1)
+    active = max(problem.active_groups, 1)
     tiles = active * -(-problem.m // (active * shape.m)) * -(-problem.n // shape.n)
     steps = -(-problem.k // shape.k)
     return tiles <= MOST_ROUNDS * device.units * shape.resident and steps >= 2 * LEAST_STEPS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from gemmdb.kernels import hardware, rules
 from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import shared, sources
-from gemmdb.key import fp8
 from gemmdb.key.device import Device
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
         return "the kernel applies scales of blocks"
     if symbolic:
         return "the kernel is generated for fixed sizes"
-    if problem.k % fp8.BLOCK:  # Triton 3.6 does not compile the masked loads of fp8 that a part of a block would need.
-        return f"K has to be a multiple of {fp8.BLOCK}"
+    if problem.k % SCALE_BLOCK:  # Triton 3.6 does not compile the masked loads of fp8 that a partial block would need.
+        return f"K has to be a multiple of {SCALE_BLOCK}"
     if reason := shared.crowded(config, problem, device):
         return reason
-    block = int(config.values["block_m"]), int(config.values["block_n"]), fp8.BLOCK
+    block = int(config.values["block_m"]), int(config.values["block_n"]), SCALE_BLOCK
     stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))
     if stage * int(config.values["stages"]) > hardware.shared_bytes(device):
         return "the pipeline's stages do not fit into shared memory"
@@ -50,9 +50,9 @@ def illegal(config: Config, problem: Problem, device: Device, symbolic: Collecti
 
 KERNEL = Kernel(
     "triton", "scaled_blocks", ("scaled_mm",), ("cuda",), 1, {
-        "block_m": IntRange(16, 128, True), "block_n": IntRange(16, fp8.BLOCK, True), "block_k": OneOf((fp8.BLOCK,)),
-        "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64), "swap": shared.SWAP,
-        "warps": shared.WARPS, "stages": shared.STAGES,
+        "block_m": IntRange(16, 128, True), "block_n": IntRange(16, SCALE_BLOCK, True),
+        "block_k": OneOf((SCALE_BLOCK,)), "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64),
+        "swap": shared.SWAP, "warps": shared.WARPS, "stages": shared.STAGES,
     },
     splits=("split_k",), illegal=illegal, emitted=True,
     template=Template(__name__, names, shared.tile_grid, reduction), digest=partial(sources.digest, __name__),

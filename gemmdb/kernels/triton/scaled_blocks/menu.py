@@ -8,8 +8,8 @@ from itertools import product
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton.menu import Menu, Shape, stages, up_to
-from gemmdb.key import fp8
 from gemmdb.key.device import Device
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
 _MENU = (
@@ -22,13 +22,13 @@ _MENU = (
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     for m, n, warps, resident, swap in up_to(_MENU, problem.m):
-        yield from _configs(problem, device, Shape(m, n, fp8.BLOCK, warps, resident), swap)
+        yield from _configs(problem, device, Shape(m, n, SCALE_BLOCK, warps, resident), swap)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     for m, n, warps, resident, swap in product((16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 4), (0, 1)):
         if m < 2 * max(problem.m, 8):
-            yield from _configs(problem, device, Shape(m, n, fp8.BLOCK, warps, resident), swap)
+            yield from _configs(problem, device, Shape(m, n, SCALE_BLOCK, warps, resident), swap)
 
 
 def _configs(problem: Problem, device: Device, shape: Shape, swap: int) -> Iterator[Config]:

@@ -1,0 +1,116 @@
+"""Flags: a GEMM with dense operands as the command line, shapes files and `Problem.gemm` describe it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from gemmdb.errors import InputError
+from gemmdb.key import int4
+from gemmdb.key.layout import contiguous, dtype_name, item_size
+from gemmdb.key.operands import Operand, default_numerics, dense_bias
+from gemmdb.key.ops import Op, named
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+
+class Flags(TypedDict, total=False):
+    """What describes a GEMM beside its op and M, N and K; None stands for the default.
+
+    `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
+    here and below: `bfloat16`, `torch.float16`. A grouped_mm takes bf16, fp16 and fp8_e4m3.
+    `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
+    `layout`: two letters, for A and for B. `n`: stored row-major. `t`: stored transposed. `nt`, the default, is an
+    [M, K] activation times the transpose of an [N, K] weight.
+    `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
+    `constant_weight`: the weight is a constant of the graph (freezing), so it can be packed.
+    `batch`: the number of matrices, for bmm. `interleaved`: the operands of a bmm whose matrices lie side by side, like
+    the heads of an attention [tokens, heads, size]: `a`, `b` or `ab`.
+    `scales` (default `tensor`; `row` for grouped_mm), `fast_accum`: only for fp8.
+    `groups` (default 8), `ragged` (default `m`): only for grouped_mm.
+    `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the layout
+    of `aten._weight_int4pack_mm`.
+    """
+
+    dtype: str | None
+    weight_dtype: str | None
+    out_dtype: str | None
+    layout: str
+    bias: str | None
+    fusion: str
+    tf32: bool
+    constant_weight: bool
+    batch: int
+    interleaved: str
+    scales: str | None
+    fast_accum: bool
+    groups: int | None
+    ragged: str | None
+    group: int | None
+    zeros: str | None
+    packing: str | None
+
+
+def fields(op: str, m: int, n: int, k: int, flags: Flags) -> dict[str, Any]:
+    """The fields of the Problem that the flags describe. Raises InputError, and TypeError for an unknown flag."""
+    if unknown := flags.keys() - Flags.__annotations__:
+        raise TypeError(f"Problem.gemm got an unexpected keyword argument {min(unknown)!r}")
+    spec, layout, batch = named(op), flags.get("layout", "nt"), flags.get("batch", 1)
+    if layout not in LAYOUTS:
+        raise InputError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
+    dtype, weight_dtype = spec.dtypes(_name(flags.get("dtype")), _name(flags.get("weight_dtype")))
+    own = _int4(spec, dtype, weight_dtype, flags)
+    for name in (dtype, *((weight_dtype,) if own is None else ())):
+        item_size(name)
+    groups, ragged = flags.get("groups"), flags.get("ragged")
+    for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch), ("groups", groups or 0)):
+        if type(size) is not int or size < 0:
+            raise InputError(f"{op}: {name} must be an integer of at least 0, got {size!r}")
+    if spec.grouped:
+        groups, ragged = 8 if groups is None else groups, ragged or "m"
+    scaled, scales = dtype in spec.scaled, flags.get("scales")
+    if scaled and scales is None:
+        scales = "row" if spec.grouped else "tensor"
+    fusion = flags.get("fusion", "none")
+    out = _name(flags.get("out_dtype")) or spec.default_out(dtype, fusion)
+    bias = flags.get("bias") or ("1d" if spec.bias == "always" else "none")
+    numerics = replace(default_numerics(dtype, flags.get("tf32", False)), fast=flags.get("fast_accum", False))
+    a, b = _layouts(spec, (m, n, k), groups if ragged == "m" else None, (dtype, weight_dtype), flags)
+    return {
+        "op": op, "m": m, "n": n, "k": k, "a": a, "b": b, "out": out,
+        "bias": dense_bias(bias, m, n, out if scaled else dtype), "fusion": fusion, "numerics": numerics,
+        "constant": flags.get("constant_weight", False), "batch": batch, "scales": scales or "", "groups": groups or 0,
+        "ragged": ragged or "", "int4": own,
+    }  # fmt: skip
+
+
+def _name(dtype: str | None) -> str | None:
+    return None if dtype is None else dtype_name(dtype)
+
+
+def _int4(spec: Op, dtype: str, weight_dtype: str, flags: Flags) -> int4.Int4Format | None:
+    group, zeros, packing = flags.get("group"), flags.get("zeros"), flags.get("packing")
+    if weight_dtype != int4.INT4:
+        if (group, zeros, packing) != (None, None, None):
+            raise InputError(f"{spec.name}: only an int4 weight has groups, zero points and a packing")
+        return None
+    layout = flags.get("layout", "nt")
+    if layout[1] != "t":
+        raise InputError(f"{spec.name}: an int4 weight is [N, K]: the layout is nt or tt, not {layout}")
+    return int4.default(dtype, group, _name(zeros), packing)
+
+
+def _layouts(
+    spec: Op, sizes: tuple[int, int, int], weights: int | None, dtypes: tuple[str, str], flags: Flags
+) -> tuple[Operand, Operand]:
+    """A and B. `weights`: how many matrices B has if the groups of a grouped_mm divide M, else None."""
+    (m, n, k), (dtype, weight_dtype), layout = sizes, dtypes, flags.get("layout", "nt")
+    beside = flags.get("interleaved", "")
+    if beside not in ("", "a", "b", "ab") or (beside and not spec.batched):
+        raise InputError(f"{spec.name}: a, b or ab of a bmm may be interleaved, got {beside!r}")
+    batch = flags.get("batch", 1) if spec.batched else None
+    a = Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", batch, "a" in beside))
+    if weight_dtype == int4.INT4:
+        return a, int4.WEIGHT
+    several = batch if weights is None else weights
+    return a, Operand(weight_dtype, contiguous(k, n, weight_dtype, layout[1] == "t", several, "b" in beside))
