@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmdb.kernels.config import Config, Value
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.kernel import Value
 
 Range = tuple[int, int | None]
 """The smallest and the largest value of a symbolic size; None means unbounded."""

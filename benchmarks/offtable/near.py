@@ -28,7 +28,6 @@ from benchmarks.offtable.held_out import MEASUREMENTS, POLICY, Truth
 from gemmdb.generators.fit import cost_model, write
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.ask import Ask
@@ -128,7 +127,7 @@ def nearest_m(problem: Problem, split: Split, device: Device) -> Iterator[Config
 def most_common(problem: Problem, split: Split, device: Device) -> Iterator[Config]:
     """The config that wins most often for the op."""
     winners = Counter(t.pooled[0].config for t in split.rest if t.problem.op == problem.op)
-    common = [c for c, _ in winners.most_common() if illegal(c, problem, device) is None]
+    common = [c for c, _ in winners.most_common() if c.rejection(problem, device) is None]
     return iter((*common, ATEN))
 
 
@@ -138,7 +137,7 @@ def _logs(problem: Problem) -> tuple[float, ...]:
 
 def _copied(found: Sequence[Truth], problem: Problem, device: Device) -> Iterator[Config]:
     configs = (one.config for truth in found for one in truth.pooled if one.servable)
-    yield from (config for config in configs if illegal(config, problem, device) is None)
+    yield from (config for config in configs if config.rejection(problem, device) is None)
     yield ATEN
 
 

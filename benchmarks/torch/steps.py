@@ -19,7 +19,6 @@ from benchmarks.torch import llama
 from benchmarks.torch.timeline import Timeline, profiled
 from gemmdb.api import current_catalog
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.triton import dependent
 from gemmdb.key.problem import Problem
 
@@ -87,7 +86,7 @@ def early(problem: Problem, most: int) -> Config | None:
         return None
     device = current_catalog().resolve(None)
     ways = [way for way in dependent.ways(hit.config) if int(way.values["pdl"]) <= most]
-    legal = [way for way in ways if illegal(way, problem, device) is None]
+    legal = [way for way in ways if way.rejection(problem, device) is None]
     return legal[-1] if legal else hit.config
 
 

@@ -10,7 +10,8 @@ from gemmdb.cost import menus, own
 from gemmdb.cost.machine import Machine
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels import hardware
-from gemmdb.kernels.config import Config, Value
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.kernel import Value
 from gemmdb.key.canonical import lazy
 
 MENU_OF = {

@@ -13,7 +13,7 @@ from math import exp, log2
 from typing import TYPE_CHECKING, TypeAlias
 
 from gemmdb.cost.work import COEFFICIENTS, Setting, Tile, is_wide, registers_read, residency, work
-from gemmdb.kernels.cutlass.schedule import scheduled
+from gemmdb.kernels.cutlass.rules import scheduled
 from gemmdb.kernels.hardware import stage_bytes
 
 if TYPE_CHECKING:  # The model imports this module.

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from gemmdb.cost.machine import Machine
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.cutlass.legality import warp_groups
-from gemmdb.kernels.cutlass.schedule import scheduled
+from gemmdb.kernels.cutlass.rules import scheduled, warp_groups
 from gemmdb.kernels.hardware import (
     GROUP_WARPS,
     MOST_RESIDENT,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.kernels.kernel import Kernel
+from gemmdb.kernels.kernel import Kernel, Value
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key import canonical
 from gemmdb.key.canonical import lazy
-
-Value = str | int
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,9}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -85,6 +86,44 @@ class Config:
     def key(self) -> int:
         """The 64-bit key of the canonical form."""
         return canonical.key(self.text)
+
+    def rejection(self, problem: Problem, device: Device, symbolic: Collection[str] = ()) -> Rejected | None:
+        """Why it cannot run on `problem`, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed when the
+        kernel is compiled."""
+        kernel = self.spec
+        if problem.a.dtype == "uint8" and problem.spec.integer and device.kind != "cpu":
+            return Rejected(f"torch cannot multiply uint8 by int8 on {device.kind}")
+        if (problem.int4 is not None or kernel.int4) and (rejected := self._reject_int4(problem)):
+            return rejected
+        if self != ATEN and (problem.op not in kernel.ops or device.kind not in kernel.devices):
+            return Rejected(f"{self.name} does not solve {problem.op} on {device.kind}")
+        return kernel.rejection(self, problem, device, symbolic)
+
+    def _reject_int4(self, problem: Problem) -> Rejected | None:
+        """An int4 weight has kernels of its own, and whole groups; ATen stands for what the program runs."""
+        if problem.int4 is not None and (rejected := problem.int4.rejection(problem.n, problem.k)):
+            return rejected
+        if self == ATEN or self.spec.int4 == (problem.int4 is not None):
+            return None
+        return Rejected(f"{self.name} {'takes no weight but int4' if self.spec.int4 else 'takes no int4 weight'}")
+
+    def digest(self) -> str:
+        """16 hexadecimal digits of the source that it is rendered from, empty for kernels without a template, and for
+        torch's templates if torch is not installed."""
+        found = self.spec.digest
+        return found() if found is not None else ""
+
+    def is_current(self, source: str) -> bool:
+        """Whether a row whose toolchain says `source` was measured with the kernel as it is rendered now. True for rows
+        that name no source and for kernels without a template."""
+        if not source or self.spec.digest is None:
+            return True
+        equivalent, now = self.spec.equivalent, self.spec.digest()
+        while source in equivalent:
+            source = equivalent[source]
+        while now in equivalent:
+            now = equivalent[now]
+        return source == now
 
     @classmethod
     def parse(cls, text: str) -> Config:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.operands import Operand
+from gemmdb.rejected import Rejected
 
 SHARED_BYTES = 227 * 1024
 """Shared memory of a block on Hopper. It also stands for a device that does not say how much it has."""
@@ -19,7 +20,7 @@ REGISTERS = 65_536
 """32-bit registers of a multiprocessor, of every arch so far."""
 THREAD_REGISTERS = 255
 """32-bit registers of a thread at most. What does not fit goes to memory and back, which takes many times as long."""
-MOST_UNITS = 256
+MAX_UNITS = 256
 """Multiprocessors of a GPU at most, where scratch depends on them. The largest so far have 160."""
 MOST_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
@@ -122,8 +123,8 @@ def gemv_step(rows: int, block: tuple[int, int], warps: int) -> int:
     return (gemv_sums(rows) + 1) * -(-block[0] * block[1] // (WARP_THREADS * warps))
 
 
-def crowded(block: tuple[int, int, int], warps: int, by_lanes: bool) -> str | None:
-    """Why a tile of `block` (rows, columns, elements of K) would take so many warps too long to compile, None when it
+def reject_slow_compile(block: tuple[int, int, int], warps: int, by_lanes: bool) -> Rejected | None:
+    """Why a tile of `block` (rows, columns, elements of K) takes too long to compile for so many warps, None when it
     does not. `by_lanes`: ordinary instructions multiply it, and not the matrix unit."""
     (m, n, k), threads = block, WARP_THREADS * warps
     parts = (
@@ -133,7 +134,7 @@ def crowded(block: tuple[int, int, int], warps: int, by_lanes: bool) -> str | No
     )
     for number, most, does, what in parts:
         if number > most * threads:
-            return f"a thread would {does} more than {most} {what}, which takes the compiler long"
+            return Rejected(f"a thread would {does} more than {most} {what}, which takes the compiler long")
     return None
 
 

@@ -4,14 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:  # Config imports the registry, and the registry imports this module.
-    from gemmdb.kernels.config import Config
-    from gemmdb.key.device import Device
-    from gemmdb.key.problem import Problem
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 
-Rule = Callable[["Config", "Problem", "Device", Collection[str]], "str | None"]
+Value = str | int
+
+
+class ConfigLike(Protocol):
+    """A config as the rules and templates of its kernel see it. `gemmdb.kernels.config.Config` is one: it is validated
+    against the registry, which is made of the kernels."""
+
+    @property
+    def backend(self) -> str:
+        """The kernel's backend."""
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+
+    @property
+    def params(self) -> tuple[tuple[str, Value], ...]:
+        """The parameters, sorted by name."""
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The parameters by name."""
+
+    @property
+    def name(self) -> str:
+        """`backend:kernel`."""
+
+    @property
+    def spec(self) -> Kernel:
+        """The kernel's record."""
+
+
+Rule = Callable[[ConfigLike, Problem, Device, Collection[str]], Rejected | None]
 """Why a config cannot run on a problem and a device, None when it can; the last argument names the sizes among `m`, `n`
 and `k` that are not fixed when the kernel is compiled."""
 Grid = Callable[[Any, Any, Mapping[str, Any], Callable[[Any, Any], Any]], tuple[Any, Any, Any]]
@@ -45,21 +76,27 @@ class OneOf:
 Domain = IntRange | OneOf
 
 
-def _legal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
-    return None
+def always(config: ConfigLike) -> bool:
+    """True for every config."""
+    return True
 
 
-def _never(config: Config) -> bool:
+def never(config: ConfigLike) -> bool:
+    """False for every config."""
     return False
 
 
-def _unsplit(config: Config) -> str:
-    return "none"
-
-
-def alike(config: Config, problem: Problem) -> int:
+def same_speed(config: ConfigLike, problem: Problem) -> int:
     """The `compiled` of a kernel whose code is as fast at all sizes."""
     return 0
+
+
+def _legal(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
+    return None
+
+
+def _unsplit(config: ConfigLike) -> str:
+    return "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +110,9 @@ class Template:
     """
 
     package: str
-    names: Callable[[Config, Problem], dict[str, int | str]]
+    names: Callable[[ConfigLike, Problem], dict[str, int | str]]
     grid: Grid
-    reduction: Callable[[Config], str] = _unsplit
+    reduction: Callable[[ConfigLike], str] = _unsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +122,9 @@ class Kernel:
     `optional`: the domains of parameters that a config may leave out, and that the texts of older configs lack.
     `cost` orders kernels by how expensive they are to compile: among configs that tie in time, the smaller cost wins.
     `splits` names the parameters that say into how many parts the sum over K is split; 0 leaves it to the backend.
-    `illegal`: its legality. `maps`: whether a config loads its operands by tensor maps (TMA). `emitted`: only Inductor
-    can build it on a GPU, so it is measured as the code that Inductor emits. `template`: only for our Triton kernels.
+    `rejection`: its rules of legality. `maps`: whether a config loads its operands by tensor maps (TMA). `emitted`:
+    only Inductor can build it on a GPU, so it is measured as the code that Inductor emits. `template`: only for our
+    Triton kernels.
     `compiled`: what of the sizes decides how fast the compiled kernel is, beyond what the cost model counts: a time
     does not carry over to a problem with another value.
     `int4`: whether it solves a mixed_mm with an int4 weight, and no other.
@@ -102,11 +140,11 @@ class Kernel:
     params: Mapping[str, Domain] = field(default_factory=dict)
     optional: Mapping[str, Domain] = field(default_factory=dict)
     splits: tuple[str, ...] = ()
-    illegal: Rule = _legal
-    maps: Callable[[Config], bool] = _never
+    rejection: Rule = _legal
+    maps: Callable[[ConfigLike], bool] = never
     emitted: bool = False
     template: Template | None = None
-    compiled: Callable[[Config, Problem], int] = alike
+    compiled: Callable[[ConfigLike, Problem], int] = same_speed
     digest: Callable[[], str] | None = None
     equivalent: Mapping[str, str] = field(default_factory=dict)
     int4: bool = False

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, Like, Member, Scale, members
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.kernel import alike
+from gemmdb.kernels.kernel import same_speed
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.expected import Codes
@@ -165,7 +165,7 @@ def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> 
     it was."""
     config = key.config
     compiled = config.spec.compiled
-    if compiled is alike:
+    if compiled is same_speed:
         return True
     wanted = compiled(config, problem)
     return any(key in one.codes and compiled(config, one.problem) == wanted for one in timings)

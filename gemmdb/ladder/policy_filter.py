@@ -6,7 +6,6 @@ import functools
 import re
 
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder.ask import Ask
@@ -28,7 +27,9 @@ def objection(ask: Ask, config: Config) -> str | None:
 def _objection(ask: Ask, config: Config) -> str | None:
     query = ask.query
     symbolic = ask.symbolic if query.ranges else ()
-    found = refusal(config, ask.policy, query.problem) or illegal(config, query.problem, query.device, symbolic)
+    found = refusal(config, ask.policy, query.problem)
+    if not found and (rejected := config.rejection(query.problem, query.device, symbolic)):
+        found = rejected.reason
     return found or (_costly(ask, config) if config.spec.cost > ask.policy.compile_cost else None)
 
 
@@ -97,10 +98,7 @@ def is_current(config: Config, toolchain: Toolchain) -> bool:
     """Whether the source of the kernel that `toolchain` names is the present one; true of rows that name none."""
     if not toolchain.source:
         return True
-    # Imported where it is used: reading package files takes longer to import than the whole ladder.
-    from gemmdb.kernels import sources
-
-    return sources.is_current(config, toolchain.source)
+    return config.is_current(toolchain.source)
 
 
 def gain(ratio: float) -> float:

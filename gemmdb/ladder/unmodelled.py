@@ -11,10 +11,10 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.menus import REST
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
-from gemmdb.kernels.triton.int4.menu import MENU as INT4_MENU
-from gemmdb.kernels.triton.int4_skinny.menu import MENU as INT4_SKINNY_MENU
-from gemmdb.kernels.triton.int4_skinny.menu import mostly_fastest
+from gemmdb.kernels.menus.grouped import MENU as GROUPED
+from gemmdb.kernels.menus.int4 import MENU as INT4_MENU
+from gemmdb.kernels.menus.int4_skinny import MENU as INT4_SKINNY_MENU
+from gemmdb.kernels.menus.int4_skinny import mostly_fastest
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.neighbours import unfit

@@ -12,7 +12,6 @@ from typing import Protocol as Interface
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.effort import Effort
-from gemmdb.kernels import sources
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -209,5 +208,5 @@ def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
 def toolchain(base: Toolchain, config: Config) -> Toolchain:
     """`base` for a row of `config`, with the digest of the source that its kernel is rendered from: the row is valid as
     long as this source is unchanged."""
-    source = sources.digest(config)
+    source = config.digest()
     return replace(base, source=source) if source else base

@@ -12,8 +12,7 @@ from gemmdb.generators.interfaces.backend import Backend, Candidate, Job
 from gemmdb.generators.measure.cuda.trial import SAMPLE_US
 from gemmdb.inductor.benchmark.client import Request
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.inductor import menu as inductor_menu
-from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.model import LIVE_CANDIDATES
 from gemmdb.ladder.policy_filter import expensive, refusal
@@ -67,7 +66,7 @@ def _allowed(config: Config, request: Request, backend: Backend) -> bool:
     policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
     if config == ATEN or refusal(config, policy, request.problem) or expensive(config, policy):
         return False
-    return illegal(config, request.problem, backend.device) is None
+    return config.rejection(request.problem, backend.device) is None
 
 
 def _paddings(problem: Problem, backend: Backend) -> list[Config]:

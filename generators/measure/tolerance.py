@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gemmdb.kernels.fp8 import PROMOTED
+from gemmdb.kernels.rules import MAX_PROMOTED_K
 from gemmdb.key.problem import Problem
 
 EPSILONS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8,
@@ -38,13 +38,14 @@ def tolerance(problem: Problem) -> float:
     Inputs that are rounded first (TF32) add that rounding. Integers are exact.
 
     The matrix unit keeps fewer bits of a sum of fp8 products, so such a sum also loses sqrt(k) roundings of FP8_SUM.
-    Here k counts the products that are summed in the matrix unit: all with fast accumulation, else at most PROMOTED.
+    Here k counts the products that are summed in the matrix unit: all with fast accumulation, else at most
+    MAX_PROMOTED_K.
     """
     if problem.out in ("int32", "int8", "uint8"):
         return 0.0
     rounding = _rounding(problem) + INPUT_EPSILONS[problem.numerics.fp32]
     if problem.scaled:
-        kept = problem.k if problem.numerics.fast else min(problem.k, PROMOTED)
+        kept = problem.k if problem.numerics.fast else min(problem.k, MAX_PROMOTED_K)
         rounding += FP8_SUM * math.sqrt(max(kept, 1))
     return 4 * (rounding + _sums(problem))
 

@@ -11,7 +11,6 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.generators.measure.cuda.space import from_menu
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -59,5 +58,5 @@ def _candidates(setting: Setting, device: Device) -> Iterator[tuple[Config, Tile
     menus = [choice.config for choice in choices(setting)]
     for config in dict.fromkeys((*from_menu(problem, device), *menus)):
         tile = tile_of(config)
-        if tile is not None and illegal(config, problem, device) is None:
+        if tile is not None and config.rejection(problem, device) is None:
             yield config, tile

@@ -14,12 +14,12 @@ from kit.guide import blocks, run
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.cuda import render, space
-from gemmdb.kernels import triton
+from gemmdb.kernels import menus, triton
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Problem
 
-GUIDE, NAME = "kernel.md", "gemmdb.kernels.triton.plain"
+GUIDE, NAME, MENU = "kernel.md", "gemmdb.kernels.triton.plain", "gemmdb.kernels.menus.plain"
 PLAIN = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3}
 
 
@@ -32,11 +32,12 @@ def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(code)
     monkeypatch.setattr(triton, "__path__", [*triton.__path__, str(tmp_path)])
+    monkeypatch.setattr(menus, "__path__", [*menus.__path__, str(tmp_path / "menus")])
     module = importlib.import_module(NAME)
     monkeypatch.setitem(KERNELS, ("triton", "plain"), module.KERNEL)
-    monkeypatch.setitem(space.MENUS, "plain", importlib.import_module(f"{NAME}.menu").MENU)
+    monkeypatch.setitem(space.MENUS, "plain", importlib.import_module(MENU).MENU)
     yield module
-    for name in (NAME, f"{NAME}.menu"):
+    for name in (NAME, MENU):
         sys.modules.pop(name)
     render.plan.cache_clear()
     render._template.cache_clear()

@@ -17,7 +17,6 @@ from gemmdb.cost.work import Setting, tile_of, work
 from gemmdb.devices import registry
 from gemmdb.generators.measure.cuda.space import from_menu
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import explain, lookup
@@ -57,7 +56,7 @@ def test_every_proposal_is_legal_fits_the_device_and_takes_no_less_than_its_byte
     assert isinstance(proposed, Candidates)
     assert [one.us for one in proposed.best] == sorted(one.us for one in proposed.best)
     for one in proposed.best:
-        assert illegal(one.config, problem, device) is None
+        assert one.config.rejection(problem, device) is None
         assert one.us > 0.8 * problem.bytes / machine(device).dram
         tma = one.config.values.get("load") == "tma" or one.config.kernel == "persistent"
         assert not (tma or one.config.backend == "cutlass") or machine(device).capability >= 90

@@ -13,7 +13,6 @@ from kit.gpu import make, solved
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.layout import Layout
 from gemmdb.table.measurement import Protocol, Status
 
@@ -80,7 +79,7 @@ def legal(config: Config, problem: Problem) -> bool:
 
     device = cuda()
     assert device is not None
-    return illegal(config, problem, device) is None
+    return config.rejection(problem, device) is None
 
 
 @pytest.mark.parametrize("config", OURS, ids=lambda config: config.text)

@@ -12,7 +12,6 @@ from kit.gpu import ends_of, make
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.table.measurement import Protocol, Status
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -50,7 +49,7 @@ def test_every_split_is_right(problem: Problem, config: Config) -> None:
 
     device = cuda()
     assert device is not None
-    assert illegal(config, problem, device) is None
+    assert config.rejection(problem, device) is None
     made = operands(problem, torch.device("cuda"), 1)
     for ends in ends_of(problem.m):
         scale_a = made.scale_a.clone()
@@ -164,7 +163,7 @@ def test_all_kinds_of_kernels_are_measured(fast: bool, fusion: str) -> None:
 
     problem, device = experts(fast=fast, fusion=fusion), cuda()
     assert device is not None
-    wanted = [one for one in (CONFIGS[1], TEMPLATE) if not illegal(one, problem, device)]
+    wanted = [one for one in (CONFIGS[1], TEMPLATE) if not one.rejection(problem, device)]
     assert len(wanted) == (2 if fusion == "none" else 1)
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     for config in wanted:

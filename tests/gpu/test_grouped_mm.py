@@ -14,7 +14,6 @@ from kit.gpu import ends_of, make
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.table.measurement import Protocol, Status
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] in (9, 10)
@@ -61,7 +60,7 @@ def test_every_split_is_right(problem: Problem, config: Config) -> None:
 
     device = cuda()
     assert device is not None
-    if reason := illegal(config, problem, device):
+    if reason := config.rejection(problem, device):
         pytest.skip(reason)
     made = operands(problem, torch.device("cuda"), 1)
     for ends in ends_of(problem.m if problem.ragged == "m" else problem.k):
@@ -181,7 +180,7 @@ def test_all_kinds_of_kernels_are_measured(problem: Problem) -> None:
 
     device = cuda()
     assert device is not None
-    wanted = [one for one in (make("grouped"), TEMPLATE) if not illegal(one, problem, device)]
+    wanted = [one for one in (make("grouped"), TEMPLATE) if not one.rejection(problem, device)]
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     for config in wanted:
         if config.spec.emitted:

@@ -13,7 +13,6 @@ from torch.nn.functional import linear, silu
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.table.measurement import Protocol, Status
 
 pytestmark = [
@@ -72,7 +71,7 @@ def _legal(config: Config, problem: Problem) -> bool:
 
     device = cuda()
     assert device is not None
-    return illegal(config, problem, device) is None
+    return config.rejection(problem, device) is None
 
 
 @pytest.mark.parametrize("problem", [*TILED, *BYTES], ids=lambda problem: problem.text)

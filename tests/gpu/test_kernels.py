@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, Status
 
@@ -52,7 +51,7 @@ def check(problem: Problem, config: Config) -> None:
 
     device = detect.cuda()
     assert device is not None
-    if (reason := illegal(config, problem, device)) is not None:
+    if (reason := config.rejection(problem, device)) is not None:
         pytest.skip(reason)
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     loaded = session.load(problem, config, PROTOCOL)

@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.devices import detect
-from gemmdb.kernels.legality import illegal
 
 pytestmark = pytest.mark.usefixtures("clean")
 F = torch.nn.functional
@@ -203,8 +202,8 @@ def test_s24_legality_comes_from_the_devices_own_limit(kit: Any, tile: Any) -> N
     assert device is not None
     large = tile(block_m=128, block_n=128, block_k=64, warps=8, stages=4)
     problem = Problem.gemm("mm", m=512, n=512, k=512)
-    assert illegal(large, problem, device) is None
+    assert large.rejection(problem, device) is None
     found, _ = kit.compiled(lambda a, b: a @ b.t(), kit.rand(512, 512), kit.rand(512, 512), config=large)
     assert kit.served() == [large.text]
-    assert "shared memory" in str(illegal(tile(block_m=256, block_n=256, block_k=256), problem, device))
+    assert "shared memory" in str(tile(block_m=256, block_n=256, block_k=256).rejection(problem, device))
     assert found.isfinite().all()

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
-from gemmdb.kernels import cutlass, sources
+from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.cutlass.schedule import scheduled
+from gemmdb.kernels.cutlass.rules import scheduled
 from gemmdb.key.problem import Problem
 
 BASE: dict[str, str | int] = {
@@ -60,8 +60,8 @@ def test_columns_and_rows_are_scaled_in_dtypes_of_their_own(rows, columns):
 
 
 def test_rows_of_the_source_before_scales_of_rows_stay_valid():
-    assert sources.is_current(CONFIG, "482ad56a9acc89e2")
-    assert not sources.is_current(CONFIG, "0" * 16)
+    assert CONFIG.is_current("482ad56a9acc89e2")
+    assert not CONFIG.is_current("0" * 16)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text[:40])
@@ -101,10 +101,10 @@ def test_inside_and_outside_of_the_kernel():
 
 
 def test_rows_hold_while_the_source_stays_the_same():
-    digest = sources.digest(CONFIG)
+    digest = CONFIG.digest()
     assert len(digest) == 16
-    assert sources.is_current(CONFIG, digest)
-    assert not sources.is_current(CONFIG, "0" * 16)
+    assert CONFIG.is_current(digest)
+    assert not CONFIG.is_current("0" * 16)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from gemmdb.errors import InputError
 from gemmdb.generators.measure.cuda.render import plan
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.triton import dependent
 from gemmdb.key.problem import Problem
 
@@ -59,14 +58,14 @@ def test_the_ways_of_a_config() -> None:
     ],
 )
 def test_where_it_is_legal(problem, config, device, reason) -> None:
-    found = illegal(config, problem, device)
-    assert reason in found if reason else found is None
+    found = config.rejection(problem, device)
+    assert reason in str(found) if reason else found is None
 
 
 def test_a_symbolic_depth_is_not_asked_for_in_advance() -> None:
     problem = gemm("mm", m=16, n=512, k=512)
-    assert "fixed K" in (illegal(make("tile", pdl=2), problem, H200, {"k": (1, None)}) or "")
-    assert illegal(make("tile", pdl=1), problem, H200, {"k": (1, None)}) is None
+    assert "fixed K" in str(make("tile", pdl=2).rejection(problem, H200, {"k": (1, None)}))
+    assert make("tile", pdl=1).rejection(problem, H200, {"k": (1, None)}) is None
 
 
 @pytest.mark.parametrize("k", [8, 16, 100, 777, 1000, 4096, 14336])
@@ -76,7 +75,7 @@ def test_a_symbolic_depth_is_not_asked_for_in_advance() -> None:
 def test_what_is_asked_for_lies_within_a_column(config, dtype, k) -> None:
     op = "mixed_mm" if dtype == "int8" else "mm"
     problem = gemm(op, m=1, n=4096, k=k)
-    if illegal(config, problem, H200):
+    if config.rejection(problem, H200):
         return
     found = dependent.constants(config, problem)
     size, columns = (1 if dtype == "int8" else 2), int(config.values["block_n"])

@@ -10,10 +10,9 @@ from kit.gpu import BASES, make
 
 from gemmdb.kernels import rules, triton
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.inductor import menu as inductor_menu
-from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.menus import inductor as inductor_menu
+from gemmdb.kernels.menus.grouped import MENU
 from gemmdb.kernels.triton.grouped import grid
-from gemmdb.kernels.triton.grouped.menu import MENU
 from gemmdb.key.device import Device
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
@@ -99,7 +98,7 @@ LOW = replace(experts(), a=Operand("bf16", Layout("row-padded", 4)))
     ],
 )
 def test_each_rule_has_its_reason(problem, one, reason):
-    found = illegal(one, problem, H200)
+    found = one.rejection(problem, H200)
     assert found is None if reason is None else reason in str(found)
 
 
@@ -107,20 +106,20 @@ def test_the_partial_sums_of_a_split_k_do_not_depend_on_the_rows():
     one = config(split_k=4, resident=3)
     assert triton.tiles(one, experts()) == triton.tiles(one, experts(2**20)) == 3 * 256
     large = replace(H200, units=257)
-    assert "of 256 multiprocessors" in str(illegal(one, experts(), large))
-    assert illegal(config(resident=3), experts(), large) is None
+    assert "of 256 multiprocessors" in str(one.rejection(experts(), large))
+    assert config(resident=3).rejection(experts(), large) is None
 
 
 def test_without_tensor_maps_there_is_no_template():
-    assert "need compute capability 9.0" in str(illegal(template(), experts(), A100))
-    assert illegal(config(), experts(), A100) is None
+    assert "need compute capability 9.0" in str(template().rejection(experts(), A100))
+    assert config().rejection(experts(), A100) is None
 
 
 @pytest.mark.parametrize("one", [config(), template()], ids=lambda one: one.text)
 def test_groups_of_fp8_are_multiplied_on_hopper_alone(one):
     b200 = Device("cuda", "sm100", "NVIDIA B200", 148, 180)
-    assert illegal(one, fp8(), b200) == "torch's kernel for groups of fp8 is made for Hopper alone"
-    assert illegal(one, experts(), b200) is None
+    assert str(one.rejection(fp8(), b200)) == "torch's kernel for groups of fp8 is made for Hopper alone"
+    assert one.rejection(experts(), b200) is None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_groups_of_fp8_are_multiplied_on_hopper_alone(one):
     ],
 )
 def test_where_torch_reads_the_sizes_back(problem, device, captured):
-    assert (rules.uncaptured(problem, device) is None) == captured
+    assert (rules.reject_uncapturable(problem, device) is None) == captured
 
 
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=12), st.integers(0, 50), st.sampled_from([16, 64]))
@@ -186,7 +185,7 @@ def numbers_of_rows(*others):
 @pytest.mark.parametrize(("m", "rest"), numbers_of_rows({"layout": "nn"}, {"fusion": "pointwise"}, {"groups": 128}))
 def test_every_number_of_rows_has_a_menu(m, rest):
     problem = experts(m, 4096, 2048, **rest)
-    legal = [one for one in MENU.usual(problem, H200) if not illegal(one, problem, H200)]
+    legal = [one for one in MENU.usual(problem, H200) if not one.rejection(problem, H200)]
     assert 5 <= len(legal) <= 30
     assert len(set(legal)) == len(legal)
     assert set(legal) <= set(MENU.whole(problem, H200))
@@ -196,7 +195,7 @@ def test_every_number_of_rows_has_a_menu(m, rest):
 @pytest.mark.parametrize(("m", "rest"), numbers_of_rows({"fast": True}, {"fusion": "pointwise"}, {"groups": 128}))
 def test_every_number_of_rows_of_fp8_has_a_menu(m, rest):
     problem = fp8(m, 4096, 2048, **rest)
-    legal = [one for one in MENU.usual(problem, H200) if not illegal(one, problem, H200)]
+    legal = [one for one in MENU.usual(problem, H200) if not one.rejection(problem, H200)]
     assert 5 <= len(legal) <= 22
     assert len(set(legal)) == len(legal)
     assert set(legal) <= set(MENU.whole(problem, H200))
@@ -219,6 +218,6 @@ def test_sums_of_fp8_are_added_in_fp32_where_the_matrix_unit_keeps_few_bits(one,
 @pytest.mark.parametrize("k", [8, 512, 8192])
 def test_gradients_have_a_menu(k):
     problem = experts(2048, 1536, k, ragged="k", layout="tn", groups=32)
-    legal = [one for one in MENU.usual(problem, H200) if not illegal(one, problem, H200)]
+    legal = [one for one in MENU.usual(problem, H200) if not one.rejection(problem, H200)]
     assert 5 <= len(legal) <= 14
     assert inductor_menu.configs(problem, H200)

@@ -11,7 +11,6 @@ from kit.inductor import ROOT, run
 
 from gemmdb import Problem
 from gemmdb.generators.measure.tolerance import tolerance
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -48,7 +47,7 @@ def pairs():
                 m = (5, 13)["lean" in config.values and (turn + place) % 2]
                 problem = Problem.gemm("mixed_mm", m=m, n=136, k=k, dtype=dtype, weight_dtype="int4", group=group,
                                        zeros=zeros, packing=packing)  # fmt: skip
-                if illegal(config, problem, H200) is None:
+                if config.rejection(problem, H200) is None:
                     found.append((problem, config))
                     break
     return found

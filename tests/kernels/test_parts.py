@@ -29,8 +29,8 @@ WIDTHS = (64, 32, 96)
 
 @pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
 def test_every_block_of_columns_lies_in_one_weight(config):
-    assert parts.objection(config, WIDTHS) is None
-    assert "two weights" in str(parts.objection(config, (64, 48)))
+    assert parts.rejection(config, WIDTHS) is None
+    assert "two weights" in str(parts.rejection(config, (64, 48)))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_every_block_of_columns_lies_in_one_weight(config):
     ids=["aten", "persistent", "tensor maps", "a second kernel"],
 )
 def test_other_configs_take_one_weight(config):
-    assert parts.objection(config, WIDTHS)
+    assert parts.rejection(config, WIDTHS)
 
 
 def rendered(config: Config, problem: Problem, scaled: bool, biased: bool, scales: str = "") -> ast.FunctionDef:
@@ -92,8 +92,8 @@ def test_the_rows_of_an_fp8_activation_are_scaled_before_the_columns(config):
 @pytest.mark.parametrize("config", [make("int4", block_n=32), make("int4_skinny", block_n=32)], ids=["int4", "skinny"])
 @pytest.mark.parametrize("packing", ["tinygemm8", "low-first"])
 def test_an_int4_weight_comes_with_its_tensors(config, packing):
-    assert parts.objection(config, WIDTHS) is None
-    assert parts.objection(config, (64, 48))
+    assert parts.rejection(config, WIDTHS) is None
+    assert parts.rejection(config, (64, 48))
     kind = {"packing": packing} if packing == "tinygemm8" else {"packing": packing, "zeros": "uint8"}
     problem = Problem.gemm("mixed_mm", m=4, n=sum(WIDTHS), k=512, weight_dtype="int4", **kind)
     function = rendered(config, problem, False, False)
@@ -108,7 +108,7 @@ def test_an_int4_weight_comes_with_its_tensors(config, packing):
 @pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
 def test_a_kernel_that_begins_early_asks_for_its_own_weight(config):
     _, early = dependent.ways(config)
-    assert parts.objection(early, WIDTHS) is None
+    assert parts.rejection(early, WIDTHS) is None
     source = ast.unparse(rendered(early, Problem.gemm("mm", m=4, n=sum(WIDTHS), k=512), True, False))
     before, _, after = source.partition("tl.extra.cuda.gdc_wait()")
     assert "ahead = (weight + (" in before

@@ -13,7 +13,6 @@ from kit.inductor import ROOT, run
 
 from gemmdb import Config, Problem
 from gemmdb.kernels import triton
-from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.triton import parts
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -112,7 +111,7 @@ def int4_problem(n: int, packing: str, dtype: str, zeros: str) -> Problem:
 def int4_pairs() -> list[tuple[Config, tuple[str, str, str]]]:
     """Each kernel with each kind of weight that it takes."""
     both = product(INT4, WEIGHTS)
-    return [(config, kind) for config, kind in both if illegal(config, int4_problem(192, *kind), H200) is None]
+    return [(config, kind) for config, kind in both if config.rejection(int4_problem(192, *kind), H200) is None]
 
 
 def int4_error(config: Config, packing: str, dtype: str, zeros: str, folder: str) -> float:

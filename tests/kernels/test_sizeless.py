@@ -10,13 +10,12 @@ from kit.devices import A100, H200
 from gemmdb.cost.menus import MENUS
 from gemmdb.kernels import cutlass, inductor
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.triton import shared
 from gemmdb.key.problem import Problem
 
 RULES = {
-    "tile": shared._unfit_tile, "narrow": shared._unfit_tile, "persistent": shared._unfit_tile,
-    "gemm": cutlass.legality._unfit, "inductor_mm": inductor.legality._tile,
+    **dict.fromkeys(("tile", "narrow", "persistent"), shared._reject_sizeless_tile),
+    "gemm": cutlass.rules._reject_sizeless, "inductor_mm": inductor._reject_tile,
 }  # fmt: skip
 MENU = {text for menu in MENUS.values() for texts in menu.values() for text in texts}
 CONFIGS = [config for config in map(Config.parse, sorted(MENU)) if config.kernel in RULES]
@@ -41,7 +40,7 @@ def test_every_kernel_with_such_a_rule_is_among_the_configs():
 
 @pytest.mark.parametrize("kernel", ["tile", "gemm"])
 def test_devices_that_differ_in_their_shared_memory_alone_are_told_apart(kernel):
-    config = next(one for one in CONFIGS if one.kernel == kernel and illegal(one, CLASSES[0], H200) is None)
+    config = next(one for one in CONFIGS if one.kernel == kernel and one.rejection(CLASSES[0], H200) is None)
     small = replace(H200, figures={**H200.figures, "smem_bytes": 1024})
-    assert "fit into shared memory" in str(illegal(config, CLASSES[0], small))
-    assert illegal(config, CLASSES[0], H200) is None
+    assert "fit into shared memory" in str(config.rejection(CLASSES[0], small))
+    assert config.rejection(CLASSES[0], H200) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kit.gpu import make
 
-from gemmdb.kernels import inductor, sources, triton
+from gemmdb.kernels import inductor, triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton import sources as triton_sources
@@ -21,23 +21,23 @@ def test_the_digest_of_inductors_template_is_that_of_its_file() -> None:
     folder = Path(str(metadata.distribution("torch").locate_file("torch/_inductor/kernel/templates")))
     for config, name in ((MM, "triton_mm"), (TMA, "triton_persistent_tma_mm")):
         wanted = hashlib.sha256((folder / f"{name}.py.jinja").read_bytes()).hexdigest()[:16]
-        assert sources.digest(config) == wanted
-        assert sources.is_current(config, wanted)
-        assert not sources.is_current(config, "0" * 16)
+        assert config.digest() == wanted
+        assert config.is_current(wanted)
+        assert not config.is_current("0" * 16)
 
 
 def test_the_digest_names_what_torch_renders() -> None:
     mm = pytest.importorskip("torch._inductor.kernel.mm_common")
     text = mm.load_kernel_template("triton_mm")
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == sources.digest(MM)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == MM.digest()
 
 
 def test_torch_2_11_and_later_render_the_same_kernels() -> None:
     for config in (MM, TMA):
-        olds = [old for old, new in inductor.EQUIVALENT.items() if new == sources.digest(config)]
+        olds = [old for old, new in inductor.EQUIVALENT.items() if new == config.digest()]
         for old in olds:
-            assert sources.is_current(config, old)
-    assert sources.is_current(MM, "d4b90a54b960e7b3") == sources.is_current(MM, "d99842e466803e2d")
+            assert config.is_current(old)
+    assert MM.is_current("d4b90a54b960e7b3") == MM.is_current("d99842e466803e2d")
 
 
 def test_without_torch_a_row_is_not_known_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +47,8 @@ def test_without_torch_a_row_is_not_known_to_hold(monkeypatch: pytest.MonkeyPatc
     inductor.digest.cache_clear()
     monkeypatch.setattr(metadata, "distribution", missing)
     try:
-        assert sources.digest(MM) == ""
-        assert not sources.is_current(MM, "d4b90a54b960e7b3")
+        assert MM.digest() == ""
+        assert not MM.is_current("d4b90a54b960e7b3")
     finally:
         inductor.digest.cache_clear()
 
@@ -57,15 +57,15 @@ def test_our_own_templates_and_kernels_without_one() -> None:
     tile = Config.of(
         "triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3,
     )  # fmt: skip
-    assert sources.digest(tile) == triton.digest("gemv")
-    assert sources.digest(ATEN) == ""
-    assert sources.is_current(ATEN, "anything")
-    assert sources.is_current(tile, "")
+    assert tile.digest() == triton.digest("gemv")
+    assert ATEN.digest() == ""
+    assert ATEN.is_current("anything")
+    assert tile.is_current("")
 
 
 def test_rows_of_groups_from_before_they_took_fp8_still_hold() -> None:
-    assert sources.is_current(make("grouped"), "2b822f06dd6f893e")
-    assert not sources.is_current(make("grouped"), "2b822f06dd6f893f")
+    assert make("grouped").is_current("2b822f06dd6f893e")
+    assert not make("grouped").is_current("2b822f06dd6f893f")
 
 
 def test_each_kernel_of_ours_knows_its_former_sources() -> None:

@@ -22,7 +22,6 @@ from gemmdb.generators.measure.cuda import render
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels import cutlass, triton
-from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Query
 from gemmdb.ladder import lookup
@@ -118,7 +117,7 @@ def rendered_cutlass() -> str:
 
 def legality() -> str:
     return digest(
-        (p.text, c.text, name, bool(illegal(c, p.resized(p.m + shift, p.n + shift, p.k), known(name))))
+        (p.text, c.text, name, bool(c.rejection(p.resized(p.m + shift, p.n + shift, p.k), known(name))))
         for p, c in sample(measured(), 400)
         for name in ("NVIDIA H200", "sm80", "sm89")
         for shift in (0, 1, 8)

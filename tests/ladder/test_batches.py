@@ -8,7 +8,6 @@ from kit.devices import H200
 import gemmdb
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import lookup
 from gemmdb.settings import Policy
@@ -39,7 +38,7 @@ def test_no_product_of_two_matrices_answers(lab, ask):
     assert ask(known[1], rows) is not None
     assert ask(bmm(batch=1), rows) is None
     assert ask(bmm(), rows) is None
-    assert illegal(TILE, bmm(), H200) == "triton:tile does not solve bmm on cuda"
+    assert str(TILE.rejection(bmm(), H200)) == "triton:tile does not solve bmm on cuda"
 
 
 BMM = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=32, group_m=8, warps=4, stages=3)

@@ -10,7 +10,7 @@ from kit.devices import A100, H200
 from kit.gpu import make
 
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.triton.grouped.menu import MENU
+from gemmdb.kernels.menus.grouped import MENU
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import explain, lookup
 from gemmdb.ladder.ask import Ask

@@ -6,7 +6,6 @@ from kit.gpu import make
 
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.ladder import lookup
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.candidates import candidates
@@ -85,7 +84,7 @@ def test_live_tuning_tries_the_menu_where_nothing_was_measured(lab, m, packing, 
     assert 4 <= len(found) <= 6
     ours = {config.name for config in found if config.backend == "triton"}
     assert ours == ({"triton:int4_skinny", "triton:int4"} if few else {"triton:int4"})
-    assert all(illegal(config, asked, H200) is None for config in found)
+    assert all(config.rejection(asked, H200) is None for config in found)
 
 
 def test_the_cost_model_says_nothing(lab):

@@ -3,7 +3,6 @@
 import pytest
 
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
@@ -73,7 +72,7 @@ def test_splits_of_k_are_those_that_fill_the_device_here(ask):
     split = tile(split=4)  # 32 tiles, four times: the multiprocessors are full.
     found = similar(ask((KIN, {split: 0.5})))
     assert [config.values["split_k"] for config in found] == [3, 2]  # Of 40 tiles.
-    assert all(illegal(config, ASKED, GPU) is None for config in found)
+    assert all(config.rejection(ASKED, GPU) is None for config in found)
 
 
 def test_problems_of_another_kind_do_not_count(ask):

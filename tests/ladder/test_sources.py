@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.kernels import sources, triton
+from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain
@@ -47,7 +47,7 @@ def test_rows_of_another_kernel_need_the_gain_of_unverified_ones(lab, m):
 
 
 def test_a_row_of_another_template_does_not_hold():
-    assert not sources.is_current(TILE, triton.digest("gemv"))
+    assert not TILE.is_current(triton.digest("gemv"))
 
 
 @pytest.mark.parametrize("path", sorted(shipped_tables().glob("*.db")), ids=lambda path: path.name)
@@ -62,4 +62,4 @@ def test_every_kernel_source_in_a_shipped_table_is_the_present_one(path):
     theirs = {pair: config for pair, config in pairs.items() if config.spec.emitted}
     assert all(source for (_, source), config in theirs.items() if config.spec.digest)
     ours = {pair: config for pair, config in pairs.items() if pair not in theirs}
-    assert [pair for pair, config in ours.items() if not pair[1] or not sources.is_current(config, pair[1])] == []
+    assert [pair for pair, config in ours.items() if not pair[1] or not config.is_current(pair[1])] == []

@@ -7,7 +7,6 @@ import pytest
 
 from gemmdb.devices import registry
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.operands import Numerics
 from gemmdb.key.problem import Problem
@@ -173,7 +172,7 @@ def test_what_the_model_does_not_cover_is_tried_as_others_of_its_kind(lab, probl
     found = candidates(ask)
     assert found == usual(ask)
     assert 1 <= len(found) <= 8
-    assert all(illegal(config, problem, GPU) is None for config in found)
+    assert all(config.rejection(problem, GPU) is None for config in found)
     assert usual(replace(ask, policy=Policy(deny="triton|padded"))) == []
     assert usual(Ask(lab.query(problem, OLD), (), Policy(), None)) == []
 

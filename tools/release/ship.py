@@ -27,8 +27,6 @@ from gemmdb import trust
 from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
 from gemmdb.generators.files.pack import pack
-from gemmdb.kernels import sources
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
@@ -45,8 +43,8 @@ def holds(row: Measurement) -> bool:
     """Whether a row is about a kernel and a problem of today, and a config that is legal."""
     spec = row.config.spec
     theirs = spec.emitted and spec.template is None  # Inductor's.
-    current = theirs or sources.is_current(row.config, row.toolchain.source)
-    legal = illegal(row.config, row.problem, row.device) is None
+    current = theirs or row.config.is_current(row.toolchain.source)
+    legal = row.config.rejection(row.problem, row.device) is None
     return current and legal and row.protocol.version >= OLDEST and asked(row.problem)
 
 

@@ -23,7 +23,6 @@ from gemmdb.exchange.importing import Content
 from gemmdb.exchange.report import Tally
 from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
@@ -118,12 +117,12 @@ def _modelled(
     except InputError:
         return tally.leave("the tile is outside what gemmdb takes", name)
     found = machine(device)
-    reason = uncovered(problem) or illegal(config, problem, device)
+    reason = uncovered(problem) or config.rejection(problem, device)
     tile = tile_of(config)
     if foreign:
         return tally.leave(f"the kernel has no {one_line(', '.join(sorted(foreign)[:4]))[:80]}", name)
     if found is None or tile is None or reason:
-        return tally.leave(reason or f"the cost model has no figures of {device.sku}", name)
+        return tally.leave(str(reason or f"the cost model has no figures of {device.sku}"), name)
     setting = Setting.of(problem, found)
     aten_us, us = FITTED.predict_aten(setting), FITTED.predict(setting, tile)
     if us >= aten_us:

@@ -19,7 +19,6 @@ from gemmdb.inductor.entry.session import Session
 from gemmdb.inductor.lower.adapter import nested
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.inductor.observe.phases import PHASES
-from gemmdb.kernels import sources
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.key.toolchain import installed
@@ -150,7 +149,7 @@ def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list
         raise Unconfirmed("the versions of torch and its libraries are unknown")
 
     def row(config: Config, status: Status, timed: Times | None, detail: str) -> Measurement:
-        made_by = replace(toolchain, source=sources.digest(config))
+        made_by = replace(toolchain, source=config.digest())
         return Measurement(
             decision.problem, config, device, found.protocol, made_by, _RUN, status, timed, detail=detail
         )

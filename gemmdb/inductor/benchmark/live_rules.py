@@ -10,7 +10,7 @@ from gemmdb.inductor.lower.adapter import ranks
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.hardware import SKINNY_ROWS
 from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
-from gemmdb.kernels.rules import uncaptured
+from gemmdb.kernels.rules import reject_uncapturable
 from gemmdb.key import representatives
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.saving import trivial
@@ -29,7 +29,7 @@ def objection(query: Query, policy: Policy) -> str:
     if op in GPU_ALONE and (query.device.kind != "cuda" or symbolic or missing()):
         # Only Inductor's search is left, and no table could name its kernels.
         return f"{GPU_ALONE[op]} can be tuned only on a GPU, at fixed sizes, with gemmdb[build]"
-    if reason := representatives.rejection(query.problem) or uncaptured(query.problem, query.device):
+    if reason := representatives.rejection(query.problem) or reject_uncapturable(query.problem, query.device):
         return str(reason)
     if trivial(query.problem):
         return "there is nothing to save: K is 1, or a size is 0"

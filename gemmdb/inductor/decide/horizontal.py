@@ -197,7 +197,7 @@ def _kernel(session: Session, problem: Problem, device: Device, widths: tuple[in
     """The best kernel that takes weights of these widths, with its expected time."""
 
     def allowed(config: Config) -> bool:
-        return parts.objection(config, widths) is None
+        return parts.rejection(config, widths) is None
 
     return session.kernel(Query(problem, device), allowed)
 

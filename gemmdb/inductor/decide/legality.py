@@ -1,6 +1,6 @@
 """What Inductor cannot carry out although the backend could: each rule with its reason.
 
-`gemmdb.kernels.legality` has the rules of the kernels themselves. These are checked before anything is rewritten; what
+`Config.rejection` has the rules of the kernels themselves. These are checked before anything is rewritten; what
 only the IR knows (a flexible layout) is left to the lowering, which falls back to ATen.
 """
 
@@ -14,7 +14,6 @@ from gemmdb.inductor.decide import compiled, refused
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cutlass import prebuilt
-from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.kernels.triton import counts_arrivals, tiles
 from gemmdb.key import representatives
@@ -32,7 +31,8 @@ MOST_COUNTERS = 2**14
 
 def objection(config: Config, query: Query) -> str | None:
     """Why `config` cannot be compiled for `query`, in one phrase; None when nothing speaks against it."""
-    found = illegal(config, query.problem, query.device, query.ranges) or refuses(config, query.problem)
+    rejected = config.rejection(query.problem, query.device, query.ranges)
+    found = rejected.reason if rejected else refuses(config, query.problem)
     found = found or refused.why(config, query.problem)
     return found or (_over_ranges(config, query) if query.ranges else None)
 
@@ -138,7 +138,7 @@ def _over_ranges(config: Config, query: Query) -> str | None:
     """Why a config that is legal at the hints of symbolic sizes is not legal at all of their values."""
     smallest, largest = _end(query, 0), _end(query, 1)
     for end in (smallest, largest):
-        if reason := illegal(config, end, query.device, query.ranges):
+        if reason := config.rejection(end, query.device, query.ranges):
             return f"at m={end.m} n={end.n} k={end.k}: {reason}"
     if config.spec.maps(config) and _rows(query.problem) & set(query.ranges):
         return "the tensor copy engine wants rows of a known length"

@@ -130,8 +130,8 @@ def _int4_kernel(fused: Fused, a: Any, weights: Sequence[int4.Weight]) -> Any:
 def _check_widths(fused: Fused) -> None:
     """Raise Refused if the kernel cannot take weights of these widths."""
     assert fused.decision.config is not None
-    if reason := parts.objection(fused.decision.config, [int(member.problem.n) for member in fused.members]):
-        raise triton.Refused(reason)
+    if rejected := parts.rejection(fused.decision.config, [int(member.problem.n) for member in fused.members]):
+        raise triton.Refused(rejected.reason)
 
 
 def _product(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], out: torch.dtype) -> Any:

@@ -92,7 +92,7 @@ def _divided(found: Sequence[tuple[int, Member]]) -> Iterator[Group]:
     """Groups of at most as many products as a kernel takes, given with their places among all products."""
     group, last = list[Member](), 0
     for place, member in found:
-        if group and (len(group) == parts.MOST or place - last > NEXT):
+        if group and (len(group) == parts.MAX_WEIGHTS or place - last > NEXT):
             yield from _several(group)
             group = []
         group.append(member)

@@ -15,14 +15,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gemmdb.kernels.cutlass.legality import illegal
-from gemmdb.kernels.kernel import IntRange, Kernel, OneOf
+from gemmdb.kernels.cutlass.rules import rejection
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, always
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
 
 TYPES = {
     "bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t", "fp32": "float", "int8": "int8_t", "uint8": "uint8_t",
@@ -68,7 +64,7 @@ class Vectors:
     bias: str = ""
 
 
-def macros(config: Config, problem: Problem, vectors: Vectors | None = None) -> dict[str, int | str]:
+def macros(config: ConfigLike, problem: Problem, vectors: Vectors | None = None) -> dict[str, int | str]:
     """The macros for a legal config on a problem, by name without GEMMDB_.
 
     Only the part of the problem that `inside` keeps counts. `vectors`: of a problem with a scale; by default a scale of
@@ -123,7 +119,7 @@ def outside(problem: Problem) -> Problem | None:
     return replace(problem, op=op, bias=bias, fusion="none" if problem.fusion == "scale" else problem.fusion)
 
 
-def streams(config: Config) -> bool:
+def streams(config: ConfigLike) -> bool:
     """Whether the config uses the stream-K tile scheduler, which also does a fixed split of K."""
     return config.values["split_k"] != 1
 
@@ -133,13 +129,13 @@ def scale_dtype(problem: Problem) -> str:
     return problem.out if problem.out in ("bf16", "fp16") else "fp32"
 
 
-def order(config: Config) -> tuple[int, int, int]:
+def order(config: ConfigLike) -> tuple[int, int, int]:
     """(split, swizzle, raster): the arguments of a config, which need no compiling."""
     value = config.values
     return int(value["split_k"]), int(value["swizzle"]), RASTERS[str(value["raster"])]
 
 
-def workspace_bound(config: Config, problem: Problem) -> int:
+def workspace_bound(config: ConfigLike, problem: Problem) -> int:
     """The most bytes of scratch that a config needs on a problem: the partial sums of the split tiles, and two counters
     for each. CUTLASS rounds the tiles up to whole clusters and bands."""
     if not streams(config):
@@ -154,7 +150,7 @@ def workspace_bound(config: Config, problem: Problem) -> int:
     return tiles * math.prod(tile) * 4 + tiles * 8 + 2 * 128
 
 
-def render(config: Config, problem: Problem, vectors: Vectors | None = None) -> str:
+def render(config: ConfigLike, problem: Problem, vectors: Vectors | None = None) -> str:
     """The source of the kernel for `config` on `problem`, without an entry point; `vectors` as in `macros`."""
     return rendered(macros(config, problem, vectors))
 
@@ -184,10 +180,6 @@ def compiler() -> str | None:
     return next((found for name in candidates if name and (found := shutil.which(name))), None)
 
 
-def _always(config: Config) -> bool:
-    return True
-
-
 _TILES = OneOf((16, 32, 64, 96, 128, 192, 256))
 KERNEL = Kernel(
     "cutlass", "gemm", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 10, {
@@ -195,7 +187,7 @@ KERNEL = Kernel(
         "cluster_n": OneOf((1, 2)), "schedule": OneOf(("cooperative", "pingpong")), "split_k": IntRange(0, 16),
         "swizzle": IntRange(1, 8, True), "raster": OneOf(("auto", "m", "n")), "swap": IntRange(0, 1),
     },
-    splits=("split_k",), illegal=illegal, maps=_always, digest=functools.partial(digest, "gemm"),
+    splits=("split_k",), rejection=rejection, maps=always, digest=functools.partial(digest, "gemm"),
     equivalent=EQUIVALENT,
 )  # fmt: skip
 """`split_k` 0 leaves the split to stream-K."""

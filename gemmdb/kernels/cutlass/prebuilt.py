@@ -10,18 +10,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemmdb import trust
 from gemmdb.errors import InputError, TableError
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import entry
 from gemmdb.kernels.cutlass.archive import NAME, Archive
+from gemmdb.kernels.kernel import ConfigLike
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
 
 ARCH = "sm90"
 """The only GPUs with this kernel."""
@@ -59,7 +56,7 @@ def identity() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def cost(config: Config, problem: Problem, toolchain: Toolchain | None) -> int:
+def cost(config: ConfigLike, problem: Problem, toolchain: Toolchain | None) -> int:
     """What compiling a CUTLASS `config` for `problem` costs, on the scale of `Kernel.cost`."""
     found = archive()
     if found is None or not found.runs_with(toolchain):
@@ -80,7 +77,7 @@ def find(source: str) -> str:
     return named[0] if found is not None and named is not None and named[0] in found.kernels else ""
 
 
-def name(config: Config, problem: Problem, vectors: cutlass.Vectors | None = None) -> str:
+def name(config: ConfigLike, problem: Problem, vectors: cutlass.Vectors | None = None) -> str:
     """The name of the kernel for a legal config on a problem; `vectors` as in `macros`."""
     return _named(tuple(cutlass.macros(config, problem, vectors).items()))
 

@@ -7,22 +7,19 @@ epilogue. Reading a template needs only the standard library; rendering needs ji
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import Template
+from gemmdb.kernels.kernel import ConfigLike, Template
 from gemmdb.kernels.triton import sources
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
-    from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem
 
 TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "uint8": "uint8", "int32": "int32",
       "fp8_e4m3": "float8e4nv", "fp8_e5m2": "float8e5"}  # fmt: skip
 """Triton's name of each dtype."""
+ZEROING_US = 1.0
+"""Microseconds in which a graph zeroes the counters of its kernels, once per call: at least 0.9 us (440 configs)."""
 
 
-def template(config: Config) -> Template:
+def template(config: ConfigLike) -> Template:
     """The template of a config of one of our Triton kernels. Raises KeyError for another kernel."""
     found = config.spec.template
     if found is None:
@@ -30,7 +27,7 @@ def template(config: Config) -> Template:
     return found
 
 
-def names(config: Config, problem: Problem) -> dict[str, int | str]:
+def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants that the template of `config` reads, for `problem`.
 
     Every value is written literally into the kernel (`NAME: tl.constexpr = value`), as in Inductor, so a value is a
@@ -40,42 +37,27 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
     return template(config).names(config, problem)
 
 
-ZEROING_US = 1.0
-"""Microseconds in which a graph zeroes the counters of its kernels, once per call: at least 0.9 us (440 configs)."""
-
-
-def counts_arrivals(config: Config) -> bool:
+def counts_arrivals(config: ConfigLike) -> bool:
     """Whether the programs of a tile count who finishes last. Such a kernel needs counters that are zero before it
     starts, and room for partial sums."""
     return config.spec.template is not None and config.spec.template.reduction(config) == "fixup"
 
 
-def tiles(config: Config, problem: Problem) -> int:
+def tiles(config: ConfigLike, problem: Problem) -> int:
     """How many tiles one of our configs cuts the output into, of all matrices of a batch. Of groups, the most of which
-    it splits K."""
+    it splits K: no more than programs run at once on any GPU."""
     if problem.spec.grouped:
-        from gemmdb.kernels.triton import grouped  # Its module reads this one.
-
-        return grouped.late(config)
+        return int(config.values["resident"]) * hardware.MAX_UNITS
     block = int(config.values["block_m"]), int(config.values["block_n"])
     return problem.batch * hardware.tile_count(problem.m, problem.n, block)
 
 
 def source(kernel: str) -> str:
     """The jinja2 source of one of our kernels, by its name."""
-    return sources.source(_package(kernel))
+    return sources.source(f"{__name__}.{kernel}")
 
 
 def digest(kernel: str) -> str:
     """16 hexadecimal digits that change with the source of one of our kernels. Rows of the kernel stay valid while they
     do not change."""
-    return sources.digest(_package(kernel))
-
-
-def _package(kernel: str) -> str:
-    from gemmdb.kernels.registry import KERNELS  # The registry imports the kernels of this package.
-
-    found = KERNELS["triton", kernel].template
-    if found is None:
-        raise KeyError(f"triton:{kernel} has no template")
-    return found.package
+    return sources.digest(f"{__name__}.{kernel}")

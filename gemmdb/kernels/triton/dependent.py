@@ -4,16 +4,14 @@ runs, and waits for it before it reads or writes memory."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import Any
 
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import OneOf
+from gemmdb.kernels.kernel import ConfigLike, OneOf
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
 
 PARAMS = {"pdl": OneOf((1, 2))}
 """1: the kernel begins early and waits. 2: before it waits, each program also asks for the beginning of its own slice
@@ -26,19 +24,20 @@ AHEAD_BYTES = 16 * 1024
 one trip to memory. More would delay the first tile of a kernel that need not wait."""
 
 
-def early(config: Config) -> bool:
+def early(config: ConfigLike) -> bool:
     """Whether a config begins before the kernel in front of it has ended."""
     return "pdl" in config.values
 
 
-def ways(config: Config) -> list[Config]:
+def ways(config: ConfigLike) -> list[Any]:
     """A config in each way of beginning early; none if its kernel cannot."""
     if config.spec.optional != PARAMS or early(config):
         return []
-    return [type(config).of(config.backend, config.kernel, **config.values, pdl=way) for way in PARAMS["pdl"].values]
+    of: Any = type(config)
+    return [of.of(config.backend, config.kernel, **config.values, pdl=way) for way in PARAMS["pdl"].values]
 
 
-def constants(config: Config, problem: Problem) -> dict[str, int | str]:
+def constants(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of a template beside its own: PIECES pieces of each column of the weight, of PIECE elements and
     PIECE_BYTES bytes, are asked for, one piece by each thread or several."""
     if config.values.get("pdl") != 2:
@@ -52,18 +51,18 @@ def constants(config: Config, problem: Problem) -> dict[str, int | str]:
     return {"PIECES": pieces, "PIECE": each // pieces // size, "PIECE_BYTES": each // pieces}
 
 
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config with this parameter cannot run, None when it can or lacks it."""
     if not early(config):
         return None
     if device.capability < hardware.HOPPER:
-        return f"{device.arch} has no programmatic dependent launch, which needs compute capability 9.0"
+        return Rejected(f"{device.arch} has no programmatic dependent launch, which needs compute capability 9.0")
     if config.spec.maps(config):
-        return "tensor maps are built in memory that the kernel before may still read"
+        return Rejected("tensor maps are built in memory that the kernel before may still read")
     if config.values["pdl"] == 1:
         return None
     if problem.b.row_major:
-        return "a weight is asked for in advance where its K runs along memory"
+        return Rejected("a weight is asked for in advance where its K runs along memory")
     if "k" in symbolic or problem.k * ITEM_SIZES[problem.b.dtype] < VECTOR_BYTES:
-        return f"a weight is asked for in pieces of {VECTOR_BYTES} bytes or more of a fixed K"
+        return Rejected(f"a weight is asked for in pieces of {VECTOR_BYTES} bytes or more of a fixed K")
     return None

@@ -3,14 +3,10 @@ kernels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gemmdb.kernels import hardware, rules
+from gemmdb.kernels.kernel import ConfigLike
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
 
 
 def warpgroup(problem: Problem, left: int, warps: int) -> bool:
@@ -19,7 +15,7 @@ def warpgroup(problem: Problem, left: int, warps: int) -> bool:
     return hardware.by_warp_groups(left, warps) and not rules.in_full(problem)
 
 
-def grouped(config: Config, problem: Problem) -> bool:
+def grouped(config: ConfigLike, problem: Problem) -> bool:
     """`warpgroup` of a config that has tiles."""
     left = int(config.values["block_n" if config.values["swap"] else "block_m"])
     return warpgroup(problem, left, int(config.values["warps"]))
@@ -36,7 +32,7 @@ def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> in
     return sum(k * size * ITEM_SIZES[one.dtype] for one, size in tiles if one.row_major == bool(swap))
 
 
-def shared_bytes(config: Config, problem: Problem) -> int:
+def shared_bytes(config: ConfigLike, problem: Problem) -> int:
     """Shared memory of the kernel's pipeline, in bytes: a lower bound of what the kernel needs.
 
     The warp-group instructions read the stage that a load would overwrite, so they need one more buffer. Tensor maps
@@ -53,7 +49,7 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     return 8 * ahead + max(loop, _epilogue_bytes(config, problem, buffers))
 
 
-def _epilogue_bytes(config: Config, problem: Problem, buffers: int) -> int:
+def _epilogue_bytes(config: ConfigLike, problem: Problem, buffers: int) -> int:
     """The shared memory in use while a persistent kernel stores a tile of 32-bit outputs and the pipeline already loads
     the next tile: 16 rows per warp change their layout at a time. 0 for other kernels.
 

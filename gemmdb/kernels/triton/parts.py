@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from gemmdb.kernels.kernel import ConfigLike
 from gemmdb.kernels.triton import counts_arrivals
+from gemmdb.rejected import Rejected
 
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
-
-MOST = 4
+MAX_WEIGHTS = 4
 """The most weights."""
 KERNELS = ("gemv", "narrow", "tile", "int4", "int4_skinny")
 
 
-def objection(config: Config, widths: Sequence[int]) -> str | None:
+def rejection(config: ConfigLike, widths: Sequence[int]) -> Rejected | None:
     """Why a config cannot multiply one activation with weights of `widths` columns each, None when it can. Every block
     of columns lies in one weight, and a tensor map describes one weight."""
     if config.backend != "triton" or config.kernel not in KERNELS:
-        return f"{config.name} takes one weight"
+        return Rejected(f"{config.name} takes one weight")
     if config.spec.maps(config):
-        return "a tensor map describes one weight"
+        return Rejected("a tensor map describes one weight")
     if int(config.values.get("split_k", 1)) > 1 and not counts_arrivals(config):
-        return "partial sums of a second kernel are of one weight"
+        return Rejected("partial sums of a second kernel are of one weight")
     block = int(config.values["block_n"])
     if any(width % block for width in widths):
-        return f"a block of {block} columns would lie in two weights"
+        return Rejected(f"a block of {block} columns would lie in two weights")
     return None
 
 

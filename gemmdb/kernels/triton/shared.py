@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gemmdb.kernels import fp8, hardware, rules
-from gemmdb.kernels.kernel import IntRange, OneOf
+from gemmdb.kernels import hardware, rules
+from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf
 from gemmdb.kernels.triton import TL, counts_arrivals, memory
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
 
 DEQUANT = OneOf(("cast", "bits"))
 """How a weight tile is dequantised: by a conversion, or by building floats from the bits."""
@@ -22,7 +20,7 @@ WARPS, STAGES, SWAP = IntRange(1, 16, True), IntRange(1, 8), IntRange(0, 1)
 _LAUNCH = ("warps", "stages")
 
 
-def constants(config: Config, problem: Problem) -> dict[str, int | str]:
+def constants(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants that every template reads: the integer parameters in capitals, and the facts about the problem."""
     value = config.values
     found: dict[str, int | str] = {
@@ -40,13 +38,13 @@ def constants(config: Config, problem: Problem) -> dict[str, int | str]:
     }
 
 
-def tile_constants(config: Config, problem: Problem) -> dict[str, int | str]:
+def tile_constants(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """`constants`, and those of a kernel that multiplies tiles on the matrix unit."""
     swap, tf32 = config.values["swap"] == 1, problem.numerics.fp32 == "tf32"
     return constants(config, problem) | {"SWAP": swap, "TF32": tf32}
 
 
-def even_constants(config: Config, problem: Problem) -> dict[str, int | str]:
+def even_constants(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """`tile_constants`, and those of a kernel that loads by pointers. The kernel steps along M in memory only if A is
     transposed; otherwise one kernel serves every M."""
     m_even = not problem.a.row_major and problem.m % 16 == 0
@@ -63,93 +61,102 @@ def tile_grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any]
     return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), meta["SPLIT_K"], 1
 
 
-def illegal(config: Config, problem: Problem, device: Device) -> str | None:
-    """The rules for all our kernels but those of tiles."""
-    return rules.unsolved(config, problem, device) or _unfit(problem, device)
+def column_grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
+    """One program per block of columns."""
+    return cdiv(n, meta["BLOCK_N"]), 1, 1
 
 
-def in_blocks(problem: Problem) -> str | None:
-    """Why a kernel that scales its sums at the end cannot run."""
-    return "scales of blocks are applied within the sum" if problem.scales == "block" else None
+def reduction(config: ConfigLike) -> str:
+    """How the partial sums are summed, of a kernel whose last program of each tile does it if K is split."""
+    return "none" if config.values["split_k"] == 1 else "fixup"
 
 
-_last: tuple[Problem | None, Device | None, str | None] = None, None, None
+def loads_by_tma(config: ConfigLike) -> bool:
+    """Whether a config with a parameter `load` loads by tensor maps."""
+    return config.values["load"] == "tma"
 
 
-def _unfit(problem: Problem, device: Device) -> str | None:
+_last: tuple[Problem | None, Device | None, Rejected | None] = None, None, None
+
+
+def reject_problem(problem: Problem, device: Device) -> Rejected | None:
     """Why none of our kernels can run. It is remembered: a lookup asks for twenty configs of one problem."""
     global _last
-    before, there, reason = _last
+    before, there, rejected = _last
     if before is not problem or there is not device:
-        reason = _unfit_problem(problem, device)
-        _last = problem, device, reason
-    return reason
+        rejected = _reject_problem(problem, device)
+        _last = problem, device, rejected
+    return rejected
 
 
-def _unfit_problem(problem: Problem, device: Device) -> str | None:
-    if found := rules.empty(problem):
-        return found
+def _reject_problem(problem: Problem, device: Device) -> Rejected | None:
+    if rejected := rules.reject_empty(problem):
+        return rejected
     if problem.a.dtype not in TL:
-        return f"the kernels multiply no {problem.a.dtype}"
+        return Rejected(f"the kernels multiply no {problem.a.dtype}")
     if problem.numerics.fp32 == "bf16":
-        return "fp32 is multiplied in full or as TF32 here"
-    return fp8.unmultiplied(problem, device) or rules.unstepped(problem)
+        return Rejected("fp32 is multiplied in full or as TF32 here")
+    return rules.reject_fp8(problem, device) or rules.reject_strides(problem)
 
 
-def undequantised(config: Config, problem: Problem) -> str | None:
+def reject_dequant(config: ConfigLike, problem: Problem) -> Rejected | None:
     """Only a quantised weight has a choice of how to dequantise it."""
     if not problem.spec.dequantises and config.values.get("dequant", "cast") != "cast":
-        return "there is nothing to dequantise"
+        return Rejected("there is nothing to dequantise")
     return None
 
 
 @rules.sizeless
-def crowded(config: Config, problem: Problem, device: Device) -> str | None:
+def reject_slow_compile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     """Why a config of a kernel with tiles would take too long to compile, None when it does not."""
     m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
-    if reason := hardware.crowded((m, n, k), warps, rules.without_matrix_unit(problem, device)):
-        return reason
-    return _crowded_sum(m * n, int(config.values["split_k"]), warps) if counts_arrivals(config) else None
+    if rejected := hardware.reject_slow_compile((m, n, k), warps, rules.without_matrix_unit(problem, device)):
+        return rejected
+    return _reject_slow_sum(m * n, int(config.values["split_k"]), warps) if counts_arrivals(config) else None
 
 
-def _crowded_sum(sums: int, split: int, warps: int) -> str | None:
+def _reject_slow_sum(sums: int, split: int, warps: int) -> Rejected | None:
     """Why the program that adds up the slices of a tile would take too long to compile, None when it does not."""
     if split > hardware.MOST_SPLITS:
-        return f"a program would add up more than {hardware.MOST_SPLITS} slices, which takes the compiler long"
+        return Rejected(f"a program would add up more than {hardware.MOST_SPLITS} slices, which compiles for long")
     if sums * split > hardware.MOST_PARTIALS * hardware.WARP_THREADS * warps:
-        return f"a thread would add up more than {hardware.MOST_PARTIALS} partial sums, which takes the compiler long"
+        return Rejected(
+            f"a thread would add up more than {hardware.MOST_PARTIALS} partial sums, which compiles for long"
+        )
     return None
 
 
-def illegal_tile(config: Config, problem: Problem, device: Device) -> str | None:
+def reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     """The rules for kernels that multiply tiles on the matrix unit."""
-    return _unfit(problem, device) or in_blocks(problem) or _unfit_tile(config, problem, device)
+    return (
+        reject_problem(problem, device)
+        or rules.reject_block_scales(problem)
+        or _reject_sizeless_tile(config, problem, device)
+    )
 
 
 @rules.sizeless
-def _unfit_tile(config: Config, problem: Problem, device: Device) -> str | None:
-    if reason := rules.unsolved(config, problem, device):
-        return reason
-    if reason := crowded(config, problem, device):
-        return reason
+def _reject_sizeless_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
+    if rejected := reject_slow_compile(config, problem, device):
+        return rejected
     if ITEM_SIZES[problem.a.dtype] == 1 and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
-        return f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once"
-    if reason := undequantised(config, problem):
-        return reason
+        return Rejected(f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once")
+    if rejected := reject_dequant(config, problem):
+        return rejected
     # The kernel of groups adds the sums of each step in fp32.
     slow = problem.scaled and not problem.numerics.fast and not problem.spec.grouped
-    if slow and not fp8.summed_in_full(device, memory.grouped(config, problem)):
-        return "the sums stay in the matrix unit's accumulator, which is the fast accumulation"
+    if slow and not rules.summed_in_full(device, memory.grouped(config, problem)):
+        return Rejected("the sums stay in the matrix unit's accumulator, which is the fast accumulation")
     if memory.shared_bytes(config, problem) > hardware.shared_bytes(device):
-        return "the pipeline's stages do not fit into shared memory"
+        return Rejected("the pipeline's stages do not fit into shared memory")
     return None
 
 
-def illegal_split(config: Config, problem: Problem) -> str | None:
+def reject_split(config: ConfigLike, problem: Problem) -> Rejected | None:
     """The rules for kernels that split K."""
     split, step = int(config.values["split_k"]), int(config.values["block_k"])
     if split > -(-problem.k // step):
-        return f"K={problem.k} has fewer than {split} steps of {step}"
+        return Rejected(f"K={problem.k} has fewer than {split} steps of {step}")
     if split * (problem.m + 256) * (problem.n + 256) >= hardware.LARGEST_OFFSET:
-        return "offsets within the partial sums are 32 bits wide"
+        return Rejected("offsets within the partial sums are 32 bits wide")
     return None

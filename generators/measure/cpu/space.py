@@ -11,7 +11,6 @@ from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.inductor.decide.legality import refuses
 from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.legality import illegal
 from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.key import representatives
 from gemmdb.key.device import Device
@@ -74,7 +73,7 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
         return "this CPU multiplies fp32 in full, also where TF32 is allowed"
     if config == ATEN:
         return ""
-    return illegal(config, problem, device) or refuses(config, problem) or ""
+    return str(config.rejection(problem, device) or refuses(config, problem) or "")
 
 
 def _release() -> tuple[int, ...]:

@@ -12,22 +12,20 @@ from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.measure.cuda.likely import likely
 from gemmdb.kernels import rules
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.cutlass import menu as cutlass_menu
-from gemmdb.kernels.fp8 import unmultiplied
-from gemmdb.kernels.inductor import menu as inductor_menu
-from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.menus import cutlass as cutlass_menu
+from gemmdb.kernels.menus import inductor as inductor_menu
+from gemmdb.kernels.menus.batch import MENU as BATCH
+from gemmdb.kernels.menus.gemv import MENU as GEMV
+from gemmdb.kernels.menus.grouped import MENU as GROUPED
+from gemmdb.kernels.menus.int4 import MENU as INT4
+from gemmdb.kernels.menus.int4_skinny import MENU as INT4_SKINNY
+from gemmdb.kernels.menus.narrow import MENU as NARROW
+from gemmdb.kernels.menus.persistent import MENU as PERSISTENT
+from gemmdb.kernels.menus.scaled_blocks import MENU as SCALED_BLOCKS
+from gemmdb.kernels.menus.shared import Menu
+from gemmdb.kernels.menus.tile import MENU as TILE
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton import dependent
-from gemmdb.kernels.triton.batch.menu import MENU as BATCH
-from gemmdb.kernels.triton.gemv.menu import MENU as GEMV
-from gemmdb.kernels.triton.grouped.menu import MENU as GROUPED
-from gemmdb.kernels.triton.int4.menu import MENU as INT4
-from gemmdb.kernels.triton.int4_skinny.menu import MENU as INT4_SKINNY
-from gemmdb.kernels.triton.menu import Menu
-from gemmdb.kernels.triton.narrow.menu import MENU as NARROW
-from gemmdb.kernels.triton.persistent.menu import MENU as PERSISTENT
-from gemmdb.kernels.triton.scaled_blocks.menu import MENU as SCALED_BLOCKS
-from gemmdb.kernels.triton.tile.menu import MENU as TILE
 from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -61,12 +59,11 @@ class CudaSpace:
         multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is
         measured, ATen alone, as illegal."""
         own = problem.int4
-        reason = (
-            unmultiplied(problem, device) or rules.uncaptured(problem, device) or representatives.rejection(problem)
-        )
-        reason = reason or (None if own is None else own.rejection(problem.n, problem.k))
-        if reason:
-            return [Candidate(ATEN, str(reason))]
+        rejected = rules.reject_fp8(problem, device) or rules.reject_uncapturable(problem, device)
+        rejected = rejected or representatives.rejection(problem)
+        rejected = rejected or (None if own is None else own.rejection(problem.n, problem.k))
+        if rejected:
+            return [Candidate(ATEN, rejected.reason)]
         if problem.empty:
             return [Candidate(ATEN)]
         whole = from_menu(problem, device)
@@ -115,4 +112,4 @@ def _menus(problem: Problem) -> list[Menu]:
 
 
 def _legal(configs: Iterable[Config], problem: Problem, device: Device) -> list[Config]:
-    return [config for config in configs if not illegal(config, problem, device)]
+    return [config for config in configs if not config.rejection(problem, device)]

@@ -13,7 +13,6 @@ from gemmdb.generators.modelled import cross_compile, space
 from gemmdb.generators.modelled.protocol import PROTOCOL
 from gemmdb.generators.modelled.table import KEPT
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.problem import Problem, Query
 from gemmdb.settings import Policy, Settings, shipped_tables
 from gemmdb.table.catalog import Catalog
@@ -53,7 +52,7 @@ def test_every_row_is_marked_legal_and_has_a_time(request_of, arch):
     assert {row.protocol for row in rows} == {PROTOCOL}
     assert len([row for row in rows if row.config == ATEN]) == 7
     for row in rows:
-        assert illegal(row.config, row.problem, report.device) is None
+        assert row.config.rejection(row.problem, report.device) is None
         if arch != "sm100":
             assert row.config.values.get("load") != "tma"
             assert row.config.kernel != "persistent"

@@ -182,8 +182,11 @@ def test_a_product_that_the_graph_returns_keeps_its_memory():
 
 
 def test_a_kernel_takes_a_few_weights():
-    weights = [half(16, 64) for _ in range(parts.MOST + 3)]
-    assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), X, *weights) == [(16,) * parts.MOST, (16,) * 3]
+    weights = [half(16, 64) for _ in range(parts.MAX_WEIGHTS + 3)]
+    assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), X, *weights) == [
+        (16,) * parts.MAX_WEIGHTS,
+        (16,) * 3,
+    ]
 
 
 def test_layers_far_apart_are_different_groups():

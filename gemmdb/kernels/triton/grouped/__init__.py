@@ -5,47 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gemmdb.kernels import fp8, hardware, rules
-from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels import hardware, rules, triton
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import memory, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
-
-MOST_GROUPS = 1023
+MAX_GROUPS = 1023
 """torch multiplies at most so many groups, and a program holds the ends of all."""
-MOST_SPLIT = 8
+MAX_SPLIT = 8
 """The most slices of K."""
-MOST_PARTIAL_BYTES = 2**27
+MAX_PARTIAL_BYTES = 2**27
 """Partial sums of a split K that take more than that are not worth their room."""
 
 
-def maps(config: Config) -> bool:
-    """Whether it loads by tensor maps."""
-    return config.values["load"] == "tma"
-
-
-def names(config: Config, problem: Problem) -> dict[str, int | str]:
+def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template. SLOTS: the power of two that holds all groups and the rows beyond them. Of fp8
     operands also SCALES, and PROMOTE where the sums of each step are added in fp32."""
     return shared.even_constants(config, problem) | _scaling(config, problem) | {
-        "TMA": maps(config), "RAGGED_K": problem.ragged == "k", "GROUPS": problem.groups,
+        "TMA": shared.loads_by_tma(config), "RAGGED_K": problem.ragged == "k", "GROUPS": problem.groups,
         "SLOTS": 1 << problem.groups.bit_length(),
     }  # fmt: skip
 
 
-def _scaling(config: Config, problem: Problem) -> dict[str, int | str]:
+def _scaling(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     if not problem.scaled:
         return {}  # Other kernels are rendered without a word of scales.
     found: dict[str, int | str] = {"SCALES": True}
     return found | {"PROMOTE": True} if _promotes(config, problem) else found
 
 
-def _promotes(config: Config, problem: Problem) -> bool:
+def _promotes(config: ConfigLike, problem: Problem) -> bool:
     """Whether the matrix unit's own accumulator, which keeps few bits of fp8 sums, may not hold them for long."""
     return problem.scaled and not problem.numerics.fast and memory.grouped(config, problem)
 
@@ -57,55 +50,52 @@ def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any
     return (groups * high if meta["RAGGED_K"] else groups + high) * wide * meta.get("SPLIT_K", 1), 1, 1
 
 
-def late(config: Config) -> int:
-    """The most tiles of which K is split: no more than programs run at once on any GPU."""
-    return int(config.values["resident"]) * hardware.MOST_UNITS
-
-
-def reduction(config: Config) -> str:
+def reduction(config: ConfigLike) -> str:
     """How the partial sums of a split K are summed."""
     return "fixup" if "split_k" in config.values else "none"
 
 
-def compiled(config: Config, problem: Problem) -> int:
+def compiled(config: ConfigLike, problem: Problem) -> int:
     """Whether loads by pointers are masked along K. Groups of K always are, and tensor maps never."""
-    return int(problem.ragged == "m" and not maps(config) and problem.k % int(config.values["block_k"]) != 0)
+    return int(
+        problem.ragged == "m" and not shared.loads_by_tma(config) and problem.k % int(config.values["block_k"]) != 0
+    )
 
 
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    if reason := shared.illegal_tile(config, problem, device) or rules.unpadded(problem):
-        return reason
-    if problem.groups > MOST_GROUPS:
-        return f"a program holds the ends of at most {MOST_GROUPS} groups"
-    if _promotes(config, problem) and int(config.values["block_k"]) > fp8.PROMOTED:
-        return f"the matrix unit sums at most {fp8.PROMOTED} products before they are added in fp32"
-    if "split_k" in config.values and (reason := _unsplittable(config, problem, device)):
-        return reason
+    if rejected := shared.reject_tile(config, problem, device) or rules.reject_padded_output(problem):
+        return rejected
+    if problem.groups > MAX_GROUPS:
+        return Rejected(f"a program holds the ends of at most {MAX_GROUPS} groups")
+    if _promotes(config, problem) and int(config.values["block_k"]) > rules.MAX_PROMOTED_K:
+        return Rejected(f"the matrix unit sums at most {rules.MAX_PROMOTED_K} products before they are added in fp32")
+    if "split_k" in config.values and (rejected := _reject_split(config, problem, device)):
+        return rejected
     if config.values["flatten"]:
         if problem.ragged == "k":
-            return "the groups of K have different lengths, and only loops of one length are flattened"
+            return Rejected("the groups of K have different lengths, and only loops of one length are flattened")
         if problem.fusion != "none":
-            return "rows beyond the last group are not stored, but what is fused may need them"
-    if not maps(config):
+            return Rejected("rows beyond the last group are not stored, but what is fused may need them")
+    if not shared.loads_by_tma(config):
         return None
-    return rules.unaligned_groups(problem) or rules.unmapped(problem)
+    return rules.reject_unaligned_groups(problem) or rules.reject_unaligned_rows(problem)
 
 
-def _unsplittable(config: Config, problem: Problem, device: Device) -> str | None:
+def _reject_split(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     """Why K cannot be split, None when it can."""
     value = config.values
     split, *block = (int(value[name]) for name in ("split_k", "block_m", "block_n"))
     if problem.ragged == "k":
-        return "the groups divide K already"
+        return Rejected("the groups divide K already")
     if value["flatten"]:
-        return "what a loop does at its end with a split K is not flattened"
+        return Rejected("what a loop does at its end with a split K is not flattened")
     if -(-problem.k // int(value["block_k"])) < 4:
-        return f"K={problem.k} has fewer than two steps of {value['block_k']} for a slice"
-    if device.units > hardware.MOST_UNITS:
-        return f"there is room for the partial sums of {hardware.MOST_UNITS} multiprocessors"
-    if 4 * split * math.prod(block) * late(config) > MOST_PARTIAL_BYTES:
-        return f"the partial sums may take more than {MOST_PARTIAL_BYTES >> 20} MiB"
+        return Rejected(f"K={problem.k} has fewer than two steps of {value['block_k']} for a slice")
+    if device.units > hardware.MAX_UNITS:
+        return Rejected(f"there is room for the partial sums of {hardware.MAX_UNITS} multiprocessors")
+    if 4 * split * math.prod(block) * triton.tiles(config, problem) > MAX_PARTIAL_BYTES:
+        return Rejected(f"the partial sums may take more than {MAX_PARTIAL_BYTES >> 20} MiB")
     return None
 
 
@@ -115,8 +105,8 @@ KERNEL = Kernel(
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "flatten": IntRange(0, 1), "resident": IntRange(1, 16),
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    optional={"split_k": IntRange(2, MOST_SPLIT)}, splits=("split_k",), illegal=illegal, maps=maps, compiled=compiled,
-    template=Template(__name__, names, grid, reduction),
+    optional={"split_k": IntRange(2, MAX_SPLIT)}, splits=("split_k",), rejection=rejection,
+    maps=shared.loads_by_tma, compiled=compiled, template=Template(__name__, names, grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. `flatten`: the loads of a program's next tile are in flight while it

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import TL, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import TILED
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
 
 MOST_REGISTERS = 200
 """Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192
@@ -27,7 +24,7 @@ _ROWS, _COLUMNS = 16, 8
 """Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
 
 
-def names(config: Config, problem: Problem) -> dict[str, int | str]:
+def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     own = problem.int4
     assert own is not None
@@ -53,43 +50,38 @@ def given(problem: Problem) -> bool:
     return own is not None and own.zeros != "none" and own.packing not in TILED
 
 
-def _block(config: Config) -> tuple[int, int, int]:
+def _block(config: ConfigLike) -> tuple[int, int, int]:
     m, n, k = (int(config.values[name]) for name in ("block_m", "block_n", "block_k"))
     return m, n, k
 
 
-def reduction(config: Config) -> str:
-    """How the partial sums of a split K are summed."""
-    return "none" if config.values["split_k"] == 1 else "fixup"
-
-
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    if reason := shared.illegal(config, problem, device):
-        return reason
+    if rejected := shared.reject_problem(problem, device):
+        return rejected
     if not problem.a.row_major:
-        return "K has to run along memory in the activations"
-    found = _unfit(config, problem, device) or shared.illegal_split(config, problem)
-    return found or shared.crowded(config, problem, device)
+        return Rejected("K has to run along memory in the activations")
+    found = _reject_tile(config, problem, device) or shared.reject_split(config, problem)
+    return found or shared.reject_slow_compile(config, problem, device)
 
 
-def _unfit(config: Config, problem: Problem, device: Device) -> str | None:
+def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     own = problem.int4
     assert own is not None
     m, n, k = _block(config)
     warps, scaled, stages = int(config.values["warps"]), str(config.values["scaled"]), int(config.values["stages"])
     if k < max(16 * own.inner, 32):
-        return f"a lane of {own.packing} has words for {16 * own.inner} of K"
+        return Rejected(f"a lane of {own.packing} has words for {16 * own.inner} of K")
     if scaled == "sums" and k > own.size:
-        return f"a sum over {k} of K has several scales"
+        return Rejected(f"a sum over {k} of K has several scales")
     if scaled == "sums" and n < _ROWS * warps:
-        return f"{warps} warps multiply {_ROWS * warps} columns at once"
+        return Rejected(f"{warps} warps multiply {_ROWS * warps} columns at once")
     if warps > hardware.GROUP_WARPS and grouped((m, n, k), warps) and stages < GROUPS_STAGES:
-        return f"two warp groups need a pipeline of {GROUPS_STAGES} stages"
+        return Rejected(f"two warp groups need a pipeline of {GROUPS_STAGES} stages")
     if n * (m + k // 2) > MOST_REGISTERS * hardware.WARP_THREADS * warps:
-        return f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread"
+        return Rejected(f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread")
     if shared_bytes((m, n, k), (warps, scaled), stages, problem, device) > hardware.shared_bytes(device):
-        return "the pipeline's stages do not fit into shared memory"
+        return Rejected("the pipeline's stages do not fit into shared memory")
     return None
 
 
@@ -113,6 +105,6 @@ KERNEL = Kernel(
         "split_k": IntRange(1, 64), "scaled": OneOf(("weights", "sums")), "warps": IntRange(1, 8, True),
         "stages": shared.STAGES,
     },
-    splits=("split_k",), illegal=illegal, template=Template(__name__, names, shared.tile_grid, reduction),
+    splits=("split_k",), rejection=rejection, template=Template(__name__, names, shared.tile_grid, shared.reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,
 )  # fmt: skip

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import TL, int4, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import TILED
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
 
 EIGHT, ROWS = 8, 16
 """Rows that the matrix unit multiplies at once with single warps, and rows of A at most."""
@@ -25,7 +22,7 @@ MOST_REGISTERS, BESIDE = 200, 32
 more than that writes registers to memory on Hopper, where one with less keeps all of them or all but eight."""
 
 
-def names(config: Config, problem: Problem) -> dict[str, int | str]:
+def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     own, value = problem.int4, config.values
     assert own is not None
@@ -44,12 +41,12 @@ def names(config: Config, problem: Problem) -> dict[str, int | str]:
     return found | {"ADJACENT": True, "EVEN_GROUPS": problem.k // own.size % (stages * _parts(problem)) == 0}
 
 
-def adjacent(config: Config) -> bool:
+def adjacent(config: ConfigLike) -> bool:
     """Whether the steps of a warp are neighbours along K, as many at a time as there are stages."""
     return "adjacent" in config.values
 
 
-def lean(config: Config) -> bool:
+def lean(config: ConfigLike) -> bool:
     """Whether a step has fewer instructions."""
     return "lean" in config.values
 
@@ -65,36 +62,31 @@ def _parts(problem: Problem) -> int:
     return max(DEPTH // problem.int4.size, 1)
 
 
-def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
-    """One program per block of columns."""
-    return cdiv(n, meta["BLOCK_N"]), 1, 1
-
-
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    if reason := shared.illegal(config, problem, device):
-        return reason
+    if rejected := shared.reject_problem(problem, device):
+        return rejected
     own, value = problem.int4, config.values
     assert own is not None
     if problem.m > ROWS or "m" in symbolic:
-        return f"the number of rows is fixed, and at most {ROWS}"
+        return Rejected(f"the number of rows is fixed, and at most {ROWS}")
     if not problem.a.row_major:
-        return "K has to run along memory in the activations"
+        return Rejected("K has to run along memory in the activations")
     if not lean(config) and (problem.m > EIGHT or value["activations"] == "ahead"):
-        return f"more than {EIGHT} rows, and activations that are loaded ahead, take the lean form"
+        return Rejected(f"more than {EIGHT} rows, and activations that are loaded ahead, take the lean form")
     if value["activations"] == "ahead" and problem.a.layout.align < 2:
-        return "two activations are read as one number, which has to be aligned"
+        return Rejected("two activations are read as one number, which has to be aligned")
     if problem.k % DEPTH:
-        return f"a warp multiplies {DEPTH} of K at once"
+        return Rejected(f"a warp multiplies {DEPTH} of K at once")
     if adjacent(config) and value["stages"] not in (2, 4):
-        return "neighbouring steps are two or four"
+        return Rejected("neighbouring steps are two or four")
     most = min(MOST_REGISTERS, hardware.REGISTERS // (hardware.WARP_THREADS * int(value["warps"])) - BESIDE)
     if registers(config, problem) > most:
-        return f"sums, weights and activations do not fit into {most} registers of each thread"
+        return Rejected(f"sums, weights and activations do not fit into {most} registers of each thread")
     return None
 
 
-def registers(config: Config, problem: Problem) -> int:
+def registers(config: ConfigLike, problem: Problem) -> int:
     """Registers of a thread for the sums of its columns so far and of a step, for the weights and scales of all stages
     and of the step that is multiplied, and for a step's activations, their sums, and those that are loaded ahead."""
     columns, stages = int(config.values["block_n"]), int(config.values["stages"])
@@ -113,6 +105,7 @@ KERNEL = Kernel(
         "block_n": IntRange(16, 128, True), "activations": OneOf(("registers", "shared", "ahead")),
         "next": OneOf(("before", "after")), "warps": shared.WARPS, "stages": IntRange(1, 4),
     },
-    optional={"adjacent": OneOf((1,)), "lean": OneOf((1,))}, illegal=illegal, template=Template(__name__, names, grid),
-    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,
+    optional={"adjacent": OneOf((1,)), "lean": OneOf((1,))}, rejection=rejection,
+    template=Template(__name__, names, shared.column_grid), digest=partial(sources.digest, __name__),
+    equivalent=sources.EQUIVALENT, int4=True,
 )  # fmt: skip

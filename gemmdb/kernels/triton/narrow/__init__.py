@@ -4,34 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import dependent, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
 
 
-def names(config: Config, problem: Problem) -> dict[str, int | str]:
+def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     value = config.values
     own = {"SCALED": shared.scaled(problem), "STAGGER": value["stagger"] == 1, "MASK": value["rows"] == "mask"}
     return shared.even_constants(config, problem) | dependent.constants(config, problem) | own
 
 
-def reduction(config: Config) -> str:
-    """How the partial sums of a split K are summed."""
-    return "none" if config.values["split_k"] == 1 else "fixup"
-
-
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    found = shared.illegal_tile(config, problem, device) or shared.illegal_split(config, problem)
-    return found or dependent.illegal(config, problem, device, symbolic)
+    found = shared.reject_tile(config, problem, device) or shared.reject_split(config, problem)
+    return found or dependent.rejection(config, problem, device, symbolic)
 
 
 KERNEL = Kernel(
@@ -41,7 +33,7 @@ KERNEL = Kernel(
         "stagger": IntRange(0, 1), "rows": OneOf(("wrap", "mask")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    optional=dependent.PARAMS, splits=("split_k",), illegal=illegal,
-    template=Template(__name__, names, shared.tile_grid, reduction),
+    optional=dependent.PARAMS, splits=("split_k",), rejection=rejection,
+    template=Template(__name__, names, shared.tile_grid, shared.reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemmdb.kernels import rules
-from gemmdb.kernels.kernel import IntRange, Kernel, Template
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, Template, always
 from gemmdb.kernels.triton import shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
 
 
 def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:
@@ -21,13 +19,9 @@ def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any
     return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), 1, 1
 
 
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    return shared.illegal_tile(config, problem, device) or rules.unmapped(problem)
-
-
-def _always(config: Config) -> bool:
-    return True
+    return shared.reject_tile(config, problem, device) or rules.reject_unaligned_rows(problem)
 
 
 KERNEL = Kernel(
@@ -36,6 +30,6 @@ KERNEL = Kernel(
         "group_m": IntRange(1, 16, True), "swap": shared.SWAP, "dequant": shared.DEQUANT, "resident": IntRange(1, 8),
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    illegal=illegal, maps=_always, template=Template(__name__, shared.tile_constants, grid),
+    rejection=rejection, maps=always, template=Template(__name__, shared.tile_constants, grid),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

@@ -4,48 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gemmdb.kernels import hardware, rules
-from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
-
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
 
 
-def names(config: Config, problem: Problem) -> dict[str, int | str]:
+def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template, which takes the scales as operands."""
     return shared.tile_constants(config, problem) | {"SCALES": True}
 
 
-def reduction(config: Config) -> str:
-    """How the partial sums of a split K are summed."""
-    return "none" if config.values["split_k"] == 1 else "fixup"
-
-
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    if reason := shared.illegal(config, problem, device):
-        return reason
+    if rejected := shared.reject_problem(problem, device):
+        return rejected
     if problem.scales != "block":
-        return "the kernel applies scales of blocks"
+        return Rejected("the kernel applies scales of blocks")
     if symbolic:
-        return "the kernel is generated for fixed sizes"
+        return Rejected("the kernel is generated for fixed sizes")
     if problem.k % SCALE_BLOCK:  # Triton 3.6 does not compile the masked loads of fp8 that a partial block would need.
-        return f"K has to be a multiple of {SCALE_BLOCK}"
-    if reason := shared.crowded(config, problem, device):
-        return reason
+        return Rejected(f"K has to be a multiple of {SCALE_BLOCK}")
+    if rejected := shared.reject_slow_compile(config, problem, device):
+        return rejected
     block = int(config.values["block_m"]), int(config.values["block_n"]), SCALE_BLOCK
     stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))
     if stage * int(config.values["stages"]) > hardware.shared_bytes(device):
-        return "the pipeline's stages do not fit into shared memory"
+        return Rejected("the pipeline's stages do not fit into shared memory")
     if not rules.by_rows_and_columns(problem):
-        return "K has to run along memory in both operands"
-    return shared.illegal_split(config, problem)
+        return Rejected("K has to run along memory in both operands")
+    return shared.reject_split(config, problem)
 
 
 KERNEL = Kernel(
@@ -54,8 +46,8 @@ KERNEL = Kernel(
         "block_k": OneOf((SCALE_BLOCK,)), "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64),
         "swap": shared.SWAP, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    splits=("split_k",), illegal=illegal, emitted=True,
-    template=Template(__name__, names, shared.tile_grid, reduction), digest=partial(sources.digest, __name__),
+    splits=("split_k",), rejection=rejection, emitted=True,
+    template=Template(__name__, names, shared.tile_grid, shared.reduction), digest=partial(sources.digest, __name__),
     equivalent=sources.EQUIVALENT,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. The step along K is a block of scales."""

@@ -4,54 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gemmdb.kernels import rules
-from gemmdb.kernels.kernel import IntRange, Kernel, OneOf, Template
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
 from gemmdb.kernels.triton import dependent, shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 
-if TYPE_CHECKING:
-    from gemmdb.kernels.config import Config
-
-_WIDEST_BYTES = 512
+_MAX_UNALIGNED_BYTES = 512
 """Seen on an H200: block_k 512 gave wrong results at K=777 and K=2053 with an int8 weight whose rows begin anywhere,
 and at K=100 with rows that begin at multiples of 4 bytes. 256 and less are right."""
 
 
-def maps(config: Config) -> bool:
-    """Whether it loads by tensor maps."""
-    return config.values["load"] == "tma"
-
-
-def names(config: Config, problem: Problem) -> dict[str, int | str]:
+def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
-    own = {"TMA": maps(config), "FIXUP": config.values["reduce"] == "fixup"}
+    own = {"TMA": shared.loads_by_tma(config), "FIXUP": config.values["reduce"] == "fixup"}
     return shared.even_constants(config, problem) | dependent.constants(config, problem) | own
 
 
-def reduction(config: Config) -> str:
+def reduction(config: ConfigLike) -> str:
     """How the partial sums of a split K are summed."""
     return str(config.values["reduce"])
 
 
-def illegal(config: Config, problem: Problem, device: Device, symbolic: Collection[str]) -> str | None:
+def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    found = shared.illegal_tile(config, problem, device) or _own(config, problem)
-    return found or dependent.illegal(config, problem, device, symbolic)
+    found = shared.reject_tile(config, problem, device) or _reject_reduction(config, problem)
+    return found or dependent.rejection(config, problem, device, symbolic)
 
 
-def _own(config: Config, problem: Problem) -> str | None:
+def _reject_reduction(config: ConfigLike, problem: Problem) -> Rejected | None:
     value = config.values
     if (value["split_k"] == 1) != (value["reduce"] == "none"):
-        return "partial sums are reduced when K is split, and only then"
-    if maps(config):
-        return shared.illegal_split(config, problem) or rules.unmapped(problem)
+        return Rejected("partial sums are reduced when K is split, and only then")
+    if shared.loads_by_tma(config):
+        return shared.reject_split(config, problem) or rules.reject_unaligned_rows(problem)
     ragged = problem.spec.dequantises and problem.k % int(value["block_k"]) and problem.b.layout.align < 16
-    if ragged and int(value["block_k"]) >= _WIDEST_BYTES:
-        return f"triton 3.6 gets masked, unaligned loads of {value['block_k']} bytes of weight wrong"
-    return shared.illegal_split(config, problem)
+    if ragged and int(value["block_k"]) >= _MAX_UNALIGNED_BYTES:
+        return Rejected(f"triton 3.6 gets masked, unaligned loads of {value['block_k']} bytes of weight wrong")
+    return shared.reject_split(config, problem)
 
 
 KERNEL = Kernel(
@@ -61,7 +53,7 @@ KERNEL = Kernel(
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    optional=dependent.PARAMS, splits=("split_k",), illegal=illegal, maps=maps,
+    optional=dependent.PARAMS, splits=("split_k",), rejection=rejection, maps=shared.loads_by_tma,
     template=Template(__name__, names, shared.tile_grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

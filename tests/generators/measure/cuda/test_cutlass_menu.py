@@ -8,8 +8,7 @@ from gemmdb.generators.measure.cuda.emission import Default
 from gemmdb.generators.measure.cuda.requirements import compiler, required, required_promptly
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.cutlass import menu as cutlass_menu
-from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.menus import cutlass as cutlass_menu
 from gemmdb.key.problem import Problem
 
 ROWS = (1, 16, 17, 32, 64, 100, 128, 256, 1000, 4096)
@@ -26,7 +25,7 @@ def test_the_menu_is_legal_distinct_and_small(op, rest, m, h200):
     problem = Problem.gemm(op, m=size, n=4096, k=4096, **rest)
     found = cutlass_menu.configs(problem, h200)
     assert 0 < len(found) == len(set(found)) <= 16
-    assert all(illegal(config, problem, h200) is None for config in found)
+    assert all(config.rejection(problem, h200) is None for config in found)
     assert len({cutlass_build.library(problem, config).key for config in found}) <= 8
 
 

@@ -10,8 +10,7 @@ from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda.likely import MOST, likely
 from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.inductor import menu as inductor_menu
-from gemmdb.kernels.legality import illegal
+from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.settings import shipped_tables
@@ -87,11 +86,11 @@ def test_what_is_tried_with_scales_of_blocks(m: int) -> None:
     (refused,) = CudaSpace().candidates(problem, L4, named("standard", "cuda"))
     assert "Hopper" in refused.illegal
     for config in (one.config for one in found[1:]):
-        assert illegal(config, problem, H200) is None
-        assert "applies scales of blocks" in str(illegal(config, scaled(m, 4096, 7168), H200))
+        assert config.rejection(problem, H200) is None
+        assert "applies scales of blocks" in str(config.rejection(scaled(m, 4096, 7168), H200))
         assert config.values["block_k"] == 128
     others = CudaSpace().candidates(scaled(m, 4096, 7168, fast_accum=True), H200, named("standard", "cuda"))
-    assert all("within the sum" in str(illegal(one.config, problem, H200)) for one in others[1:])
+    assert all("within the sum" in str(one.config.rejection(problem, H200)) for one in others[1:])
 
 
 def test_no_fp8_before_ada() -> None:

@@ -17,7 +17,6 @@ from gemmdb.generators.measure.cuda.emitted_config import only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.shapes.strata import MOST_BYTES
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
@@ -96,7 +95,7 @@ def test_candidates_are_distinct_and_legal(name: str) -> None:
     for problem in (made(m=m, n=n, k=k, **rest) for m in rows for n, k in columns):
         found = [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))[1:]]
         assert len(found) == len(set(found)) >= least
-        assert not any(illegal(config, problem, H200) for config in found)
+        assert not any(config.rejection(problem, H200) for config in found)
 
 
 @pytest.mark.parametrize(

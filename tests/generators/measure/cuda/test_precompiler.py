@@ -18,7 +18,7 @@ from gemmdb.generators.measure.cuda.compile_pool import Priority
 from gemmdb.generators.measure.cuda.emitted_config import Emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.cutlass import menu as cutlass_menu
+from gemmdb.kernels.menus import cutlass as cutlass_menu
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import Protocol, Status

@@ -8,8 +8,7 @@ from gemmdb.generators.effort import EFFORTS, named
 from gemmdb.generators.measure.cuda import likely
 from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.legality import illegal
-from gemmdb.kernels.triton.gemv.menu import MOST_ROWS
+from gemmdb.kernels.menus.gemv import MOST_ROWS
 from gemmdb.kernels.triton.memory import shared_bytes
 from gemmdb.key.problem import Problem
 
@@ -31,7 +30,7 @@ def test_candidates_are_legal_distinct_and_always_the_same(problem, h200):
         assert found[0] == ATEN
         assert len(set(found)) == len(found)
         assert found == [candidate.config for candidate in CudaSpace().candidates(problem, h200, effort)]
-        assert all(illegal(config, problem, h200) is None for config in found)
+        assert all(config.rejection(problem, h200) is None for config in found)
         sizes.append(len(found))
     assert 5 < sizes[0] <= sizes[1] < sizes[2]
 
@@ -132,7 +131,7 @@ def test_between_other_kernels_each_config_is_also_tried_beginning_early(h200):
     early = [config for config in found if config not in plain]
     ours = [config for config in plain if config.kernel in ("gemv", "narrow", "tile")]
     assert [config.values["pdl"] for config in early] == [1, 2] * len(ours)
-    assert all(illegal(config, problem, h200) is None for config in early)
+    assert all(config.rejection(problem, h200) is None for config in early)
 
 
 def test_where_nothing_can_begin_early_there_is_nothing_to_try_between_other_kernels(h200):

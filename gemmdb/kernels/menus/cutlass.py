@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import filling, tile_count
-from gemmdb.kernels.legality import illegal
-from gemmdb.kernels.triton.menu import up_to
+from gemmdb.kernels.menus.shared import up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -87,7 +86,7 @@ def configs(problem: Problem, device: Device, streams: bool = False) -> list[Con
     if streams and not any(entry.split for entry in chosen):
         chosen += (STREAMS,)
     found = dict.fromkeys(config for entry in chosen for config in _orders(entry, problem, device))
-    return [config for config in found if illegal(config, problem, device) is None]
+    return [config for config in found if config.rejection(problem, device) is None]
 
 
 def _orders(entry: Entry, problem: Problem, device: Device) -> Iterator[Config]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.menus.shared import Menu
 from gemmdb.kernels.triton.int4_skinny import DEPTH, EIGHT, ROWS
-from gemmdb.kernels.triton.menu import Menu
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

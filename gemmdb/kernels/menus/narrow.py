@@ -9,8 +9,8 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.menu import BOTH, PLAIN, SWAPPED, Menu, Shape, deep, split, up_to, way
-from gemmdb.kernels.triton.tile import menu as tile
+from gemmdb.kernels.menus import tile
+from gemmdb.kernels.menus.shared import BOTH, PLAIN, SWAPPED, Menu, Shape, deep, split, up_to, way
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

@@ -10,7 +10,7 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.menu import Menu, Shape, deep, stages, up_to
+from gemmdb.kernels.menus.shared import Menu, Shape, deep, stages, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.menu import BOTH, PLAIN, Menu, deep, up_to, way
-from gemmdb.kernels.triton.tile import menu as tile
+from gemmdb.kernels.menus import tile
+from gemmdb.kernels.menus.shared import BOTH, PLAIN, Menu, deep, up_to, way
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

@@ -9,7 +9,6 @@ from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS, tile_count
 from gemmdb.kernels.inductor import SUM
-from gemmdb.kernels.legality import illegal
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -105,7 +104,7 @@ def configs(problem: Problem, device: Device) -> list[Config]:
     if problem.constant:
         return []
     found = dict.fromkeys((*_padded(problem), *_templates(problem, device), *_sum(problem)))
-    return [config for config in found if not illegal(config, problem, device)]
+    return [config for config in found if not config.rejection(problem, device)]
 
 
 def _padded(problem: Problem) -> Iterator[Config]:

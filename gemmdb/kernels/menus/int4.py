@@ -8,9 +8,9 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.menus.shared import Menu
 from gemmdb.kernels.triton.int4 import shared_bytes
 from gemmdb.kernels.triton.int4_skinny import DEPTH, EIGHT
-from gemmdb.kernels.triton.menu import Menu
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

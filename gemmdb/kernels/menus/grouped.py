@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.menu import Menu, Shape, stages, up_to
+from gemmdb.kernels.menus.shared import Menu, Shape, stages, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.menu import Menu, ways
+from gemmdb.kernels.menus.shared import Menu, ways
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

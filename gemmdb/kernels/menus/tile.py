@@ -13,7 +13,7 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton.menu import BOTH, PLAIN, PT, SWAPPED, Menu, P, Shape, T, deep, split, up_to, way, ways
+from gemmdb.kernels.menus.shared import BOTH, PLAIN, PT, SWAPPED, Menu, P, Shape, T, deep, split, up_to, way, ways
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem

@@ -1,0 +1,1 @@
+"""Menus: the configs of each kernel that a build or live tuning tries, the most promising first."""
