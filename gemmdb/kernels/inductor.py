@@ -147,7 +147,7 @@ def _reject_maps(config: ConfigLike, problem: Problem) -> Rejected | None:
 def _kernel(name: str, file: str, ops: tuple[str, ...], maps: bool = False) -> Kernel:
     return Kernel(
         "triton", name, ops, ("cuda",), 1, _PARAMS, rejection=rejection, maps=always if maps else never, emitted=True,
-        compiled=whole_steps, digest=functools.partial(digest, file), equivalent=EQUIVALENT,
+        compiled=whole_steps, digest=lambda: digest(file), equivalent=EQUIVALENT,
     )  # fmt: skip
 
 
