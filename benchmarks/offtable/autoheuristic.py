@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.offtable.model import against_rules
+from gemmdb.cost.candidates import runs_on
 from gemmdb.cost.machine import machine
-from gemmdb.cost.menu import runs_on
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
 from gemmdb.devices import registry

@@ -16,6 +16,7 @@ import argparse
 import gzip
 import json
 import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,6 @@ from benchmarks.offtable.folds import fold_of
 from gemmdb import trust
 from gemmdb.generators.fit import bounds
 from gemmdb.generators.fit.bounds import Bounds, Outcome
-from gemmdb.generators.fit.write import literal
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.certainty import FEATURES
 from gemmdb.settings import Policy
@@ -144,7 +144,21 @@ def text(fitted: Bounds, margins: Mapping[str, float], origin: Mapping[str, Any]
         ("MODEL: Mapping[str, float]", _finite(margins),
          "The margin of the cost model's first candidate, by op, as a logarithm."),
     )  # fmt: skip
-    return HEAD + "\n".join(f'{name} = {literal(value)}\n"""{what}"""\n' for name, value, what in parts)
+    return HEAD + "\n".join(f'{name} = {_literal(value)}\n"""{what}"""\n' for name, value, what in parts)
+
+
+def _literal(value: Any, indent: str = "") -> str:
+    """The value as Python source, one item a line where it is nested."""
+    inner = f"{indent}    "
+    if isinstance(value, dict):
+        items = "".join(f"{inner}{_literal(k)}: {_literal(v, inner)},\n" for k, v in value.items())
+        return f"{{\n{items}{indent}}}"
+    if isinstance(value, tuple) and value and isinstance(value[0], float):
+        lines = textwrap.wrap(", ".join(map(repr, value)) + ",", 120 - len(inner))
+        return "(\n" + "".join(f"{inner}{line}\n" for line in lines) + f"{indent})"
+    if isinstance(value, tuple):
+        return "(\n" + "".join(f"{inner}{_literal(item)},\n" for item in value) + f"{indent})"
+    return '"' + value + '"' if isinstance(value, str) else repr(value).replace("'", '"')
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gemmdb.cost import menu, transfer, trees
+from gemmdb.cost import candidates as menu
+from gemmdb.cost import transfer, trees
+from gemmdb.cost.data import rest as shipped_rest
 from gemmdb.cost.features import OWN
-from gemmdb.cost.menus import REST
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.generators.fit import cost_model, own, write
 from gemmdb.generators.fit import menu as fit_menu
@@ -54,7 +55,7 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
     # Three modules import FITTED by name.
     replaced = (
         (model, "FITTED", fitted), (trees, "FITTED", fitted), (transfer, "FITTED", fitted),
-        (menu, "MENUS", menus), (unmodelled, "REST", others),
+        (menu, "menus", lambda: menus), (unmodelled, "rest", lambda: others),
         (trees, "shipped", lambda op="": parsed.get(op) or shipped(op)),
     )  # fmt: skip
     with ExitStack() as stack:
@@ -76,5 +77,5 @@ def _fitted(
     documents = own.documents([sample for sample in covered if sample.problem.op in OWN], fitted)
     if base:
         documents[""] = fit_trees.document(base, fitted)
-    rest = fit_menu.rest(others) if base else REST
-    return fitted, documents, {**menu.MENUS, **fit_menu.menus(covered)}, dict(rest)
+    rest = fit_menu.rest(others) if base else shipped_rest()
+    return fitted, documents, {**menu.menus(), **fit_menu.menus(covered)}, dict(rest)

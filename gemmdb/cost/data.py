@@ -1,92 +1,57 @@
-"""The cost model's coefficients, fitted to measured rows.
-
-Written by `python -m gemmdb.generators.fit.write benchmarks/results/h200/2026-11-20b benchmarks/results/h200/2026-11-21`; do not edit.
-"""
-# ruff: noqa: E501
-# fmt: off
+"""The cost model's fitted data: JSON files beside this module, which `gemmdb.generators.fit` writes."""
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-CAPABILITIES: Sequence[int] = [90]
-"""Compute capabilities of the GPUs whose rows all of it was fitted to."""
 
-OPS: Sequence[str] = ["addmm", "int_mm", "mixed_mm", "mm"]
+def _read(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(name).read_text())
+
+
+_COEFFICIENTS = _read("coefficients.json")
+CAPABILITIES: Sequence[int] = tuple(_COEFFICIENTS["capabilities"])
+"""Compute capabilities of the GPUs whose rows the coefficients were fitted to."""
+OPS: Sequence[str] = tuple(_COEFFICIENTS["ops"])
 """The ops of these rows: no others are modelled."""
+PROVENANCE: Mapping[str, Any] = _COEFFICIENTS["provenance"]
+"""What the coefficients were fitted to: numbers of rows and problems, devices, and the digest of each archive."""
+RATES, TRAITS, KINDS = (
+    {group: tuple(values) for group, values in _COEFFICIENTS[name].items()} for name in ("rates", "traits", "kinds")
+)
+"""The coefficients of `model.microseconds`, `model.traits` and `model.kinds`, by group of kernels."""
 
-PROVENANCE: Mapping[str, object] = {
-    "rows": 135206,
-    "problems": 3532,
-    "devices": ["NVIDIA H200"],
-    "archives": {
-        "benchmarks/results/h200/2026-11-20b/rows-00.jsonl.xz": "392cb5f5602f75bc94b33b1763be5ada883ca1c11e46269273ac70acb16cbc64",
-        "benchmarks/results/h200/2026-11-21/rows-00.jsonl.xz": "8bb5cba6839e147491b8b6b1d65f07441366cedf631d1f54511f2051df94ed1a",
-    },
-}
-"""What the coefficients were fitted to."""
+Menus = Mapping[str, Mapping[int, Sequence[str]]]
+"""Texts of configs by the name of a menu and the largest M."""
 
-RATES: Mapping[str, Sequence[float]] = {
-    "tile": (
-        3.31703, 0.333553, 2.03101, 1.62299, 1.8332, 4.27524, 1.09762, 0.994613, 0.691557, 1.09296, 1.22214, 1.5,
-        0.259037, 2.15037, 1.85027, 0.130655, 3.60485,
-    ),
-    "gemv": (
-        2.23286, 0.275074, 1.00427, 1.5, 2.0, 1.0, 0.993472, 1.74878, 0.621331, 1.3, 1.2, 2.55346, 0.3, 1.5, 1.10585,
-        0.114799, 3.02405,
-    ),
-    "cutlass": (
-        3.70532, 0.273536, 1.20764, 2.98978, 2.0, 1.26104, 1.05344, 0.798837, 0.253381, 1.3, 0.959722, 1.5, 0.3,
-        1.83309, 1.5, 0.069288, 2.27559,
-    ),
-    "aten": (
-        2.54212, 0.293486, 2.71274, 1.79421, 2.63592, 1.2255, 1.0197, 1.93776, 0.50483, 1.3, 0.650427, 1.5, 0.3,
-        0.973001, 1.5, 0.0775068, 3.19036,
-    ),
-}
-"""Of `model.microseconds`, by group."""
 
-OWN: Mapping[str, Sequence[float]] = {
-    "tile": (
-        -0.10633, 0.132673, -0.0866792, -0.0697775, 0.012757, -0.000989694, 0.0062293, -6.49274e-05, -0.0116622,
-        0.00915858, -0.0109994, -0.00808576, 0.016374, -0.00381569, -0.0516628, -0.011016, 0.084417, 0.0685965,
-        0.00822512, -0.00101296, 0.174374, -0.0205931, -0.0795144, -0.0395247, -0.00770614, 0.000201809, -0.141938,
-        0.0107977, 0.00944913, 4.657e-29, 0.0171654, -0.030394, 0.0206269, -0.011016, -0.0114225, -0.0210805,
-        -0.0168814, 0.0019294, 0.00246763, 0.007287, 0.00772175, 0.00247801, 0.00510954, -0.00707864, -0.0100328,
-        -0.0044059, 0.042125, 0.0713072, -0.0219643, -0.00635223, -0.0300595, -0.0242021, 0.00527484, -0.00897762,
-        0.120303, 0.000863982, -0.029928, 0.0726767, 0.00066554, 0.00911335, -0.028932, -0.0333778, 0.0, -0.0290532,
-        -0.00965162, 0.0544873, 0.00649411, 0.127673,
-    ),
-    "gemv": (
-        -0.174221, -0.0018508, 0.111498, 0.00908178, 0.0114396, 0.000473938, 0.0148688, -0.0144531, -0.00732822,
-        -0.0353587,
-    ),
-    "cutlass": (
-        -0.0811385, -0.450178, 0.0173947, -0.425046, -0.00890749, 0.0249806, -0.00720401, -0.0850092, -0.00491411,
-        0.0225771, -0.00525884, 0.0430285, 0.0435142, 0.0393596, 0.1924, 0.128346, 0.00731064, 0.00849007, 0.00260106,
-        0.00728461, -0.0255829,
-    ),
-    "aten": (
-    ),
-}
-"""Of `model.traits`, by group."""
+@functools.cache
+def menus() -> Menus:
+    """The candidates of the ops that are modelled."""
+    return _by_rows(_menus()["menus"]) | _by_rows(own()["menus"])
 
-COMMON: Mapping[str, Sequence[float]] = {
-    "tile": (
-        0.51874, -0.180327, -0.303091, -0.0601328, -0.0327549, -0.0521948, -0.0187572, -0.0311897, -0.0931276,
-        0.0442286, 0.0142437, -0.0330188, 0.0321418, -0.00397991, -0.0110087,
-    ),
-    "gemv": (
-        -0.0975723, 0.0, 0.0180021, -0.0301535, -0.301535, 0.0, 0.0326395, -0.362425, 0.0622574, 0.109789, 0.0, 0.0,
-        -0.00144794, -0.00900641, 0.0250881,
-    ),
-    "cutlass": (
-        1.58279, 0.0543786, 0.132498, -0.0599831, 0.00551253, -0.0133979, -0.0060596, -0.0649935, 0.0995524,
-        8.39752e-05, 0.0114665, -0.00337623, 0.0670799, -0.000468676, 0.0546664,
-    ),
-    "aten": (
-        -0.285466, 0.0151929, 0.044347, 0.010074, -0.019664, 0.045971, 0.000718973, 0.305458, 0.0983688, -0.109017,
-        -0.0212067, 0.0113998, -0.0771337, 0.0100867, 0.034673,
-    ),
-}
-"""Of `model.kinds`, by group."""
+
+@functools.cache
+def rest() -> Menus:
+    """What is tried where the model does not know the problem; see `gemmdb.ladder.unmodelled`."""
+    return _by_rows(_menus()["rest"])
+
+
+@functools.cache
+def own() -> Mapping[str, Any]:
+    """The `menus` of the ops with trees of their own, the `capabilities` of the GPUs that these were fitted to, and
+    their `provenance`."""
+    return _read("menus-own.json")  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _menus() -> Any:
+    return _read("menus.json")
+
+
+def _by_rows(menus: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, dict[int, tuple[str, ...]]]:
+    return {name: {int(rows): tuple(texts) for rows, texts in limits.items()} for name, limits in menus.items()}

@@ -2,7 +2,7 @@
 
 A time is the time of the work at fitted shares of the public rates (`microseconds`), times a correction for what
 counting misses: how well warps, pipeline and tile fit together (`traits`), and the kind of the problem (`kinds`). The
-coefficients are data: `data`, which `gemmdb.generators.fit.write` writes.
+coefficients are data: `coefficients.json`, which `gemmdb.generators.fit.write` writes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 from gemmdb.cost import data
 from gemmdb.cost.library import bound, library
 from gemmdb.cost.machine import HOME
-from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, Tile, Work, work
 from gemmdb.key.problem import Problem
 
@@ -75,10 +74,6 @@ class Coefficients:
         """The same, if the Work of the tile is already known."""
         return self.at(setting, tile.group).us(tile, w)
 
-    def estimator(self, setting: Setting) -> Estimator:
-        """The times of many tiles in a setting, equal to those of `predict` up to rounding."""
-        return Estimator.of(self, setting)
-
     def slopes(self, setting: Setting, tile: Tile, w: Work) -> tuple[float, float, float]:
         """The logarithm of a tile's correction for one row and one wave, without the level of the problem, and what a
         doubling of the rows and of the waves adds to it."""
@@ -124,7 +119,7 @@ class Coefficients:
         return launches + (us - launches) * bound(setting, here) / bound(home, w)
 
 
-FITTED = Coefficients(data.RATES, data.OWN, data.COMMON)
+FITTED = Coefficients(data.RATES, data.TRAITS, data.KINDS)
 """The coefficients that come with the package."""
 
 

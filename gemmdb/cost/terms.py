@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field, replace
 from math import exp, log2
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from gemmdb.cost.model import Coefficients
 from gemmdb.cost.work import COEFFICIENTS, Setting, Tile, is_wide, registers_read, residency, work
 from gemmdb.kernels.cutlass.rules import scheduled
 from gemmdb.kernels.hardware import stage_bytes
-
-if TYPE_CHECKING:  # The model imports this module.
-    from gemmdb.cost.model import Coefficients
 
 _KEPT = 4096
 """Tiles of one kind of problem whose Terms are kept."""
@@ -81,8 +79,8 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """The times of tiles on one problem. `rows`: the doublings of M that count. `kept`: the Terms of the problem's
-    kind."""
+    """The times of many tiles on one problem, equal to those of `Coefficients.predict` up to rounding. `rows`: the
+    doublings of M that count. `kept`: the Terms of the problem's kind."""
 
     fitted: Coefficients
     setting: Setting

@@ -75,7 +75,7 @@ class Scale:
     def of(cls, problem: Problem, device: Device) -> Scale:
         """The scale of a problem; only the roofline if the cost model does not know the device, or int4 weights."""
         known = machine(device) if problem.int4 is None else None
-        estimator = FITTED.estimator(Setting.shared(problem, known)) if known else None
+        estimator = Estimator.of(FITTED, Setting.shared(problem, known)) if known else None
         return cls(roofline_us(problem, device), estimator)
 
     def us(self, shape: Tile | None) -> float:

@@ -19,10 +19,10 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from gemmdb.cost import own
-from gemmdb.cost.data import CAPABILITIES
+from gemmdb.cost import data
 from gemmdb.cost.features import COUNTS, FEATURES, OVER, OWN, SHAPE, of_aten, of_counts, of_problem, of_shape, over
 from gemmdb.cost.model import FITTED
+from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, Tile
 from gemmdb.key.canonical import lazy
 
@@ -111,13 +111,13 @@ class Corrected:
     def of(cls, setting: Setting) -> Corrected | None:
         """The corrected model for a setting; None if no trees were fitted to its op on its machine."""
         apart = setting.problem.op in OWN
-        known = setting.machine.capability in (own.CAPABILITIES if apart else CAPABILITIES)
+        known = setting.machine.capability in (data.own()["capabilities"] if apart else data.CAPABILITIES)
         trees = shipped(setting.problem.op if apart else "") if known else None
         return None if trees is None else cls(setting, trees, trees.reached(trees.every, of_problem(setting)))
 
     def us(self, tile: Tile) -> float:
         """Microseconds of a tile."""
-        estimator, trees = FITTED.estimator(self.setting), self.trees
+        estimator, trees = Estimator.of(FITTED, self.setting), self.trees
         terms = estimator.terms(tile)
         counts = estimator.counts(terms)
         us = estimator.of_counts(terms, counts)

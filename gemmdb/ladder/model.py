@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 
-from gemmdb.cost import own
+from gemmdb.cost import data
+from gemmdb.cost.candidates import choices
 from gemmdb.cost.data import OPS
 from gemmdb.cost.epilogue import extra_us
 from gemmdb.cost.features import ORDERS, OWN
 from gemmdb.cost.machine import Machine, machine
-from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED
+from gemmdb.cost.terms import Estimator
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import Setting, Tile
 from gemmdb.hit import Hit
@@ -129,7 +130,7 @@ def unranked(problem: Problem, known: Machine) -> str | None:
     with trees of their own on the archs that these were fitted on."""
     if problem.op not in OWN:
         return uncovered(problem)
-    if known.capability not in own.CAPABILITIES:
+    if known.capability not in data.own()["capabilities"]:
         return f"products of the op {problem.op} are not modelled on sm{known.capability}"
     return outside(problem)
 
@@ -157,7 +158,7 @@ def outside(problem: Problem) -> str | None:
 
 def allowed(ask: Ask, setting: Setting) -> Iterator[MenuCandidate]:
     """The candidates that may be served, in the cost model's order."""
-    us = FITTED.estimator(setting).us
+    us = Estimator.of(FITTED, setting).us
     ranked = sorted([(us(one.tile), one.tile, one) for one in choices(setting)], key=itemgetter(0, 1))
     banned: Collection[Config] = unfit(ask)
     for expected, tile, choice in ranked:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 
-from gemmdb.cost.menu import MENU_OF
+from gemmdb.cost.candidates import MENU_OF
 from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

@@ -6,10 +6,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
-from gemmdb.cost.data import CAPABILITIES
+from gemmdb.cost.candidates import MENU_OF
+from gemmdb.cost.data import CAPABILITIES, rest
 from gemmdb.cost.machine import machine
-from gemmdb.cost.menu import MENU_OF
-from gemmdb.cost.menus import REST
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus.grouped import MENU as GROUPED
 from gemmdb.kernels.menus.int4 import MENU as INT4_MENU
@@ -52,7 +51,7 @@ def _menu(ask: Ask) -> Iterable[Config]:
         return GROUPED.usual(ask.problem, ask.device)
     if ask.problem.op not in MENU_OF:
         return ()
-    menus = REST.get(kind(ask.problem), {})
+    menus = rest().get(kind(ask.problem), {})
     return _configs(next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ()))
 
 

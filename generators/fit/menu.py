@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from gemmdb.cost.menu import FITTED, MENU_OF
+from gemmdb.cost.candidates import FITTED, MENU_OF
 from gemmdb.cost.work import tile_of
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels import hardware
@@ -30,7 +30,7 @@ MISSING = math.log(2.0)
 
 def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
     """By name of the menu, which several ops share, and largest M, the chosen tiles as the text of one config each. The
-    stages and the split come from one problem; `gemmdb.cost.menu` fits them to others."""
+    stages and the split come from one problem; `gemmdb.cost.candidates` fits them to others."""
     classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in found:
         if tile_of(sample.config) is not None:

@@ -2,8 +2,9 @@
 
     python -m gemmdb.generators.fit.own FOLDER... --out gemmdb/cost
 
-FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives and coefficients give the same files: `own.py` and a
-`trees-OP.json` for each op. What is fitted to other ops stays as it is, and so do their answers. Needs gemmdb[fit].
+FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives and coefficients give the same files:
+`menus-own.json` and a `trees-OP.json` for each op. What is fitted to other ops stays as it is, and so do their answers.
+Needs gemmdb[fit].
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gemmdb.cost.features import OWN
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.generators.fit import cost_model, menu, trees
 from gemmdb.generators.fit.cost_model import Sample
-from gemmdb.generators.fit.write import divided, main, module, provenance, rows
+from gemmdb.generators.fit.write import divided, json_text, main, provenance, rows
 from gemmdb.generators.modelled.space import setting_of
 
 
@@ -34,15 +35,11 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
     """The files for these archives, by name."""
     found = [sample for sample in divided(cost_model.samples(rows(folders)))[0] if sample.problem.op in OWN]
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
-    parts = (
-        ("CAPABILITIES: Sequence[int]", capabilities, "Compute capabilities of the GPUs whose rows it was fitted to."),
-        ("PROVENANCE: Mapping[str, object]", provenance(folders, found), "What the trees were fitted to."),
-        ("MENUS: Mapping[str, Mapping[int, Sequence[str]]]", menu.menus(found),
-         "Candidates by menu and largest M; see `menu`."),
-    )  # fmt: skip
-    title = "The menus of ops with trees of their own, chosen from measured rows."
+    document = {
+        "capabilities": capabilities, "provenance": provenance(folders, found), "menus": menu.menus(found),
+    }  # fmt: skip
     written = {f"trees-{op}.json": trees.text(one) for op, one in documents(found, FITTED).items()}
-    return {"own.py": module("own", title, folders, parts), **written}
+    return {"menus-own.json": json_text("own", folders, document), **written}
 
 
 if __name__ == "__main__":

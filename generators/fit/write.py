@@ -2,14 +2,14 @@
 
     python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/cost
 
-FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives give the same files: `data.py`, `menus.py` and
-`trees.json`. The ops of `features.OWN` are left to `gemmdb.generators.fit.own`. Needs gemmdb[fit].
+FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives give the same files: `coefficients.json`,
+`menus.json` and `trees.json`. The ops of `features.OWN` are left to `gemmdb.generators.fit.own`. Needs gemmdb[fit].
 """
 
 from __future__ import annotations
 
 import argparse
-import textwrap
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,18 +30,6 @@ MODELLED = 300
 """How many problems of an op must have been measured for it to be modelled."""
 DIGITS = 6
 """Significant digits of a coefficient, far more than the rows determine."""
-HEAD = '''"""{title}
-
-Written by `python -m gemmdb.generators.fit.{tool} {folders}`; do not edit.
-"""
-# ruff: noqa: E501
-# fmt: off
-
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-
-'''
 
 
 def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
@@ -70,33 +58,14 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
     fitted = fit.fit(found)
     rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
-    coefficients = (
-        (
-            "CAPABILITIES: Sequence[int]", capabilities,
-            "Compute capabilities of the GPUs whose rows all of it was fitted to.",
-        ),
-        (
-            "OPS: Sequence[str]", sorted({one.problem.op for one in found}),
-            "The ops of these rows: no others are modelled.",
-        ),
-        ("PROVENANCE: Mapping[str, object]", provenance(folders, found), "What the coefficients were fitted to."),
-        ("RATES: Mapping[str, Sequence[float]]", rounded.rates, "Of `model.microseconds`, by group."),
-        ("OWN: Mapping[str, Sequence[float]]", rounded.own, "Of `model.traits`, by group."),
-        ("COMMON: Mapping[str, Sequence[float]]", rounded.common, "Of `model.kinds`, by group."),
-    )  # fmt: skip
-    menus = (
-        (
-            "MENUS: Mapping[str, Mapping[int, Sequence[str]]]", menu.menus(found),
-            "Candidates by menu and largest M; see `menu`.",
-        ),
-        (
-            "REST: Mapping[str, Mapping[int, Sequence[str]]]", menu.rest(others),
-            "What is tried where the model does not know the problem; see `gemmdb.ladder.unmodelled`.",
-        ),
-    )  # fmt: skip
+    coefficients = {
+        "capabilities": capabilities, "ops": sorted({one.problem.op for one in found}),
+        "provenance": provenance(folders, found), "rates": rounded.rates, "traits": rounded.own,
+        "kinds": rounded.common,
+    }  # fmt: skip
     return {
-        "data.py": module("write", "The cost model's coefficients, fitted to measured rows.", folders, coefficients),
-        "menus.py": module("write", "The cost model's menus, chosen from measured rows.", folders, menus),
+        "coefficients.json": json_text("write", folders, coefficients),
+        "menus.json": json_text("write", folders, {"menus": menu.menus(found), "rest": menu.rest(others)}),
         "trees.json": trees.text(trees.document(found, rounded)),
     }
 
@@ -115,28 +84,24 @@ def provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, An
     }
 
 
-def module(tool: str, title: str, folders: Sequence[Path], parts: Sequence[tuple[str, Any, str]]) -> str:
-    """The source of a module that `tool` of this package writes: its values, each with its docstring."""
-    head = HEAD.format(tool=tool, title=title, folders=" ".join(folder.as_posix() for folder in folders))
-    return head + "\n".join(f'{name} = {literal(value)}\n"""{what}"""\n' for name, value, what in parts)
+def json_text(tool: str, folders: Sequence[Path], document: Mapping[str, Any]) -> str:
+    """The JSON file that `tool` of this package writes. Mappings and texts have a line for each item."""
+    command = f"python -m gemmdb.generators.fit.{tool} {' '.join(folder.as_posix() for folder in folders)}"
+    return _json({"written_by": command, **document}) + "\n"
+
+
+def _json(value: Any, indent: str = "") -> str:
+    inner = f"{indent} "
+    if isinstance(value, Mapping):
+        items = [f"{inner}{json.dumps(str(name))}: {_json(item, inner)}" for name, item in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
+        return "[\n" + ",\n".join(f"{inner}{json.dumps(item)}" for item in value) + f"\n{indent}]"
+    return json.dumps(value)
 
 
 def _rounded(groups: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
     return {group: tuple(float(f"{value:.{DIGITS}g}") for value in values) for group, values in groups.items()}
-
-
-def literal(value: Any, indent: str = "") -> str:
-    """The value as Python source, one item a line where it is nested."""
-    inner = f"{indent}    "
-    if isinstance(value, dict):
-        items = "".join(f"{inner}{literal(k)}: {literal(v, inner)},\n" for k, v in value.items())
-        return f"{{\n{items}{indent}}}"
-    if isinstance(value, tuple) and value and isinstance(value[0], float):
-        lines = textwrap.wrap(", ".join(map(repr, value)) + ",", 120 - len(inner))
-        return "(\n" + "".join(f"{inner}{line}\n" for line in lines) + f"{indent})"
-    if isinstance(value, tuple):
-        return "(\n" + "".join(f"{inner}{literal(item)},\n" for item in value) + f"{indent})"
-    return '"' + value + '"' if isinstance(value, str) else repr(value).replace("'", '"')
 
 
 def main(about: str | None, files: Callable[[Sequence[Path]], dict[str, str]]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gemmdb.cost.candidates import choices, runs_on
 from gemmdb.cost.machine import machine
-from gemmdb.cost.menu import choices, runs_on
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.generators.measure.cuda.space import from_menu

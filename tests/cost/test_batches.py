@@ -12,6 +12,7 @@ from gemmdb.cost.features import of_counts, of_tile
 from gemmdb.cost.library import library
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
+from gemmdb.cost.terms import Estimator
 from gemmdb.cost.transfer import programs
 from gemmdb.cost.work import Setting, residency, tile_of, work
 from gemmdb.key.layout import ITEM_SIZES, Layout
@@ -49,7 +50,7 @@ def test_the_operand_that_a_batch_shares_is_read_once() -> None:
 @pytest.mark.parametrize("problem", [bmm(), bmm(7, 1, 64, 4096), bmm(500, 512, 512, 64)])
 def test_the_quick_way_gives_the_same_times_and_features(problem: Problem) -> None:
     setting = Setting.of(problem, MACHINE)
-    estimator, us = FITTED.estimator(setting), FITTED.predict(setting, TILE)
+    estimator, us = Estimator.of(FITTED, setting), FITTED.predict(setting, TILE)
     assert estimator.us(TILE) == pytest.approx(us)
     terms = estimator.terms(TILE)
     quick = of_counts(setting, terms, estimator.counts(terms))

@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
-from gemmdb.cost import menu
+from gemmdb.cost import candidates as menu
+from gemmdb.cost.candidates import choices
 from gemmdb.cost.features import COUNTS, SHAPE, of_counts, of_shape, of_tile
 from gemmdb.cost.library import bound, library
 from gemmdb.cost.machine import machine
-from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED, nonzero_traits, traits
+from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, tile_of, work
 from gemmdb.devices import registry
 from gemmdb.generators.measure.cuda.space import from_menu
@@ -87,7 +88,7 @@ def test_a_lookup_expects_of_each_tile_what_the_model_does(device):
     for problem in PROBLEMS:
         for _ in range(3):
             setting = Setting.of(problem, kind)
-            estimator = FITTED.estimator(setting)
+            estimator = Estimator.of(FITTED, setting)
             tiles = [one.tile for one in choices(setting)]
             for tile in tiles:
                 w, terms = work(setting, tile), estimator.terms(tile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.devices import H200 as GPU
 
-from gemmdb.cost import menus, own
+from gemmdb.cost.data import menus, rest
 from gemmdb.devices import registry
 from gemmdb.generators.measure.cuda import space
 from gemmdb.kernels.config import Config
@@ -94,7 +94,7 @@ def test_turing_multiplies_bf16_and_tf32_without_the_matrix_unit():
 
 def test_the_fitted_menus_hold_nothing_that_takes_the_compiler_long():
     flags = {"mm ieee": {"dtype": "fp32"}, "mm tf32": {"dtype": "fp32", "tf32": True}, "bmm": {"batch": 4, "n": 1024}}
-    for name, menu in {**menus.MENUS, **menus.REST, **own.MENUS}.items():
+    for name, menu in {**menus(), **rest()}.items():
         problem = gemm(name.split()[0], **{"m": 64, "n": 8192, "k": 65_536, **flags.get(name, {})})
         found = {Config.parse(text).rejection(problem, GPU) for texts in menu.values() for text in texts}
         assert None in found

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.devices import A100, H200
 
-from gemmdb.cost.menus import MENUS
+from gemmdb.cost.data import menus
 from gemmdb.kernels import cutlass, inductor
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton import shared
@@ -17,7 +17,7 @@ RULES = {
     **dict.fromkeys(("tile", "narrow", "persistent"), shared._reject_sizeless_tile),
     "gemm": cutlass.rules._reject_sizeless, "inductor_mm": inductor._reject_tile,
 }  # fmt: skip
-MENU = {text for menu in MENUS.values() for texts in menu.values() for text in texts}
+MENU = {text for menu in menus().values() for texts in menu.values() for text in texts}
 CONFIGS = [config for config in map(Config.parse, sorted(MENU)) if config.kernel in RULES]
 CLASSES = [
     Problem.gemm(op, m=64, n=512, k=512, dtype=dtype, layout=layout)

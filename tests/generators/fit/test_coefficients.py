@@ -1,17 +1,16 @@
 """Fitting the cost model: what was put into samples comes out, and the shipped coefficients know the shipped table."""
 
-import ast
 import hashlib
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gemmdb.cost import data, own
-from gemmdb.cost import menus as model_menus
+from gemmdb.cost import data
+from gemmdb.cost.candidates import MENU_OF
 from gemmdb.cost.features import OWN
-from gemmdb.cost.menu import MENU_OF
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import COEFFICIENTS, tile_of
@@ -101,15 +100,14 @@ def _limit(m):
 
 
 def test_the_shipped_data_is_whole_and_names_its_archives():
-    assert set(data.RATES) == set(data.COMMON) == set(cost_model.GROUPS)
+    assert set(data.RATES) == set(data.KINDS) == set(cost_model.GROUPS)
     assert all(len(rates) == len(COEFFICIENTS) for rates in data.RATES.values())
-    assert set(model_menus.MENUS) == {MENU_OF[op] for op in data.OPS}
-    assert set(own.MENUS) == {MENU_OF[op] for op in OWN}
+    assert set(data.menus()) == {MENU_OF[op] for op in (*data.OPS, *OWN)}
     assert not set(OWN) & set(data.OPS)
-    for menus in (*model_menus.MENUS.values(), *own.MENUS.values()):
+    for menus in data.menus().values():
         assert list(menus) == sorted(menus)
         assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)
-    for path, digest in (*data.PROVENANCE["archives"].items(), *own.PROVENANCE["archives"].items()):
+    for path, digest in (*data.PROVENANCE["archives"].items(), *data.own()["provenance"]["archives"].items()):
         assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest
 
 
@@ -133,8 +131,10 @@ def test_what_the_model_does_not_cover_is_chosen_as_it_is_measured():
 
 
 def test_numbers_and_texts_are_written_so_that_they_are_read_back():
-    value = {"a": (1.5, -2e-7), "b": {1: ("x y", "z"), 2: ()}}
-    assert ast.literal_eval(write.literal(value)) == value
+    value = {"a": [1.5, -2e-7], "b": {"1": ["x y", "z"], "2": []}}
+    assert json.loads(write.json_text("write", [Path("a")], value)) == {
+        "written_by": "python -m gemmdb.generators.fit.write a", **value,
+    }  # fmt: skip
 
 
 def test_the_shipped_coefficients_order_what_the_shipped_table_measured():

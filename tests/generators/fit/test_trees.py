@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
+from gemmdb.cost.candidates import choices
 from gemmdb.cost.features import FEATURES
-from gemmdb.cost.menu import choices
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import parse
 from gemmdb.devices import registry

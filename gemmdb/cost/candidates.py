@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gemmdb.cost import menus, own
+from gemmdb.cost.data import menus
 from gemmdb.cost.machine import Machine
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels import hardware
@@ -18,8 +18,6 @@ MENU_OF = {
     "mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm", "bmm": "bmm", "scaled_mm": "scaled_mm",
 }  # fmt: skip
 """The menu of each op that can be modelled."""
-MENUS: Mapping[str, Mapping[int, Sequence[str]]] = {**menus.MENUS, **own.MENUS}
-"""Configs by menu and largest M."""
 FITTED = ("tile", "narrow", "batch")
 """Kernels whose stages and split of K are fitted to the problem and the machine."""
 
@@ -65,7 +63,7 @@ class _Entry:
 def choices(setting: Setting) -> Iterator[Choice]:
     """The candidates of a problem, without repeats. They may be illegal for the problem's layout."""
     menu, rows = MENU_OF[setting.problem.op], setting.problem.m
-    most = next(limit for limit in MENUS[menu] if rows <= limit)
+    most = next(limit for limit in menus()[menu] if rows <= limit)
     seen: set[tuple[int, int]] = set()
     # Triton casts int8 to bf16 with a few full-rate instructions; its other casts use slow conversion instructions.
     slow = setting.problem.spec.dequantises and (setting.problem.a.dtype, setting.problem.b.dtype) != ("bf16", "int8")
@@ -83,7 +81,7 @@ def choices(setting: Setting) -> Iterator[Choice]:
 def _entries(menu: str, most: int, slow: bool, machine: Machine, a: int, b: int) -> Sequence[_Entry]:
     """The entries of a menu that run on a machine. `slow`: whether casts of weights are slow; `a`, `b`: as in a
     Setting."""
-    tiles = {config: tile_of(config) for config in map(Config.parse, MENUS[menu][most])}
+    tiles = {config: tile_of(config) for config in map(Config.parse, menus()[menu][most])}
     # A gemv does not wait for tensor cores, so there every cast costs more than bit patterns.
     gemv = menu == "mixed_mm"
     fitted = [
