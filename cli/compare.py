@@ -58,9 +58,9 @@ def compare(
     with _beside(script), Pulse() as pulse:
         pulse.begin(f"running {script}", aloud=False)
         model, inputs = _loaded(script)
-        from gemmdb.inductor.observe import comparison
+        from gemmdb.inductor.entry.compare import compare
 
-        found = comparison.compare(model, inputs, calls=calls, say=pulse.begin)
+        found = compare(model, inputs, calls=calls, say=pulse.begin)
     if json:
         say_json("compare", {**asdict(found), "speedup": found.speedup, "verdict": found.verdict})
     else:

@@ -50,7 +50,7 @@ def explain(
     steps = explain_query(query, catalog, policy, installed(query.device.kind))
     loads = _loads(query, catalog)
     answer = next((step.rung for step in steps if step.hit is not None), "miss")
-    alone = only_aten(query) if answer == "miss" else ""
+    alone = str(only_aten(query) or "") if answer == "miss" else ""
     if json:
         marked = {"under_load": list(map(_load_document, loads)), "only_aten": alone}
         say_json("explain", {**_document(query, catalog, steps, answer), **marked})

@@ -72,7 +72,7 @@ def _product(one: Product, total_us: float, wide: bool, notes: Footnotes) -> tup
 
 def _why(one: Product) -> str:
     """Why ATen runs a product: the first reason; empty if another kernel does."""
-    from gemmdb.inductor.decide.legality import ONLY_ATEN
+    from gemmdb.inductor.observe.journal import ONLY_ATEN
 
     if one.asked.hit is None and not one.reason.startswith(ONLY_ATEN):
         return "no table answers"

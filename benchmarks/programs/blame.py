@@ -13,8 +13,7 @@ from benchmarks.programs.figures import ends
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.ways import Way
 from benchmarks.programs.work import Job, first_call
-from gemmdb.inductor.entry import session
-from gemmdb.inductor.observe.comparison import without
+from gemmdb.inductor.entry import active
 from gemmdb.kernels.config import ATEN
 
 SECONDS = 1.0
@@ -37,10 +36,10 @@ def losses(
     chosen = choices.known(cache)
     for one in suspects(products, job.blame):
         way.enter(job.place)
-        served = session.steering()
+        served = active.requested()
         if served is None:
             return found
-        with job.in_turns(), session.use(without([one["problem"]], served)):
+        with job.in_turns(), active.use(served.with_aten_for([one["problem"]])):
             first_call(program, way, built)
             choices.give(chosen, cache)
             clear_caches()

@@ -93,15 +93,14 @@ def profiled(program: Program, name: str, options: argparse.Namespace, spared: s
 
 def _sparing(problem: str | None, name: str) -> AbstractContextManager[object]:
     """Within it, ATen solves the problem."""
-    from gemmdb.inductor.entry import session
-    from gemmdb.inductor.observe.comparison import without
+    from gemmdb.inductor.entry import active
 
     if problem is None:
         return nullcontext()
-    served = session.steering()
+    served = active.requested()
     if served is None:
         raise InputError(f"--without needs a way with gemmdb, and {name} has none")
-    return session.use(without([problem], served))
+    return active.use(served.with_aten_for([problem]))
 
 
 def _us(one: Any, device: str) -> float:

@@ -19,7 +19,7 @@ from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import job as confirming
 from gemmdb.inductor.benchmark import on_gpu
 from gemmdb.inductor.benchmark.trial import Trial
-from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower.adapter.emitting import replaced
 from gemmdb.kernels.config import ATEN
 
@@ -49,12 +49,12 @@ def _alone(job: Job, program: Program, way: Way, built: Built, wanted: set[str])
     """Times of the wanted problems, by their texts: the program is compiled once more, with all of them confirmed."""
     found: dict[str, Alone] = {}
     way.enter(job.place)
-    served = session.steering()
+    served = active.requested()
     if served is None:
         return found
     policy = replace(served.policy, confirm=True, confirm_s=LIMIT_S)
-    asking = replace(served, policy=policy, identity=None, user_table=None)
-    with job.in_turns(), _confirming(wanted, found), session.use(asking):
+    asking = served.variant(policy=policy, identity=None, user_table=None)
+    with job.in_turns(), _confirming(wanted, found), active.use(asking):
         first_call(program, way, built)
     return found
 

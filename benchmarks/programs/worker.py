@@ -119,7 +119,7 @@ def _compile(job: Job, program: Program, way: Way, built: Built) -> None:
 def _all(job: Job, program: Program, built: Built, turns: locks.Turns) -> tuple[dict[str, Step], dict[str, Any], str]:
     """The steps that can be timed, what became of each way, and why the steps are not captured, if they are not. The
     seconds of waiting for timings of other programs are no part of a warm compile."""
-    from gemmdb.inductor.observe.outputs import difference
+    from gemmdb.inductor.entry.compare import difference
 
     runs: dict[str, Step] = {}
     with job.using(alone=True):

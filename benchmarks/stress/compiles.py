@@ -138,5 +138,5 @@ def prepare(folder: Path) -> None:
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache", "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TORCHINDUCTOR_FILE_LOCK_TIMEOUT": "3600", "CXX": str(few_at_a_time(folder / "g++")),
     }  # fmt: skip
-    for name in ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.inductor.entry.ways_in"):
+    for name in ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.inductor.entry.enable"):
         importlib.import_module(name)

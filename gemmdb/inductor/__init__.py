@@ -1,4 +1,4 @@
-"""The Inductor integration: products that a table knows get the table's kernel.
+"""The Inductor integration: GEMMs that a table knows get the table's kernel.
 
     >>> import gemmdb.inductor
     >>> gemmdb.inductor.enable()            # or torch.compile(model, backend="gemmdb")
@@ -10,15 +10,14 @@ Importing this imports no torch; `enable()` waits for the program to import Indu
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.inductor.entry.ways_in import disable, enable, force, record
+from gemmdb.inductor.entry.enable import disable, enable, force, record
 
 if TYPE_CHECKING:
-    from gemmdb.inductor.observe.comparison import Comparison, compare
-    from gemmdb.inductor.observe.journal import reset_stats, stats
-    from gemmdb.inductor.observe.reporting import report
-    from gemmdb.inductor.observe.reports import Report
-    from gemmdb.inductor.observe.summaries import summary
-    from gemmdb.inductor.observe.summary_text import Summary
+    from gemmdb.inductor.entry.compare import compare
+    from gemmdb.inductor.entry.comparison import Comparison
+    from gemmdb.inductor.observe.report import Report, report
+    from gemmdb.inductor.observe.stats import reset_stats, stats
+    from gemmdb.inductor.observe.summary import Summary, summary
 
 __all__ = [
     "Comparison",
@@ -36,14 +35,14 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
-    "Comparison": "observe.comparison",
-    "compare": "observe.comparison",
-    "Summary": "observe.summary_text",
-    "summary": "observe.summaries",
-    "Report": "observe.reports",
-    "report": "observe.reporting",
-    "reset_stats": "observe.journal",
-    "stats": "observe.journal",
+    "Comparison": "entry.comparison",
+    "compare": "entry.compare",
+    "Report": "observe.report",
+    "report": "observe.report",
+    "reset_stats": "observe.stats",
+    "stats": "observe.stats",
+    "Summary": "observe.summary",
+    "summary": "observe.summary",
 }
 """Names and their modules, imported at their first use: a program that compiles nothing need not wait for them."""
 

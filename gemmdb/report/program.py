@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gemmdb.inductor.decide.legality import alone
-from gemmdb.inductor.observe.reports import Report, Served
+from gemmdb.inductor.observe.journal import only_aten_reason
+from gemmdb.inductor.observe.report import Report, Served
 from gemmdb.report.table_document import sizes
 
 
@@ -53,5 +53,5 @@ def _product(one: Served) -> dict[str, Any]:
         "may_save_us": one.saving.us * one.count if one.saving else None,
         "table": one.table,
         "reason": one.why,
-        "alone": alone(one.why) if one.aten else "",
+        "alone": only_aten_reason(one.why) if one.aten else "",
     }

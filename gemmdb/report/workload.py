@@ -7,7 +7,8 @@ from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import Asked, ask
-from gemmdb.inductor.decide.legality import alone, only_aten
+from gemmdb.inductor.decide.legality import only_aten
+from gemmdb.inductor.observe.journal import only_aten_reason
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import installed
@@ -143,7 +144,7 @@ def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
     if asked.hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.
         return Product(asked, reason=said[:MOST_REASON])
-    reason = "; ".join(filter(None, (only_aten(query), *(f"{step.rung}: {step.reason}" for step in steps))))
+    reason = "; ".join(filter(None, (str(only_aten(query) or ""), *(f"{step.rung}: {step.reason}" for step in steps))))
     return Product(asked, saving(Ask(query, (), Policy(), None)), reason[:MOST_REASON])
 
 
@@ -168,6 +169,6 @@ def _product(one: Product) -> dict[str, Any]:
         "may_save_us": one.may_save_us,
         "table": one.asked.hit.table if one.asked.hit else "",
         "reason": one.reason,
-        "alone": alone(one.reason) if one.rung == MISS else "",
+        "alone": only_aten_reason(one.reason) if one.rung == MISS else "",
         "origins": [str(place) for place in entry.origins],
     }

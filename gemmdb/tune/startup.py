@@ -35,7 +35,7 @@ def start() -> None:
 
             record(path)
         else:
-            from gemmdb.inductor.observe import stopwatch
+            from gemmdb.tune import stopwatch
 
             stopwatch.start(path, what == "with")
     except Exception as error:

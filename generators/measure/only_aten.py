@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Space
-from gemmdb.inductor.decide.legality import ONLY_ATEN
+from gemmdb.inductor.observe.journal import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gemmdb.inductor
-from gemmdb.inductor.observe import comparison
+from gemmdb.inductor.entry.compare import compare
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -42,7 +42,7 @@ def test_the_product_that_got_slower_is_named(kit: Any, make: Any) -> None:
         return torch.relu(x @ w.t()) @ v
 
     with gemmdb.inductor.force(bad):
-        found = comparison.compare(model, kit.rand(2048, 2048), large, small, calls=10)
+        found = compare(model, kit.rand(2048, 2048), large, small, calls=10)
     assert found.speedup < 1
     (worst, *_) = sorted(found.slower, key=lambda text: -found.slower[text])
     assert worst.startswith("mm m=2048 n=2048 k=2048 ")

@@ -14,7 +14,8 @@ from gemmdb.devices import detect
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import confirming, on_gpu
-from gemmdb.inductor.entry import session, session_factory
+from gemmdb.inductor.entry import active
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.settings import Settings
 from gemmdb.table.reader import Table
 
@@ -35,7 +36,7 @@ def compiled(clean, kit, tmp_path, monkeypatch):
 
     def run(model, *inputs, config, policy=PATIENT, **patches):
         kit.anew()
-        known = session_factory.from_tables(policy.resolved(Settings.read()))
+        known = TableSession(policy.resolved(Settings.read()))
 
         def find(query):
             hit = known.find(query)
@@ -43,7 +44,7 @@ def compiled(clean, kit, tmp_path, monkeypatch):
 
         guessing = replace(known, find=find, unconfirmed=lambda query: None, identity=None)
         gemmdb.inductor.enable()  # For the patches of torch.
-        with session.use(guessing), torch.no_grad(), inductor_config.patch(**patches):
+        with active.use(guessing), torch.no_grad(), inductor_config.patch(**patches):
             kit.close(torch.compile(model)(*inputs), model(*inputs))
         stats = gemmdb.inductor.stats()
         steady(kit, *stats["products"])

@@ -7,11 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.sessions import FakeSession
+
 import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.hit import Hit
-from gemmdb.inductor.entry import session
-from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.entry import active, enable
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 
@@ -32,8 +33,8 @@ CHOSEN = (0, 1, *SIZES)
 
 @pytest.fixture(autouse=True)
 def installed(clean: None) -> None:
-    """`session.use` does not put gemmdb into Inductor, as `force` does."""
-    entry.install()
+    """`active.use` does not put gemmdb into Inductor, as `force` does."""
+    enable.install()
 
 
 def alone(config: Config) -> None:
@@ -179,7 +180,7 @@ def test_kernels_share_a_range(kit: Any, make: Any, spelling: str) -> None:
         (128, make("tile", block_m=64)),
         (None, ATEN),
     )
-    found = session.Session(
+    found = FakeSession(
         lambda query: Hit("exact", parts[1][1], 1.0, 1.0, "", {}, parts) if query.ranges else None, Policy(), None
     )
     w, wide, b = kit.ints(1024, 512), kit.rand(1024, 512) / 16, kit.rand(1024)
@@ -188,7 +189,7 @@ def test_kernels_share_a_range(kit: Any, make: Any, spelling: str) -> None:
         "addmm": lambda x: torch.nn.functional.linear(x, wide.to(x.dtype), b.to(x.dtype)),
         "mixed_mm": lambda x: x @ w.t().to(x.dtype),
     }[spelling]
-    with session.use(found):
+    with active.use(found):
         run = torch.compile(model)
         for m in (64, *SIZES):
             x = kit.rand(m, 512)
@@ -290,8 +291,8 @@ def test_columns_of_an_int8_weight_that_come_out_of_data(kit: Any, captured: Non
 
 def test_kernels_share_rows_that_come_out_of_data(kit: Any, make: Any, captured: None) -> None:
     parts = ((16, make("narrow", split_k=2)), (128, make("tile", block_m=64)), (None, ATEN))
-    found = session.Session(lambda query: Hit("exact", parts[1][1], 1.0, 1.0, "", {}, parts), Policy(), None)
+    found = FakeSession(lambda query: Hit("exact", parts[1][1], 1.0, 1.0, "", {}, parts), Policy(), None)
     w = kit.ints(1024, 512)
-    with session.use(found):
+    with active.use(found):
         product = masked(kit, lambda x: x @ w.t().to(x.dtype))
     assert (product["note"], product["ranges"]) == ("", {"m": [0, 1024]})

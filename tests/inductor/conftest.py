@@ -83,8 +83,8 @@ def kit() -> ModuleType:
 @pytest.fixture
 def captured() -> Iterator[None]:
     """Dynamo takes what depends on data into the graph."""
-    from gemmdb.inductor.entry import ways_in as entry
+    from gemmdb.inductor.entry import enable
 
-    entry.install()
+    enable.install()
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         yield

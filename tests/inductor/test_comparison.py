@@ -9,9 +9,9 @@ import torch
 import gemmdb.inductor
 from gemmdb.devices import load
 from gemmdb.errors import InputError
+from gemmdb.inductor.entry import compare, comparison
+from gemmdb.inductor.entry.compare import difference
 from gemmdb.inductor.lower.adapter import ir_view
-from gemmdb.inductor.observe import comparison
-from gemmdb.inductor.observe.outputs import difference
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.stats import Span
 
@@ -46,7 +46,7 @@ def linear(x, w):
 
 @pytest.mark.parametrize("inputs", [(A, W), ((A, W),), ([A, W],)], ids=["arguments", "tuple", "list"])
 def test_inputs_are_arguments_or_a_tuple_of_them(inputs):
-    found = comparison.compare(linear, *inputs, calls=1)
+    found = compare.compare(linear, *inputs, calls=1)
     assert found.error == 0
     assert len(found.configs) == 1
 
@@ -58,12 +58,12 @@ def scaled(x, *, by):
 
 def test_a_model_may_take_keywords_change_its_inputs_and_draw_numbers():
     given = torch.randn(8, 64)
-    assert comparison.compare(scaled, given, calls=1, kwargs={"by": 0.5}).error < 1e-5
+    assert compare.compare(scaled, given, calls=1, kwargs={"by": 0.5}).error < 1e-5
 
 
 def test_at_least_one_call_is_timed():
     with pytest.raises(InputError, match="calls must be at least 1, got 0"):
-        comparison.compare(linear, A, W, calls=0)
+        compare.compare(linear, A, W, calls=0)
 
 
 def test_a_difference_of_imaginary_parts():
@@ -76,7 +76,7 @@ def test_a_recorder_that_looks_on_is_not_what_is_compared(kit, table, tmp_path, 
     (text,) = kit.problems()
     monkeypatch.setenv("GEMMDB_TABLES", str(table({text: kit.INT8PACK})))
     with gemmdb.inductor.record(tmp_path / "workload.jsonl"):
-        found = comparison.compare(linear, A, W, calls=1)
+        found = compare.compare(linear, A, W, calls=1)
     assert found.configs == {text: kit.INT8PACK.text}
     (product,) = found.products
     assert (product["problem"], product["config"], product["count"]) == (text, kit.INT8PACK.text, 1)
@@ -98,11 +98,11 @@ def test_each_kernel_alone_is_taken_back_also_where_the_operands_are_not_as_the_
         return Span(20.0, 19.0, 21.0), Span(10.0, 9.0, 11.0)
 
     monkeypatch.setattr(ir_view, "confirm", confirm)
-    monkeypatch.setattr(comparison, "_timed", clock)
+    monkeypatch.setattr(compare, "_timed", clock)
     # Whatever the clock says, gemmdb counts as slower.
     monkeypatch.setattr(comparison.Comparison, "verdict", "slower")
     with gemmdb.inductor.force(kit.INT8PACK):
-        found = comparison.compare(lambda x, v, w: linear(linear(x, v), w), A, W, W[:, :32].contiguous())
+        found = compare.compare(lambda x, v, w: linear(linear(x, v), w), A, W, W[:, :32].contiguous())
     # gemmdb's, then with ATen for both, then for each.
     assert lowered == [["int8pack_mm"] * 2, ["default"] * 2, *[["default", "int8pack_mm"]] * 2]
     assert sorted(found.configs) == sorted(found.slower)
@@ -131,7 +131,7 @@ def test_who_is_blamed_for_a_slowdown(lost, slower, together, asked):
         return lost[" ".join(suspects)]
 
     suspects = list(KERNELS)[: len(max(lost, key=len, default="").split())]
-    assert comparison._blamed(suspects, lost_us) == (slower, together)
+    assert compare._blamed(suspects, lost_us) == (slower, together)
     assert len(calls) == asked
 
 
@@ -144,7 +144,7 @@ def test_what_is_said_of_a_slowdown():
         "  triton:gemv on two",
     ]
     unknown = replace(slow, slower={}, together_us=0.0)
-    assert unknown.advice() == "no kernel is the reason: with ATen for every product it is as slow"
+    assert unknown.advice() == "no kernel is the reason: with ATen for every GEMM it is as slow"
     assert replace(unknown, gemmdb_us=100.5).advice() == ""
 
 
@@ -171,11 +171,11 @@ def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(kit, table,
         kit.compiled(linear, A, W)
     (text,) = kit.problems()
     monkeypatch.setenv("GEMMDB_TABLES", str(table({text: kit.INT8PACK})))
-    monkeypatch.setattr(comparison, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(compare, "QUIET_TIMEOUT_S", 0.0)
     monkeypatch.setattr(load, "now", lambda threads=None: load.Load(0.0))
     monkeypatch.setattr(load, "between", lambda before, after, threads=None: load.Load(2.0))
     said = []
-    found = comparison.compare(linear, A, W, calls=2, say=said.append)
+    found = compare.compare(linear, A, W, calls=2, say=said.append)
     assert (found.verdict, found.disturbed, found.load) == ("cannot tell", True, 2.0)
     assert said.count("timing") == 2
     assert [words.split(",")[0] for words in said if "compiling" in words] == [
@@ -183,8 +183,8 @@ def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(kit, table,
     ]  # fmt: skip
     assert any("calls to be timed, about" in words for words in said)
     monkeypatch.setattr(load, "now", lambda threads=None: load.Load(2.0))
-    assert comparison._quietly(lambda: said.append("busy all the time"), said.append, True) == (None, load.Load(2.0))
-    assert comparison._quietly(lambda: said.append("busy all the time"), said.append, False) == (None, load.Load(2.0))
+    assert compare._quietly(lambda: said.append("busy all the time"), said.append, True) == (None, load.Load(2.0))
+    assert compare._quietly(lambda: said.append("busy all the time"), said.append, False) == (None, load.Load(2.0))
     assert said.count("busy all the time") == 2
-    assert not comparison._is_disturbed(Span(100.0, 99.0, 101.0), load.Load(0.0))
-    assert comparison._is_disturbed(Span(100.0, 50.0, 150.0), load.Load(0.0))
+    assert not compare._is_disturbed(Span(100.0, 99.0, 101.0), load.Load(0.0))
+    assert compare._is_disturbed(Span(100.0, 50.0, 150.0), load.Load(0.0))

@@ -1,7 +1,5 @@
 """What a trial compiles is begun at the joint stage, and taken over by the post-grad pass."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch._functorch.config as functorch_config
@@ -15,12 +13,15 @@ from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark.ahead import Ahead
 from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
 from gemmdb.inductor.benchmark.job import Job, Unconfirmed
+from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.decide import horizontal as fusing
-from gemmdb.inductor.entry import early, passes
-from gemmdb.inductor.entry import session as sessions
+from gemmdb.inductor.entry import active
+from gemmdb.inductor.entry.joint_pass import JointPass
+from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.match import horizontal_members as members
+from gemmdb.inductor.match.taken_apart import TakenApart
 
 linear = torch.nn.functional.linear
 
@@ -55,8 +56,8 @@ def stages(monkeypatch):
         now[0] = "post-grad"
         return original(self, graph)
 
-    original = passes.PostGradPass.__call__
-    monkeypatch.setattr(passes.PostGradPass, "__call__", post_grad)
+    original = PostGradPass.__call__
+    monkeypatch.setattr(PostGradPass, "__call__", post_grad)
     monkeypatch.setattr(members, "_GPUS", ("cpu", "cuda"))
     monkeypatch.setattr(rules, "objection", lambda query, policy: "")
     monkeypatch.setattr(fusing, "_KNOWN", {})
@@ -71,8 +72,8 @@ def compiled(function, *tensors, hit=None, **patches):
     torch._dynamo.reset()
     gemmdb.inductor.enable()
     gemmdb.inductor.reset_stats()
-    of = replace(session(us=0.1), find=lambda query: hit, identity=None)
-    with sessions.use(of), inductor_config.patch({"compile_threads": 2, **patches}):
+    of = session(us=0.1, find=lambda query: hit)
+    with active.use(of), inductor_config.patch({"compile_threads": 2, **patches}):
         found = torch.compile(function)(*tensors)
     torch.testing.assert_close(found, function(*tensors), rtol=0.05, atol=0.15)
     stats = gemmdb.inductor.stats()
@@ -140,9 +141,11 @@ def test_a_graph_that_may_be_cached_is_left_for_later(stages):
 def test_what_is_never_timed_is_not_looked_up(stages, monkeypatch):
     monkeypatch.setattr(rules, "objection", lambda query, policy: "its sizes are symbolic")
     asked = []
-    monkeypatch.setattr(early.deciding, "decide", lambda session, query: asked.append(query))
+    monkeypatch.setattr(deciding, "decide", lambda session, query: asked.append(query))
     graph = traced(gated, X, FIRST, SECOND)
-    assert list(early._decided(graph.graph, session())) == asked == []
+    of = session()
+    joint = JointPass(of, PostGradPass(of, TakenApart(of)))
+    assert list(joint._decided(graph.graph)) == asked == []
 
 
 def test_kernels_that_were_not_ready_are_not_waited_for_again(stages, monkeypatch):
@@ -157,7 +160,7 @@ def test_a_failure_costs_the_head_start_alone(stages, monkeypatch):
     def broken(*_):
         raise ValueError("broken")
 
-    monkeypatch.setattr(early, "_decided", broken)
+    monkeypatch.setattr(JointPass, "_decided", broken)
     with torch.no_grad():
         stats = compiled(gated, X, FIRST, SECOND)
     assert stages == [("post-grad", "Trial")]

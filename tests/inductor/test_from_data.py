@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import torch
 from kit.from_data import PACK, ROWS, WIDE, Frozen, counts, linear, mask, product
+from kit.sessions import FakeSession
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.hit import Hit
-from gemmdb.inductor.entry import session, session_factory
+from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.entry import active
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 from gemmdb.table.writer import Store
@@ -47,14 +50,14 @@ def counted(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture
-def few(tmp_path: Path, kit: ModuleType) -> session.Session:
+def few(tmp_path: Path, kit: ModuleType) -> Session:
     """Answers from a table in which the weight-only kernel wins up to 16 rows, and is slower than ATen beyond."""
     problem = Problem.gemm("mixed_mm", m=1, n=96, k=64, fusion="scale")
     with Store.open(tmp_path / "table.db") as store:
         for m in (1, 2, 4, 8, 16, 32, 64, 100, 128, 200, 256):
             store.add(kit.rows(replace(problem, m=m), {PACK: 50.0 if m <= 16 else 150.0}))
         store.refresh()
-    return session_factory.from_tables(Policy(near=False), [tmp_path / "table.db"])
+    return TableSession(Policy(near=False), [tmp_path / "table.db"])
 
 
 DIVIDED = [(PACK.text, 16), (ATEN.text, None)]
@@ -72,7 +75,7 @@ BOUNDS = [
 def test_bounds_say_which_kernels_serve_a_masked_batch(kit, few, low, high, range_, hint, wanted, sizes):
     """`x[mask]` has at most as many rows as `x`, which torch knows; what the program checks narrows that."""
     model = chosen(low, high)
-    with session.use(few):
+    with active.use(few):
         run = torch.compile(model, fullgraph=True)
         _, (code,) = run_and_get_code(run, ROWS, mask(sizes[0]))
         for rows in sizes:
@@ -96,7 +99,7 @@ def test_bounds_say_which_kernels_serve_a_masked_batch(kit, few, low, high, rang
 
 def test_without_a_bound_sizes_that_no_row_is_about_are_atens(kit, few):
     """The range ends where the ladder's does, and is asked about at 256 rows."""
-    with session.use(few):
+    with active.use(few):
         run = torch.compile(counted, fullgraph=True)
         for rows in (50, 0, 1, 16, 17, 300):
             kit.close(run(ROWS, counts(rows)), counted(ROWS, counts(rows)))
@@ -117,7 +120,7 @@ def test_nothing_answers_without_a_row_at_the_guess(kit, few):
 
     x = torch.randn(2000, 64).bfloat16()
     which = torch.arange(2000) < 700
-    with session.use(few):
+    with active.use(few):
         kit.close(torch.compile(model)(x, which), model(x, which))
     found = product()
     assert (found["rung"], found["ranges"]) == ("aten", {"m": [300, 2000]})
@@ -133,8 +136,8 @@ def test_a_size_may_be_made_of_one_from_data_and_another(kit):
         return x.repeat(times, 1) @ WIDE
 
     parts = ((16, ATEN), (None, ATEN))
-    found = session.Session(lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, parts), Policy(), None)
-    with session.use(found):
+    found = FakeSession(lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, parts), Policy(), None)
+    with active.use(found):
         run = torch.compile(model)
         for rows, times in ((5, 3), (30, 1), (2, 50)):
             x = torch.randn(rows, 64)
@@ -199,7 +202,7 @@ def test_columns_of_a_weight_may_come_out_of_data(kit):
 @pytest.mark.slow
 def test_a_package_of_aotinductor_chooses_by_what_comes_out_of_data(kit, few, tmp_path):
     net = Frozen().eval()
-    with torch.no_grad(), session.use(few):
+    with torch.no_grad(), active.use(few):
         exported = torch.export.export(net, (ROWS, mask(50)))
         package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "net.pt2"))
     (found,) = gemmdb.inductor.stats()["products"]

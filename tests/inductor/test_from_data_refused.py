@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from kit.from_data import ROWS, WIDE, Frozen, counts, linear, mask, product
+from kit.sessions import FakeSession
 from torch._inductor import config as inductor_config
 
 import gemmdb.inductor
 from gemmdb.hit import Hit
-from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry import active
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy, Settings
 
@@ -38,10 +39,8 @@ def test_an_operand_that_begins_where_data_say_stays_whole(kit):
         torch._check(first <= x.shape[0])
         return x[first:] @ WIDE
 
-    found = session.Session(
-        lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, ((16, ATEN), (None, ATEN))), Policy(), None
-    )
-    with session.use(found):
+    found = FakeSession(lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, ((16, ATEN), (None, ATEN))), Policy(), None)
+    with active.use(found):
         run = torch.compile(model)
         for first in (0, 1, 199, 200):
             kit.close(run(ROWS.float(), counts(first)), model(ROWS.float(), counts(first)))
@@ -56,7 +55,7 @@ def test_a_guess_is_not_timed(kit):
         kit.close(torch.compile(model)(ROWS, mask(200)), linear(ROWS))
     found = product()
     assert (found["rung"], found["config"]) == ("aten", ATEN.text)
-    assert found["note"].startswith("not tuned: its sizes come out of data; ")
+    assert found["note"].startswith("not tuned: its sizes are data-dependent; ")
     assert not Settings.read().user_table.exists()
 
 

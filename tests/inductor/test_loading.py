@@ -81,6 +81,6 @@ def test_imported_but_not_enabled_changes_nothing(kit):
         import torch._inductor.compile_fx as inductor
         torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
         wrapped = hasattr(inductor.compile_fx, "_gemmdb")
-        print(json.dumps([wrapped, gemmdb.inductor.stats()["products"], "gemmdb.inductor.entry.passes" in sys.modules]))
+        print(json.dumps([wrapped, gemmdb.inductor.stats()["products"], "gemmdb.inductor.decide" in sys.modules]))
     """)
     assert found == [False, [], False]

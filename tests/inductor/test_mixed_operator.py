@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gemmdb.devices import registry
+from gemmdb.inductor.decide.session import ForcedSession
 from gemmdb.kernels.config import ATEN
 
 N, K = 32, 64
@@ -82,7 +83,7 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from gemmdb.inductor.entry import install, session_factory
+    from gemmdb.inductor.entry import install
     from gemmdb.inductor.match import extract, ops
 
     cpu = extract.device(torch.device("cpu"))
@@ -94,7 +95,7 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
             x = torch.empty(8, K, dtype=dtype, device=device)
             w, s = torch.empty(N, K, dtype=weight, device=device), torch.empty(N, dtype=x.dtype, device=device)
             traced = make_fx(lambda x, w, s: (x @ w.t().to(x.dtype)) * s, select_decomp_table())(x, w, s)
-        made = session_factory.from_chooser(lambda problem: config, "key")
+        made = ForcedSession(lambda problem: config, "key")
         install.slots(made)["joint_custom_pre_pass"](traced.graph)
         return any(node.target is ops.register() for node in traced.graph.nodes)
 

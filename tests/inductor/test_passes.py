@@ -6,7 +6,7 @@ from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from gemmdb.inductor import force
-from gemmdb.inductor.entry import session_factory
+from gemmdb.inductor.decide.session import ForcedSession
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 
@@ -41,7 +41,7 @@ def test_uuids_of_user_passes_are_folded_in():
     from gemmdb.inductor.lower.adapter import slots
 
     def ours(key):
-        bodies = install.slots(session_factory.from_chooser(lambda problem: None, key))
+        bodies = install.slots(ForcedSession(lambda problem: None, key))
         return slots.GraphPass(bodies["joint_custom_pre_pass"])
 
     mine = ours("key")

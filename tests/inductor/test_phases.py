@@ -5,7 +5,7 @@ import threading
 import torch
 
 import gemmdb.inductor
-from gemmdb.inductor.observe.phases import NAMES, Phases
+from gemmdb.phases import NAMES, Phases
 
 
 class Clock:

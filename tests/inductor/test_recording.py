@@ -175,7 +175,7 @@ def test_a_forked_worker_of_multiprocessing_writes_at_its_end(kit, tmp_path):
 
 
 def test_the_times_of_a_forked_worker_are_its_own(kit, tmp_path):
-    start = f"from gemmdb.inductor.observe import stopwatch; stopwatch.start({str(tmp_path)!r}, False)"
+    start = f"from gemmdb.tune import stopwatch; stopwatch.start({str(tmp_path)!r}, False)"
     kit.run(PROGRAM.format(start=start) + "    work(5)\n    print(1)")
     graphs = [graph for path in tmp_path.glob("times-*.json") for graph in json.loads(path.read_text())["graphs"]]
     found = {graph["products"][0]: graph for graph in graphs}

@@ -17,10 +17,9 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb.devices import registry
 from gemmdb.inductor import __main__ as runner
-from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry import options
 from gemmdb.inductor.observe.journal import SEARCH, Event
-from gemmdb.inductor.observe.summaries import of_events
-from gemmdb.inductor.observe.summary_text import MOST
+from gemmdb.inductor.observe.summary import MAX_LISTED, of_events
 from gemmdb.key.problem import Problem
 
 KEY = (
@@ -64,13 +63,13 @@ def lines(text):
 
 def test_the_summary_of_a_compiled_model(compiled):
     assert str(compiled) == lines("""
-        gemmdb: 1 graph with 4 products
+        gemmdb: 1 graph with 4 GEMMs
         per call of the graph: expected 200.0 us instead of 300.0 with ATen: 100.0 us less (33.3%), for the 3 with a known time
 
-        answer     products  kernels  ATen us  expected us  gain us   gain
-        exact             3        2    300.0        200.0    100.0  33.3%
-        no answer         1        0        -            -        -      -
-        all               4        2    300.0        200.0    100.0  33.3%
+        answer     GEMMs  kernels  ATen us  expected us  gain us   gain
+        exact          3        2    300.0        200.0    100.0  33.3%
+        no answer      1        0        -            -        -      -
+        all            4        2    300.0        200.0    100.0  33.3%
 
         largest gains
           100.0 us  2 x addmm m=8 n=64 k=64 fp32  cpp:packed_gemm
@@ -79,11 +78,11 @@ def test_the_summary_of_a_compiled_model(compiled):
           unknown  1 x addmm m=8 n=16 k=32 fp32  no table answers
           to build: gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl
 
-        not steered by gemmdb: 1 x baddbmm
+        not handled by gemmdb: 1 x baddbmm
     """)  # noqa: E501
     assert gemmdb.inductor.stats()["rungs"] == {"exact": 3, "aten": 1}
     gemmdb.inductor.reset_stats()
-    assert str(gemmdb.inductor.summary()) == "gemmdb: no graph with a matrix product was compiled"
+    assert str(gemmdb.inductor.summary()) == "gemmdb: no graph with a GEMM was compiled"
 
 
 def of(op, rung, count=1, us=None, speedup=None, note="", config="triton:tile block_m=16", **sizes):
@@ -103,15 +102,15 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
     found = of_events([*MIXED, *LIVE, *REFUSED, *LEFT], 2, ["lookup: ValueError: x"])
     (missed,) = found.missed
     assert str(found) == lines(f"""
-        gemmdb: 2 graphs with 8 products
+        gemmdb: 2 graphs with 8 GEMMs
         per call of all graphs: expected 91.0 us instead of 163.0 with ATen: 72.0 us less (44.2%), for the 6 with a known time
 
-        answer     products  kernels  ATen us  expected us  gain us   gain
-        exact             1        0     11.0         11.0      0.0   0.0%
-        near              4        4    112.0         40.0     72.0  64.3%
-        live              1        0     40.0         40.0      0.0   0.0%
-        no answer         2        0        -            -        -      -
-        all               8        4    163.0         91.0     72.0  44.2%
+        answer     GEMMs  kernels  ATen us  expected us  gain us   gain
+        exact          1        0     11.0         11.0      0.0   0.0%
+        near           4        4    112.0         40.0     72.0  64.3%
+        live           1        0     40.0         40.0      0.0   0.0%
+        no answer      2        0        -            -        -      -
+        all            8        4    163.0         91.0     72.0  44.2%
 
         largest gains
           72.0 us  4 x mixed_mm m=16 n=4096 k=4096 bf16 x int8  triton:tile
@@ -156,9 +155,9 @@ def test_products_that_only_aten_can_serve_stand_under_the_reason():
 
 
 def test_the_rest_of_a_long_list_is_counted():
-    events = [event for n in range(1, MOST + 4) for event in of("mixed_mm", "exact", 2, 10.0, 1.0 + n, n=64 * n)]
+    events = [event for n in range(1, MAX_LISTED + 4) for event in of("mixed_mm", "exact", 2, 10.0, 1.0 + n, n=64 * n)]
     text = str(of_events(events, 1))
-    assert text.endswith("\n  and 6 products more")
+    assert text.endswith("\n  and 6 GEMMs more")
     assert text.index("n=704 ") < text.index("n=640 ")
     assert "n=192 " not in text
 
@@ -202,9 +201,9 @@ def test_each_graph_is_a_line_of_the_log(kit, table, caplog):
     with torch.no_grad(), inductor_config.patch(freezing=True):
         kit.compiled(torch.nn.Linear(64, 32), x)
     assert [record.message for record in caplog.records if record.name == "gemmdb"] == [
-        "graph with 1 product: 1 that only ATen can serve",
-        "graph with 2 products: 2 that only ATen can serve",
-        f"graph with 1 product: 1 without an answer; {MAY_SAVE}",
+        "graph with 1 GEMM: 1 that only ATen can serve",
+        "graph with 2 GEMMs: 2 that only ATen can serve",
+        f"graph with 1 GEMM: 1 without an answer; {MAY_SAVE}",
     ]
     assert gemmdb.inductor.summary().graphs == 3
 
@@ -229,8 +228,8 @@ def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_
     assert (done.returncode, done.stdout) == (3, "-a b 24.0\n")
     logged, *rest = [line for line in done.stderr.splitlines() if "gemmdb" in line]
     assert logged.startswith("gemmdb INFO: ") == (variable == "GEMMDB_LOG")
-    assert logged.endswith("graph with 1 product: 1 that only ATen can serve")
-    assert rest[0] == "gemmdb: 1 graph with 1 product"
+    assert logged.endswith("graph with 1 GEMM: 1 that only ATen can serve")
+    assert rest[0] == "gemmdb: 1 graph with 1 GEMM"
 
 
 def test_the_program_must_be_there(monkeypatch, capsys):
@@ -244,19 +243,19 @@ def test_the_program_must_be_there(monkeypatch, capsys):
 
 
 def test_the_log_is_set_up_once_and_only_where_it_is_asked_for(monkeypatch, capsys):
-    monkeypatch.setattr(session.log, "handlers", [])
-    monkeypatch.setattr(session.log, "level", logging.NOTSET)
+    monkeypatch.setattr(options.log, "handlers", [])
+    monkeypatch.setattr(options.log, "level", logging.NOTSET)
     for value in ("", "no such level"):
         monkeypatch.setenv("GEMMDB_LOG", value)
-        session.set_up_log()
-        assert (session.log.handlers, session.log.level) == ([], logging.NOTSET)
+        options.set_up_log()
+        assert (options.log.handlers, options.log.level) == ([], logging.NOTSET)
     monkeypatch.setenv("GEMMDB_LOG", "info")
-    session.set_up_log()
-    session.set_up_log()
-    assert (len(session.log.handlers), session.log.level) == (1, logging.INFO)
+    options.set_up_log()
+    options.set_up_log()
+    assert (len(options.log.handlers), options.log.level) == (1, logging.INFO)
     # The handlers of the root logger, here those of pytest, print it instead.
-    session.log.info("once")
+    options.log.info("once")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    session.log.info("gemmdb: twice")
+    options.log.info("gemmdb: twice")
     assert capsys.readouterr().err == "gemmdb INFO: twice\n"

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit.sessions import FakeSession
 from torch import nn
 
 import gemmdb.inductor
@@ -16,16 +17,16 @@ from gemmdb import MissError, Policy, Problem, Query, TableError
 from gemmdb.devices import detect
 from gemmdb.inductor import force
 from gemmdb.inductor.decide.deciding import decide
-from gemmdb.inductor.entry import session, session_factory
-from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.decide.session import ForcedSession
+from gemmdb.inductor.entry import active, enable
 from gemmdb.workload.appending import append_lines
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 
 
 def using(find, on_miss="aten"):
-    entry.install()
-    return session.use(session.Session(find, Policy(on_miss=on_miss), None))
+    enable.install()
+    return active.use(FakeSession(find, Policy(on_miss=on_miss), None))
 
 
 def raising(error):
@@ -75,7 +76,7 @@ def test_what_only_aten_can_serve_needs_no_row(kit, on_miss):
     assert (entry["rung"], entry["config"]) == ("aten", "aten:default")
     assert entry["note"].startswith("ATen is the only kernel for it: the C++ template packs the weight")
     summary = gemmdb.inductor.summary()
-    assert summary.line == "graph with 1 product: 1 that only ATen can serve"
+    assert summary.line == "graph with 1 GEMM: 1 that only ATen can serve"
     assert "to build" not in str(summary)
     (alone,) = summary.alone
     assert alone.why.endswith("must be a constant (torch._inductor.config.freezing)")
@@ -95,7 +96,7 @@ def test_strict_mode_is_content_with_hits(kit):
 
 
 def force_find(config):
-    return session_factory.from_chooser(lambda problem: config, None).find
+    return ForcedSession(lambda problem: config, None).find
 
 
 def root(error, kind):
@@ -190,7 +191,7 @@ def test_a_template_that_refuses_leaves_aten_and_a_note(kit, monkeypatch):
 
 def test_a_decision_is_not_copied_and_not_pickled_with_its_graph(kit):
     problem = Problem.gemm("mm", m=8, n=32, k=64, dtype="fp32")
-    decision = decide(session_factory.from_chooser(lambda problem: kit.ATEN, None), Query(problem, detect.cpu()))
+    decision = decide(ForcedSession(lambda problem: kit.ATEN, None), Query(problem, detect.cpu()))
     assert copy.deepcopy(decision) is decision
     assert pickle.loads(pickle.dumps(decision)) is None
 
@@ -214,11 +215,11 @@ def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_pa
 
     path = tmp_path / "user.db"
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 40)).eval()
-    chosen = session_factory.from_chooser(lambda problem: kit.ATEN if problem.n == 48 else None, None)
-    entry.install()
+    chosen = ForcedSession(lambda problem: kit.ATEN if problem.n == 48 else None, None)
+    enable.install()
     options = {"freezing": True, "autotune_local_cache": False}
-    live = session.Session(chosen.find, Policy(on_miss="live"), None, path)
-    with torch.no_grad(), inductor_config.patch(options), session.use(live):
+    live = FakeSession(chosen.find, Policy(on_miss="live"), None, path)
+    with torch.no_grad(), inductor_config.patch(options), active.use(live):
         kit.close(kit.compiled(model, X), model(X))
     stats = gemmdb.inductor.stats()
     assert stats["rungs"] == {"forced": 1, "live": 1}

@@ -13,7 +13,7 @@ from gemmdb.generators.build.candidate_filter import select
 from gemmdb.generators.effort import named
 from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.inductor.entry import session_factory
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
@@ -48,7 +48,7 @@ def measured(tmp_path: Path) -> Path:
 def served(path: Path, **policy: object) -> Config:
     query = Query(PROBLEM, H200, {})
     policy = {"compile_cost": 10, **policy}
-    found = session_factory.from_tables(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
+    found = TableSession(Policy(**policy), [path]).find(query)  # type: ignore[arg-type]
     catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
     hit = lookup(query, catalog, Policy(**policy))  # type: ignore[arg-type]
     assert hit is not None

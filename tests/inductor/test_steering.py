@@ -11,7 +11,7 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.inductor import force
-from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.entry import enable
 
 
 def mlp(dtype=torch.float32):
@@ -61,7 +61,7 @@ def test_a_hit_benchmarks_nothing_under_max_autotune(kit):
 
 
 def test_the_benchmark_counter_sees_what_inductor_does_without_us(kit):
-    entry.install()
+    enable.install()
     options = {"freezing": True, "max_autotune_gemm": True, "autotune_local_cache": False}
     with torch.no_grad(), inductor_config.patch(options):
         kit.compiled(nn.Linear(64, 32).eval(), torch.randn(4, 64))

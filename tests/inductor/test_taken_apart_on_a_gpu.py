@@ -10,7 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.inductor.decide.decision import DECISION
-from gemmdb.inductor.entry import install, session_factory
+from gemmdb.inductor.decide.session import ForcedSession
+from gemmdb.inductor.entry import install
 from gemmdb.inductor.lower.adapter.decomposing import APART
 from gemmdb.inductor.observe.journal import JOURNAL
 
@@ -71,7 +72,7 @@ def test_on_a_gpu_a_missed_product_is_taken_apart_as_torch_does_it(name, tuning,
     with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=tuning):
         program, inputs = ON_A_GPU[name]()
         plain = traced(program, inputs, select_decomp_table())
-        passes = install.slots(session_factory.from_chooser(lambda problem: None, "key"))
+        passes = install.slots(ForcedSession(lambda problem: None, "key"))
         joint, post_grad = passes.values()
         found = traced(program, inputs, joint.whole.keeping(select_decomp_table()))
         assert joint.whole.kept == (tuning and name in TAKEN)
@@ -90,7 +91,7 @@ def test_on_a_gpu_a_product_with_a_kernel_stays_one(name, gpu):
     tile = BATCHED if name == "bmm" else TILE
     with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=True):
         program, inputs = ON_A_GPU[name]()
-        passes = install.slots(session_factory.from_chooser(lambda problem: tile, "key"))
+        passes = install.slots(ForcedSession(lambda problem: tile, "key"))
         joint, post_grad = passes.values()
         found = traced(program, inputs, joint.whole.keeping(select_decomp_table()))
         joint(found)

@@ -12,7 +12,7 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import Policy, Problem
 from gemmdb.inductor import force
-from gemmdb.inductor.decide import legality, refused
+from gemmdb.inductor.decide import legality, uncompiled
 from gemmdb.key.problem import Query
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def no_micro_gemm(refusing):
     """Inside, no kernel of the C++ template can be compiled."""
     with inductor_config.patch({"cpp.cxx": (str(refusing),), "freezing": True}), torch.no_grad():
         yield
-    refused.clear()
+    uncompiled.clear()
 
 
 def linear():
@@ -85,8 +85,8 @@ def test_the_compile_goes_on_with_aten_and_remembers_the_kernel(kit, table, no_m
     assert "could not be compiled" in entry["note"]
     (error,) = gemmdb.inductor.stats()["errors"]
     assert kit.CPP.text in error
-    why = legality.objection(kit.CPP, Query(problem, kit.detect.cpu()))
-    assert "could not be compiled" in why
+    why = legality.rejection(kit.CPP, Query(problem, kit.detect.cpu()))
+    assert "could not be compiled" in str(why)
 
 
 def test_the_next_graph_does_not_try_again(kit, table, no_micro_gemm):
@@ -135,7 +135,7 @@ def test_the_second_attempt_reports_what_tracing_lost_too(monkeypatch):
 
     uncompiled.attempt(attempts, attempts)
     JOURNAL.drop()
-    refused.clear()
+    uncompiled.clear()
     assert seen == [["a product"]] * 2
 
 
@@ -149,7 +149,7 @@ def test_what_fails_without_a_kernel_of_ours_fails_as_before(kit, table, no_micr
     """Nothing is blamed on gemmdb, nor remembered."""
     with inductor_config.patch({"cpp.cxx": ("/bin/false",)}), pytest.raises(Exception, match=r"false|C\+\+|cxx"):
         served(kit, table, linear())
-    assert not refused._refused
+    assert not uncompiled._rejected
 
 
 ON_A_GPU = """

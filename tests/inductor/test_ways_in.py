@@ -204,7 +204,7 @@ def test_what_is_no_setting_is_bad_input(linear, given):
 
 @pytest.mark.slow
 def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
-    from gemmdb.inductor.observe import comparison
+    from gemmdb.inductor.entry import compare
     from gemmdb.table.stats import Span
 
     model, x = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16)).eval(), torch.randn(8, 64)
@@ -218,7 +218,7 @@ def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
         # A clock that finds whatever comes later slower, and then whatever came first.
         fast, slow = Span(10.0, 9.9, 10.1), Span(20.0, 19.9, 20.1)
         answers = iter([(fast, slow), (slow, fast)])
-        monkeypatch.setattr(comparison, "_timed", lambda *_: next(answers))
+        monkeypatch.setattr(compare, "_timed", lambda *_: next(answers))
         found = gemmdb.inductor.compare(model, x)
     assert found.slower == {bad: 10.0}
     assert bad in found.advice()

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.match import horizontal_groups as groups
 from gemmdb.inductor.match import products
 from gemmdb.inductor.match.horizontal_groups import Group
@@ -23,6 +23,7 @@ from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 from kit.devices import H200
+from kit.sessions import FakeSession, Find, nothing
 
 NARROW = Config.of(
     "triton", "narrow", block_m=16, block_n=16, block_k=32, split_k=1, swap=0, stagger=0, rows="wrap", dequant="cast",
@@ -31,13 +32,13 @@ NARROW = Config.of(
 POLICY = Policy(on_miss="aten", confirm=True, confirm_s=3.0)
 
 
-def session(us: float = 5.0, policy: Policy = POLICY, config: Config = NARROW) -> Session:
+def session(us: float = 5.0, policy: Policy = POLICY, config: Config = NARROW, find: Find = nothing) -> Session:
     """A session that knows one kernel for products of one activation, which takes `us` microseconds."""
 
     def kernel(query: Any, allowed: Callable[[Config], bool]) -> Hit | None:
         return Hit("exact", config, us, 1.0, "a table") if allowed(config) else None
 
-    return Session(lambda query: None, policy, None, kernel=kernel)
+    return FakeSession(find, policy, kernel=kernel)
 
 
 def traced(function: Callable[..., Any], *tensors: torch.Tensor) -> torch.fx.GraphModule:

@@ -3,8 +3,8 @@
 import json
 
 from gemmdb.hit import Hit
-from gemmdb.inductor.observe.notebook import MOST, Stats
-from gemmdb.inductor.observe.summary_text import Product, Summary
+from gemmdb.inductor.observe.stats import MAX_SHOWN, Stats
+from gemmdb.inductor.observe.summary import Product, Summary
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 
@@ -37,7 +37,7 @@ def test_stats_are_a_dict_that_is_shown_as_a_table():
     assert "2 x &lt;u&gt;" in shown
     assert not any(tag in shown for tag in ("<b>", "<i>", "<u>", "<script>"))
     assert "<table>" not in Stats({**found, "products": [], "rungs": {}})._repr_html_()
-    assert "<p>and 2 more</p>" in Stats({**found, "products": [entry] * (MOST + 2)})._repr_html_()
+    assert "<p>and 2 more</p>" in Stats({**found, "products": [entry] * (MAX_SHOWN + 2)})._repr_html_()
 
 
 def test_a_summary_is_shown_as_it_is_printed():

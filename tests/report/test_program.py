@@ -11,7 +11,7 @@ import pytest
 from kit.devices import H200
 
 from gemmdb.errors import InputError
-from gemmdb.inductor.observe import reporting
+from gemmdb.inductor.observe import report as reporting
 from gemmdb.key.problem import Problem
 from gemmdb.report import program
 
@@ -69,7 +69,7 @@ def test_a_report_says_what_gained_and_why_aten_runs() -> None:
     assert found.gain.low < found.gain.value < found.gain.high
     text = str(found)
     lines = text.splitlines()
-    assert lines[0] == "gemmdb: mine: 3 graphs with 6 products"
+    assert lines[0] == "gemmdb: mine: 3 graphs with 6 GEMMs"
     (mine,) = [line for line in lines if "mm 1x4096x4096" in line]
     assert mine.split()[1:7] == ["4", "10.0", "us", "1.50x", "exact", "triton:gemv"]
     (aten,) = [line for line in lines if "mm 8x4096x4096" in line]
@@ -79,7 +79,7 @@ def test_a_report_says_what_gained_and_why_aten_runs() -> None:
     shares = [float(line.split("%")[0]) for line in lines if "x4096x4096" in line]
     assert sum(shares) == pytest.approx(100, abs=0.2)
     assert "gemmdb tune" in text
-    assert "not steered by gemmdb: 2 x baddbmm" in text
+    assert "not handled by gemmdb: 2 x baddbmm" in text
     assert "a failure inside gemmdb" in text
     assert "&lt;" in reporting.of_stats(stats, "<b>", 3)._repr_html_()
 
@@ -97,14 +97,14 @@ def test_a_reason_that_products_share_stands_once() -> None:
 def test_a_report_of_nothing() -> None:
     found = reporting.of_stats({"products": [], "uncovered": {}}, "mine")
     assert (found.gain.value, found.total_us) == (1.0, 0)
-    assert str(found) == "gemmdb: mine: no product that gemmdb steers was compiled"
+    assert str(found) == "gemmdb: mine: no GEMM that gemmdb handles was compiled"
 
 
 def test_many_products_are_counted() -> None:
     asked = [product(Problem.gemm("mm", m=m, n=64, k=64).text, expected_us=1.0, speedup_vs_aten=1.0)
              for m in range(1, 41)]  # fmt: skip
     text = str(reporting.of_stats({"products": asked, "uncovered": {}}, "x", 1))
-    assert text.splitlines()[-1] == "and 10 products of less time, 25.0% together"
+    assert text.splitlines()[-1] == "and 10 GEMMs of less time, 25.0% together"
 
 
 def test_a_model_is_reported(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from kit.devices import H200
 from kit.lab import CPU, Lab, cpp, problem, rows
 
 from gemmdb.errors import InputError
-from gemmdb.inductor.observe.comparison import Comparison
+from gemmdb.inductor.entry.comparison import Comparison
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.report import comparison, reading, workload

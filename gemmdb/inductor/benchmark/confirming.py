@@ -20,11 +20,12 @@ from gemmdb.inductor.benchmark.budget import BUDGET, over
 from gemmdb.inductor.benchmark.job import Job, Result, Unconfirmed, store
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.session import Mode
 from gemmdb.inductor.observe.journal import JOURNAL, Event
-from gemmdb.inductor.observe.phases import PHASES
 from gemmdb.kernels.config import ATEN
 from gemmdb.ladder.confirmable import RUNGS
 from gemmdb.ladder.policy_filter import gain
+from gemmdb.phases import PHASES
 from gemmdb.table.measurement import Measurement
 
 log = logging.getLogger("gemmdb")
@@ -201,11 +202,11 @@ def _unconfirmed(decision: Decision, why: str) -> Decision:
         return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
     try:
         with PHASES("lookup"):
-            hit = decision.session.unconfirmed(query)
+            hit = decision.session.find(query, Mode.CERTAIN)
     except Exception as error:
         JOURNAL.failure("lookup", error)
         hit = None
-    if hit is None or hit.branches or legality.refusal(hit, query):
+    if hit is None or hit.branches or legality.hit_rejection(hit, query):
         config, event = (
             ATEN,
             Event(

@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import cutting, on_cpu, on_gpu
 from gemmdb.inductor.benchmark.ahead import Steer
 from gemmdb.inductor.benchmark.trial import Trial, noisy
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.decide.session import ForcedSession, Session
 from gemmdb.inductor.lower.adapter import nested
 from gemmdb.inductor.observe.journal import JOURNAL
-from gemmdb.inductor.observe.phases import PHASES
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.key.toolchain import installed
+from gemmdb.phases import PHASES
 from gemmdb.table.measurement import EMITTED, Measurement, Status, Times
 from gemmdb.table.stats import times
 from gemmdb.table.verdict import Verdict, decide
@@ -137,7 +136,7 @@ class Job:
 
 def only(config: Config, like: Session) -> Session:
     """A session that answers `config` to everything."""
-    return Session(lambda query: Hit("forced", config, 0.0, 1.0, ""), like.policy, None)
+    return ForcedSession(config).variant(identity=None, policy=like.policy)
 
 
 def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list[Measurement]:

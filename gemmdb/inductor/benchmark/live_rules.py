@@ -33,8 +33,8 @@ def objection(query: Query, policy: Policy) -> str:
         return str(reason)
     if trivial(query.problem):
         return "there is nothing to save: K is 1, or a size is 0"
-    if reason := legality.only_aten(query):
-        return reason
+    if found := legality.only_aten(query):
+        return found.reason
     if patient(policy):
         return ""
     if query.device.kind != "cuda":

@@ -12,7 +12,7 @@ import torch
 from gemmdb.inductor.benchmark.host import Sampler
 from gemmdb.inductor.benchmark.trial import FEWEST, Trial, clear, differ, inputs
 from gemmdb.inductor.lower.adapter.emitting import Function
-from gemmdb.inductor.observe.phases import PHASES
+from gemmdb.phases import PHASES
 from gemmdb.table.measurement import Protocol
 
 PROTOCOL = Protocol("host", "cold", 1, 20, version=2)

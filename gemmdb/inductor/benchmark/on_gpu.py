@@ -11,7 +11,7 @@ from gemmdb.inductor.benchmark.cutting import extent, sizes
 from gemmdb.inductor.benchmark.graphs import captured, elapsed
 from gemmdb.inductor.benchmark.trial import Trial, clear, differ, inputs
 from gemmdb.inductor.lower.adapter.emitting import Function
-from gemmdb.inductor.observe.phases import PHASES
+from gemmdb.phases import PHASES
 from gemmdb.table.measurement import Protocol
 
 PROTOCOL = Protocol("graph", "cold", 10, 15, version=4)

@@ -24,7 +24,7 @@ from gemmdb.inductor.benchmark import live_rules as rules
 from gemmdb.inductor.benchmark.budget import BUDGET, over
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.decide.session import Mode, Session
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -207,7 +207,7 @@ def _candidates(decision: Decision) -> tuple[Config, ...]:
     from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
 
     query, session = decision.query, decision.session
-    fits = [c for c in likely(worth.ask_of(session, query)) if legality.objection(c, query) is None]
+    fits = [c for c in likely(worth.ask_of(session, query)) if legality.rejection(c, query) is None]
     if uncovered(query.problem) and rules.patient(session.policy):
         # Where rows are not aligned, padding and Inductor's templates are the best.
         return tuple(fits[:LIVE_CANDIDATES])
@@ -241,11 +241,11 @@ def _instead(decision: Decision, why: str) -> Decision:
     """The decision that is made where live tuning is off; its event says why it was not tuned."""
     event, query = decision.event, decision.query
     try:
-        hit = decision.session.otherwise(query)
+        hit = decision.session.find(query, Mode.UNTUNED)
     except Exception as error:
         JOURNAL.error(f"lookup: {type(error).__name__}: {error}")
         hit = None
-    if hit is None or hit.branches or legality.refusal(hit, query):
+    if hit is None or hit.branches or legality.hit_rejection(hit, query):
         config, event = ATEN, replace(event, rung="aten", config=ATEN.text)
     else:
         config, event = hit.config, event.answered(hit)
@@ -257,7 +257,7 @@ def _by_verdict(decision: Decision, found: Verdict, evidence: dict[str, Any]) ->
     else for ATen. `evidence`: facts to add to those of the verdict."""
     query, policy = decision.query, decision.session.policy
     ask = Ask(query, (), policy, installed(query.device.kind))
-    picks = (c for c in found.ties if c != ATEN and objection(ask, c) is None and not legality.objection(c, query))
+    picks = (c for c in found.ties if c != ATEN and objection(ask, c) is None and not legality.rejection(c, query))
     config = next(picks, ATEN) if found.pick != ATEN and gain(found.ratio) >= policy.min_gain else ATEN
     ratio = 1.0 if config == ATEN else found.ratio
     known = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gemmdb.inductor.benchmark import live_rules as rules
 from gemmdb.inductor.benchmark.budget import BUDGET
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.decide.session import Session
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.ladder.ask import Ask

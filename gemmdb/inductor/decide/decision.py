@@ -1,4 +1,4 @@
-"""Decision: what was decided for one product of a graph. All steps from the passes to the lowering read it."""
+"""Decision: what was decided for one GEMM of a graph. All steps from the passes to the lowering read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemmdb.hit import Branches
-    from gemmdb.inductor.entry.session import Session
+    from gemmdb.inductor.decide.session import Session
     from gemmdb.inductor.observe.journal import Event
     from gemmdb.kernels.config import Config
     from gemmdb.key.problem import Problem, Query
@@ -18,12 +18,12 @@ DECISION = "gemmdb_decision"
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do with one product. `config` None: live tuning or Inductor's search decides.
+    """What to do with one GEMM. `config` None: live tuning or Inductor's search decides.
 
     `event`: what the journal says of it as decided. What the lowering finds out later is recorded by `outcome` under
     `entry`, which all versions of a decision share. `branches`: as in a Hit. `is_branch`: this is one branch of a
-    divided product, which has no journal entry of its own; its rows are the range of M in `query`. `refused`: the
-    tables' answer cannot be carried out, and `config` is ATen instead.
+    divided GEMM, which has no journal entry of its own; its rows are the range of M in `query`. `refused`: the tables'
+    answer cannot be carried out, and `config` is ATen instead.
     """
 
     session: Session
@@ -42,7 +42,7 @@ class Decision:
 
     @property
     def problem(self) -> Problem:
-        """The product's problem."""
+        """The GEMM's problem."""
         return self.query.problem
 
     def __deepcopy__(self, memo: object) -> Decision:

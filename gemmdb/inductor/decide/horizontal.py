@@ -17,18 +17,18 @@ from gemmdb.inductor.benchmark.budget import BUDGET
 from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial, fused
 from gemmdb.inductor.benchmark.job import Unconfirmed
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import horizontal_groups as groups
 from gemmdb.inductor.match.horizontal_groups import Group
 from gemmdb.inductor.match.horizontal_members import Member
 from gemmdb.inductor.match.horizontal_rewriting import rewrite
 from gemmdb.inductor.observe.journal import JOURNAL, Event
-from gemmdb.inductor.observe.phases import PHASES
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import parts
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
+from gemmdb.phases import PHASES
 from gemmdb.settings import Policy
 
 Kernel = Callable[[Session, Problem, Device, tuple[int, ...]], Hit | None]
@@ -199,7 +199,7 @@ def _kernel(session: Session, problem: Problem, device: Device, widths: tuple[in
     def allowed(config: Config) -> bool:
         return parts.rejection(config, widths) is None
 
-    return session.kernel(Query(problem, device), allowed)
+    return session.best_kernel(Query(problem, device), allowed)
 
 
 def _expected_us(group: Group) -> float:
@@ -219,12 +219,8 @@ def _carry_out(group: Group, hit: Hit, timed: Timed) -> set[Any]:
     rewrite(group.a.graph, group, fused(group, hit))
     for member in group.members:
         event = _event(member, group, hit, timed)
-        JOURNAL.correct(member.decision.entry, functools.partial(_replaced, event))
+        JOURNAL.put(member.decision.entry, event)
     return {member.node for member in group.members}
-
-
-def _replaced(event: Event, _: Event) -> Event:
-    return event
 
 
 def _event(member: Member, group: Group, hit: Hit, timed: Timed) -> Event:

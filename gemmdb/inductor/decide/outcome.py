@@ -1,4 +1,4 @@
-"""What became of a Decision when it was lowered, recorded in the journal entry of its product."""
+"""What became of a Decision when it was lowered, recorded in the journal entry of its GEMM."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.rejected import Rejected
 
 
-def refuse(decision: Decision, why: str) -> None:
-    """ATen is lowered instead of the decided config. A branch adds its rows and the reason to its product's note."""
+def refuse(decision: Decision, why: str | Rejected) -> None:
+    """ATen is lowered instead of the decided config. A branch adds its rows and the reason to its GEMM's note."""
     if not decision.is_branch:
         JOURNAL.correct(decision.entry, lambda event: _unanswered(event.refused(why)))
         return
@@ -25,7 +26,7 @@ def refuse(decision: Decision, why: str) -> None:
 
 
 def replaced(decision: Decision, again: Decision) -> None:
-    """The product was decided again, for the layouts that its operands have in Inductor's IR."""
+    """The GEMM was decided again, for the layouts that its operands have in Inductor's IR."""
     if decision.is_branch:
         return
     new = _unanswered(again.event) if again.unanswered else again.event
@@ -37,21 +38,21 @@ def replaced(decision: Decision, again: Decision) -> None:
 
 
 def left_alone(decision: Decision) -> None:
-    """The product is left to Inductor for want of an answer."""
+    """The GEMM is left to Inductor for want of an answer."""
     JOURNAL.correct(decision.entry, _unanswered)
 
 
 def fallback(decision: Decision) -> AbstractContextManager[None]:
-    """Within this block the lowering of a product makes what its event says: ATen, or a search."""
+    """Within this block the lowering of a GEMM makes what its event says: ATen, or a search."""
     event = JOURNAL.read(decision.entry)
     return nullcontext() if event is not None and event.config == SEARCH else state.only_aten()
 
 
 def _unanswered(event: Event) -> Event:
-    """The event of a product without an answer: ATen is lowered, or a search goes on if the user asked for it."""
+    """The event of a GEMM without an answer: ATen is lowered, or a search goes on if the user asked for it."""
     if not state.autotuning() or event.config != ATEN.text:
         return event
-    note = "; ".join(part for part in ("Inductor searches, as max_autotune asks", event.note) if part)
+    note = "; ".join(filter(None, ("Inductor searches, as max_autotune asks", event.note)))
     return replace(event, config=SEARCH, expected_us=None, speedup=None, note=note)
 
 
@@ -61,7 +62,7 @@ def searched(decision: Decision, config: Config) -> None:
 
 
 def not_searched(decision: Decision) -> None:
-    """Inductor's search is over. If nothing was timed, the product is ATen's."""
+    """Inductor's search is over. If nothing was timed, the GEMM is ATen's."""
     note = "Inductor had one choice: nothing to search"
     JOURNAL.correct(
         decision.entry, lambda event: event if event.config else replace(event, config=ATEN.text, note=note)

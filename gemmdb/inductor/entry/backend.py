@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmdb.errors import InputError
-from gemmdb.inductor.entry import session, session_factory
-from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.entry import active
+from gemmdb.inductor.entry.enable import install
+from gemmdb.inductor.entry.options import paths_of, policy_of, split
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.settings import Policy, Settings
-
-_OWN = "gemmdb."
 
 
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
     """Compile an FX graph. `mode` and `options` are Inductor's; options `gemmdb.on_miss`, `gemmdb.tables` and
     `gemmdb.policy` are `enable`'s arguments. Raises InputError for another `gemmdb.` option."""
-    entry.install()
+    install()
     patches: dict[str, Any] = {}
     if mode is not None and mode != "default":
         from torch._inductor import list_mode_options
@@ -29,33 +29,22 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     import torch._inductor.compile_fx as inductor
 
     run = functools.partial(inductor.compile_fx, model, inputs, config_patches=patches or None)
-    if not own and session.steering() is not None:
-        return run()
-    if Settings.read().disabled:
-        return run()
-    with session.use(_session(own)):
-        return run()
-
-
-def split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(gemmdb's options without their prefix, Inductor's options)."""
-    own = {name.removeprefix(_OWN): value for name, value in options.items() if name.startswith(_OWN)}
-    unknown = set(own) - {"on_miss", "tables", "policy"}
-    if unknown:
-        raise InputError(f"unknown option gemmdb.{min(unknown)}; known: gemmdb.on_miss, gemmdb.tables, gemmdb.policy")
-    return own, {name: value for name, value in options.items() if not name.startswith(_OWN)}
-
-
-def _session(own: Mapping[str, Any]) -> session.Session:
     settings = Settings.read()
-    policy = entry.policy_of(own.get("on_miss"), own.get("policy"), settings)
-    tables = entry.paths_of(own.get("tables", ()))
+    if settings.disabled or (not own and active.requested() is not None):
+        return run()
+    with active.use(_session(own, settings)):
+        return run()
+
+
+def _session(own: Mapping[str, Any], settings: Settings) -> Session:
+    policy = policy_of(own.get("on_miss"), own.get("policy"), settings)
+    tables = paths_of(own.get("tables", ()))
     return _cached(policy, tables, settings, _stamp(settings, tables))
 
 
 @functools.lru_cache(maxsize=8)
-def _cached(policy: Policy, tables: tuple[Path, ...], settings: Settings, stamp: Any) -> session.Session:
-    return session_factory.from_tables(policy, tables, settings)
+def _cached(policy: Policy, tables: tuple[Path, ...], settings: Settings, stamp: Any) -> Session:
+    return TableSession(policy, tables, settings)
 
 
 def _stamp(settings: Settings, tables: tuple[Path, ...]) -> tuple[Any, ...]:

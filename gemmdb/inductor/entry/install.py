@@ -1,15 +1,20 @@
-"""Puts gemmdb into a loaded Inductor, and takes it out again. Only `entry` imports this."""
+"""Puts gemmdb into a loaded Inductor, and takes it out again."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.inductor.benchmark import searching
-from gemmdb.inductor.decide import ranks, uncompiled
-from gemmdb.inductor.entry import passes, session
+from gemmdb.inductor.decide import uncompiled
+from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.entry import active
+from gemmdb.inductor.entry.joint_pass import JointPass
+from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower import lowering, padding
 from gemmdb.inductor.lower.adapter import (
     compiling,
@@ -21,28 +26,33 @@ from gemmdb.inductor.lower.adapter import (
     naming,
     patches,
     prebuilt,
+    ranks,
     state,
     zeroing,
 )
 from gemmdb.inductor.lower.adapter import padding as pad_mm
-from gemmdb.inductor.match import taken_apart
-from gemmdb.inductor.observe import summaries
-from gemmdb.inductor.observe.journal import BENCHMARKS, JOURNAL
-from gemmdb.inductor.observe.phases import PHASES
+from gemmdb.inductor.match.taken_apart import TakenApart
+from gemmdb.inductor.observe import summary
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.inductor.observe.stats import BENCHMARKS
+from gemmdb.phases import PHASES
 
+log = logging.getLogger("gemmdb")
 _lock = threading.Lock()
 _registered = False
+_compared: set[str] = set()
+"""The identities of sessions that were compared with those of other ranks."""
 
 
 def install() -> None:
-    """Apply the register of patches. Idempotent; without a session in force the wrappers pass through."""
+    """Apply the register of patches. Idempotent; without an active session the wrappers pass through."""
     global _registered
     with _lock:
         if not _registered:
             lowering.register()
             BENCHMARKS.reader = state.benchmarks
             BENCHMARKS.clear()
-            JOURNAL.listeners.append(summaries.log_graph)
+            JOURNAL.listeners.append(summary.log_graph)
             _registered = True
         patches.apply(_wrappers())
 
@@ -58,12 +68,12 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "compile_fx": hooks.with_passes(bodies, _after),
         "codegen": compiling.with_another_attempt(uncompiled.attempt),
         "graph_init": hooks.keeping_events(_take, lambda: JOURNAL.provisional),
-        "graph_ready": hooks.reporting(_add),
+        "graph_ready": hooks.reporting(PHASES("report")(JOURNAL.add)),
         "save_graph": hooks.unless_provisional,
         "tracing": decomposing.tracing,
         "replacing": decomposing.replacing,
         "lowering": lowering.steer,
-        "should_pad": pad_mm.unless(padding.answered),
+        "should_pad": pad_mm.unless(lambda node: padding.answered(active.current(), node)),
         "fusion_score": fusing.in_any_loops,
         "define_kernel": naming.keeping_names,
         "launching": dependent.launching,
@@ -76,39 +86,65 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
 
 
 def bodies() -> Mapping[str, Any] | None:
-    """Our passes by slot for the session in force, None without one; called when a compile begins.
+    """Our passes by slot for the active session, None without one; called when a compile begins.
 
     Unreadable tables are a warning; they fail the compile in strict mode only."""
     BENCHMARKS.tick()
     try:
         with PHASES("tables"):
-            found = session.current()
-        if found is not None:
-            ranks.compare(found)
+            session = active.current()
+        if session is not None:
+            compare_ranks(session)
     except (TableError, InputError):
         raise
     except Exception as error:
         JOURNAL.error(f"session: {type(error).__name__}: {error}")
-        session.log.warning("gemmdb is off for this compile: %s", error)
+        log.warning("gemmdb is off for this compile: %s", error)
         return None
-    if found is None:
+    if session is None:
         return None
-    made = slots(found)
-    session.hold()
+    made = slots(session)
+    active.hold()
     return made
 
 
-def slots(of: session.Session) -> Mapping[str, Any]:
-    """Our passes by slot for one session. Within a compile each product is looked up until it is answered once."""
-    of = session.remembering(of)
-    apart = taken_apart.TakenApart(of)
-    post_grad = passes.PostGradPass(of, apart)
-    return {"joint_custom_pre_pass": passes.JointPass(of, post_grad), "post_grad_custom_post_pass": post_grad}
+def slots(session: Session) -> Mapping[str, Any]:
+    """Our passes by slot for one session. Within a compile each GEMM is looked up until it is answered once."""
+    session = session.remembering()
+    post_grad = PostGradPass(session, TakenApart(session))
+    return {"joint_custom_pre_pass": JointPass(session, post_grad), "post_grad_custom_post_pass": post_grad}
 
 
-@PHASES("report")
-def _add(text: str | None, artefact: Any) -> None:
-    JOURNAL.add(text, artefact)
+def compare_ranks(session: Session) -> None:
+    """Compare a session's identity with that of the first rank that compiled, once per identity and process: all ranks
+    of a job must choose the same kernels.
+
+    A difference is a warning and an entry in `stats()["errors"]`; under `on_miss="error"` it raises TableError.
+    """
+    identity = session.identity
+    if identity is None or identity in _compared:
+        return
+    # Policies may differ on purpose, so each policy has an entry of its own.
+    own = _digest(identity)
+    found = ranks.first(f"gemmdb/{_digest(session.policy.text)}", own)
+    if found is None:
+        return
+    _compared.add(identity)
+    rank, first = found
+    if first == own:
+        return
+    text = (
+        f"rank {rank} answers from other tables than the rank that compiled first, so ranks may run different kernels: "
+        "give all of them the same GEMMDB_TABLES and GEMMDB_USER_TABLE"
+    )
+    if session.policy.on_miss == "error":
+        raise TableError(text)
+    JOURNAL.error(text)
+    log.warning("%s", text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _take() -> str:
@@ -117,7 +153,7 @@ def _take() -> str:
 
 
 def _after(ok: bool) -> None:
-    session.release()
+    active.release()
     BENCHMARKS.tick()
     # A graph that became an artefact took its events along. The rest belongs to AOTInductor, or to a failure.
     if ok:

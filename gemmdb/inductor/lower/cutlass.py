@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.decide import compiled
-from gemmdb.inductor.entry import session
-from gemmdb.inductor.lower.adapter import cutlass, ir_view
+from gemmdb.inductor.lower.adapter import cutlass, ir_view, loadable
 from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass
@@ -20,6 +18,7 @@ from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
+from gemmdb.settings import Policy
 
 FLOATS = ("bf16", "fp16", "fp32")
 _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: m * n}
@@ -29,7 +28,7 @@ class NotCompiled(Refused):
     """The kernel is not compiled, and the policy does not wait for nvcc or there is none."""
 
 
-def lower(config: Config, problem: Problem, operands: Operands) -> Any:
+def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) -> Any:
     """The product in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
 
     Raises Refused if the kernel cannot take the operands, and NotCompiled if it cannot be had for them.
@@ -54,7 +53,9 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
             raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
-    if reason := _uncompiled(config, problem, vectors, nodes):
+    apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
+    ready = apart and loadable.usable(archive.name(config, problem, vectors))
+    if not ready and (reason := _not_compiled(config, policy)):
         raise NotCompiled(reason)
     source = kernels_cutlass.render(config, problem, vectors)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
@@ -63,14 +64,9 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     return cutlass.product(kernel, nodes, operands.sizes, dtype)
 
 
-def _uncompiled(config: Config, problem: Problem, vectors: kernels_cutlass.Vectors, nodes: dict[str, Any]) -> str:
-    """Why there will be no compiled kernel, empty if there will be one: from the archive, or else by nvcc if the policy
-    allows that."""
-    apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
-    if apart and compiled.usable(archive.name(config, problem, vectors)):
-        return ""
-    current = session.current()
-    if current is not None and current.policy.compile_cost < config.spec.cost:
+def _not_compiled(config: Config, policy: Policy) -> str:
+    """Why nvcc does not compile a kernel that is not in the archive, empty if it does."""
+    if policy.compile_cost < config.spec.cost:
         return "the kernel for these operands is not compiled in advance, and nvcc takes longer than the policy allows"
     return cutlass.missing()
 

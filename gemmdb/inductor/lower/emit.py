@@ -82,7 +82,7 @@ def generated(
         config = confirmed(decision, pair)
         if config == ATEN:
             return None
-        refusal = legality.objection(config, replace(decision.query, problem=problem))
+        refusal = legality.rejection(config, replace(decision.query, problem=problem))
         if refusal is None:
             return _lowered(decision, config, problem, operands, scalars)
         outcome.refuse(decision, refusal)
@@ -102,22 +102,24 @@ def _lowered(
     """The product with `config`, or with the next best where that is a CUTLASS kernel that cannot be had. None if that
     is ATen."""
     try:
-        return _lower(config, problem, operands, scalars)
+        return _lower(decision, config, problem, operands, scalars)
     except cutlass.NotCompiled as error:
         query = replace(decision.query, problem=problem)
         again = deciding.decide_without_cutlass(decision.session, query, str(error))
         outcome.replaced(decision, again)
         assert again.config is not None
-        return None if again.config == ATEN else _lower(again.config, problem, operands, scalars)
+        return None if again.config == ATEN else _lower(decision, again.config, problem, operands, scalars)
 
 
-def _lower(config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]) -> Any:
+def _lower(
+    decision: Decision, config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]
+) -> Any:
     if config.kernel == "padded":
         if operands.vectors:
             raise triton.Refused("ATen stores the integer product itself")
         return padding.lower(config, problem, operands, scalars)
     if config.backend == "cutlass":
-        return cutlass.lower(config, problem, operands)
+        return cutlass.lower(config, problem, operands, decision.session.policy)
     if config.kernel == "inductor_sum":
         return summing.lower(problem, operands)
     if config.spec.emitted and config.spec.template is None:

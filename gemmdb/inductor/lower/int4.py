@@ -9,7 +9,7 @@ import torch
 
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
-from gemmdb.inductor.decide.legality import objection
+from gemmdb.inductor.decide.legality import rejection
 from gemmdb.inductor.lower import branches, casting, triton
 from gemmdb.inductor.lower.adapter import ir_view, state, templates, unpacking
 from gemmdb.inductor.match import ops
@@ -85,7 +85,7 @@ def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
     config = decision.config
     if config is None or (config.backend, config.kernel) == ("aten", "default"):
         return None
-    refusal = objection(config, decision.query)
+    refusal = rejection(config, decision.query)
     if refusal is not None:
         outcome.refuse(decision, refusal)
         return None

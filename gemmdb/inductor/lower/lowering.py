@@ -115,7 +115,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
     if decision.config == ATEN:
         return None
     config = emit.confirmed(decision, (a, w))
-    refusal = legality.refuses(config, decision.problem)
+    refusal = legality.lowering_rejection(config, decision.problem)
     if refusal is not None:
         outcome.refuse(decision, refusal)
         return None

@@ -11,7 +11,7 @@ import torch
 
 from gemmdb.inductor.benchmark import tuning
 from gemmdb.inductor.decide import deciding
-from gemmdb.inductor.entry import session
+from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import padding, state
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import products
@@ -51,12 +51,11 @@ def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
     return add(result, bias)
 
 
-def answered(node: Any) -> bool:
-    """Whether the compile in progress has a measured answer for the product of `node`, or will measure one. For
-    misaligned rows live tuning also tries padded products. The product is looked up as it is. On a GPU, Inductor takes
-    the bias out of an fp32 addmm that elementwise work follows, so there an answer for what is left counts too. Without
-    an answer, ATen without padding could be what runs, so Inductor decides."""
-    current = session.current()
+def answered(current: Session | None, node: Any) -> bool:
+    """Whether the session of the compile in progress has a measured answer for the product of `node`, or will measure
+    one. For misaligned rows live tuning also tries padded products. The product is looked up as it is. On a GPU,
+    Inductor takes the bias out of an fp32 addmm that elementwise work follows, so there an answer for what is left
+    counts too. Without an answer, ATen without padding could be what runs, so Inductor decides."""
     if current is None:
         return False
     try:
@@ -73,7 +72,7 @@ def answered(node: Any) -> bool:
     return tuning.expects(current, product.query, _count(node, product.query))
 
 
-def _decided(current: session.Session, query: Query) -> bool:
+def _decided(current: Session, query: Query) -> bool:
     """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded product.
     Any other kernel is only expected to win. It is confirmed beside ATen without padding, and may be refused then. That
     costs something only where rows are misaligned. Padding four rows of A to eight gains nothing by itself. It hides

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.decide.legality import MOST_COUNTERS
 from gemmdb.inductor.lower.adapter import guessing, ir_view, templates
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import LARGEST_OFFSET
-from gemmdb.kernels.triton import counts_arrivals, tiles
+from gemmdb.kernels.triton import MAX_COUNTERS, counts_arrivals, tiles
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem, Query
 
@@ -172,7 +171,7 @@ def partials(config: Config, problem: Problem) -> int:
     """The number of partial sums of a kernel that counts arrivals. Raises Refused if there are too many."""
     count, value = tiles(config, problem), config.values
     found = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
-    if count > MOST_COUNTERS or found >= LARGEST_OFFSET:
+    if count > MAX_COUNTERS or found >= LARGEST_OFFSET:
         raise Refused("the workspace does not suffice for the largest sizes")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmdb.inductor.decide import deciding, uncompiled
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import decomposing
 from gemmdb.inductor.lower.adapter.decomposing import APART
 from gemmdb.inductor.match import products

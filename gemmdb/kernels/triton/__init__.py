@@ -37,6 +37,10 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     return template(config).names(config, problem)
 
 
+MAX_COUNTERS = 2**14
+"""How many tiles the kernels of a graph can count arrivals at: int32 counters at the beginning of their workspace."""
+
+
 def counts_arrivals(config: ConfigLike) -> bool:
     """Whether the programs of a tile count who finishes last. Such a kernel needs counters that are zero before it
     starts, and room for partial sums."""

@@ -8,7 +8,7 @@ from itertools import islice
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
-from gemmdb.inductor.decide.legality import refuses
+from gemmdb.inductor.decide.legality import lowering_rejection
 from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.registry import GPU_ALONE
@@ -73,7 +73,7 @@ def excluded(config: Config, problem: Problem, device: Device) -> str:
         return "this CPU multiplies fp32 in full, also where TF32 is allowed"
     if config == ATEN:
         return ""
-    return str(config.rejection(problem, device) or refuses(config, problem) or "")
+    return str(config.rejection(problem, device) or lowering_rejection(config, problem) or "")
 
 
 def _release() -> tuple[int, ...]:

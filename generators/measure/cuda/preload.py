@@ -16,7 +16,7 @@ MODULES = (
     "triton.compiler",
     "gemmdb.generators.measure.cuda.emitted",
     "gemmdb.inductor.lower.adapter.emitting",
-    "gemmdb.inductor.entry.ways_in",
+    "gemmdb.inductor.entry.enable",
 )
 
 

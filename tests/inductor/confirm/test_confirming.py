@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from kit.devices import H200
+from kit.sessions import FakeSession
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor.decomposition import select_decomp_table
@@ -19,7 +20,7 @@ from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import confirming, job, on_cpu, on_gpu
 from gemmdb.inductor.benchmark.budget import BUDGET, allowed_s
 from gemmdb.inductor.benchmark.trial import Trial
-from gemmdb.inductor.entry import session
+from gemmdb.inductor.entry import active
 from gemmdb.inductor.match import extract
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.settings import Settings
@@ -297,7 +298,7 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
     monkeypatch.setattr(job.Job, "begin", begin)
     monkeypatch.setattr(job.nested.Code, "ready", lambda self, seconds: True, raising=False)
     monkeypatch.setattr(job.Job, "finish", finish)
-    of = session.Session(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
+    of = FakeSession(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
     a, b = torch.randn(1, 64), torch.randn(32, 64).t()
 
     def run():
@@ -308,7 +309,7 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
 
     without = run()
     gemmdb.inductor.enable()
-    with session.use(of):
+    with active.use(of):
         assert run() == without
     (product,) = gemmdb.inductor.stats()["products"]
     assert (product["rung"], product["config"]) == ("near", kit.ATEN.text)

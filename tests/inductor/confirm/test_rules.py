@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from kit import kernels
 from kit.devices import H200
+from kit.sessions import FakeSession
 
 from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
 from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import confirming, on_gpu
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry import session
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cutlass import prebuilt
@@ -85,12 +85,12 @@ SHIPPED = {"table": "shipped.db", "evidence": LIVE["evidence"]}
 )
 def test_what_nobody_has_timed_as_it_is_served_is_confirmed(query, rung, config, said, asked):
     event = Event(query.problem.text, rung, "", **said)
-    of = session.Session(lambda query: None, Policy(), None, USER)
+    of = FakeSession(lambda query: None, Policy(), None, USER)
     assert rules.unmeasured(Decision(of, query, config, event)) == asked
 
 
 def test_several_kernels_for_one_range_are_not_confirmed():
-    of = session.Session(lambda query: None, Policy(), None, USER)
+    of = FakeSession(lambda query: None, Policy(), None, USER)
     event = Event(PLAIN.problem.text, "near")
     branches = ((16, TILE), (None, ATEN))
     assert not rules.unmeasured(Decision(of, PLAIN, TILE, event, branches))
@@ -134,7 +134,7 @@ def test_a_kernel_that_was_measured_with_a_weight_from_memory_is_timed_if_the_pr
     monkeypatch, computed, config, said, rung, asked
 ):
     monkeypatch.setattr(rules, "computes_weight", lambda node: computed)
-    of = session.Session(lambda query: None, Policy(confirm=True, confirm_s=3.0), None, USER)
+    of = FakeSession(lambda query: None, Policy(confirm=True, confirm_s=3.0), None, USER)
     decision = Decision(of, PLAIN, config, Event(PLAIN.problem.text, rung, config.text, H200.text, **said))
     assert rules.in_doubt(decision, "a node") is asked
     assert not rules.in_doubt(decision)
@@ -151,7 +151,7 @@ def test_a_compile_waits_as_long_as_a_gain_repays():
 @pytest.mark.parametrize(("said", "served"), [(SHIPPED, ATEN), (LIVE, TILE)], ids=["weight from memory", "live"])
 def test_what_was_measured_elsewhere_and_cannot_be_timed_ends_as_aten(said, served):
     """A measured kernel is in doubt only for a weight that the program computes. What live tuning timed stays."""
-    of = session.Session(lambda query: None, Policy(confirm=True, confirm_s=3.0), None, USER)
+    of = FakeSession(lambda query: None, Policy(confirm=True, confirm_s=3.0), None, USER)
     event = Event(PLAIN.problem.text, "exact", TILE.text, H200.text, expected_us=10.0, speedup=1.1, **said)
     found = confirming._unconfirmed(Decision(of, PLAIN, TILE, event), "3 s were over")
     assert found.config == served

@@ -40,7 +40,6 @@ def int4(x, first, scale, second, other):
 def found():
     """By program: the kernels, the notes of the products, and the code. Every group becomes one kernel. Called in a
     process that pretends to have a GPU."""
-    from dataclasses import replace
 
     from kit import gpu, no_gpu
     from kit.horizontal import NARROW, session
@@ -48,7 +47,7 @@ def found():
     import gemmdb.inductor
     from gemmdb.inductor.benchmark import confirm_rules as rules
     from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
-    from gemmdb.inductor.entry import session as sessions
+    from gemmdb.inductor.entry import active
 
     Trial.begin = lambda trial, steer: None
     Trial.finish = lambda trial: Timed(5.0, 10.0)
@@ -66,7 +65,7 @@ def found():
     gemmdb.inductor.enable()
     for name, (program, *inputs) in programs.items():
         kernel = gpu.make("int4_skinny") if name == "int4" else NARROW
-        with sessions.use(replace(session(us=0.1, config=kernel), identity=None)):
+        with active.use(session(us=0.1, config=kernel)):
             code, events = no_gpu.output_code(program, None, *inputs)
         kernels, notes = no_gpu.kernels(code), [event.note for event in events]
         answers[name] = {"kernels": kernels, "notes": notes, "code": code}

@@ -1,7 +1,5 @@
 """Real compiles with groups, on a CPU, where the lowering takes the products of a group one by one."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from kit.horizontal import fp8_linear, half, quantised, session
@@ -12,7 +10,7 @@ from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark.confirming import Confirmation
 from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
 from gemmdb.inductor.decide import horizontal as fusing
-from gemmdb.inductor.entry import session as sessions
+from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import templates
 from gemmdb.inductor.match import horizontal_members as members
@@ -45,7 +43,7 @@ def compiled(monkeypatch):
         torch._dynamo.reset()
         gemmdb.inductor.enable()
         gemmdb.inductor.reset_stats()
-        with sessions.use(replace(session(us=0.1), identity=None)), torch.no_grad():
+        with active.use(session(us=0.1)), torch.no_grad():
             faster = torch.compile(function)
             for more in numbers:
                 found = faster(*(one.clone() for one in tensors), *more)

@@ -163,9 +163,9 @@ def test_layers_alike_are_looked_up_once(seen):
 
     def kernel(query, allowed):
         asked.append(query.problem.head)
-        return session().kernel(query, allowed)
+        return session().best_kernel(query, allowed)
 
-    assert fused(replace(session(), kernel=kernel)) == (2, 4)
+    assert fused(session().variant(best_kernel=kernel)) == (2, 4)
     assert asked == ["mm m=8 n=128 k=64"]
 
 
@@ -195,7 +195,7 @@ def test_a_lookup_that_fails_costs_one_group(seen):
     def broken(query, allowed):
         raise ValueError("broken")
 
-    assert fused(replace(session(), kernel=broken)) == (0, 0)
+    assert fused(session().variant(best_kernel=broken)) == (0, 0)
     assert any("broken" in error for error in JOURNAL.errors)
     JOURNAL.errors.clear()
 

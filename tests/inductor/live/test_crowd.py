@@ -3,12 +3,12 @@
 import math
 
 import pytest
+from kit.sessions import FakeSession
 
 from gemmdb.devices import detect, load, registry
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import client, crowd, tuning, worth
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry import session
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -65,7 +65,7 @@ def test_what_pays_is_served_as_without_live_tuning_and_says_why(others, monkeyp
     """What does not pay looks at no load."""
     looks = others(9.2)
     problem = Problem.gemm("mm", m=64, n=4096, k=4096)
-    asked = session.Session(lambda query: Hit("aten", ATEN, 1.0, 1.0, ""), QUICK, None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: Hit("aten", ATEN, 1.0, 1.0, ""), QUICK, None, tmp_path / "user.db")
     group = [Decision(asked, Query(problem, GPU), None, Event(problem.text, "live", note=""))]
     monkeypatch.setattr(tuning, "hindrance", lambda device: None)
     monkeypatch.setattr(tuning, "_with_room", lambda device, taken: (list(taken), []))

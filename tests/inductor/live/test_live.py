@@ -7,6 +7,7 @@ import textwrap
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit.sessions import FakeSession
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -17,7 +18,7 @@ from gemmdb.inductor.benchmark import client, tuning
 from gemmdb.inductor.benchmark import live_rules as rules
 from gemmdb.inductor.benchmark.budget import BUDGET, PROCESS_S
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry import install, session
+from gemmdb.inductor.entry import install
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -100,7 +101,7 @@ def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_li
 
 def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
     late = client.Tuned(late=True, waited=True)
     JOURNAL.drop()
@@ -112,7 +113,7 @@ def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatc
 
 def test_the_log_says_what_a_compile_waits_for(tmp_path, monkeypatch, caplog):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
     done = client.Tuned({}, waited=True, late=True, spent={"start": 1.25, "measure": 0.5})
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: done)
@@ -126,7 +127,7 @@ def test_the_log_says_what_a_compile_waits_for(tmp_path, monkeypatch, caplog):
 
 def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
     JOURNAL.drop()
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(late=True, starting=True))
@@ -138,7 +139,7 @@ def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_pa
 
 def test_what_is_not_worth_measuring_says_why(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
     declined = client.Tuned(declined={problem: "it is too large"})
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: declined)
@@ -160,7 +161,7 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     assert [tuning._gpu(device) for device in (first, second)] == [0, 1]
     assert tuning.hindrance(second) is None
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
-    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
     room, rest = tuning._with_room(second, group)
     assert room == group[:1]
@@ -183,7 +184,7 @@ def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path, m
     """With a stand-in for the generator, which cannot be made to be late at a given moment."""
     device, seen = detect.cpu(), Protocol("host", "cold", 1, 10)
     problems = [Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32") for m in (3, 5)]
-    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=2.0), None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=2.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(p, device), None, Event(p.text, "live", note="no row")) for p in problems]
     found = {p: Verdict(p, device, seen, installed("cpu"), (ATEN,), 1.0, 0.01, 10.0, 1) for p in problems[:done]}
     late = client.Tuned(found, None, late=True)
@@ -249,7 +250,7 @@ def test_a_single_number_is_stored_with_an_interval(compile_live, without_genera
 
 def test_hits_are_looked_up_once_for_both_passes_and_all_layers():
     asked = []
-    looking = session.Session(
+    looking = FakeSession(
         lambda query: asked.append(query) or Hit("exact", ATEN, 1.0, 1.0, ""), Policy(on_miss="live"), "key"
     )
     x, w = torch.randn(8, 16), torch.randn(16, 16)
@@ -262,7 +263,7 @@ def test_hits_are_looked_up_once_for_both_passes_and_all_layers():
 
 def test_a_process_that_has_spent_its_time_tunes_nothing_more(tmp_path, monkeypatch):
     device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = session.Session(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
+    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
     took = []
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: took.append(limit_s) or client.Tuned(late=True))

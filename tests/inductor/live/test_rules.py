@@ -8,7 +8,7 @@ from gemmdb.devices import detect, registry
 from gemmdb.inductor.benchmark import live_rules as rules
 from gemmdb.inductor.benchmark import tuning
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry import session_factory
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder.model import LIVE_CANDIDATES
@@ -79,7 +79,7 @@ def test_candidates_for_a_gpu_are_quick_to_compile():
     found = {}
     for problem in (PLAIN.problem, PLAIN.problem.resized(2048, 4096, 4160)):
         query = replace(PLAIN, problem=problem)
-        asked = session_factory.from_tables(Policy(on_miss="live"))
+        asked = TableSession(Policy(on_miss="live"))
         found |= tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))])
     assert [len(configs) for configs in found.values()] == [LIVE_CANDIDATES] * 2
     assert {config.backend for configs in found.values() for config in configs} == {"triton"}
@@ -89,7 +89,7 @@ def test_candidates_for_a_gpu_are_quick_to_compile():
 def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
     """That is padding and Inductor's templates, though these take loading torch to compile."""
     problem = Problem.gemm("mm", m=512, n=4096, k=4093)
-    asked = session_factory.from_tables(Policy(on_miss="live", live_s=300.0))
+    asked = TableSession(Policy(on_miss="live", live_s=300.0))
     query = replace(PLAIN, problem=problem, device=replace(PLAIN.device, sku="Some GPU"))
     (found,) = tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))]).values()
     assert 1 < len(found) <= LIVE_CANDIDATES
@@ -104,7 +104,7 @@ def test_candidates_come_from_the_tables_of_the_session(kit, tmp_path, monkeypat
     asked = replace(PLAIN, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
 
     def tried(*tables):
-        looking = session_factory.from_tables(Policy(on_miss="live", live_s=300.0), tables)
+        looking = TableSession(Policy(on_miss="live", live_s=300.0), tables)
         found = []
         for _ in range(2):
             found += tuning.candidates([Decision(looking, asked, None, Event("", "live"))]).values()
@@ -123,21 +123,21 @@ def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, 
     monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
     problem = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
     rows = kit.rows(problem, {kit.CPP: 50.0})
-    looking = session_factory.from_tables(Policy(on_miss="live", live_s=300.0))
+    looking = TableSession(Policy(on_miss="live", live_s=300.0))
     assert looking.find(Query(problem, rows[0].device)) is None
     writer.record_live(tmp_path / "user.db", rows)
     hit = looking.find(Query(problem, rows[0].device))
     assert (hit.rung, hit.config) == ("exact", kit.CPP)
-    assert session_factory.from_tables(looking.policy).identity == looking.identity
+    assert TableSession(looking.policy).identity == looking.identity
 
 
 def test_a_doubtful_answer_that_will_be_timed_is_no_miss():
     """The logits of a ModernBERT: the cost model has a guess, and tuning found nothing in three seconds."""
     wide = replace(PLAIN, problem=Problem.gemm("addmm", m=2048, n=50368, k=768, layout="nt", bias="1d"))
     quick = Policy(on_miss="live", live_s=10.0)
-    assert session_factory.from_tables(quick).find(wide) is None
-    confirmed = session_factory.from_tables(replace(quick, confirm=True)).find(wide)
+    assert TableSession(quick).find(wide) is None
+    confirmed = TableSession(replace(quick, confirm=True)).find(wide)
     assert confirmed is not None
     assert confirmed.rung in ("near", "model")
-    asked_by_name = session_factory.from_tables(replace(quick, confirm=True, live_s=300.0))
+    asked_by_name = TableSession(replace(quick, confirm=True, live_s=300.0))
     assert asked_by_name.find(wide) is None, "who asks for live tuning by name gets it"

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kit.sessions import FakeSession
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb.devices import registry
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import client, tuning, worth
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry import install, session
+from gemmdb.inductor.entry import install
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -31,7 +32,7 @@ def asked(tmp_path):
     """A function that makes the decisions of a graph whose products all miss."""
 
     def make(*problems, **policy):
-        asking = session.Session(
+        asking = FakeSession(
             lambda query: None, Policy(on_miss="live", **{"live_s": 10.0, "live_calls": 100_000} | policy), None,
             tmp_path / "user.db",
         )  # fmt: skip
@@ -130,7 +131,7 @@ def test_the_process_is_started_only_for_what_repays_it(monkeypatch):
 
         looked_up.clear()
         monkeypatch.setattr(tuning, "_expected", -1e9)
-        asking = session.Session(find, Policy(on_miss="live", live_s=10.0, live_calls=100_000), None)
+        asking = FakeSession(find, Policy(on_miss="live", live_s=10.0, live_calls=100_000), None)
         tuning.expect(asking, [Query(problem, H200) for problem in problems])
         return len(started)
 
@@ -144,7 +145,7 @@ def test_the_process_is_started_only_for_what_repays_it(monkeypatch):
 def test_the_products_of_a_graph_are_told_with_their_repetitions(monkeypatch):
     told = []
     monkeypatch.setattr(tuning, "expect", lambda asking, queries: told.append(queries))
-    looking = session.Session(lambda query: None, Policy(on_miss="live"), "key")
+    looking = FakeSession(lambda query: None, Policy(on_miss="live"), "key")
     x, w = torch.randn(8, 16), torch.randn(16, 16)
     traced = make_fx(lambda x, w: torch.mm(torch.mm(torch.mm(x, w), w), w))(x, w)
     install.slots(looking)["joint_custom_pre_pass"](traced.graph)
@@ -160,7 +161,7 @@ def test_live_tuning_tries_cutlass_kernels_only_where_it_may_wait_for_nvcc(live_
     problem = Problem.gemm("int_mm", m=512, n=8192, k=3584)
     shipped = [table for table in current_catalog().tables if table.path.name == "sm90-nvidia-h200.db"]
     policy = Policy(compile_cost=live_cost, live_cost=live_cost)
-    of = session.Session(lambda query: None, policy, None, tables=lambda: shipped)
+    of = FakeSession(lambda query: None, policy, None, tables=shipped)
     found = candidates(worth.ask_of(of, Query(problem, H200)))
     assert any(config.backend == "cutlass" for config in found) is (live_cost == 10)
     assert any(config.backend == "triton" for config in found)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kit.sessions import FakeSession
 from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
@@ -15,8 +16,8 @@ from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.entry import session, session_factory
-from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.entry import active, enable
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.lower import branches
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
@@ -41,7 +42,7 @@ def rows(m, *shape):
 
 @pytest.fixture(autouse=True)
 def installed():
-    entry.install()
+    enable.install()
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def dividing():
         def find(query):
             return Hit("exact", parts[0][1], 1.0, 2.0, "", {}, parts) if "m" in query.ranges else None
 
-        return session.use(session.Session(find, Policy(), None))
+        return active.use(FakeSession(find, Policy(), None))
 
     return made
 
@@ -128,7 +129,7 @@ def test_addmm_keeps_its_scalars_in_every_branch(kit, dividing):
 
 
 def test_a_branch_that_cannot_be_lowered_is_aten_and_says_so(kit, dividing, monkeypatch):
-    monkeypatch.setattr(legality, "refusal", lambda hit, query: None)
+    monkeypatch.setattr(legality, "hit_rejection", lambda hit, query: None)
     tile = Config.of(
         "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
         load="pointer", dequant="cast", warps=4, stages=3,
@@ -241,7 +242,7 @@ def test_a_table_divides_a_range_and_bounds_narrow_it(kit, tmp_path: Path):
         for m in (2, 4, 8, 16, 32, 64, 128, 256):
             store.add(kit.rows(replace(problem, m=m), {PACK: 50.0 if m <= 64 else 150.0}))
         store.refresh()
-    with session.use(session_factory.from_tables(Policy(near=False), [path])):
+    with active.use(TableSession(Policy(near=False), [path])):
         run = torch.compile(model)
         check(kit, run, (32, 64, 65, 300))
         (product,) = gemmdb.inductor.stats()["products"]
@@ -266,7 +267,7 @@ def test_a_table_divides_a_range_and_bounds_narrow_it(kit, tmp_path: Path):
 def test_the_parts_cover_the_range_once():
     parts = []
     decision = Decision(
-        session.Session(lambda query: None, Policy(), None),
+        FakeSession(lambda query: None, Policy(), None),
         Query(Problem.gemm("mm", m=16, n=64, k=64), None, {"m": (2, None)}),  # type: ignore[arg-type]
         ATEN, Event("", "exact"), THREE,
     )  # fmt: skip

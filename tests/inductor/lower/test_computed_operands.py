@@ -5,15 +5,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.sessions import FakeSession
 from torch._dynamo.exc import BackendCompilerFailed
 
 import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide import legality
-from gemmdb.inductor.entry import session
-from gemmdb.inductor.entry import ways_in as entry
-from gemmdb.inductor.observe import comparison
+from gemmdb.inductor.entry import active, enable
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 
@@ -34,7 +33,7 @@ def other(x, w, s):
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch):
     """The rules say that padding is for GPUs; Inductor can carry it out here as well."""
-    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
 
 
 @pytest.fixture
@@ -43,8 +42,8 @@ def asked(kit):
 
     def run(model, using):
         x, w, s = torch.randn(5, 13), torch.randn(24, 13), torch.rand(24)
-        entry.install()
-        with session.use(using):
+        enable.install()
+        with active.use(using):
             kit.close(kit.compiled(model, x, w, s), model(x, w, s))
         assert gemmdb.inductor.stats()["errors"] == []
         (product,) = gemmdb.inductor.stats()["products"]
@@ -64,21 +63,21 @@ def by_order(**rungs):
 
 
 def test_a_computed_operand_keeps_the_order_that_inductor_gives_it(asked):
-    product = asked(same, session.Session(by_order(col="exact"), Policy(), None))
+    product = asked(same, FakeSession(by_order(col="exact"), Policy(), None))
     assert (product["rung"], product["config"], product["note"]) == ("exact", PADDED.text, "")
     assert COL in product["problem"]
 
 
 @pytest.mark.parametrize("rung", ["exact", "forced"])
 def test_what_is_measured_is_served_for_the_layout_that_it_became(asked, rung):
-    product = asked(other, session.Session(by_order(row="near", col=rung), Policy(), None))
+    product = asked(other, FakeSession(by_order(row="near", col=rung), Policy(), None))
     assert (product["rung"], product["config"]) == (rung, PADDED.text)
     assert COL in product["problem"]
 
 
 def test_a_forced_config_stays_so(asked):
     with gemmdb.inductor.force(PADDED):
-        product = asked(other, session.current())
+        product = asked(other, active.current())
     assert (product["rung"], product["config"]) == ("forced", PADDED.text)
 
 
@@ -86,19 +85,19 @@ def test_a_forced_config_stays_so(asked):
 def test_what_would_have_to_be_confirmed_is_not_served(asked, certain):
     find = by_order(row="exact", col="near")
     sure = find if certain else by_order()
-    using = session.Session(find, Policy(), None, unconfirmed=sure, why=lambda query: "no row")
+    using = FakeSession(find, Policy(), None, certain=sure, why="no row")
     product = asked(other, using)
     assert COL in product["problem"]
     if certain:
         assert (product["rung"], product["config"]) == ("near", PADDED.text)
     else:
         assert (product["rung"], product["config"], product["speedup_vs_aten"]) == ("aten", ATEN.text, None)
-        assert "too late to time anything" in product["note"]
+        assert "layout changed during lowering" in product["note"]
         assert product["note"].endswith("no row")
 
 
 def test_what_would_have_to_be_tuned_is_aten(asked):
-    product = asked(other, session.Session(by_order(row="exact"), Policy(on_miss="live"), None))
+    product = asked(other, FakeSession(by_order(row="exact"), Policy(on_miss="live"), None))
     assert (product["rung"], product["config"]) == ("aten", ATEN.text)
 
 
@@ -108,21 +107,21 @@ def test_kernels_for_parts_of_a_range_are_not_served(asked):
         many = query.problem.b.layout.order == "col"
         return Hit(hit.rung, PADDED, 50.0, 2.0, "table.db", {}, ((8, PADDED), (None, ATEN))) if many else hit
 
-    product = asked(other, session.Session(find, Policy(), None))
+    product = asked(other, FakeSession(find, Policy(), None))
     assert (product["config"], product["speedup_vs_aten"]) == (ATEN.text, 1.0)
     assert product["note"] == "several kernels share its rows"
 
 
 def test_in_strict_mode_a_miss_fails_the_compile(asked):
-    strict = session.Session(by_order(row="exact"), Policy(on_miss="error"), None)
+    strict = FakeSession(by_order(row="exact"), Policy(on_miss="error"), None)
     with pytest.raises(BackendCompilerFailed, match=r"no table answers for mm .*b=fp32:col"):
         asked(other, strict)
 
 
 def test_a_comparison_takes_the_kernel_from_the_product_that_it_became(asked):
-    served = session.Session(by_order(row="exact", col="exact"), Policy(), None)
+    served = FakeSession(by_order(row="exact", col="exact"), Policy(), None)
     text = asked(other, served)["problem"]
     torch._dynamo.reset()
     gemmdb.inductor.reset_stats()
-    product = asked(other, comparison.without([text], served))
+    product = asked(other, served.with_aten_for([text]))
     assert (product["rung"], product["config"]) == ("forced", ATEN.text)

@@ -5,14 +5,14 @@ import copy
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit.sessions import FakeSession
 from torch import nn
 
 import gemmdb.inductor
 from gemmdb import Policy
 from gemmdb.hit import Hit
 from gemmdb.inductor import force
-from gemmdb.inductor.entry import session
-from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.entry import active, enable
 
 
 class Quantised(nn.Module):
@@ -63,8 +63,8 @@ def test_a_refused_config_promises_nothing(kit):
         return Hit("exact", kit.CPP, 50.0, 2.0, "table.db")
 
     x, w = torch.randn(8, 64), torch.randn(64, 32)
-    entry.install()
-    with session.use(session.Session(find, Policy(), None)):
+    enable.install()
+    with active.use(FakeSession(find, Policy(), None)):
         kit.close(kit.compiled(torch.matmul, x, w), x @ w)
     (product,) = gemmdb.inductor.stats()["products"]
     assert "constant" in product["note"]
@@ -81,8 +81,8 @@ def test_a_square_packed_weight_is_not_read_as_its_transpose(kit):
     def model(x, w, s):
         return nn.functional.linear(x, w.to(x.dtype)) * s
 
-    entry.install()
-    strict = session.Session(find, Policy(on_miss="error"), None)
-    with torch.no_grad(), inductor_config.patch(max_autotune=True), session.use(strict):
+    enable.install()
+    strict = FakeSession(find, Policy(on_miss="error"), None)
+    with torch.no_grad(), inductor_config.patch(max_autotune=True), active.use(strict):
         kit.close(kit.compiled(model, x, w, s), model(x, w, s))
     assert kit.lowered() == [kit.ATEN]

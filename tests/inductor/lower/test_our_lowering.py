@@ -33,7 +33,7 @@ def test_constants_hold_for_every_value_of_a_symbolic_size(name: str, kit, monke
         asked.append((kernel, list(out[1])))
         raise triton.Refused("that far")
 
-    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
     monkeypatch.setattr(templates, "product", stop)
     x, w = torch.randn(32, 64).t().contiguous().t(), torch.randn(64, 96)
     for tensor, axis in {"m": [(x, 0)], "k": [(x, 1), (w, 0)], "n": [(w, 1)]}[name]:
@@ -58,7 +58,7 @@ def test_a_multiple_of_a_symbol_keeps_its_constants(kit, monkeypatch: pytest.Mon
         asked.append(kernel)
         raise triton.Refused("that far")
 
-    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
     monkeypatch.setattr(templates, "product", stop)
     x, w = torch.randn(8, 5, 64), torch.randn(320, 48)
     torch._dynamo.mark_dynamic(w, 1)
@@ -70,7 +70,7 @@ def test_a_multiple_of_a_symbol_keeps_its_constants(kit, monkeypatch: pytest.Mon
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="with triton, the kernel is generated")
 def test_a_kernel_that_cannot_be_generated_is_aten_with_a_note(kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
     x, w = torch.randn(16, 64), torch.randn(64, 32)
     with gemmdb.inductor.force(tile(block_k=16)):
         kit.close(kit.compiled(lambda x, w: torch.relu(x @ w), x, w), torch.relu(x @ w))

@@ -37,7 +37,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         raise triton.Refused("that far")
 
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
-    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
     monkeypatch.setattr(templates, "product", stop)
     monkeypatch.setattr(inductor_templates, "product", stop)
     # It counts the multiprocessors.

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from kit import gpu
+from kit.sessions import FakeSession
 from torch._inductor import config as inductor_config
 from torch._inductor.fx_passes import pad_mm
 from torch._inductor.pattern_matcher import CallFunction, Match, MatchContext
@@ -16,8 +17,7 @@ from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import tuning as live
 from gemmdb.inductor.decide import legality
-from gemmdb.inductor.entry import session
-from gemmdb.inductor.entry.session import Session
+from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import padding
 from gemmdb.inductor.lower.adapter import padding as adapter
 from gemmdb.kernels.config import ATEN
@@ -32,7 +32,7 @@ TILE = gpu.make("tile")
 @pytest.fixture
 def anywhere(monkeypatch):
     """The rules say that padding is for GPUs; Inductor can carry it out here as well."""
-    monkeypatch.setattr(legality, "objection", lambda config, query: None)
+    monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def matched(product):
 def asked(monkeypatch):
     """What Inductor's own decision was asked for, in place of its benchmark, which needs a GPU."""
     seen = []
-    wrapper = adapter.unless(padding.answered)
+    wrapper = adapter.unless(lambda node: padding.answered(active.current(), node))
     monkeypatch.setattr(pad_mm, "_should_pad", wrapper(lambda match, *rest: seen.append(match) or True))
     return seen
 
@@ -108,8 +108,8 @@ def test_what_is_answered_is_not_padded_with_a_benchmark(asked):
 def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypatch, declines, hindered, padded):
     monkeypatch.setattr(live, "_late", hindered)
     match = matched(node(torch.mm, (33, 77), (77, 99)))
-    tuning = Session(lambda query: None, Policy(on_miss="live"), None, declines=lambda query: declines)
-    with session.use(tuning):
+    tuning = FakeSession(lambda query: None, Policy(on_miss="live"), None, declines=declines)
+    with active.use(tuning):
         assert pad_mm._should_pad(match) is padded
     assert asked == [match] * padded
 
@@ -121,7 +121,7 @@ def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypat
 def test_an_expectation_says_nothing_about_padding_unless_it_is_a_padded_product(asked, rung, config, padded):
     """A kernel that was not measured is confirmed beside ATen without padding, and may be refused then."""
     match = matched(node(torch.mm, (33, 77), (77, 99)))
-    with session.use(Session(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):
+    with active.use(FakeSession(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):
         assert pad_mm._should_pad(match) is padded
 
 
@@ -130,7 +130,7 @@ def test_rows_that_are_aligned_stay_as_many_as_they_are_where_a_kernel_is_expect
     """Inductor padded four rows to eight where its timings were disturbed. Products of one activation then had no
     common kernel."""
     match = matched(node(torch.mm, (4, 96), (96, 128)))
-    with session.use(Session(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):
+    with active.use(FakeSession(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):
         assert pad_mm._should_pad(match) is padded
 
 

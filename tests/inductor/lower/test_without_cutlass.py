@@ -12,15 +12,14 @@ torch = pytest.importorskip("torch")
 
 from kit.devices import H200
 from kit.for_a_gpu import CUTLASS, TILE, ints
+from kit.sessions import FakeSession
 
 import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.hit import Hit
-from gemmdb.inductor.entry import (
-    session,
-    session_factory,
-)
-from gemmdb.inductor.entry import ways_in as entry
+from gemmdb.inductor.decide.session import Mode
+from gemmdb.inductor.entry import active, enable
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.lower import cutlass
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
@@ -40,12 +39,12 @@ def served(config: Config | None) -> Any:
 def test_the_next_best_answer_is_lowered(
     monkeypatch: pytest.MonkeyPatch, reached: list[str], next_best: Config | None, template: list[str], rung: str
 ) -> None:
-    monkeypatch.setattr(cutlass, "_uncompiled", lambda *_: "no compiled kernel")
-    of = session.Session(served(CUTLASS), Policy(), None, without_cutlass=served(next_best))
+    monkeypatch.setattr(cutlass, "_not_compiled", lambda *_: "no compiled kernel")
+    of = FakeSession(served(CUTLASS), Policy(), None, without_cutlass=served(next_best))
     x, w = ints(64, 512), ints(256, 512).t()
     gemmdb.inductor.reset_stats()
-    entry.install()
-    with session.use(of):
+    enable.install()
+    with active.use(of):
         found = torch.compile(lambda x, w: torch._int_mm(x, w), dynamic=False)(x, w)
     assert torch.equal(found, torch._int_mm(x, w))
     assert reached == template, gemmdb.inductor.stats()["products"][0]["note"]
@@ -64,11 +63,11 @@ def test_the_next_best_answer_of_a_table_is_no_cutlass_kernel(tmp_path: Path) ->
             for config, one in us.items()
         )
         store.refresh()
-    of = session_factory.from_tables(Policy(compile_cost=10), [tmp_path / "table.db"])
+    of = TableSession(Policy(compile_cost=10), [tmp_path / "table.db"])
     query = Query(problem, H200, {})
-    answers = [of.find(query), of.without_cutlass(query)]
+    answers = [of.find(query), of.find(query, Mode.WITHOUT_CUTLASS)]
     assert [hit and hit.config for hit in answers] == [CUTLASS, TILE]
-    denied = session_factory.from_tables(replace(of.policy, deny="triton"), [tmp_path / "table.db"])
-    hit = denied.without_cutlass(query)
+    denied = TableSession(replace(of.policy, deny="triton"), [tmp_path / "table.db"])
+    hit = denied.find(query, Mode.WITHOUT_CUTLASS)
     assert hit is not None
     assert hit.config == ATEN

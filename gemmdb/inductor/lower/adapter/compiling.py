@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.lower.adapter import slots
-from gemmdb.inductor.observe.phases import PHASES
+from gemmdb.phases import PHASES
 
 log = logging.getLogger("gemmdb")
 MOST_BYTES = 2**30

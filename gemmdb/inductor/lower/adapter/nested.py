@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gemmdb.inductor.lower.adapter import naming
 from gemmdb.inductor.lower.adapter.emitting import Function, replaced
-from gemmdb.inductor.observe.phases import PHASES
+from gemmdb.phases import PHASES
 
 _WAIT = "async_compile.wait(globals())\n"
 _PATCHES = {

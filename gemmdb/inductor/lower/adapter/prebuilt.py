@@ -15,7 +15,7 @@ from typing import Any
 from torch._inductor.codecache import CUDACodeCache, binary_error_path, write_atomic
 
 from gemmdb.errors import TableError
-from gemmdb.inductor.decide import compiled
+from gemmdb.inductor.lower.adapter import loadable
 from gemmdb.kernels.cutlass import prebuilt
 
 _log = logging.getLogger("gemmdb")
@@ -35,7 +35,7 @@ def with_prebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _place(cls: Any, source: str, kind: str) -> None:
     name, archive = prebuilt.find(source), prebuilt.archive()
-    if not name or archive is None or not archive.runs_with(compiled.running()):
+    if not name or archive is None or not archive.runs_with(loadable.running()):
         return
     try:
         path = _written(cls, source, kind).with_suffix(f".{kind}")

@@ -15,7 +15,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from gemmdb.devices import detect
 from gemmdb.inductor.lower.adapter import patches, state
-from gemmdb.inductor.observe.phases import PHASES
+from gemmdb.phases import PHASES
 
 
 @functools.cache

@@ -16,10 +16,10 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.decide.legality import MOST_COUNTERS
 from gemmdb.inductor.lower.adapter import dependent, fusing
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
+from gemmdb.kernels.triton import MAX_COUNTERS
 from gemmdb.key.ops import OPS
 
 aten = torch.ops.aten
@@ -128,7 +128,7 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
         head = super().def_kernel(*names)
         if self.workspace_arg is None:
             return str(head)
-        return f"{head}\n    partials = (counters + {MOST_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
+        return f"{head}\n    partials = (counters + {MAX_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
 
     def jit_lines(self) -> str:
         """Inductor's own decorator of the kernel, which also says how it is launched."""
@@ -230,7 +230,7 @@ def product(
         options = {"suffix_args": len(rest), "epilogue_fn": epilogue.apply}
     if kernel.partials:
         options["workspace_arg"] = WorkspaceArg(
-            count=MOST_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
+            count=MAX_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
             device=layout.device, inner_name="counters", outer_name=WORKSPACE,
         )  # fmt: skip
     choice = registered(kernel.template).generate(

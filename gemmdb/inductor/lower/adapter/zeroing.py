@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gemmdb.inductor.decide.legality import MOST_COUNTERS
 from gemmdb.inductor.lower.adapter.templates import WORKSPACE
+from gemmdb.kernels.triton import MAX_COUNTERS
 
 
 def counters_alone(make_zero_buffer: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
@@ -17,6 +17,6 @@ def counters_alone(make_zero_buffer: Callable[[Any, str], str]) -> Callable[[Any
         line = str(make_zero_buffer(self, name))
         if not name.startswith(WORKSPACE):
             return line
-        return line.replace(f"{name}.zero_()", f"{name}[:{MOST_COUNTERS}].zero_()")
+        return line.replace(f"{name}.zero_()", f"{name}[:{MAX_COUNTERS}].zero_()")
 
     return make

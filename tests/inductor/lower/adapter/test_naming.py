@@ -70,10 +70,10 @@ def sources():
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from gemmdb.inductor.entry import ways_in as entry
+    from gemmdb.inductor.entry import enable
     from gemmdb.inductor.lower.adapter import emitting, nested
 
-    entry.install()
+    enable.install()
     sizes = (64, 64, torch.float16)
     with torch.no_grad(), emitting.no_gpu_context(), inductor_config.patch(compile_threads=1):
         with FakeTensorMode():

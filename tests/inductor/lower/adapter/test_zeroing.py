@@ -7,11 +7,11 @@ torch = pytest.importorskip("torch")
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 import gemmdb.inductor
-from gemmdb.inductor.decide.legality import MOST_COUNTERS
 from gemmdb.inductor.lower.adapter import (
     nested,
     templates,
 )
+from gemmdb.kernels.triton import MAX_COUNTERS
 
 OURS = f"{templates.WORKSPACE}_0"
 
@@ -28,14 +28,14 @@ def zeroed(clean):
 
 
 def test_the_partial_sums_are_not_zeroed(zeroed):
-    workspace = torch.full((MOST_COUNTERS + 100,), 7, dtype=torch.int32)
+    workspace = torch.full((MAX_COUNTERS + 100,), 7, dtype=torch.int32)
     exec(zeroed(OURS), {OURS: workspace})
-    assert workspace[:MOST_COUNTERS].eq(0).all()
-    assert workspace[MOST_COUNTERS:].eq(7).all()
+    assert workspace[:MAX_COUNTERS].eq(0).all()
+    assert workspace[MAX_COUNTERS:].eq(7).all()
 
 
 def test_any_other_buffer_is_zeroed_whole(zeroed):
-    buffer = torch.full((MOST_COUNTERS + 100,), 7, dtype=torch.int32)
+    buffer = torch.full((MAX_COUNTERS + 100,), 7, dtype=torch.int32)
     exec(zeroed("workspace_0"), {"workspace_0": buffer})
     assert buffer.eq(0).all()
 

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.inductor.entry import session, session_factory
-from gemmdb.inductor.entry import ways_in as entry
-from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.inductor.decide.session import ForcedSession
+from gemmdb.inductor.entry import active
+from gemmdb.inductor.entry.enable import enable, install
+from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
 from gemmdb.inductor.observe.recording import at_child_exit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -121,7 +122,6 @@ class Stopwatch:
             return
         # Not before the program has imported torch: these import it.
         from gemmdb.inductor.lower.adapter import hooks
-        from gemmdb.inductor.observe.journal import SEARCH
 
         steered = [event for event in events if event.rung != "uncovered"]
         graph = GraphTimes(
@@ -169,10 +169,10 @@ def start(folder: str, with_gemmdb: bool) -> Stopwatch:
     """Time every graph of this process, and write the times into `folder`. Without gemmdb, no compile of the process is
     steered; with it, all are."""
     if with_gemmdb:
-        entry.enable()
+        enable()
     else:
-        entry.install()
-        session.pin(session_factory.from_chooser(lambda problem: None, "record"))
+        install()
+        active.pin(ForcedSession(None, "record"))
     watch = Stopwatch(Path(folder))
     JOURNAL.listeners.append(watch)
     atexit.register(watch.write)

@@ -1,4 +1,4 @@
-"""Ways in: `enable()` for the whole process, `force` for one block, `record` for a workload file.
+"""`enable()` for the whole process, `force` for one block, `record` for a workload file.
 
 None of them imports torch, and `enable()` imports next to nothing. A post-import hook wraps Inductor when the program
 imports it, so a program that never compiles pays nothing.
@@ -15,20 +15,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.errors import InputError
-from gemmdb.inductor.entry import session
-from gemmdb.inductor.observe.phases import PHASES
+from gemmdb.inductor.entry import active, options
+from gemmdb.phases import PHASES
 from gemmdb.settings import Policy, Settings
 
 if TYPE_CHECKING:
+    from gemmdb.inductor.decide.session import Session
     from gemmdb.inductor.observe.recording import Recording
     from gemmdb.kernels.config import Config
     from gemmdb.key.problem import Problem
 
 _TRIGGER = "torch._inductor.compile_fx"
+_wrapped = False
+"""Whether Inductor was ever wrapped in this process."""
 
 
 def enable(
@@ -41,14 +42,20 @@ def enable(
     compile; the warning that a file is missing comes at once. Raises InputError.
     """
     settings = Settings.read()
-    chosen = policy_of(on_miss, policy, settings)
-    paths = paths_of(tables)
-    session.set_up_log()
+    chosen = options.policy_of(on_miss, policy, settings)
+    paths = options.paths_of(tables)
+    options.set_up_log()
     if not settings.disabled and not all(map(os.path.exists, (*paths, *settings.tables))):
         from gemmdb.table.catalog import warn_of_missing
 
         warn_of_missing(settings, paths)
-    session.set_enabled(lambda: _sessions().from_tables(chosen, paths, Settings.read()))
+
+    def session() -> Session:
+        from gemmdb.inductor.entry.table_session import TableSession  # The first compile imports what a lookup needs.
+
+        return TableSession(chosen, paths)
+
+    active.set_enabled(session)
     install()
 
 
@@ -58,41 +65,28 @@ def disable() -> None:
     Graphs that are compiled already stay; a backward that is compiled later belongs to them, and puts the wrappers back
     in place. While a compile, `force` or `record` is going on, the wrappers stay too, and pass everything else through.
     """
-    session.set_enabled(None)
-    if not session.held():
-        _uninstall()
+    active.set_enabled(None)
+    if active.held():
+        return
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    if _wrapped:
+        from gemmdb.inductor.entry import install as installation
 
-
-def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
-    """`policy`, or the default one, with `on_miss` from here, from the policy or from GEMMDB_ON_MISS. Raises
-    InputError."""
-    if not isinstance(policy, (Policy, NoneType)):
-        raise InputError(f"policy: a gemmdb.Policy, not {policy!r}")
-    return (policy or Policy()).resolved(settings, on_miss)
-
-
-def paths_of(tables: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
-    """The files that a user names as tables, one or several. Raises InputError."""
-    try:
-        return tuple(map(Path, (tables,) if isinstance(tables, (str, Path)) else tables))
-    except TypeError as error:
-        raise InputError(f"tables: paths of files, not {tables!r}") from error
+        installation.uninstall()
 
 
 @contextmanager
 def force(chooser: Config | Callable[[Problem], Config | None], key: str | None = None) -> Iterator[None]:
-    """Inside, compiles of this thread give each product the config that `chooser` says (None: Inductor's own).
+    """Inside, compiles of this thread give each GEMM the config that `chooser` says (None: Inductor's own).
 
-    The generator measures its candidates through this. `chooser`: one Config for every product, or a function of the
+    The generator measures its candidates through this. `chooser`: one Config for every GEMM, or a function of the
     Problem. `key` stands for `chooser` in compile-cache keys; a Config is its own key, and a function without one keeps
-    its graphs out of the caches. A backward is steered too, whenever it is compiled.
+    its graphs out of the caches. It also holds for a backward, whenever that is compiled.
     """
+    from gemmdb.inductor.decide.session import ForcedSession
+
     install()
-    if callable(chooser):
-        made = _sessions().from_chooser(chooser, key)
-    else:
-        made = _sessions().from_chooser(lambda problem: chooser, key or chooser.text)
-    with session.use(made):
+    with active.use(ForcedSession(chooser, key)):
         yield
 
 
@@ -102,19 +96,20 @@ def record(path: str | Path) -> Recording:
     It records until the program ends, or, as a context manager, until the block ends. The file is written then. While
     gemmdb is not enabled, recording changes nothing in what Inductor compiles.
     """
+    from gemmdb.inductor.decide.session import ForcedSession
     from gemmdb.inductor.observe.recording import Recording
 
     install()
-    nothing = _sessions().from_chooser(lambda problem: None, "record")
-    return Recording(Path(path), on_stop=session.add_fallback(nothing))
+    return Recording(Path(path), on_stop=active.add_fallback(ForcedSession(None, "record")))
 
 
 def install() -> None:
     """Wrap Inductor now if it is loaded, else as soon as the program imports it. Idempotent."""
-    session.set_up_log()
+    options.set_up_log()
     if _TRIGGER in sys.modules:
         # Waits while another thread is importing it.
-        if _is_loading(importlib.import_module(_TRIGGER)):
+        module = importlib.import_module(_TRIGGER)
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
             # This thread is importing it, and goes on when we return.
             threading.Thread(target=_wrap_loaded, daemon=True).start()
         else:
@@ -124,23 +119,9 @@ def install() -> None:
         sys.meta_path.insert(0, finder)
 
 
-def _uninstall() -> None:
-    """Undo `install`."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-    if _wrapped:
-        from gemmdb.inductor.entry import install as installation
-
-        installation.uninstall()
-
-
-def _sessions() -> Any:
-    from gemmdb.inductor.entry import session_factory  # The first compile imports what a lookup needs.
-
-    return session_factory
-
-
-_wrapped = False
-"""Whether Inductor was ever wrapped in this process."""
+def _wrap_loaded() -> None:
+    importlib.import_module(_TRIGGER)
+    _wrap()
 
 
 def _wrap() -> None:
@@ -150,15 +131,6 @@ def _wrap() -> None:
 
         installation.install()
     _wrapped = True
-
-
-def _wrap_loaded() -> None:
-    importlib.import_module(_TRIGGER)
-    _wrap()
-
-
-def _is_loading(module: Any) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 class _Finder:

@@ -1,0 +1,72 @@
+"""Comparison: what `compare()` returns, and what to do about a slowdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.stats import Gain
+
+MIN_SLOWDOWN = 1.01
+"""From this ratio to default mode on, `compare` looks for the slow GEMMs. A smaller ratio is noise."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`default_us`, `gemmdb_us`: median microseconds of one call; the two take turns. `error`: `difference` of the
+    outputs. `configs`: the lowered configs, by problem text. `slower`: by problem text, how many microseconds the model
+    gains when that GEMM goes back to ATen; empty unless gemmdb is slower. `together_us`: what it gains when all
+    GEMMs go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason. `products`: those of
+    `stats()`, without the evidence. `interval`: that of the gain. `load`: how many cores other processes kept busy
+    meanwhile, None if unknown; `disturbed`: too many, or the times of default mode were unsteady."""
+
+    default_us: float
+    gemmdb_us: float
+    error: float
+    configs: dict[str, str]
+    slower: dict[str, float]
+    together_us: float = 0.0
+    products: tuple[dict[str, Any], ...] = ()
+    interval: tuple[float, float] | None = None
+    load: float | None = None
+    disturbed: bool = False
+
+    @property
+    def speedup(self) -> float:
+        """The speedup of gemmdb over Inductor's default mode."""
+        return self.default_us / self.gemmdb_us
+
+    @property
+    def kernels(self) -> int:
+        """How many distinct GEMMs run another kernel than ATen's."""
+        return sum(config != ATEN.text for config in self.configs.values())
+
+    @property
+    def verdict(self) -> str:
+        """`same kernels` where ATen runs all GEMMs, `cannot tell` if the machine was busy, `no difference` where the
+        interval of the gain contains 1 or nearly does, `faster`, or `slower`."""
+        if not self.kernels:
+            return "same kernels"
+        if self.disturbed:
+            return "cannot tell"
+        found = Gain(self.speedup, *(self.interval or (self.speedup, self.speedup))).verdict
+        return "no difference" if found == "slower" and self.speedup * MIN_SLOWDOWN > 1 else found
+
+    def advice(self) -> str:
+        """What to do about a slowdown, in lines: about each GEMM in `slower`, or what else is known of it."""
+        found = [
+            f"{gain:.1f} us lost to {self.configs[text]} on {text}: measure it again (gemmdb build) or deny the kernel"
+            for text, gain in sorted(self.slower.items(), key=lambda item: -item[1])
+        ]
+        if found or self.verdict != "slower":
+            return "\n".join(found)
+        if not self.together_us:
+            return "no kernel is the reason: with ATen for every GEMM it is as slow"
+        kernels = [text for text, config in self.configs.items() if config != ATEN.text]
+        return "\n".join(
+            (
+                f"{self.together_us:.1f} us lost to {len(kernels)} kernels together; none of them alone loses 1%:",
+                *(f"  {self.configs[text]} on {text}" for text in kernels),
+            )
+        )

@@ -1,0 +1,167 @@
+"""The joint pass: finds weight-only GEMMs before Inductor's own patterns take them, and begins trials early.
+
+Only an int8-weight or int4-weight GEMM with an answer is rewritten here, and one that torch would decompose is kept
+whole if its answer is a kernel. All other GEMMs wait for the post-grad pass.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from gemmdb.errors import MissError, TableError
+from gemmdb.inductor.benchmark import confirm_rules, tuning
+from gemmdb.inductor.benchmark.confirming import Confirmation
+from gemmdb.inductor.decide import deciding, legality
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.horizontal import Fusion
+from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.entry.post_grad_pass import PostGradPass
+from gemmdb.inductor.lower.adapter import state
+from gemmdb.inductor.match import int4, mixed, products
+from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.key.problem import Query
+
+log = logging.getLogger("gemmdb")
+Found = mixed.Mixed | int4.Int4
+
+
+class JointPass:
+    """Rewrites the weight-only GEMMs whose verdict Inductor would not carry out by itself."""
+
+    def __init__(self, session: Session, later: PostGradPass) -> None:
+        self.session, self.later, self.apart = session, later, later.apart
+        self.identity = session.identity
+        self.whole = later.apart.whole
+
+    def __call__(self, graph: Any) -> None:
+        frozen = state.frozen_parameters()
+        constants = {node for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
+        rewritten, queries = False, list[Query]()
+        for node in list(graph.nodes):
+            try:
+                found = mixed.find(node) or int4.find(node)
+                if self.apart.concerns(node):
+                    rewritten |= self._settle(graph, node, found, constants)
+                elif found is not None:
+                    rewritten |= self._visit(graph, found, _is_constant(found.weight, constants), queries)
+                else:
+                    self.apart.mark(node)
+                    if self.session.policy.on_miss == "live":
+                        self._look_ahead(node, queries)
+            except (MissError, TableError):
+                raise
+            except Exception as error:
+                JOURNAL.failure("joint pass", error)
+        try:
+            tuning.expect(self.session, queries)
+        except Exception as error:
+            log.debug("looking ahead: %s", error)
+        if rewritten:
+            graph.eliminate_dead_code()
+        self._begin_trials(graph)
+
+    def _settle(self, graph: Any, node: Any, found: Found | None, constants: set[Any]) -> bool:
+        """Keep a GEMM that torch decomposes if its answer is a kernel. Returns whether it was rewritten."""
+        wanted = False
+        try:
+            constant = _is_constant(found.weight if found else self.apart.weight(node), constants)
+            if found is not None:
+                found.leave_mark(constant)
+            wanted = self.apart.wanted(node, constant)
+        finally:
+            if not wanted:
+                self.apart.decompose(node)
+        if wanted and found is not None:
+            found.rewrite(graph)
+        return wanted and found is not None
+
+    def _visit(self, graph: Any, found: Found, constant: bool, queries: list[Query]) -> bool:
+        """Rewrite a weight-only GEMM with an answer. Returns whether it was rewritten."""
+        try:
+            found.leave_mark(constant)
+            product = products.product(found.node)
+        except Unsupported:
+            return False
+        if product is None:
+            return False
+        query = product.query
+        hit = deciding.ask(self.session, query)
+        if hit is None:
+            # Whatever is measured to be the best must still be possible then.
+            if not deciding.to_tune(self.session, query):
+                return False
+            queries.append(query)
+        else:
+            carried_out = not deciding.leaves_alone(hit) and legality.hit_rejection(hit, query) is None
+            if not carried_out and not _packed_by_inductor(query):
+                return False  # It keeps Inductor's own spelling.
+        found.rewrite(graph)
+        return True
+
+    def _look_ahead(self, node: Any, queries: list[Query]) -> None:
+        """Note the query of a GEMM that would be tuned live if it missed."""
+        try:
+            product = products.product(node) if node.op == "call_function" else None
+            if product and deciding.to_tune(self.session, product.query):
+                queries.append(product.query)
+        except Exception as error:
+            # The post-grad pass will meet it, and say so, if it is still there then.
+            log.debug("looking ahead: %s", error)
+
+    def _begin_trials(self, graph: Any) -> None:
+        """Begin what the post-grad pass will time, so that it compiles while Inductor's own passes run. Never raises.
+
+        Nothing is decided here. What the later graph has otherwise is begun there, and what was begun in vain costs the
+        time to generate its code and to compile it. So graphs that will differ are left alone. One with a backward is
+        divided first, and what it stores for the backward changes what follows a GEMM. Freezing makes constants of
+        weights.
+        """
+        policy = self.session.policy
+        try:
+            if not policy.confirm or policy.on_miss == "error" or state.freezing() or state.may_be_cached():
+                return
+            if any(node.name.startswith("tangents") for node in graph.find_nodes(op="placeholder")):
+                return
+            pairs = list(self._decided(graph))
+            if not pairs or not state.compiles_in_workers():
+                return
+            steer, ahead = self.later.carry_out, self.later.ahead
+            fusion, confirmation = Fusion(steer, ahead), Confirmation(steer, ahead)
+            taken = fusion.begin(pairs)
+            confirmation.begin([(node, decision) for node, decision in pairs if node not in taken])
+            ahead.keep(fusion.trials)
+            ahead.keep(confirmation.jobs)
+        except Exception as error:
+            JOURNAL.failure("joint pass", error)
+
+    def _decided(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
+        """The GEMMs of a graph with what the tables say. What live tuning will measure has no answer yet."""
+        for node in graph.nodes:
+            if node.op != "call_function" or products.uncovered(node) is not None:
+                continue
+            try:
+                product = products.product(node)
+            except Unsupported:
+                continue
+            if product is None or product.guessed or confirm_rules.objection(product.query, self.session.policy):
+                continue
+            decision = deciding.decide(self.session, product.query)
+            if decision.config is not None:
+                yield node, decision
+
+
+def _is_constant(weight: Any, constants: set[Any]) -> bool:
+    """Whether freezing makes a constant of a weight: it is one, or was cut out of one in the graph."""
+    while weight not in constants and weight.op == "call_function" and len(weight.all_input_nodes) == 1:
+        weight = weight.all_input_nodes[0]
+    return weight in constants or weight.op == "get_attr"
+
+
+def _packed_by_inductor(query: Query) -> bool:
+    """Whether Inductor's own pattern would make `_weight_int8pack_mm` of a GEMM, which on a GPU is many times slower
+    than the cast and the GEMM that ATen stands for in the tables."""
+    problem, taken = query.problem, ("bf16", "int8")
+    return query.device.kind == "cuda" and problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken

@@ -1,0 +1,155 @@
+"""The post-grad pass: looks each GEMM up, writes down the answer, and leaves it on the node for the lowering.
+
+mm, addmm, int_mm and packed linears keep their operator: the answer is node metadata, which the lowering reads. So a
+miss changes nothing at all, and a hit stays visible to every later pass and layout rule that names the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb.errors import MissError, TableError
+from gemmdb.inductor.benchmark import confirming, tuning
+from gemmdb.inductor.benchmark.ahead import Ahead
+from gemmdb.inductor.decide import deciding, outcome, uncompiled
+from gemmdb.inductor.decide import horizontal as fusing
+from gemmdb.inductor.decide.decision import DECISION, Decision
+from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.lower.adapter import state
+from gemmdb.inductor.match import convolutions, int4, int4_products, int_mm_scale, mixed, ops, origin, products, reading
+from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.match.taken_apart import TakenApart
+from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.kernels.config import ATEN
+from gemmdb.phases import PHASES
+
+Pairs = Sequence[tuple[Any, Decision]]
+"""Nodes of GEMMs with what was decided for them."""
+
+
+class PostGradPass:
+    """Looks every GEMM of the final graph up; this is where events are counted."""
+
+    def __init__(self, session: Session, apart: TakenApart) -> None:
+        self.session, self.apart = session, apart
+        self.identity = session.identity
+        self.ahead = Ahead()
+
+    def __call__(self, graph: Any) -> None:
+        self.apart.report()
+        if uncompiled.again():  # Nested graphs still have what the first attempt decided.
+            for node in graph.nodes:
+                node.meta.pop(DECISION, None)
+        try:
+            convolutions.rewrite(graph)
+        except Exception as error:
+            JOURNAL.failure("1 x 1 convolutions", error)
+        found = list(self._decided(graph))
+        # All at once: tuning compiles for them in parallel, and pays for its start-up once.
+        missed = [decision for _, decision in found if decision.config is None]
+        with PHASES("live"):
+            tuned = {decision.entry: decision for decision in tuning.tune(missed)}
+        pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
+        for node, decision in pairs if uncompiled.again() else self._timed(pairs):
+            try:
+                self.carry_out(node, decision)
+            except Exception as error:
+                JOURNAL.failure("post-grad pass", error)
+        if any(node.target is ops.register_scaled() for node in graph.nodes):
+            graph.eliminate_dead_code()
+
+    def _timed(self, pairs: Pairs) -> Pairs:
+        """The GEMMs that are still there after horizontal fusion, with what confirming makes of their decisions."""
+        fusion = fusing.Fusion(self.carry_out, self.ahead)
+        confirmation = confirming.Confirmation(self.carry_out, self.ahead)
+        # What one kernel takes over need not be confirmed. The kernels of both steps compile at once.
+        confirmation.begin(_without(fusion.begin(pairs), pairs))
+        pairs = _without(fusion.finish(), pairs)
+        confirmation.begin(pairs)
+        decided = confirmation.decide(pairs)
+        for decision in decided:
+            JOURNAL.put(decision.entry, decision.event)
+        pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]
+        # One kernel may gain over answers that are slower than they were expected to be.
+        return _without(fusion.fuse(pairs), pairs)
+
+    def _decided(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
+        """The GEMMs of the graph with what the tables say. A miss that is to be tuned has no config yet."""
+        for node in list(graph.nodes):
+            try:
+                decision = self._visit(node)
+                if not self.apart.settle(node, decision) and decision is not None:
+                    yield node, decision
+            except (MissError, TableError):
+                raise
+            except Exception as error:
+                JOURNAL.failure("post-grad pass", error)
+
+    def _visit(self, node: Any) -> Decision | None:
+        if node.op != "call_function":
+            return None
+        name = products.uncovered(node)
+        if name is not None:
+            JOURNAL.enter(Event(name, "uncovered"))
+            return None
+        _mark_anew(node)
+        try:
+            product = products.product(node)
+        except Unsupported as error:
+            JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
+            return None
+        if product is None:
+            return None
+        decision = deciding.decide(self.session, product.query)
+        event = decision.event
+        if decision.config is None and product.guessed:
+            # Inductor would time it at a guess of its own, and the rows would be kept under ours.
+            note = f"not tuned: its sizes are data-dependent; {event.note}"
+            decision, event = replace(decision, config=ATEN), replace(event, rung="aten", config=ATEN.text, note=note)
+        where = origin.origin(node)
+        decision = replace(decision, event=replace(event, module=where.module, source=where.source))
+        JOURNAL.enter(decision.event, decision.entry)
+        return decision
+
+    def carry_out(self, node: Any, decision: Decision) -> None:
+        """Leave on a node what the lowering needs, or do what torch would have done with it."""
+        if not self.apart.settle(node, decision):
+            _leave(node, decision)
+
+
+def _leave(node: Any, decision: Decision) -> None:
+    """Leave a decision on the node that the lowering will see: this one, or one that takes more of the graph over."""
+    own = (ops.register(), ops.register_int4(), ops.register_scaled())  # Always lowered by us.
+    if int_mm_scale.wanted(decision):
+        found = int_mm_scale.absorb(node)
+        if found is not None:
+            found.meta[DECISION] = decision
+            return
+        if decision.config is not None and decision.config.backend == "cutlass":
+            outcome.refuse(decision, "the scale is not a tensor over the columns or rows")
+            decision = replace(decision, config=ATEN, refused=True)
+    if node.target is int4_products.TILED_MM:
+        if decision.branches or decision.config not in (None, ATEN):
+            int4_products.absorb(node).meta[DECISION] = decision
+    elif decision.unanswered and node.target not in own:
+        outcome.left_alone(decision)
+    # Inductor's default is left alone, except where Inductor would then search, and for our own operators.
+    elif decision.branches or decision.config != ATEN or state.autotuning() or node.target in own[:2]:
+        node.meta[DECISION] = decision
+
+
+def _without(gone: set[Any], pairs: Pairs) -> Pairs:
+    return [(node, decision) for node, decision in pairs if node not in gone]
+
+
+def _mark_anew(node: Any) -> None:
+    """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a GEMM and a sum without
+    handing their metadata on."""
+    if node.target is torch.ops.aten.addmm.default and reading.MARK not in node.meta.get("custom", {}):
+        found = mixed.find(node) or int4.find(node)
+        if found is not None:
+            found.leave_mark(found.weight.op == "get_attr")

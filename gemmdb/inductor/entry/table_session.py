@@ -1,0 +1,118 @@
+"""TableSession: the session that answers from tables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmdb import ladder
+from gemmdb.hit import Hit, Range
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide.session import Mode, Session
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.key.problem import Query
+from gemmdb.key.toolchain import installed
+from gemmdb.ladder import confirmable
+from gemmdb.rejected import Rejected
+from gemmdb.settings import PATIENT_S, Policy, Settings
+from gemmdb.table.catalog import Catalog, written
+
+if TYPE_CHECKING:
+    from gemmdb.table.reader import Table
+
+
+class TableSession(Session):
+    """Asks a Catalog: `tables`, then GEMMDB_TABLES, the user's own, the shipped ones.
+
+    A broken table leaves a warning and its place empty; under `on_miss="error"` it raises TableError. Once live tuning
+    has made the user's table, another catalog has it, so that what was measured for one graph answers the next. The
+    first one stays open: another thread may be reading it.
+    """
+
+    def __init__(self, policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> None:
+        self._settings, self._named = settings or Settings.read(), tables
+        self._policy = policy
+        untuned = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
+        self._policies = {
+            Mode.UNTUNED: untuned,
+            Mode.CERTAIN: replace(untuned, confirm=False),
+            Mode.WITHOUT_CUTLASS: replace(untuned.without_cutlass, confirm=False),
+        }
+        self._complete = self._has_user_table()
+        self._catalog = self._load()
+        identity = f"{policy.text} catalog={self._catalog.identity()} kernels={prebuilt.identity()}"
+        super().__init__(policy, identity, self._settings.user_table)
+
+    def _find(self, query: Query, mode: Mode) -> Hit | None:
+        policy = self._policy
+        if mode is not Mode.POLICY:
+            return self._answer(query, self._policies[mode])
+        if policy.on_miss != "live" or self.tuning_rejection(query):
+            return self._answer(query, self._policies[Mode.UNTUNED])
+        # Timing one doubtful answer takes a fraction of what tuning takes.
+        quick = policy.live_s < PATIENT_S and self._applied(query, policy).confirm
+        hit = self._answer(query, self._policies[Mode.UNTUNED]) if quick else None
+        hit = hit or self._answer(query, policy)
+        if hit is not None:
+            return hit
+        # A search would repeat what an earlier one has stored: times with the operands in the cache.
+        hit = self._answer(replace(query, l2="hot"), replace(policy, near=False))
+        return hit and replace(hit, evidence={**hit.evidence, "instead_of": query.l2})
+
+    def best_kernel(self, query: Query, allowed: Callable[[Config], bool]) -> Hit | None:
+        def excluded(config: Config, rows: Range | None) -> str | None:
+            return _excluded(query, config, rows) or (None if allowed(config) else "not allowed here")
+
+        policy = self._applied(query, self._policies[Mode.UNTUNED])
+        return ladder.best_kernel(query, self.catalog(), policy, installed(query.device.kind), excluded)
+
+    def explain_miss(self, query: Query) -> str:
+        steps = ladder.explain(query, self.catalog(), self._applied(query, self._policy), installed(query.device.kind))
+        return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
+
+    def tuning_rejection(self, query: Query) -> Rejected | None:
+        from gemmdb.inductor.benchmark.live_rules import objection  # Needs torch; making a session does not.
+
+        reason = objection(query, self._policy)
+        return Rejected(reason) if reason else None
+
+    def tables(self) -> Sequence[Table]:
+        return self.catalog().tables
+
+    def catalog(self) -> Catalog:
+        """The tables of now."""
+        if not self._complete and self._has_user_table():
+            self._catalog, self._complete = self._load(), True
+        return self._catalog
+
+    def _load(self) -> Catalog:
+        return Catalog.load(self._settings, tables=self._named, strict=self._policy.on_miss == "error")
+
+    def _has_user_table(self) -> bool:
+        return written(self._settings.user_table)
+
+    def _answer(self, query: Query, policy: Policy) -> Hit | None:
+        excluded = functools.partial(_excluded, query)
+        return ladder.lookup(
+            query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded
+        )
+
+    def _applied(self, query: Query, policy: Policy) -> Policy:
+        """The policy for one query."""
+        if policy.on_miss == "error" and not any(low != high for low, high in query.ranges.values()):
+            # The other rungs answer with what nobody has measured. Of a range, only some sizes ever are.
+            return replace(policy, near=False, sku=False, model=False)
+        if policy.confirm:
+            from gemmdb.inductor.benchmark.confirm_rules import objection  # Needs torch, too.
+
+            return confirmable.applied(query, policy, objection)
+        return policy
+
+
+def _excluded(query: Query, config: Config, rows: Range | None) -> str | None:
+    rejected = legality.rejection(config, query, rows)
+    return None if rejected is None else rejected.reason

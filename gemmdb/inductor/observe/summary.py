@@ -1,0 +1,307 @@
+"""What gemmdb did for a program, for a person: `summary()`, and one line in the log for each graph."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import Any
+
+from gemmdb.hit import RUNGS
+from gemmdb.inductor.observe.journal import JOURNAL, ONLY_ATEN, SEARCH, Event
+from gemmdb.inductor.observe.words import aligned, counted, failures, not_handled, shortened
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder.ask import Ask
+from gemmdb.ladder.saving import saving
+from gemmdb.settings import Policy
+
+log = logging.getLogger("gemmdb")
+MAX_LISTED = 8
+"""The most GEMMs that are listed of a kind; the others are counted."""
+MIN_SAVING_US = 0.05
+"""Savings below this print as 0.0."""
+NO_ANSWER = "no answer"
+NOT_TUNED = "not tuned: "
+ALONE = "only ATen"
+"""The place of a rung for GEMMs that no other kernel can serve."""
+OTHERS = {"aten": "without an answer", "live": "tuned now", "forced": "forced", ALONE: "that only ATen can serve"}
+"""The rungs that are no table's, in words."""
+ORDER = (*RUNGS, "forced", "live", "aten", ALONE)
+TUNE = "gemmdb tune -- python PROGRAM"
+BUILD = "gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The GEMMs that one rung answered: how many, how many of them run another kernel than ATen's, and how many have an
+    expected time. `aten_us`, `expected_us`: microseconds per call of those with a time, with ATen and as compiled."""
+
+    rung: str
+    count: int = 0
+    kernels: int = 0
+    timed: int = 0
+    aten_us: float = 0.0
+    expected_us: float = 0.0
+
+    @property
+    def gain_us(self) -> float:
+        """The expected microseconds that a call becomes shorter by."""
+        return self.aten_us - self.expected_us
+
+    def __add__(self, other: Answers) -> Answers:
+        return Answers(
+            self.rung, self.count + other.count, self.kernels + other.kernels, self.timed + other.timed,
+            self.aten_us + other.aten_us, self.expected_us + other.expected_us,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Product:
+    """One kind of GEMM. `count`: how many there are. `us`: microseconds per call of all of them, None if unknown: what
+    the kernel gains, or what a build may save where no table answers. `why`: the reason of a miss, or of not using what
+    the table names."""
+
+    problem: str
+    count: int
+    config: str
+    us: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was compiled. Print it, or read it: the answers by rung; the GEMMs that gain, the most first; those that no
+    table answers, those that a build may save most on first; those whose answer could not be used; the names of GEMMs
+    that gemmdb does not handle; failures inside gemmdb; those that only ATen can serve; those that Inductor searches. A
+    call counts every graph once."""
+
+    graphs: int = 0
+    answers: Sequence[Answers] = ()
+    gains: Sequence[Product] = ()
+    missed: Sequence[Product] = ()
+    refused: Sequence[Product] = ()
+    uncovered: Mapping[str, int] = field(default_factory=dict)
+    errors: Sequence[str] = ()
+    alone: Sequence[Product] = ()
+    searched: Sequence[Product] = ()
+
+    @property
+    def total(self) -> Answers:
+        """All answers together."""
+        return sum(self.answers, Answers("all"))
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+    @property
+    def line(self) -> str:
+        """One line about a graph."""
+        return _line(self)
+
+
+def summary() -> Summary:
+    """What gemmdb did since the start or `reset_stats`, also for graphs that came from a warm cache."""
+    return of_events(list(JOURNAL.events), JOURNAL.graphs, list(JOURNAL.errors))
+
+
+def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) -> Summary:
+    """The summary of the events of `graphs` graphs."""
+    answers = {rung: Answers(rung) for rung in ORDER}
+    alike: dict[tuple[str, ...], list[Event]] = defaultdict(list)
+    uncovered: Counter[str] = Counter()
+    for event in events:
+        if event.rung == "uncovered":
+            uncovered[event.problem] += 1
+        else:
+            rung = ALONE if event.only_aten else event.rung
+            answers[rung] = answers.get(rung, Answers(rung)) + replace(_answer(event), rung=rung)
+            alike[event.outcome].append(event)
+    gains, missed, refused, alone, searched = [], [], [], [], []
+    for same in alike.values():
+        one, gained = same[0], sum(_answer(event).gain_us for event in same)
+        product = Product(_named(one), len(same), one.config, None)
+        if one.only_aten:
+            why = one.note.partition(ONLY_ATEN)[2].partition("; ")[0].removeprefix(": ")
+            alone.append(replace(product, why=why))
+        elif one.config == SEARCH:
+            searched.append(product)
+        elif one.rung == "aten":
+            missed.append(_missed(one, len(same)))
+        elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned GEMM's note is why it was tuned.
+            refused.append(replace(product, why=one.note))
+        elif gained > 0:
+            gains.append(replace(product, us=gained, why=one.note if "horizontal" in one.evidence else ""))
+    return Summary(
+        graphs,
+        tuple(found for found in answers.values() if found.count),
+        tuple(sorted(gains, key=lambda one: -(one.us or 0.0))),
+        tuple(sorted(missed, key=lambda one: (-(one.us or 0.0), one.problem))),
+        tuple(refused), dict(uncovered), tuple(errors), tuple(alone), tuple(searched),
+    )  # fmt: skip
+
+
+def log_graph(events: Sequence[Event], _artefact: Any = None) -> None:
+    """Log one line about a graph that became ready. Never fails the compile."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    try:
+        log.info("%s", of_events(events, 1).line)
+    except Exception as error:
+        log.debug("no summary of a graph: %s", error)
+
+
+def _answer(event: Event) -> Answers:
+    """One GEMM's answer."""
+    kernels, us, speedup = int(event.config not in (ATEN.text, SEARCH)), event.expected_us, event.speedup
+    if not us or not speedup:
+        return Answers(event.rung, 1, kernels)
+    return Answers(event.rung, 1, kernels, 1, us * speedup, us)
+
+
+def _missed(one: Event, count: int) -> Product:
+    """So many GEMMs without an answer. The note has what every rung said, after why it was not tuned."""
+    saved_us, why = _saved_us(one.problem, one.device), one.note.split("; ")[0]
+    us = None if saved_us is None else count * saved_us
+    return Product(_named(one), count, "", us, why if why.startswith(NOT_TUNED) else "no table answers")
+
+
+@functools.lru_cache(maxsize=4096)
+def _saved_us(problem: str, device: str) -> float | None:
+    """The microseconds that the best kernel may save of a call, None if nothing can be said."""
+    try:
+        asked = Query(Problem.parse(problem), Device.parse(device))
+        found = saving(Ask(asked, (), Policy(), None))
+    except Exception as error:
+        log.debug("no estimate for %s: %s", problem, error)
+        return None
+    return None if found is None else found.us
+
+
+def _named(one: Event) -> str:
+    """A short name of a problem: op, sizes, dtypes, fusion, ranges."""
+    try:
+        problem = Problem.parse(one.problem)
+    except Exception:
+        return one.problem
+    dtypes = dict.fromkeys((problem.a.dtype, problem.b.dtype))
+    fused = "" if problem.fusion == "none" else f" +{problem.fusion}"
+    ranges = (f" ({name} {low} to {'any' if high is None else high})" for name, (low, high) in one.ranges.items())
+    return f"{problem.head} {' x '.join(dtypes)}{fused}{''.join(ranges)}"
+
+
+def _line(of: Summary) -> str:
+    total = of.total
+    searched = sum(one.count for one in of.searched)
+    aten = total.count - total.kernels - searched
+    parts = [f"{counted(total.count, 'GEMM')}: {_sources(of)}" if total.count else "no GEMM"]
+    if aten and total.kernels:
+        parts.append(f"ATen runs {aten}")
+    if searched:
+        parts.append(f"Inductor searches {searched}")
+    if total.timed:
+        parts.append(_expected(total))
+    if of.missed:
+        parts.append(f"a build (`{TUNE}`) may save {_saving(of.missed)}")
+    if of.refused:
+        parts.append(f"{counted(sum(one.count for one in of.refused), 'answer')} not used")
+    if of.uncovered:
+        parts.append(f"not handled: {not_handled(of.uncovered)}")
+    return f"graph with {'; '.join(parts)}"
+
+
+def _sources(of: Summary) -> str:
+    """How many GEMMs have their answers from where: `2 from tables (1 exact, 1 near), 3 without an answer`."""
+    tables = [one for one in of.answers if one.rung not in OTHERS]
+    rungs = ", ".join(f"{one.count} {one.rung}" for one in tables)
+    found = [f"{sum(one.count for one in tables)} from tables ({rungs})"] if tables else []
+    return ", ".join((*found, *(f"{one.count} {OTHERS[one.rung]}" for one in of.answers if one.rung in OTHERS)))
+
+
+def _lines(of: Summary) -> Iterator[str]:
+    if not of.graphs:
+        yield "gemmdb: no graph with a GEMM was compiled"
+    else:
+        yield f"gemmdb: {counted(of.graphs, 'graph')} with {counted(of.total.count, 'GEMM')}"
+    if of.total.timed:
+        yield f"per call of {'the graph' if of.graphs == 1 else 'all graphs'}: {_expected(of.total)}"
+    if of.answers:
+        rows = [("answer", "GEMMs", "kernels", "ATen us", "expected us", "gain us", "gain"), *map(_row, of.answers)]
+        yield ""
+        yield from aligned([*rows, _row(of.total)] if len(of.answers) > 1 else rows, right=range(1, 7))
+    yield from _listed("largest gains", of.gains, lambda one: f"{_us(one.us)} us", _gaining)
+    if of.missed:
+        title = f"{NO_ANSWER}, so ATen runs; a build may save {_saving(of.missed)}"
+        yield from _listed(title, of.missed, lambda one: "unknown" if one.us is None else f"{_us(one.us)} us")
+        yield f"  to build: {BUILD}"
+    yield from _listed(f"{NO_ANSWER}, so Inductor searches, as max_autotune asks", of.searched)
+    yield from _listed("answers that are not used, so ATen runs", of.refused)
+    for why in dict.fromkeys(one.why for one in of.alone):
+        title = f"no kernel but ATen{f': {shortened(why)}' if why else ''}"
+        yield from _listed(title, [replace(one, why="") for one in of.alone if one.why == why])
+    if of.uncovered:
+        yield ""
+        yield f"not handled by gemmdb: {not_handled(of.uncovered)}"
+    yield from failures(of.errors)
+
+
+def _row(one: Answers) -> tuple[str, ...]:
+    head = NO_ANSWER if one.rung == "aten" else one.rung, str(one.count), str(one.kernels)
+    if not one.timed:
+        return (*head, "-", "-", "-", "-")
+    return (*head, _us(one.aten_us), _us(one.expected_us), _us(one.gain_us), f"{one.gain_us / one.aten_us:.1%}")
+
+
+def _gaining(one: Product) -> str:
+    return ", ".join(filter(None, (one.config.split()[0], one.why)))
+
+
+def _listed(
+    title: str,
+    products: Sequence[Product],
+    value: Callable[[Product], str] = lambda one: "",
+    remark: Callable[[Product], str] = lambda one: one.why,
+) -> Iterator[str]:
+    """A title and a line per GEMM, the columns aligned; nothing without GEMMs."""
+    if not products:
+        return
+    yield ""
+    yield title
+    shown = products[:MAX_LISTED]
+    rows = [(value(one), f"{one.count} x", one.problem, shortened(remark(one))) for one in shown]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for amount, count, problem, words in rows:
+        cells = (f"{amount:>{widths[0]}}", f"{count:>{widths[1]}} {problem:<{widths[2]}}", words)
+        yield f"  {'  '.join(cell for cell in cells if cell)}".rstrip()
+    if rest := sum(one.count for one in products[MAX_LISTED:]):
+        yield f"  and {counted(rest, 'GEMM')} more"
+
+
+def _expected(total: Answers) -> str:
+    gain = total.gain_us
+    less = f"{_us(abs(gain))} us {'less' if gain >= 0 else 'more'} ({abs(gain) / total.aten_us:.1%})"
+    some = "" if total.timed == total.count else f", for the {total.timed} with a known time"
+    return f"expected {_us(total.expected_us)} us instead of {_us(total.aten_us)} with ATen: {less}{some}"
+
+
+def _saving(missed: Sequence[Product]) -> str:
+    """What a build may save of all GEMMs without an answer."""
+    known = sum(one.us for one in missed if one.us is not None)
+    unknown = sum(one.count for one in missed if one.us is None)
+    if not unknown:
+        return f"about {_us(known)} us per call" if known >= MIN_SAVING_US else "nothing"
+    if not known:
+        return "an unknown time"
+    return f"about {_us(known)} us per call, and an unknown time of {counted(unknown, 'GEMM')}"
+
+
+def _us(value: float | None) -> str:
+    return f"{value or 0.0:,.1f}"
