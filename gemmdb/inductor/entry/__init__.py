@@ -1,1 +1,1 @@
-"""Ways in: the backend, sessions, and the graph passes that start everything else."""
+"""How a compile enters gemmdb: enabling, the backend, the active session, and the two graph passes."""

@@ -1,1 +1,1 @@
-"""What a user can see of a compile: journal, summaries, reports, recordings, comparisons."""
+"""What a user can see of a compile: the journal, summaries, reports, recordings."""
