@@ -116,7 +116,7 @@ def _fitted(config: Config, tile: Tile, machine: Machine, a: int, b: int) -> _En
     together = max(hardware.SHARED_BYTES // (stage * max(tile.stages - 1 + grouped, 1)), 1)
     together = min(together, machine.warps // tile.warps)
     buffers = machine.smem // together // (stage + hardware.BARRIER_BYTES)
-    stages = min(buffers + (not (grouped and machine.groups)), hardware.MOST_STAGES)
+    stages = min(buffers + (not (grouped and machine.groups)), hardware.MAX_STAGES)
     if stages < 2:
         return None
     if tile.reduce == "none":

@@ -69,11 +69,11 @@ def least_us(problem: Problem, device: Device, l2: str) -> float:
 
 _known: dict[int, Least] = {}
 """By the keys of devices."""
-_MOST = 256
+_MAX_ENTRIES = 256
 
 
 def _least(device: Device) -> Least:
-    if len(_known) >= _MOST:  # A hostile table may name many devices.
+    if len(_known) >= _MAX_ENTRIES:  # A hostile table may name many devices.
         _known.clear()
     found = _known[device.key] = _of(device)
     return found

@@ -30,7 +30,7 @@ LOG = logging.getLogger("gemmdb")
 FORMAT = 1
 DATA = Path(__file__).with_name("trees.json")
 """The trees of most ops. Those of an op of `features.OWN` are beside it: `trees-OP.json`."""
-MOST_NODES = 1 << 18
+MAX_NODES = 1 << 18
 """The most nodes of all trees together. More could not be evaluated at compile time."""
 LARGEST = 1 << 31
 """The largest magnitude of any number in the file."""
@@ -153,8 +153,8 @@ def parse(data: Any) -> Trees:
         raise ValueError(f"not trees of format {FORMAT} over the {len(FEATURES)} features of this version")
     cuts = [_cut(one) for one in _list(data, "cuts")]
     unit, codes = _number(data.get("unit")), _list(data, "trees")
-    if sum(len(one) for one in codes if isinstance(one, list)) > MOST_NODES:
-        raise ValueError(f"more than {MOST_NODES} nodes")
+    if sum(len(one) for one in codes if isinstance(one, list)) > MAX_NODES:
+        raise ValueError(f"more than {MAX_NODES} nodes")
     masks = [0] * len(cuts)
     units = _Units(unit)
     leaves = [_leaves(one, units, masks, place) for place, one in enumerate(codes)]

@@ -13,7 +13,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass.rules import scheduled, warp_groups
 from gemmdb.kernels.hardware import (
     GROUP_WARPS,
-    MOST_RESIDENT,
+    MAX_RESIDENT,
     REGISTERS,
     THREAD_REGISTERS,
     WARP_THREADS,
@@ -232,7 +232,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
     )
     if tile.kernel in ("persistent", "inductor_persistent_tma"):
         fits = min(fits, tile.resident or 1)
-    return max(1, min(fits, MOST_RESIDENT))
+    return max(1, min(fits, MAX_RESIDENT))
 
 
 def registers_read(setting: Setting, tile: Tile) -> float:

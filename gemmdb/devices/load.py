@@ -18,7 +18,7 @@ PROC = Path("/proc")
 QUIET_CORES, QUIET_SHARE = 0.25, 0.05
 """Other processes may keep this many cores busy on a quiet machine, or this share of the threads that are timed: the
 services of an idle machine take a few percent of one core."""
-LEAST_S = 0.1
+MIN_S = 0.1
 """The shortest time that a load is taken over, in seconds: Linux counts in hundredths of a second."""
 SAMPLE_S = 0.5
 """How long `now` looks, in seconds."""
@@ -66,7 +66,7 @@ def reading(root: int | None = None) -> Reading | None:
 def between(before: Reading | None, after: Reading | None, threads: int | None = None) -> Load | None:
     """The load between two readings; None if it is unknown, or the time was too short. `threads`: how many are timed;
     None for as many as there are cores."""
-    if before is None or after is None or after.at - before.at < LEAST_S:
+    if before is None or after is None or after.at - before.at < MIN_S:
         return None
     taken = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
     timed = threads or detect.cores()

@@ -22,9 +22,9 @@ THREAD_REGISTERS = 255
 """32-bit registers of a thread at most. What does not fit goes to memory and back, which takes many times as long."""
 MAX_UNITS = 256
 """Multiprocessors of a GPU at most, where scratch depends on them. The largest so far have 160."""
-MOST_RESIDENT = 32
+MAX_RESIDENT = 32
 """Programs that share a multiprocessor at most."""
-MOST_SUMS, MOST_OPERANDS, MOST_PRODUCTS = (256, 128), (1024, 512), (16_384, 8192)
+MAX_SUMS, MAX_OPERANDS, MAX_PRODUCTS = (256, 128), (1024, 512), (16_384, 8192)
 """What a thread has of a tile at most: sums, and at a step along K elements of A and B, and products. First where the
 matrix unit multiplies, then where it does not, as in full fp32: each product is an instruction of its own there. No
 kernel that was timed has more than 128, 640 and 16,384, or 128, 144 and 4,096. Triton and ptxas take less than 20 s of
@@ -32,7 +32,7 @@ processor time within these limits. Beyond them they were seen to take up to 53 
 minutes where it waits for a weight to be dequantised. In full fp32 they take 45 s for 8,192 products of 1,024 operands,
 42 s for as many of 256 sums, and 40 to 75 s for 16,384. A tile of 256 x 256 in one warp takes a quarter of an hour and
 10 GB."""
-MOST_PARTIALS = 4096
+MAX_PARTIALS = 4096
 """Partial sums that a thread of the last program of a tile adds up, at most: each is loaded and added by instructions
 of its own. No kernel that was timed has more, nor more than 32 slices. They take the compiler 10 to 23 s, 34 s where
 they are of 64 slices, and a minute with 6,000."""
@@ -47,7 +47,7 @@ RESIDENT_WARPS, _RESIDENT_WARPS = {75: 32, 80: 64, 86: 48, 89: 48, 90: 64, 100: 
 WARP_THREADS = 32
 GROUP_WARPS, GROUP_ROWS = 4, 64
 """Warps of a warp group, and rows of the left operand that one instruction of it takes (Hopper's wgmma)."""
-LEAST_DEPTH = 32
+MIN_DEPTH = 32
 """Elements of K that one instruction of the matrix unit takes of 8-bit operands, int8 and fp8."""
 GEMV_ROWS = 8
 """Rows of A that a gemv keeps in registers at most."""
@@ -61,9 +61,9 @@ SKINNY_ROWS = 64
 """Rows of C up to which a product counts as skinny: it is bound by reading B."""
 BAND_ROWS = 8
 """`group_m` of menu configs: this many rows of tiles are computed together, so that they share B in L2."""
-MOST_SPLITS = 32
+MAX_SPLITS = 32
 """Slices that K is cut into at most; each slice has at least two steps."""
-MOST_STAGES = 8
+MAX_STAGES = 8
 """Pipeline stages at most."""
 LARGEST_OFFSET = 2**31
 """Triton kernels, and the integers that Inductor passes, use signed 32-bit offsets."""
@@ -128,9 +128,9 @@ def reject_slow_compile(block: tuple[int, int, int], warps: int, by_lanes: bool)
     does not. `by_lanes`: ordinary instructions multiply it, and not the matrix unit."""
     (m, n, k), threads = block, WARP_THREADS * warps
     parts = (
-        (m * n, MOST_SUMS[by_lanes], "keep", "sums"),
-        (k * (m + n), MOST_OPERANDS[by_lanes], "load", "operands at a step"),
-        (m * n * k, MOST_PRODUCTS[by_lanes], "add", "products at a step"),
+        (m * n, MAX_SUMS[by_lanes], "keep", "sums"),
+        (k * (m + n), MAX_OPERANDS[by_lanes], "load", "operands at a step"),
+        (m * n * k, MAX_PRODUCTS[by_lanes], "add", "products at a step"),
     )
     for number, most, does, what in parts:
         if number > most * threads:
@@ -151,7 +151,7 @@ def filling(tiles: int, programs: int) -> set[int]:
     return {full, 1 << full.bit_length() >> 1}
 
 
-def splits(tiles: int, programs: int, steps: int, most: int = MOST_SPLITS) -> list[int]:
+def splits(tiles: int, programs: int, steps: int, most: int = MAX_SPLITS) -> list[int]:
     """The splits of K, each of 2 or more slices, that fill the multiprocessors once (`filling`), in ascending order.
     Each slice has at least two of the `steps` along K."""
     return [split for split in sorted(filling(tiles, programs)) if 1 < split <= min(steps // 2, most)]

@@ -117,16 +117,16 @@ def _reject_grouped(config: ConfigLike, problem: Problem, device: Device) -> Rej
 
 
 def _reject_shallow(config: ConfigLike, problem: Problem) -> Rejected | None:
-    if problem.scaled and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
-        return Rejected(f"the matrix unit takes {hardware.LEAST_DEPTH} fp8 of K at once")
+    if problem.scaled and int(config.values["block_k"]) < hardware.MIN_DEPTH:
+        return Rejected(f"the matrix unit takes {hardware.MIN_DEPTH} fp8 of K at once")
     return None
 
 
 @rules.sizeless
 def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     value = {name: int(number) for name, number in config.params}
-    if problem.spec.integer and value["block_k"] < hardware.LEAST_DEPTH:
-        return Rejected(f"the matrix unit takes {hardware.LEAST_DEPTH} int8 of K at once")
+    if problem.spec.integer and value["block_k"] < hardware.MIN_DEPTH:
+        return Rejected(f"the matrix unit takes {hardware.MIN_DEPTH} int8 of K at once")
     block = value["block_m"], value["block_n"], value["block_k"]
     if rejected := hardware.reject_slow_compile(block, value["warps"], rules.without_matrix_unit(problem, device)):
         return rejected

@@ -11,7 +11,7 @@ from gemmdb.key import canonical
 from gemmdb.key.canonical import lazy
 
 KINDS = ("cpu", "cuda", "hip")
-_MOST = 2**31 - 1
+_MAX_NUMBER = 2**31 - 1
 """The most units or GiB: every reader of a device can hold this number, in a float or in 32 bits."""
 _ARCH = re.compile(r"[a-z][a-z0-9_]{1,15}")
 
@@ -39,7 +39,7 @@ class Device:
         if self.kind not in KINDS or not _ARCH.fullmatch(self.arch):
             raise InputError(f"no such device: kind {self.kind[:40]!r}, arch {self.arch[:40]!r}")
         words = 0 < len(self.sku) <= 120 and len(self.isa) <= 40 and f"{self.sku}{self.isa}".isprintable()
-        if not words or not 0 < self.units <= _MOST or not 0 <= self.memory_gib <= _MOST:
+        if not words or not 0 < self.units <= _MAX_NUMBER or not 0 <= self.memory_gib <= _MAX_NUMBER:
             raise InputError(f"no such device: {self.sku[:120]!r} with {self.units} units, {self.memory_gib} GiB")
 
     @lazy

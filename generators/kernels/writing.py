@@ -14,7 +14,7 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.generators.kernels.compiling import FLAGS, LINKED, Tools
 from gemmdb.kernels import cutlass
-from gemmdb.kernels.cutlass.archive import INDEX, KINDS, MOST_BYTES, Place
+from gemmdb.kernels.cutlass.archive import INDEX, KINDS, MAX_BYTES, Place
 from gemmdb.kernels.cutlass.prebuilt import ARCH
 
 _WHEN = (1980, 1, 1, 0, 0, 0)
@@ -53,9 +53,9 @@ def _blocks(files: Mapping[str, Mapping[str, Path]]) -> Iterator[list[str]]:
     full = 0
     for name in sorted(files, key=lambda name: (sizes[name]["o"], name)):
         size = sum(sizes[name].values())
-        if size > MOST_BYTES:
-            raise InputError(f"{name} has {size:,} bytes, and a kernel of an archive {MOST_BYTES:,} at most")
-        if full + size > MOST_BYTES:
+        if size > MAX_BYTES:
+            raise InputError(f"{name} has {size:,} bytes, and a kernel of an archive {MAX_BYTES:,} at most")
+        if full + size > MAX_BYTES:
             yield block
             block, full = [], 0
         block.append(name)

@@ -133,7 +133,7 @@ def test_what_a_problem_shares_is_masked_once(problem):
         {"trees": [[2**80 + 1]]},
         {"trees": [7]},
         {"trees": {"0": [1]}},
-        {"trees": [[1] * (model_trees.MOST_NODES + 1)]},
+        {"trees": [[1] * (model_trees.MAX_NODES + 1)]},
         {"trees": [[1, *[1, 0] * model_trees.WORD]]},
         {"checks": [[[0.0], 1.0]]},
         {"checks": [1]},

@@ -18,7 +18,7 @@ from gemmdb.errors import TableError
 from gemmdb.generators.files.verify import verify_kernels
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import prebuilt
-from gemmdb.kernels.cutlass.archive import INDEX, MOST_BYTES, Archive
+from gemmdb.kernels.cutlass.archive import INDEX, MAX_BYTES, Archive
 
 BLOCK = "kernels-0.xz"
 PLACE = {"block": BLOCK, "offset": 0, "sizes": {"o": 1, "so": 1}, "sha256": ""}
@@ -96,8 +96,8 @@ def test_a_malformed_index_is_an_error_of_one_line(tmp_path, monkeypatch, told):
 
 
 @pytest.mark.parametrize("told", [
-    {"name": "../x"}, {"cuda": 13}, {"offset": -1}, {"offset": MOST_BYTES}, {"offset": 1e999}, {"offset": "x"},
-    {"sizes": {"o": -1, "so": 2}}, {"sizes": {"o": MOST_BYTES, "so": 1}}, {"sizes": {"o": 1}}, {"sizes": 1},
+    {"name": "../x"}, {"cuda": 13}, {"offset": -1}, {"offset": MAX_BYTES}, {"offset": 1e999}, {"offset": "x"},
+    {"sizes": {"o": -1, "so": 2}}, {"sizes": {"o": MAX_BYTES, "so": 1}}, {"sizes": {"o": 1}}, {"sizes": 1},
     {"block": "index.json.xz"}, {"block": "kernels-1.xz\n"}, {"block": 0},
 ])  # fmt: skip
 def test_a_kernel_outside_of_any_block_is_an_error_of_one_line(tmp_path, monkeypatch, told):
@@ -155,7 +155,7 @@ def test_a_block_is_decompressed_as_far_as_the_kernel_reaches(tmp_path):
 
 def test_an_index_that_would_fill_the_memory_is_refused(tmp_path):
     path = rewritten(kernels.archived(tmp_path), {INDEX: packed(bytes(64 << 20))})
-    with within(8 * MOST_BYTES), pytest.raises(TableError, match="malformed"):
+    with within(8 * MAX_BYTES), pytest.raises(TableError, match="malformed"):
         Archive.open(path)
 
 
@@ -166,7 +166,7 @@ def test_a_dictionary_that_would_fill_the_memory_is_refused(tmp_path):
 
 
 def test_a_member_larger_than_any_block_is_refused(tmp_path):
-    path = rewritten(kernels.archived(tmp_path), {BLOCK: os.urandom(MOST_BYTES + 1)})
+    path = rewritten(kernels.archived(tmp_path), {BLOCK: os.urandom(MAX_BYTES + 1)})
     with within(2 << 20), pytest.raises(TableError, match="too large"):
         Archive.open(path).read(kernels.NAME)
 

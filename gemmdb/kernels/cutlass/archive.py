@@ -24,12 +24,12 @@ INDEX = "index.json.xz"
 NAME = re.compile(r"gemmdb_cutlass_[0-9a-f]{24}")
 """The name of a kernel."""
 _BLOCK = re.compile(r"kernels-[0-9]{1,6}\.xz")
-MOST_KERNELS = 4096
+MAX_KERNELS = 4096
 """The most kernels of one archive: all of them are checked in half a minute."""
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """The most bytes of the index or of a block, both as they lie in the file and decompressed. A block of twice the size
 would spare a sixth of the archive and more than double the time that a kernel takes to read."""
-_MOST_MEMORY = MOST_BYTES + (1 << 20)
+_MAX_MEMORY = MAX_BYTES + (1 << 20)
 """The most bytes that the decompressor takes for itself: its dictionary is a block."""
 
 
@@ -49,7 +49,7 @@ class Place:
         or outside of any block."""
         sizes = {kind: int(told["sizes"][kind]) for kind in KINDS}
         found = cls(str(told["block"]), int(told["offset"]), sizes, str(told["sha256"]))
-        if min(found.offset, *sizes.values()) < 0 or found.end > MOST_BYTES:
+        if min(found.offset, *sizes.values()) < 0 or found.end > MAX_BYTES:
             raise ValueError(f"a kernel ends at byte {found.end} of its block")
         if not _BLOCK.fullmatch(found.block):
             raise ValueError(f"{found.block!r} is no name of a block")
@@ -75,10 +75,10 @@ class Archive:
     def open(cls, path: Path) -> Archive:
         """The archive at `path`, without its kernels. Raises TableError if it is none, or one of an older gemmdb."""
         try:
-            found = json.loads(_unpacked(path, INDEX, MOST_BYTES))
+            found = json.loads(_unpacked(path, INDEX, MAX_BYTES))
             kernels = {name: Place.parse(told) for name, told in found["kernels"].items()}
             provenance = found["provenance"]
-            named = len(kernels) <= MOST_KERNELS and all(map(NAME.fullmatch, kernels))
+            named = len(kernels) <= MAX_KERNELS and all(map(NAME.fullmatch, kernels))
             good = named and isinstance(provenance["cuda"], str)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise TableError(f"{path}: its {INDEX} is malformed: {error}") from error
@@ -114,10 +114,10 @@ def _unpacked(path: Path, member: str, most: int) -> bytes:
     try:
         with zipfile.ZipFile(path) as opened:
             about = opened.getinfo(member)
-            if about.compress_type != zipfile.ZIP_STORED or max(about.compress_size, about.file_size) > MOST_BYTES:
+            if about.compress_type != zipfile.ZIP_STORED or max(about.compress_size, about.file_size) > MAX_BYTES:
                 raise TableError(f"{path}: {member} is too large, or not packed as gemmdb packs it")
             packed = opened.read(about)
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY).decompress(packed, most)
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_MEMORY).decompress(packed, most)
     except KeyError as error:
         remedy = "another version of gemmdb made it, or another program; gemmdb kernels build makes one"
         raise TableError(f"{path} has no {member}: {remedy}") from error

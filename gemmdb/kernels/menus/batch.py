@@ -27,7 +27,7 @@ _MENU: tuple[tuple[int, tuple[Entry, ...]], ...] = (
     (64, ((64, 64, 128, 4, 2, 0), (64, 32, 128, 4, 2, 0))),
     (1 << 31, ((128, 64, 64, 4, 2, 0), (64, 64, 128, 4, 2, 0), (128, 128, 64, 8, 1, 0), (64, 32, 128, 4, 2, 0))),
 )  # fmt: skip
-_MOST_WARPS = 32
+_MAX_WARPS = 32
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
@@ -38,7 +38,7 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     sides = product((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (32, 64, 128, 256))
     for (m, n, k), warps, resident, swap in product(sides, (2, 4, 8), (1, 2, 4), (0, 1)):
-        if m < 2 * max(problem.m, 8) and warps * resident <= _MOST_WARPS and m * n <= 128 * 256:
+        if m < 2 * max(problem.m, 8) and warps * resident <= _MAX_WARPS and m * n <= 128 * 256:
             yield from _configs(problem, device, Shape(m, n, k, warps, resident), swap)
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import filling, tile_count
-from gemmdb.kernels.menus.shared import up_to
+from gemmdb.kernels.menus.shared import read_shapes, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 COOPERATIVE = "cooperative"
-MOST_SPLITS = 16
+MAX_SPLITS = 16
 DEEP_SWIZZLE = 8
 
 
@@ -33,51 +33,20 @@ class Entry:
     split: bool = False
 
 
-def _swapped(m: int, n: int, k: int, split: bool = False, schedule: str = "pingpong") -> Entry:
-    return Entry(m, n, k, schedule=COOPERATIVE if split else schedule, swap=1, split=split)
-
-
-# With few rows, M is the width of a tile, and the tile's 64 or 128 rows are columns of the weight. Tiles of 64 rows,
-# with two warp groups on one tile each, win while there are few tiles. Stream-K pays when a tile has many weights to
-# convert, and costs about 5 us for the fixup. Timings: benchmarks/results/h200/cutlass.
-_MIXED = (
-    (16, (_swapped(16, 64, 128), _swapped(16, 128, 128, split=True))),
-    (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
-    (64, (_swapped(64, 64, 128), _swapped(64, 128, 128, split=True))),
-    (128, (_swapped(128, 64, 64), _swapped(64, 128, 128, split=True), _swapped(64, 64, 128))),
-    (1 << 31, (
-        _swapped(128, 64, 64), _swapped(256, 128, 64, schedule=COOPERATIVE), _swapped(128, 128, 64, split=True),
-        _swapped(128, 128, 64, schedule=COOPERATIVE), _swapped(192, 128, 64, schedule=COOPERATIVE),
-    )),
-)  # fmt: skip
-_INT = (
-    (32, (_swapped(32, 64, 128), _swapped(32, 128, 128, split=True))),
-    (64, (_swapped(64, 64, 128), _swapped(64, 128, 128, split=True))),
-    (128, (_swapped(64, 64, 128), Entry(64, 128, 128), _swapped(64, 128, 128, split=True))),
-    (1 << 31, (
-        Entry(64, 128, 128), Entry(128, 128, 128, (2, 1)), Entry(64, 256, 128),
-        Entry(128, 256, 128, (2, 1), COOPERATIVE), Entry(128, 128, 128, (1, 1), COOPERATIVE),
-    )),
-)  # fmt: skip
-_MM = (
-    (16, (_swapped(16, 64, 128),)),
-    (32, (_swapped(32, 64, 128),)),
-    (64, (_swapped(64, 64, 128), Entry(64, 64, 128))),
-    (128, (Entry(64, 64, 128), Entry(64, 128, 64), _swapped(64, 64, 128))),
-    (1 << 31, (
-        Entry(64, 128, 64, (2, 1)), Entry(128, 128, 64, (2, 1)), Entry(64, 256, 64, (2, 1)),
-        Entry(128, 256, 64, (2, 1), COOPERATIVE), Entry(256, 128, 64, (2, 1), COOPERATIVE),
-        Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True), Entry(64, 128, 128),
-    )),
-)  # fmt: skip
+_MENUS = {
+    op: [(limit, [Entry(*entry) for entry in entries]) for limit, entries in menu]
+    for op, menu in read_shapes("cutlass").items()
+}
+"""With few rows, M is the width of a tile, and the tile's 64 or 128 rows are columns of the weight. Tiles of 64 rows,
+with two warp groups on one tile each, win while there are few tiles. Stream-K pays when a tile has many weights to
+convert, and costs about 5 us for the fixup. Timings: benchmarks/results/h200/cutlass."""
 STREAMS = Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True)
 """The kernel that splits K if none in the menu does."""
-_MENUS = {"mixed_mm": _MIXED, "int_mm": _INT, "mm": _MM, "addmm": _MM}
 
 
 def entries(problem: Problem) -> tuple[Entry, ...]:
     """The kernels for an op and a number of rows."""
-    return tuple(up_to(_MENUS[problem.op], problem.m))
+    return tuple(up_to(_MENUS.get(problem.op, _MENUS["mm"]), problem.m))
 
 
 def configs(problem: Problem, device: Device, streams: bool = False) -> list[Config]:
@@ -95,7 +64,7 @@ def _orders(entry: Entry, problem: Problem, device: Device) -> Iterator[Config]:
     tiles = tile_count(problem.m, problem.n, (entry.m, entry.n))
     if entry.split:
         for split in sorted({0, *filling(tiles, device.units)} - {1}):
-            if split <= MOST_SPLITS:
+            if split <= MAX_SPLITS:
                 yield _config(entry, split, 1)
         return
     yield _config(entry, 1, 1)

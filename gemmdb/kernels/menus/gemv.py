@@ -10,7 +10,7 @@ from gemmdb.kernels.menus.shared import Menu, ways
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-MOST_ROWS = 2
+MAX_ROWS = 2
 """With more rows, the matrix unit does the same work faster."""
 _ENTRIES = (
     (256, 16, 2, 3), (512, 4, 2, 3), (256, 4, 1, 5), (512, 4, 1, 3), (256, 4, 2, 5), (1024, 4, 4, 3), (128, 16, 2, 3),
@@ -21,14 +21,14 @@ _ENTRIES = (
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    if problem.m <= MOST_ROWS:
+    if problem.m <= MAX_ROWS:
         # A gemv does not wait for the matrix unit, so every cast costs more than bit patterns.
         for k, n, warps, stages in _ENTRIES:
             yield _config(n, k, ways(problem)[-1], warps, stages)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
-    if problem.m > MOST_ROWS:
+    if problem.m > MAX_ROWS:
         return
     for n, k, way, warps, stages in product(
         (2, 4, 8, 16), (128, 256, 512, 1024, 2048), ways(problem), (1, 2, 4), (1, 3, 5, 8)

@@ -14,7 +14,7 @@ from gemmdb.kernels.triton.int4_skinny import DEPTH, EIGHT
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-LEAST_STAGES = 2
+MIN_STAGES = 2
 _BESIDE = 2048
 """Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
 W, S = "weights", "sums"
@@ -73,7 +73,7 @@ def _configs(
     warps, resident, scaled = way
     own = problem.int4
     stages = _stages(problem, device, block, way) if own is not None else 0
-    if stages < LEAST_STAGES:
+    if stages < MIN_STAGES:
         return
     tiles = hardware.tile_count(problem.m, problem.n, block[:2])
     splits = hardware.splits(tiles, device.units * resident, -(-problem.k // block[2]))
@@ -86,10 +86,10 @@ def _configs(
 
 
 def _stages(problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]) -> int:
-    """The stages that fit when so many blocks share a multiprocessor, at most MOST_STAGES; 0 if none does."""
+    """The stages that fit when so many blocks share a multiprocessor, at most MAX_STAGES; 0 if none does."""
     warps, resident, scaled = way
     room = hardware.shared_bytes(device) // resident - _BESIDE
-    for stages in range(hardware.MOST_STAGES, 0, -1):
+    for stages in range(hardware.MAX_STAGES, 0, -1):
         if shared_bytes(block, (warps, scaled), stages, problem, device) <= room:
             return stages
     return 0

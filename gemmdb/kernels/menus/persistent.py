@@ -31,13 +31,13 @@ _MIXED = (
     (64, ((64, 128, 128, 4, 3, 2), (64, 64, 128, 4, 4, 3))),
     (1 << 31, ((128, 128, 128, 8, 3, 1), (128, 256, 64, 8, 3, 1))),
 )
-FEWEST_ROWS = 33
+MIN_ROWS = 33
 """With fewer rows, tiles are too small for the tensor copy engine to pay off."""
 _MENUS = {"mixed_mm": _MIXED, "int_mm": _INT}
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    if problem.m < FEWEST_ROWS:
+    if problem.m < MIN_ROWS:
         return
     entries = up_to(_MENUS.get(problem.op, _MM), problem.m)
     for m, n, k, warps, stages, resident in entries:
@@ -52,7 +52,7 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     for one in tile.whole(problem, device):
-        if problem.m >= FEWEST_ROWS and one.values["load"] == "tma" and one.values["split_k"] == 1:
+        if problem.m >= MIN_ROWS and one.values["load"] == "tma" and one.values["split_k"] == 1:
             same = {name: value for name, value in one.params if name not in ("split_k", "reduce", "load")}
             for resident in (1, 2):
                 # The epilogue needs some of the shared memory that `tile` can use for its pipeline alone.

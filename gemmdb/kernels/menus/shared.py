@@ -7,10 +7,12 @@ whole space.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
@@ -44,6 +46,21 @@ class Shape:
     resident: int
 
 
+def read_shapes(name: str) -> dict[str, tuple[tuple[int, tuple[Any, ...]], ...]]:
+    """The shapes of `NAME.json` beside this module: by the name of each list, (largest size, entries) in ascending
+    order. The file names the columns of an entry."""
+    text = (resources.files(__package__) / f"{name}.json").read_text()
+    lists = {key: value for key, value in json.loads(text).items() if key != "columns"}
+    return {
+        key: tuple((1 << 31 if limit == "more" else int(limit), _frozen(entries)) for limit, entries in value.items())
+        for key, value in lists.items()
+    }
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
 def up_to(menu: Sequence[tuple[int, Sequence[_T]]], m: int) -> Sequence[_T]:
     """The entries of the first list whose limit is at least `m` rows; none where `m` is above all limits."""
     return next((entries for limit, entries in menu if m <= limit), ())
@@ -68,14 +85,14 @@ def ways(problem: Problem) -> tuple[str, ...]:
 
 
 def stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int) -> int:
-    """The stages that fit when the blocks share a multiprocessor, at most MOST_STAGES; 0 if none does."""
+    """The stages that fit when the blocks share a multiprocessor, at most MAX_STAGES; 0 if none does."""
     stage = hardware.stage_bytes((shape.m, shape.n, shape.k), hardware.item_sizes(problem.a, problem.b))
     room = hardware.shared_bytes(device) // shape.resident
     if load == "tma":
         room -= memory.turned_bytes(problem, (shape.m, shape.n, shape.k), swap)
     buffers = max(room, 0) // (stage + hardware.BARRIER_BYTES)
     grouped = memory.warpgroup(problem, shape.n if swap else shape.m, shape.warps)
-    return min(hardware.MOST_STAGES, buffers + (0 if grouped else 1)) if buffers else 0
+    return min(hardware.MAX_STAGES, buffers + (0 if grouped else 1)) if buffers else 0
 
 
 def split(

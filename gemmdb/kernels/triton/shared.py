@@ -117,11 +117,11 @@ def reject_slow_compile(config: ConfigLike, problem: Problem, device: Device) ->
 
 def _reject_slow_sum(sums: int, split: int, warps: int) -> Rejected | None:
     """Why the program that adds up the slices of a tile would take too long to compile, None when it does not."""
-    if split > hardware.MOST_SPLITS:
-        return Rejected(f"a program would add up more than {hardware.MOST_SPLITS} slices, which compiles for long")
-    if sums * split > hardware.MOST_PARTIALS * hardware.WARP_THREADS * warps:
+    if split > hardware.MAX_SPLITS:
+        return Rejected(f"a program would add up more than {hardware.MAX_SPLITS} slices, which compiles for long")
+    if sums * split > hardware.MAX_PARTIALS * hardware.WARP_THREADS * warps:
         return Rejected(
-            f"a thread would add up more than {hardware.MOST_PARTIALS} partial sums, which compiles for long"
+            f"a thread would add up more than {hardware.MAX_PARTIALS} partial sums, which compiles for long"
         )
     return None
 
@@ -139,8 +139,8 @@ def reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejecte
 def _reject_sizeless_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     if rejected := reject_slow_compile(config, problem, device):
         return rejected
-    if ITEM_SIZES[problem.a.dtype] == 1 and int(config.values["block_k"]) < hardware.LEAST_DEPTH:
-        return Rejected(f"the matrix unit takes {hardware.LEAST_DEPTH} {problem.a.dtype} of K at once")
+    if ITEM_SIZES[problem.a.dtype] == 1 and int(config.values["block_k"]) < hardware.MIN_DEPTH:
+        return Rejected(f"the matrix unit takes {hardware.MIN_DEPTH} {problem.a.dtype} of K at once")
     if rejected := reject_dequant(config, problem):
         return rejected
     # The kernel of groups adds the sums of each step in fp32.

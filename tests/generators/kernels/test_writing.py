@@ -11,7 +11,7 @@ from kit import kernels
 
 from gemmdb.errors import InputError
 from gemmdb.generators.kernels import writing
-from gemmdb.kernels.cutlass.archive import INDEX, MOST_BYTES, Archive
+from gemmdb.kernels.cutlass.archive import INDEX, MAX_BYTES, Archive
 
 
 def name(number: int) -> str:
@@ -42,7 +42,7 @@ def test_what_is_written_is_read(tmp_path_factory, made):
 
 
 def test_kernels_of_about_one_size_lie_in_one_block(tmp_path):
-    third = MOST_BYTES // 3
+    third = MAX_BYTES // 3
     made = [(bytes([number]) * size, b"so") for number, size in enumerate((third, 10, third - 9, 20, third - 8, 30))]
     path = kernels.written(files(tmp_path, *made), tmp_path, kernels.TOOLS)
     archive = Archive.open(path)
@@ -59,9 +59,9 @@ def test_kernels_that_are_alike_take_little_more_than_one(tmp_path):
 
 
 def test_a_kernel_fills_a_block_at_most(tmp_path):
-    kernels.written(files(tmp_path, (bytes(MOST_BYTES), b"")), tmp_path, kernels.TOOLS)
+    kernels.written(files(tmp_path, (bytes(MAX_BYTES), b"")), tmp_path, kernels.TOOLS)
     with pytest.raises(InputError, match=rf"{name(0)} has 4,194,305 bytes"):
-        kernels.written(files(tmp_path, (bytes(MOST_BYTES), b"x")), tmp_path, kernels.TOOLS)
+        kernels.written(files(tmp_path, (bytes(MAX_BYTES), b"x")), tmp_path, kernels.TOOLS)
 
 
 def test_an_archive_that_cannot_be_written_is_an_error(tmp_path):

@@ -13,7 +13,7 @@ from gemmdb.key.int4 import TILED
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
-MOST_REGISTERS = 200
+MAX_REGISTERS = 200
 """Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192
 keep all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
 GROUPS_STAGES = 5
@@ -78,8 +78,8 @@ def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Reject
         return Rejected(f"{warps} warps multiply {_ROWS * warps} columns at once")
     if warps > hardware.GROUP_WARPS and grouped((m, n, k), warps) and stages < GROUPS_STAGES:
         return Rejected(f"two warp groups need a pipeline of {GROUPS_STAGES} stages")
-    if n * (m + k // 2) > MOST_REGISTERS * hardware.WARP_THREADS * warps:
-        return Rejected(f"the sums and weights of a tile do not fit into {MOST_REGISTERS} registers of each thread")
+    if n * (m + k // 2) > MAX_REGISTERS * hardware.WARP_THREADS * warps:
+        return Rejected(f"the sums and weights of a tile do not fit into {MAX_REGISTERS} registers of each thread")
     if shared_bytes((m, n, k), (warps, scaled), stages, problem, device) > hardware.shared_bytes(device):
         return Rejected("the pipeline's stages do not fit into shared memory")
     return None

@@ -17,7 +17,7 @@ EIGHT, ROWS = 8, 16
 """Rows that the matrix unit multiplies at once with single warps, and rows of A at most."""
 DEPTH = 128
 """Neighbours along K that a warp multiplies in a step: each of its lanes loads 16 bytes of a column."""
-MOST_REGISTERS, BESIDE = 200, 32
+MAX_REGISTERS, BESIDE = 200, 32
 """Registers of a thread for its sums, weights, their scales and the activations, and those for all else. A config with
 more than that writes registers to memory on Hopper, where one with less keeps all of them or all but eight."""
 
@@ -80,7 +80,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return Rejected(f"a warp multiplies {DEPTH} of K at once")
     if adjacent(config) and value["stages"] not in (2, 4):
         return Rejected("neighbouring steps are two or four")
-    most = min(MOST_REGISTERS, hardware.REGISTERS // (hardware.WARP_THREADS * int(value["warps"])) - BESIDE)
+    most = min(MAX_REGISTERS, hardware.REGISTERS // (hardware.WARP_THREADS * int(value["warps"])) - BESIDE)
     if registers(config, problem) > most:
         return Rejected(f"sums, weights and activations do not fit into {most} registers of each thread")
     return None

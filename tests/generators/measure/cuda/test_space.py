@@ -8,7 +8,7 @@ from gemmdb.generators.effort import EFFORTS, named
 from gemmdb.generators.measure.cuda import likely
 from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.menus.gemv import MOST_ROWS
+from gemmdb.kernels.menus.gemv import MAX_ROWS
 from gemmdb.kernels.triton.memory import shared_bytes
 from gemmdb.key.problem import Problem
 
@@ -75,7 +75,7 @@ def test_the_menu_is_the_first_part_of_the_whole(h200):
 def test_vector_kernels_are_for_few_rows(h200):
     for rows in (1, 2, 3, 16):
         configs = from_menu(Problem.gemm("mixed_mm", m=rows, n=4096, k=4096), h200)
-        assert any(config.kernel == "gemv" for config in configs) == (rows <= MOST_ROWS)
+        assert any(config.kernel == "gemv" for config in configs) == (rows <= MAX_ROWS)
 
 
 def test_blocks_that_share_a_multiprocessor_fit_into_it(h200):
