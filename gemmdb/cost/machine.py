@@ -63,10 +63,10 @@ def machine(device: Device) -> Machine | None:
         public["l2_bytes"],
         tensor,
         tensor if capability < hardware.HOPPER else min(tensor, SYNC_FLOPS * clock),
-        2 * hardware.fma_lanes(capability) * clock,
+        2 * hardware.FMA_LANES.get(capability, hardware.OTHER_FMA_LANES) * clock,
         clock,
         int(public["smem_bytes"]),
-        hardware.resident_warps(capability),
+        hardware.RESIDENT_WARPS.get(capability, hardware.OTHER_RESIDENT_WARPS),
     )
 
 

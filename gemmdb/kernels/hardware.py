@@ -39,24 +39,16 @@ they are of 64 slices, and a minute with 6,000."""
 FIRST_BF16, FIRST_FP8, FIRST_TMA, HOPPER = 80, 89, 90, 90
 """The first compute capabilities with bf16 and TF32 in the matrix unit (Ampere), with fp8 there (Ada), and with the
 tensor copy engine (Hopper)."""
-FMA_LANES, _FMA_LANES = {75: 64, 80: 64}, 128
+FMA_LANES, OTHER_FMA_LANES = {75: 64, 80: 64}, 128
 """FP32 lanes of a multiprocessor by compute capability, and the number for all others (programming guide, arithmetic
 throughput)."""
-RESIDENT_WARPS, _RESIDENT_WARPS = {75: 32, 80: 64, 86: 48, 89: 48, 90: 64, 100: 64, 120: 48}, 48
+RESIDENT_WARPS, OTHER_RESIDENT_WARPS = {75: 32, 80: 64, 86: 48, 89: 48, 90: 64, 100: 64, 120: 48}, 48
 """Resident warps of a multiprocessor by compute capability, and the number for all others."""
 WARP_THREADS = 32
 GROUP_WARPS, GROUP_ROWS = 4, 64
 """Warps of a warp group, and rows of the left operand that one instruction of it takes (Hopper's wgmma)."""
 MIN_DEPTH = 32
 """Elements of K that one instruction of the matrix unit takes of 8-bit operands, int8 and fp8."""
-GEMV_ROWS = 8
-"""Rows of A that a gemv keeps in registers at most."""
-GEMV_UNROLLED = 768
-"""Weights of a thread of a gemv in an unrolled step, for each row and once more for the loads, at most. No kernel that
-was timed has more than 256. It takes the compiler 14 s in fp32, and 38 s for twice as many."""
-GEMV_BESIDE = 40
-"""Registers of a thread of a gemv besides its sums and its weights: addresses, indices, an activation in flight. The
-largest configs that were timed without spilling have 232 registers with them."""
 SKINNY_ROWS = 64
 """Rows of C up to which a product counts as skinny: it is bound by reading B."""
 BAND_ROWS = 8
@@ -72,16 +64,6 @@ LARGEST_OFFSET = 2**31
 def shared_bytes(device: Device) -> int:
     """Shared memory of a block, in bytes."""
     return int(device.figures.get("smem_bytes", SHARED_BYTES))
-
-
-def fma_lanes(capability: int) -> int:
-    """FP32 lanes of a multiprocessor."""
-    return FMA_LANES.get(capability, _FMA_LANES)
-
-
-def resident_warps(capability: int) -> int:
-    """Warps that a multiprocessor holds at most."""
-    return RESIDENT_WARPS.get(capability, _RESIDENT_WARPS)
 
 
 def has_warp_groups(capability: int) -> bool:
@@ -105,22 +87,6 @@ def stage_bytes(block: tuple[int, int, int], sizes: tuple[int, int]) -> int:
 def item_sizes(a: Operand, b: Operand) -> tuple[int, int]:
     """Bytes of an element of both operands."""
     return ITEM_SIZES[a.dtype], ITEM_SIZES[b.dtype]
-
-
-def gemv_sums(rows: int) -> int:
-    """The rows of sums that a gemv compiles for a number of rows of A: the next power of two."""
-    return 1 << (rows - 1).bit_length()
-
-
-def gemv_registers(rows: int, block: tuple[int, int], warps: int) -> int:
-    """Registers of a thread of a gemv: the 32-bit sums of all rows, a tile of weights as fp32, and the rest. `block`:
-    (columns, elements of K) of the tile."""
-    return gemv_step(rows, block, warps) + GEMV_BESIDE
-
-
-def gemv_step(rows: int, block: tuple[int, int], warps: int) -> int:
-    """The sums of a thread of a gemv, and its weights of a step along K. `block`: as of `gemv_registers`."""
-    return (gemv_sums(rows) + 1) * -(-block[0] * block[1] // (WARP_THREADS * warps))
 
 
 def reject_slow_compile(block: tuple[int, int, int], warps: int, by_lanes: bool) -> Rejected | None:

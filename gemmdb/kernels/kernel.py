@@ -18,28 +18,17 @@ class ConfigLike(Protocol):
     against the registry, which is made of the kernels."""
 
     @property
-    def backend(self) -> str:
-        """The kernel's backend."""
-
+    def backend(self) -> str: ...
     @property
-    def kernel(self) -> str:
-        """The kernel's name."""
-
+    def kernel(self) -> str: ...
     @property
-    def params(self) -> tuple[tuple[str, Value], ...]:
-        """The parameters, sorted by name."""
-
+    def params(self) -> tuple[tuple[str, Value], ...]: ...
     @property
-    def values(self) -> Mapping[str, Value]:
-        """The parameters by name."""
-
+    def values(self) -> Mapping[str, Value]: ...
     @property
-    def name(self) -> str:
-        """`backend:kernel`."""
-
+    def name(self) -> str: ...
     @property
-    def spec(self) -> Kernel:
-        """The kernel's record."""
+    def spec(self) -> Kernel: ...
 
 
 Rule = Callable[[ConfigLike, Problem, Device, Collection[str]], Rejected | None]
@@ -91,14 +80,6 @@ def same_speed(config: ConfigLike, problem: Problem) -> int:
     return 0
 
 
-def _legal(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
-    return None
-
-
-def _unsplit(config: ConfigLike) -> str:
-    return "none"
-
-
 @dataclass(frozen=True, slots=True)
 class Template:
     """How one of our Triton kernels is rendered and launched.
@@ -112,7 +93,7 @@ class Template:
     package: str
     names: Callable[[ConfigLike, Problem], dict[str, int | str]]
     grid: Grid
-    reduction: Callable[[ConfigLike], str] = _unsplit
+    reduction: Callable[[ConfigLike], str] = lambda config: "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +121,7 @@ class Kernel:
     params: Mapping[str, Domain] = field(default_factory=dict)
     optional: Mapping[str, Domain] = field(default_factory=dict)
     splits: tuple[str, ...] = ()
-    rejection: Rule = _legal
+    rejection: Rule = lambda config, problem, device, symbolic: None
     maps: Callable[[ConfigLike], bool] = never
     emitted: bool = False
     template: Template | None = None

@@ -14,16 +14,8 @@ from dataclasses import dataclass
 from gemmdb.errors import InputError
 
 ITEM_SIZES = {
-    "fp64": 8,
-    "fp32": 4,
-    "int32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
-}
+    "fp64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+}  # fmt: skip
 """Bytes per element of each dtype name that the key knows."""
 
 ALIASES = {

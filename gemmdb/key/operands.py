@@ -92,12 +92,7 @@ class Numerics:
     fast: bool = False
 
     def __post_init__(self) -> None:
-        if self.fp32 not in FP32_MODES or self.acc not in (
-            "fp32",
-            "fp16",
-            "fp64",
-            "int32",
-        ):
+        if self.fp32 not in FP32_MODES or self.acc not in ("fp32", "fp16", "fp64", "int32"):
             raise InputError(f"no such numerics: fp32={self.fp32} acc={self.acc}")
 
 

@@ -37,10 +37,6 @@ GROUPED_FP8 = ("fp8_e4m3",)
 _ROWS, _COLUMNS = ("row", "row-padded"), ("col", "col-padded")
 
 
-def _valid(fields: Fields) -> Rejected | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Op:
     """What an op takes.
@@ -70,7 +66,7 @@ class Op:
     scaled: tuple[str, ...] = ()
     grouped: bool = False
     scale: bool = True
-    rejection: Callable[[Fields], Rejected | None] = _valid
+    rejection: Callable[[Fields], Rejected | None] = lambda fields: None
 
     def multiplies(self, a: str, b: str) -> bool:
         """Whether it takes operands of these dtypes."""

@@ -112,17 +112,13 @@ def reject_slow_compile(config: ConfigLike, problem: Problem, device: Device) ->
     m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
     if rejected := hardware.reject_slow_compile((m, n, k), warps, rules.without_matrix_unit(problem, device)):
         return rejected
-    return _reject_slow_sum(m * n, int(config.values["split_k"]), warps) if counts_arrivals(config) else None
-
-
-def _reject_slow_sum(sums: int, split: int, warps: int) -> Rejected | None:
-    """Why the program that adds up the slices of a tile would take too long to compile, None when it does not."""
+    if not counts_arrivals(config):
+        return None
+    split = int(config.values["split_k"])
     if split > hardware.MAX_SPLITS:
-        return Rejected(f"a program would add up more than {hardware.MAX_SPLITS} slices, which compiles for long")
-    if sums * split > hardware.MAX_PARTIALS * hardware.WARP_THREADS * warps:
-        return Rejected(
-            f"a thread would add up more than {hardware.MAX_PARTIALS} partial sums, which compiles for long"
-        )
+        return Rejected(f"a program would add up more than {hardware.MAX_SPLITS} slices: slow for the compiler")
+    if m * n * split > hardware.MAX_PARTIALS * hardware.WARP_THREADS * warps:
+        return Rejected(f"a thread would add up more than {hardware.MAX_PARTIALS} partial sums: slow for the compiler")
     return None
 
 
