@@ -9,6 +9,7 @@ import gemmdb
 from gemmdb import api
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
+from gemmdb.hit import Hit
 from gemmdb.table.measurement import Status
 from gemmdb.table.writer import Store
 
@@ -89,3 +90,12 @@ def test_the_native_device_is_made_once_for_a_number_of_threads(monkeypatch):
     assert detect.cpu() is three
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert (three.units, detect.cpu().units) == (3, 5)
+
+
+def test_a_hit_prints_what_the_command_line_promises(lab):
+    config = lab.cpp(blocks_m=2)
+    hit = Hit("near", config, 12.5, 1.5, "/a/table.db", {"distance": 0.5})
+    assert hit.as_dict() == {
+        "rung": "near", "backend": "cpp", "kernel": "packed_gemm", "params": dict(config.params), "expected_us": 12.5,
+        "speedup_vs_aten": 1.5, "table": "/a/table.db", "evidence": {"distance": 0.5},
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The least time of a problem: below every honest one, and above what a stranger may claim."""
+"""The least time of a problem: below every honest one, and above what a stranger may claim; and the roofline."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kit.devices import known
 
 from gemmdb.cost.possible import CALL_US, least_us, possible
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -91,3 +92,23 @@ def test_the_quick_answer_for_int4_weights(m, n, group, ratio):
     problem = Problem.gemm("mixed_mm", m=m, n=128 * n, k=1024, weight_dtype="int4", group=group)
     least = least_us(problem, H200, "cold")
     assert possible(ratio * least, problem, H200, "cold") == (ratio * least >= least)
+
+
+def test_the_roofline_is_the_longer_of_moving_and_computing():
+    gpu = Device("cuda", "sm90", "GPU", 100, 80, figures={"copy_gb_per_s": 4000.0, "peak_tflops": 800.0})
+    thin = Problem.gemm("mm", m=1, n=16384, k=16384)
+    thick = Problem.gemm("mm", m=8192, n=8192, k=8192)
+    assert roofline_us(thin, gpu) == pytest.approx(thin.bytes / 4000e9 * 1e6)
+    assert roofline_us(thick, gpu) == pytest.approx(thick.flops / 800e12 * 1e6)
+    assert roofline_us(Problem.gemm("mm", m=8, n=64, k=32, dtype="fp32"), gpu) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "hip"])
+def test_the_roofline_needs_no_figures_and_knows_wider_types_are_slower(kind):
+    device = Device(kind, "some1", "Device", 64)
+    times = [
+        roofline_us(Problem.gemm(op, m=8192, n=8192, k=8192, dtype=dtype), device)
+        for op, dtype in (("int_mm", "int8"), ("mm", "bf16"), ("mm", "fp32"), ("mm", "fp64"))
+    ]
+    assert times == sorted(times)
+    assert len(set(times)) == 4

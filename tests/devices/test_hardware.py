@@ -1,10 +1,12 @@
-"""What is read of this machine's CPU, from the texts of other machines."""
+"""What is read of this machine, and of its CPU from the texts of other machines."""
 
+import os
 import platform
 
 import pytest
 
 from gemmdb.devices import detect
+from gemmdb.key.device import Device
 
 ARM = """\
 processor\t: 0
@@ -44,3 +46,18 @@ def test_a_cpu_with_a_name_is_called_by_it(cpu):
 
 def test_a_cpu_that_says_nothing_is_called_by_its_machine(cpu):
     assert cpu("").sku in (platform.processor(), platform.machine())
+
+
+def test_this_machines_cpu(monkeypatch):
+    device = detect.cpu(3)
+    assert (device.kind, device.arch, device.units) == ("cpu", "cpu", 3)
+    assert Device.parse(device.text) == device
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert detect.cpu().units == 5
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert 1 <= detect.cpu().units <= (os.cpu_count() or 1)
+    assert detect.last_level_cache_bytes() > 0
+
+
+def test_native_is_the_gpu_where_there_is_one():
+    assert detect.native() == (detect.cuda() or detect.cpu())
