@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,12 +12,10 @@ import gemmdb.inductor
 from gemmdb import Problem
 from gemmdb.inductor import force
 
-NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
-
 
 def test_the_backward_is_two_more_products(kit):
     a, b = torch.randn(3, 5, 16, requires_grad=True), torch.randn(3, 16, 8, requires_grad=True)
-    with force(NOTHING):
+    with force(kit.left_alone):
         kit.compiled(torch.bmm, a, b).sum().backward()
     grads = a.grad, b.grad
     a.grad = b.grad = None
@@ -33,16 +29,13 @@ def test_the_backward_is_two_more_products(kit):
 def test_scores_that_a_softmax_follows_are_multiplied_alone(kit):
     """What leads to a reduction of rows becomes part of its kernel."""
     q, k = torch.randn(3, 5, 16), torch.randn(3, 8, 16)
-    with torch.no_grad(), force(NOTHING):
-        kit.compiled(lambda q, k: torch.softmax(q @ k.transpose(1, 2) / 4, dim=-1), q, k)
+    kit.forced(None, lambda q, k: torch.softmax(q @ k.transpose(1, 2) / 4, dim=-1), q, k)
     (text,) = kit.problems()
     assert " fusion=none " in text
 
 
 def test_a_batch_of_one_stays_a_batch_on_a_cpu(kit):
-    a, b = rand(1, 5, 16), rand(1, 16, 8)
-    with torch.no_grad(), force(NOTHING):
-        kit.close(kit.compiled(torch.bmm, a, b), torch.bmm(a, b))
+    kit.forced(None, torch.bmm, rand(1, 5, 16), rand(1, 16, 8))
     assert [text.partition(" m=")[0] for text in kit.problems()] == ["bmm batch=1"]
 
 
@@ -54,7 +47,7 @@ def test_a_baddbmm_that_adds_nothing_is_a_product_of_batches(kit, alpha):
     def scores(q, k):
         return torch.baddbmm(torch.full((1,), torch.nan), q, k.transpose(1, 2), beta=0, alpha=alpha)
 
-    with torch.no_grad(), force(NOTHING):
+    with torch.no_grad(), force(kit.left_alone):
         kit.close(kit.compiled(scores, q, k), q @ k.transpose(1, 2) * alpha)
     assert kit.problems() == [Problem.gemm("bmm", batch=3, m=5, n=8, k=16, dtype="fp32").text]
     assert gemmdb.inductor.stats()["uncovered"] == {}
@@ -64,10 +57,8 @@ def test_a_baddbmm_that_adds_is_counted(kit):
     bias, a, b = torch.randn(3, 1, 8), torch.randn(3, 5, 16), torch.randn(3, 16, 8)
     for beta in (1, 0.5):
         gemmdb.inductor.reset_stats()
-        with torch.no_grad(), force(NOTHING):
-            found = kit.compiled(lambda bias, a, b, beta=beta: torch.baddbmm(bias, a, b, beta=beta), bias, a, b)
-        kit.close(found, a @ b + beta * bias)
-        assert gemmdb.inductor.stats()["uncovered"] == {"baddbmm": 1}
+        stats = kit.forced(None, lambda bias, a, b, beta=beta: torch.baddbmm(bias, a, b, beta=beta), bias, a, b)
+        assert stats["uncovered"] == {"baddbmm": 1}
         assert kit.problems() == []
 
 
@@ -104,6 +95,5 @@ EINSUMS = {
 def test_einsum_is_found_with_its_layouts(kit, what):
     program, sizes, problem = EINSUMS[what]
     inputs = [torch.randn(*one) for one in sizes]
-    with torch.no_grad(), force(NOTHING):
-        kit.close(kit.compiled(lambda *given: program(*given).contiguous(), *inputs), program(*inputs))
+    kit.forced(None, lambda *given: program(*given).contiguous(), *inputs)
     assert kit.problems() == [Problem.gemm("bmm", dtype="fp32", **problem).text]

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from kit.inductor import CPP, INT8PACK
 
-from gemmdb import Config
+from gemmdb import Problem
 from gemmdb.devices import detect
 from gemmdb.inductor.lower.adapter import slots
 from gemmdb.workload import entries
@@ -11,12 +12,13 @@ from gemmdb.workload import entries
 # A graph without pointwise code, so that a process compiles no C++.
 PROGRAM = """
 import torch, gemmdb.inductor
+from gemmdb import Config
 from torch._dynamo.utils import counters
-if os.environ.get("CHOICE") == "record":
+choice = os.environ.get("CHOICE")
+if choice == "record":
     keep = gemmdb.inductor.record(os.environ["WORKLOAD"])
-elif os.environ.get("CHOICE"):
-    from gemmdb import Config
-    block = gemmdb.inductor.force(lambda p: Config.of("aten", "default"), key=os.environ["CHOICE"])
+elif choice:
+    block = gemmdb.inductor.force(lambda p: Config.of("aten", "default"), key=choice)
     block.__enter__()
 else:
     gemmdb.inductor.enable()
@@ -25,12 +27,11 @@ run = torch.compile(lambda x, w1, w2: x @ w1 @ w2)
 for _ in range(3):
     run(torch.ones(2, 16), w1, w2).sum().backward()
 stats = gemmdb.inductor.stats()
-if os.environ.get("CHOICE") == "record":
+if choice == "record":
     keep.stop()
-inductor, aot = counters["inductor"], counters["aot_autograd"]
+counted = lambda kind, name: [counters[kind].get(f"{name}_cache_{found}", 0) for found in ("hit", "miss")]
 print(json.dumps({
-    "fx": [inductor.get("fxgraph_cache_hit", 0), inductor.get("fxgraph_cache_miss", 0)],
-    "aot": [aot.get("autograd_cache_hit", 0), aot.get("autograd_cache_miss", 0)],
+    "fx": counted("inductor", "fxgraph"), "aot": counted("aot_autograd", "autograd"),
     "problems": sorted((p["problem"], p["rung"], p["config"], p["count"]) for p in stats["products"]),
     "errors": stats["errors"], "uncovered": stats["uncovered"],
 }))
@@ -43,14 +44,14 @@ def cache(tmp_path):
 
 
 def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_another(kit, cache):
-    cold = kit.forked(PROGRAM, {**cache, "CHOICE": "A"})
-    warm = kit.forked(PROGRAM, {**cache, "CHOICE": "A"})
-    other = kit.forked(PROGRAM, {**cache, "CHOICE": "B"})
+    cold, warm, other = (kit.forked(PROGRAM, {**cache, "CHOICE": choice}) for choice in "AAB")
     assert (cold["aot"], warm["aot"], other["aot"]) == ([0, 1], [1, 0], [0, 1])
     assert (cold["fx"], warm["fx"], other["fx"]) == ([0, 2], [2, 0], [0, 2])
     assert len(cold["problems"]) == 5
     assert warm["problems"] == cold["problems"] == other["problems"]
     assert warm["errors"] == []
+    disabled = kit.forked(PROGRAM, {**cache, "CHOICE": "A", "GEMMDB_DISABLE": "1"})
+    assert (disabled["aot"], disabled["problems"]) == ([0, 1], [])
 
 
 WEIGHTS = """
@@ -76,21 +77,17 @@ print(json.dumps([errors, [p["config"] for p in gemmdb.inductor.stats()["product
 """
 
 
-@pytest.mark.parametrize("name", ["CPP", "INT8PACK"])
-def test_a_frozen_model_is_not_served_the_weights_of_another_one(kit, cache, name):
-    config = {"CPP": kit.CPP, "INT8PACK": Config.of("aten", "int8pack_mm")}[name]
+@pytest.mark.parametrize("config", [CPP, INT8PACK], ids=lambda config: config.name)
+def test_a_frozen_model_is_not_served_the_weights_of_another_one(kit, cache, config):
     errors, configs = kit.forked(WEIGHTS.replace("CONFIG", f"Config.parse({config.text!r})"), cache)
     assert set(configs) == {config.text}
     assert max(errors) < 0.02
 
 
 def test_a_provisional_graph_is_in_no_cache(kit, cache):
-    chooser = 'lambda p: Config.of("aten", "default")'
-    program = PROGRAM.replace(
-        chooser, 'lambda p: setattr(JOURNAL, "provisional", True) or Config.of("aten", "default")'
+    program = "from gemmdb.inductor.observe.journal import JOURNAL" + PROGRAM.replace(
+        "lambda p: Config", 'lambda p: setattr(JOURNAL, "provisional", True) or Config'
     )
-    program = "\nfrom gemmdb.inductor.observe.journal import JOURNAL" + program
-    assert chooser not in program
     first, second = (kit.forked(program, {**cache, "CHOICE": "A"}) for _ in range(2))
     assert [found[which][0] for found in (first, second) for which in ("aot", "fx")] == [0, 0, 0, 0]  # Hits.
     assert second["fx"][1] >= 2
@@ -118,8 +115,7 @@ def test_record_on_warm_caches(kit, cache, tmp_path):
 
 
 def test_a_table_change_misses_and_the_same_table_hits(kit, cache, table):
-    first = "mm m=2 n=8 k=16 a=fp32:row:4 b=fp32:row:4 out=fp32 bias=none scalars=unit fusion=none fp32=ieee acc=fp32 "
-    first += "reduced=0 deterministic=0 constant=0"
+    first = Problem.gemm("mm", m=2, n=8, k=16, dtype="fp32", layout="nn").text
     path = table({first: kit.ATEN})
     settings = {**cache, "GEMMDB_TABLES": str(path)}
     cold, warm = kit.forked(PROGRAM, settings), kit.forked(PROGRAM, settings)
@@ -128,13 +124,6 @@ def test_a_table_change_misses_and_the_same_table_hits(kit, cache, table):
     assert warm["problems"] == cold["problems"]
     table({first.replace("n=8", "n=9"): kit.ATEN})
     assert kit.forked(PROGRAM, settings)["aot"] == [0, 1]
-
-
-def test_without_gemmdb_the_graphs_are_others(kit, cache):
-    kit.forked(PROGRAM, {**cache, "CHOICE": "A"})
-    disabled = kit.forked(PROGRAM, {**cache, "CHOICE": "A", "GEMMDB_DISABLE": "1"})
-    assert disabled["aot"] == [0, 1]
-    assert disabled["problems"] == []
 
 
 PRECISION = """

@@ -2,11 +2,7 @@
 
 import pytest
 import torch
-import torch._inductor.config as inductor_config
 from torch import nn
-
-import gemmdb.inductor
-from gemmdb.inductor import force
 
 linear = nn.functional.linear
 
@@ -35,9 +31,6 @@ class Sliced(nn.Module):
     ids=str,
 )
 def test_a_weight_inside_its_storage_is_read_where_it_is(kit, activation, weight):
-    model, x = Sliced(weight).eval(), torch.randn(8, 64).to(activation)
-    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        kit.close(kit.compiled(model, x), model(x))
-    (product,) = gemmdb.inductor.stats()["products"]
-    assert (product["config"], product["note"]) == (kit.CPP.text, "")
-    assert gemmdb.inductor.stats()["errors"] == []
+    stats = kit.forced(kit.CPP, Sliced(weight).eval(), torch.randn(8, 64).to(activation), freezing=True)
+    product = kit.only(stats)
+    assert (product["config"], product["note"], stats["errors"]) == (kit.CPP.text, "", [])

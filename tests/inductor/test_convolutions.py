@@ -3,8 +3,6 @@ last. What stays a convolution is counted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,11 +10,9 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch._inductor import config as inductor_config
 
-import gemmdb.inductor
 from gemmdb import Problem
 from gemmdb.inductor import force
 
-NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 LAST = torch.channels_last
 
 
@@ -49,9 +45,8 @@ def images(layout=LAST):
 
 
 def compiled(kit, model, x, **flags):
-    with torch.no_grad(), force(NOTHING), inductor_config.patch(**flags):
-        kit.close(kit.compiled(model, x), model(x))
-    return kit.problems(), gemmdb.inductor.stats()["uncovered"]
+    stats = kit.forced(None, model, x, **flags)
+    return kit.problems(stats), stats["uncovered"]
 
 
 def test_convolutions_that_stay_are_counted(kit):
@@ -86,7 +81,7 @@ def test_steps_borders_and_groups_stay_convolutions(kit, rest):
 
 def test_a_product_is_steered_in_the_backward_too(kit):
     model, x = Strided().to(memory_format=LAST), images().requires_grad_()
-    with force(NOTHING), inductor_config.patch(conv_1x1_as_mm=True):
+    with force(kit.left_alone), inductor_config.patch(conv_1x1_as_mm=True):
         kit.compiled(model, x).square().sum().backward()
     found, x.grad = x.grad, None
     model(x).square().sum().backward()

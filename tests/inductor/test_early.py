@@ -68,17 +68,13 @@ def stages(monkeypatch):
     return begun
 
 
-def compiled(function, *tensors, hit=None, **patches):
-    torch._dynamo.reset()
+def compiled(function, *tensors, hit=None, gradients=False, **patches):
     gemmdb.inductor.enable()
-    gemmdb.inductor.reset_stats()
     of = session(us=0.1, find=lambda query: hit)
-    with active.use(of), inductor_config.patch({"compile_threads": 2, **patches}):
+    with active.use(of), inductor_config.patch({"compile_threads": 2, **patches}), torch.set_grad_enabled(gradients):
         found = torch.compile(function)(*tensors)
     torch.testing.assert_close(found, function(*tensors), rtol=0.05, atol=0.15)
-    stats = gemmdb.inductor.stats()
-    gemmdb.inductor.disable()
-    return stats
+    return gemmdb.inductor.stats()
 
 
 def gated(x, first, second):
@@ -94,30 +90,27 @@ NEAR = Hit("near", NARROW, 5.0, 2.0, "guess")
 
 
 def test_groups_are_begun_once_before_inductors_passes(stages):
-    with torch.no_grad():
-        stats = compiled(gated, X, FIRST, SECOND)
+    stats = compiled(gated, X, FIRST, SECOND)
     assert stages == [("joint", "Trial")]
     assert stats["errors"] == []
     assert sum(product["count"] for product in stats["products"]) == 2, "nothing is counted twice"
 
 
 def test_doubted_answers_are_begun_once_before_inductors_passes(stages, on_a_gpu):
-    with torch.no_grad():
-        stats = compiled(alone, X, FIRST, hit=NEAR)
+    stats = compiled(alone, X, FIRST, hit=NEAR)
     assert stages == [("joint", "Job")]
     assert stats["errors"] == []
     assert [product["note"] for product in stats["products"]] == ["not confirmed: its times vary"]
 
 
 def test_a_graph_with_a_backward_is_left_for_later(stages, on_a_gpu):
-    compiled(alone, X, FIRST.clone().requires_grad_(), hit=NEAR)
+    compiled(alone, X, FIRST.clone().requires_grad_(), hit=NEAR, gradients=True)
     assert {stage for stage, _ in stages} == {"post-grad"}
 
 
 def test_without_workers_nothing_would_be_gained(stages, monkeypatch):
     monkeypatch.setattr(state, "compiles_in_workers", lambda: False)
-    with torch.no_grad():
-        compiled(gated, X, FIRST, SECOND)
+    compiled(gated, X, FIRST, SECOND)
     assert stages == [("post-grad", "Trial")]
 
 
@@ -127,13 +120,12 @@ def test_one_thread_has_no_workers():
 
 
 def test_frozen_weights_become_constants_later(stages):
-    with torch.no_grad():
-        compiled(gated, X, FIRST, SECOND, freezing=True)
+    compiled(gated, X, FIRST, SECOND, freezing=True)
     assert ("joint", "Trial") not in stages
 
 
 def test_a_graph_that_may_be_cached_is_left_for_later(stages):
-    with torch.no_grad(), functorch_config.patch(enable_autograd_cache=False):
+    with functorch_config.patch(enable_autograd_cache=False):
         compiled(gated, X, FIRST, SECOND, fx_graph_cache=True)
     assert stages == [("post-grad", "Trial")]
 
@@ -150,8 +142,7 @@ def test_what_is_never_timed_is_not_looked_up(stages, monkeypatch):
 
 def test_kernels_that_were_not_ready_are_not_waited_for_again(stages, monkeypatch):
     monkeypatch.setattr(Compiled, "ready", lambda self, seconds: False)
-    with torch.no_grad():
-        stats = compiled(gated, X, FIRST, SECOND)
+    stats = compiled(gated, X, FIRST, SECOND)
     assert stages == [("joint", "Trial")]
     assert stats["errors"] == []
 
@@ -161,8 +152,7 @@ def test_a_failure_costs_the_head_start_alone(stages, monkeypatch):
         raise ValueError("broken")
 
     monkeypatch.setattr(JointPass, "_decided", broken)
-    with torch.no_grad():
-        stats = compiled(gated, X, FIRST, SECOND)
+    stats = compiled(gated, X, FIRST, SECOND)
     assert stages == [("post-grad", "Trial")]
     assert stats["errors"] == ["joint pass: ValueError: broken"]
 

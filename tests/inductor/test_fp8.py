@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,14 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.products import BF16, E4M3, ROWS, A, W, number, scaled
-from torch._inductor import config as inductor_config
 from torch._inductor.lowering import lowerings
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.inductor import force
-
-NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
 
 
 class Linear(torch.nn.Module):
@@ -50,12 +45,9 @@ def test_the_second_version_says_the_same(kit):
         def model(a, w, s, t, way=way):
             return scaled_mm(a, w.t(), s, way, t, way, use_fast_accum=True)
 
-        with torch.no_grad(), force(NOTHING):
-            kit.close(kit.compiled(model, *inputs), model(*inputs))
-            (text,) = kit.problems()
-            gemmdb.inductor.reset_stats()
-            kit.compiled(lambda *x: scaled(*x, use_fast_accum=True), *inputs)
-            assert kit.problems() == [text]
+        (text,) = kit.problems(kit.forced(None, model, *inputs))
+        gemmdb.inductor.reset_stats()
+        assert kit.problems(kit.forced(None, lambda *x: scaled(*x, use_fast_accum=True), *inputs)) == [text]
 
 
 @ROWS
@@ -64,20 +56,13 @@ def test_a_table_answers_for_a_model_with_aten(kit, table):
     problem = Problem.gemm("scaled_mm", m=5, n=16, k=32, scales="row", fast_accum=True, bias="1d")
     path = table({problem.text: kit.ATEN})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
-    with torch.no_grad():
-        kit.close(kit.compiled(model, x), model(x))
-        (entry,) = gemmdb.inductor.stats()["products"]
-        assert (entry["problem"], entry["rung"], entry["config"]) == (problem.text, "exact", kit.ATEN.text)
-        assert entry["table"] == str(path)
-        kit.compiled(model, torch.randn(6, 32).to(BF16))
-        *_, other = gemmdb.inductor.stats()["products"]
-        assert (other["rung"], other["config"]) == ("aten", kit.ATEN.text)
-        assert other["note"].startswith("ATen is the only kernel for it")
-        gemmdb.inductor.enable(tables=[path], on_miss="aten")
-        gemmdb.inductor.reset_stats()
-        kit.compiled(model, torch.randn(6, 32).to(BF16))
-        kit.compiled(model, torch.randn(600, 32).to(BF16))
-        assert gemmdb.inductor.stats()["rungs"] == {"near": 1, "aten": 1}
+    entry = kit.only(kit.checked(model, x))
+    assert (entry["problem"], entry["rung"], entry["config"]) == (problem.text, "exact", kit.ATEN.text)
+    gemmdb.inductor.enable(tables=[path], on_miss="aten")
+    gemmdb.inductor.reset_stats()
+    for rows in (6, 600):
+        kit.checked(model, torch.randn(rows, 32).to(BF16))
+    assert gemmdb.inductor.stats()["rungs"] == {"near": 1, "aten": 1}
 
 
 @ROWS
@@ -96,9 +81,7 @@ def test_what_is_recorded_is_built_and_served(kit, tmp_path, monkeypatch):
     assert (report.measured, report.left) == (1, 0)
     gemmdb.inductor.reset_stats()
     gemmdb.inductor.enable(tables=[tmp_path / "cpu.db"], on_miss="error")
-    with torch.no_grad():
-        kit.close(kit.compiled(model, x), model(x))
-    (entry,) = gemmdb.inductor.stats()["products"]
+    entry = kit.only(kit.checked(model, x))
     assert (entry["rung"], entry["config"]) == ("exact", kit.ATEN.text)
     assert entry["problem"].endswith("scales=row fast=1")
 
@@ -114,21 +97,15 @@ def test_a_frozen_weight_is_a_constant(kit):
         def forward(self, a, s, t):
             return scaled(a, self.weight, s, t)
 
-    inputs = (A, number(), number())
-    with torch.no_grad(), force(NOTHING), inductor_config.patch(freezing=True):
-        kit.close(kit.compiled(Frozen().eval(), *inputs), Frozen()(*inputs))
-    (text,) = kit.problems()
-    assert " constant=1 " in text
+    stats = kit.forced(None, Frozen().eval(), A, number(), number(), freezing=True)
+    assert " constant=1 " in kit.only(stats)["problem"]
 
 
 def test_kernels_of_other_ops_leave_aten_and_a_note(kit):
     padded = Config.of("aten", "padded", multiple=16)
     for config in (kit.CPP, kit.INT8PACK, padded):
         gemmdb.inductor.reset_stats()
-        inputs = (A, W, number(), number())
-        with torch.no_grad(), force(config):
-            kit.close(kit.compiled(scaled, *inputs), scaled(*inputs))
-        stats = gemmdb.inductor.stats()
-        (entry,) = stats["products"]
+        stats = kit.forced(config, scaled, A, W, number(), number())
+        entry = kit.only(stats)
         assert (entry["config"], stats["errors"]) == (kit.ATEN.text, [])
         assert entry["note"]

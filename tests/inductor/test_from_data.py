@@ -1,4 +1,4 @@
-"""Sizes that come out of data: looked up by the range of their bounds, right at every size, and no guard on them."""
+"""Data-dependent sizes: looked up by the range of their bounds, right at every size, and no guard on them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.kernels.config import ATEN
-from gemmdb.settings import Policy
+from gemmdb.settings import Policy, Settings
 from gemmdb.table.writer import Store
 
 pytestmark = pytest.mark.usefixtures("captured")
+DIVIDED_ATEN = FakeSession(lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, ((16, ATEN), (None, ATEN))))
+"""ATen up to 16 rows, and ATen beyond."""
+
+
+def runs(kit: ModuleType, run: Any, model: Any, calls: Any) -> None:
+    """Compare a compiled model with eager's for the arguments of each call."""
+    for arguments in calls:
+        kit.close(run(*arguments), model(*arguments))
 
 
 def chosen(low: int | None = None, high: int | None = None) -> Any:
@@ -78,9 +86,7 @@ def test_bounds_say_which_kernels_serve_a_masked_batch(kit, few, low, high, rang
     with active.use(few):
         run = torch.compile(model, fullgraph=True)
         _, (code,) = run_and_get_code(run, ROWS, mask(sizes[0]))
-        for rows in sizes:
-            which = mask(rows)
-            kit.close(run(ROWS, which), model(ROWS, which))
+        runs(kit, run, model, [(ROWS, mask(rows)) for rows in sizes])
     found = product()
     assert (found["ranges"], found["rung"], found["note"]) == ({"m": range_}, "exact", "")
     assert f" m={hint} " in found["problem"]
@@ -101,8 +107,7 @@ def test_without_a_bound_sizes_that_no_row_is_about_are_atens(kit, few):
     """The range ends where the ladder's does, and is asked about at 256 rows."""
     with active.use(few):
         run = torch.compile(counted, fullgraph=True)
-        for rows in (50, 0, 1, 16, 17, 300):
-            kit.close(run(ROWS, counts(rows)), counted(ROWS, counts(rows)))
+        runs(kit, run, counted, [(ROWS, counts(rows)) for rows in (50, 0, 1, 16, 17, 300)])
     found = product()
     assert (found["ranges"], found["note"]) == ({"m": [0, None]}, "")
     assert " m=256 " in found["problem"]
@@ -121,7 +126,7 @@ def test_nothing_answers_without_a_row_at_the_guess(kit, few):
     x = torch.randn(2000, 64).bfloat16()
     which = torch.arange(2000) < 700
     with active.use(few):
-        kit.close(torch.compile(model)(x, which), model(x, which))
+        runs(kit, torch.compile(model), model, [(x, which)])
     found = product()
     assert (found["rung"], found["ranges"]) == ("aten", {"m": [300, 2000]})
     assert " m=1024 " in found["problem"]
@@ -135,9 +140,7 @@ def test_a_size_may_be_made_of_one_from_data_and_another(kit):
         torch._check(times <= 50)
         return x.repeat(times, 1) @ WIDE
 
-    parts = ((16, ATEN), (None, ATEN))
-    found = FakeSession(lambda query: Hit("exact", ATEN, 1.0, 1.0, "", {}, parts), Policy(), None)
-    with active.use(found):
+    with active.use(DIVIDED_ATEN):
         run = torch.compile(model)
         for rows, times in ((5, 3), (30, 1), (2, 50)):
             x = torch.randn(rows, 64)
@@ -152,9 +155,8 @@ def test_the_program_may_say_what_a_size_mostly_is(kit):
     x = torch.randn(9, 64)
     torch._dynamo.decorators.mark_unbacked(x, 0, hint_override=48)
     with gemmdb.inductor.force(ATEN):
-        run = torch.compile(lambda x: x @ WIDE)
-        for rows in (9, 1, 70):
-            kit.close(run(torch.cat([x] * 8)[:rows] if rows != 9 else x), torch.cat([x] * 8)[:rows] @ WIDE)
+        calls = [(x,), *((torch.cat([x] * 8)[:rows],) for rows in (1, 70))]
+        runs(kit, torch.compile(lambda x: x @ WIDE), lambda x: x @ WIDE, calls)
     assert " m=48 " in gemmdb.inductor.stats()["products"][0]["problem"]
 
 
@@ -176,10 +178,8 @@ def test_the_cpp_template_wants_a_row(kit):
         torch._dynamo.reset()
         gemmdb.inductor.reset_stats()
         with torch.no_grad(), inductor_config.patch(freezing=True), gemmdb.inductor.force(kit.CPP):
-            run = torch.compile(model)
-            for rows in (50, 1, 200, *([] if low else [0])):
-                which = mask(rows)
-                kit.close(run(ROWS, which), forward(ROWS, which))
+            rows = (50, 1, 200, *([] if low else [0]))
+            runs(kit, torch.compile(model), forward, [(ROWS, mask(count)) for count in rows])
         note = product()["note"]
         assert note in notes
         assert kit.lowered() == [ATEN if note else kit.CPP]
@@ -192,10 +192,7 @@ def test_columns_of_a_weight_may_come_out_of_data(kit):
         return torch.nn.functional.linear(x, weight[which].to(x.dtype))
 
     with torch.no_grad(), gemmdb.inductor.force(PACK):
-        run = torch.compile(model)
-        for columns in (50, 0, 1, 200):
-            which = mask(columns)
-            kit.close(run(ROWS[:8], which), model(ROWS[:8], which))
+        runs(kit, torch.compile(model), model, [(ROWS[:8], mask(columns)) for columns in (50, 0, 1, 200)])
     assert (product()["ranges"], kit.lowered()) == ({"n": [0, 200]}, [PACK])
 
 
@@ -210,3 +207,52 @@ def test_a_package_of_aotinductor_chooses_by_what_comes_out_of_data(kit, few, tm
     inputs = [(ROWS, mask(rows)) for rows in (0, 1, 16, 17, 200)]
     for arguments, y in zip(inputs, kit.unpacked(package, *inputs), strict=True):
         kit.close(y, net(*arguments))
+
+
+def test_rows_whose_length_comes_out_of_data_are_left_alone(kit):
+    """How they are aligned would be a guess."""
+
+    def model(x, which):
+        return x[:, which] @ torch.ones(200, 8)[which]
+
+    with gemmdb.inductor.force(ATEN):
+        runs(kit, torch.compile(model), model, [(ROWS.t().float(), mask(columns)) for columns in (50, 0, 7)])
+    reason = "aten.mm.default: rows come out of data, and may begin at no multiple of 16 bytes"
+    assert gemmdb.inductor.stats()["uncovered"] == {reason: 1}
+
+
+def test_an_operand_that_begins_where_data_say_stays_whole(kit):
+    def model(x, counts):
+        first = counts.sum().item()
+        torch._check(first >= 0)
+        torch._check(first <= x.shape[0])
+        return x[first:] @ WIDE
+
+    with active.use(DIVIDED_ATEN):
+        runs(kit, torch.compile(model), model, [(ROWS.float(), counts(first)) for first in (0, 1, 199, 200)])
+    assert product()["note"] == "an operand begins inside its storage"
+
+
+def test_a_guess_is_not_timed(kit):
+    """Inductor would time it at a guess of its own, and the rows would be kept under ours."""
+    gemmdb.inductor.enable(policy=Policy(on_miss="live", live_s=120.0))
+    model = Frozen()
+    with torch.no_grad(), inductor_config.patch(freezing=True, autotune_local_cache=False):
+        kit.close(torch.compile(model)(ROWS, mask(200)), linear(ROWS))
+    found = product()
+    assert (found["rung"], found["config"]) == ("aten", ATEN.text)
+    assert found["note"].startswith("not tuned: its sizes are data-dependent; ")
+    assert not Settings.read().user_table.exists()
+
+
+def test_nothing_is_fused_into_an_output_whose_size_comes_out_of_data(kit):
+    """Inductor does not, so the unfused product is the evidence; a sum over such a size is fused as any other."""
+    for model, wanted in (
+        (lambda x, which: torch.relu(x[which] @ WIDE), "none"),
+        (lambda x, which: torch.relu(x[which].t() @ x[which]), "pointwise"),
+    ):
+        torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
+        with gemmdb.inductor.force(ATEN):
+            runs(kit, torch.compile(model), model, [(ROWS.float(), mask(50))])
+        assert f" fusion={wanted} " in product()["problem"]

@@ -1,39 +1,73 @@
-"""What holds for products of batches and of fp8 operands alike in real compiles: which problem each is, which answer it
-gets, and what is no problem."""
+"""What holds for GEMMs of batches, of fp8 operands and of groups alike in real compiles: which problem each is, which
+answer it gets, and what is no problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.gpu import make
 from kit.products import EVERY, PRODUCTS, ROWS, A, W, fp8, number, rand, scaled
-from torch._inductor import config as inductor_config
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.inductor import force
 
 VALUES = {"block_m": 64, "block_n": 64, "block_k": 32, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATES = {
     "bmm": Config.of("triton", "inductor_bmm", **VALUES),
-    "scaled_mm": Config.of("triton", "inductor_mm", **{**VALUES, "block_k": 64}),
+    "_scaled_mm": Config.of("triton", "inductor_mm", **{**VALUES, "block_k": 64}),
+    "_grouped_mm": make("grouped"),
 }
-NOTHING: Callable[[Problem], None] = lambda problem: None  # noqa: E731
+OFFSETS, WEIGHTS = torch.tensor((3, 3, 9, 16), dtype=torch.int32), rand(4, 64, 32)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_product_is_a_problem_and_a_miss_is_atens(kit, name):
-    product = PRODUCTS[name]
-    with torch.no_grad(), force(NOTHING):
-        kit.close(kit.compiled(product.model, *product.inputs), product.model(*product.inputs))
-    stats = gemmdb.inductor.stats()
+def grouped(x: Any, w: Any, offs: Any) -> Any:
+    """Experts with weights [N, K]."""
+    return torch._grouped_mm(x, w.transpose(-2, -1), offs=offs)
+
+
+def as_stored(x: Any, w: Any, offs: Any) -> Any:
+    """Experts with weights [K, N]."""
+    return torch._grouped_mm(x, w, offs)
+
+
+def gradient(x: Any, y: Any, offs: Any) -> Any:
+    return torch._grouped_mm(x.t(), y, offs=offs)
+
+
+X = rand(16, 32)
+EXPERTS = (X, WEIGHTS, OFFSETS)
+OF_ROWS = "grouped_mm m=16 n=64 k=32 "
+GROUPED = {
+    "weights as a linear's": (grouped, EXPERTS, OF_ROWS, "a=bf16:row:8 b=bf16:col:8 fusion=none groups=4 ragged=m"),
+    "weights as stored": (as_stored, (X, rand(4, 32, 64), OFFSETS), OF_ROWS, "b=bf16:row:8 groups=4 ragged=m"),
+    "padded rows": (lambda x, w, o: grouped(x[:, :32], w, o), (rand(16, 48), WEIGHTS, OFFSETS), OF_ROWS,
+                    "a=bf16:row-padded:8"),
+    "an epilogue": (lambda *x: torch.relu(grouped(*x)), EXPERTS, OF_ROWS, "fusion=pointwise"),
+    "one group": (grouped, (X, WEIGHTS[:1], OFFSETS[3:]), OF_ROWS, "groups=1 ragged=m"),
+    "a gradient of weights": (gradient, (X, rand(16, 64), OFFSETS), "grouped_mm m=32 n=64 k=16 ",
+                              "a=bf16:col:8 b=bf16:row:8 groups=4 ragged=k"),
+}  # fmt: skip
+if hasattr(torch.nn.functional, "grouped_mm"):
+    GROUPED["the public function"] = (
+        lambda x, w, o: torch.nn.functional.grouped_mm(x, w.mT, offs=o), EXPERTS, OF_ROWS, "groups=4 ragged=m"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*EVERY, *(f"groups: {name}" for name in GROUPED)])
+def test_a_gemm_is_a_problem_and_a_miss_is_atens(kit, name):
+    if name.startswith("groups: "):
+        model, inputs, head, fields = GROUPED[name.removeprefix("groups: ")]
+    else:
+        one = PRODUCTS[name]
+        model, inputs, head, fields = one.model, one.inputs, one.head, one.fields
+    stats = kit.forced(None, model, *inputs)
     (text,) = kit.problems(stats)
-    assert text.startswith(product.head)
-    assert {*product.fields.split()} <= {*text.split()}
+    assert text.startswith(head)
+    assert {*fields.split()} <= {*text.split()}
     assert (stats["hits"], stats["misses"], stats["uncovered"], stats["errors"]) == (0, 1, {}, [])
 
 
@@ -47,25 +81,26 @@ ANSWERED = {
         (A, W, torch.rand(8, 1), torch.rand(1, 16)), (fp8(6, 32), W, torch.rand(6, 1), torch.rand(1, 16)),
         "scaled_mm m=6 n=16 k=32",
     ),
+    "grouped_mm": (
+        Problem.gemm("grouped_mm", m=16, n=64, k=32, groups=4), grouped, EXPERTS,
+        (X, rand(5, 64, 32), torch.tensor((3, 3, 9, 9, 16), dtype=torch.int32)), "grouped_mm m=16 n=64 k=32",
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ["bmm", pytest.param("scaled_mm", marks=ROWS)])
+@pytest.mark.parametrize("op", ["bmm", pytest.param("scaled_mm", marks=ROWS), "grouped_mm"])
 def test_a_table_answers_with_aten(kit, table, op):
     problem, model, inputs, others, missed = ANSWERED[op]
     path = table({problem.text: kit.ATEN})
     gemmdb.inductor.enable(tables=[path], on_miss="error")
-    with torch.no_grad():
-        kit.close(kit.compiled(model, *inputs), model(*inputs))
-        (entry,) = gemmdb.inductor.stats()["products"]
-        assert (entry["problem"], entry["rung"], entry["config"]) == (problem.text, "exact", kit.ATEN.text)
-        assert entry["table"] == str(path)
-        # On a CPU no other kernel could serve it, so strict mode does not miss a row.
-        kit.compiled(model, *others)
-        *_, other = gemmdb.inductor.stats()["products"]
-        assert other["problem"].startswith(missed)
-        assert (other["rung"], other["config"]) == ("aten", kit.ATEN.text)
-        assert other["note"].startswith("ATen is the only kernel for it; exact: no verdict")
+    entry = kit.only(kit.checked(model, *inputs))
+    assert (entry["problem"], entry["rung"], entry["config"]) == (problem.text, "exact", kit.ATEN.text)
+    assert entry["table"] == str(path)
+    # On a CPU no other kernel could serve it, so strict mode does not miss a row.
+    *_, other = kit.checked(model, *others)["products"]
+    assert other["problem"].startswith(missed)
+    assert (other["rung"], other["config"]) == ("aten", kit.ATEN.text)
+    assert other["note"].startswith("ATen is the only kernel for it; exact: no verdict")
 
 
 @pytest.mark.parametrize(
@@ -77,9 +112,7 @@ def test_a_table_answers_with_aten(kit, table, op):
     ids=["bmm", "scaled_mm"],
 )
 def test_an_answer_benchmarks_nothing_under_max_autotune(kit, model, inputs):
-    with torch.no_grad(), force(kit.ATEN), inductor_config.patch(max_autotune=True):
-        kit.close(kit.compiled(model, *inputs), model(*inputs))
-    stats = gemmdb.inductor.stats()
+    stats = kit.forced(kit.ATEN, model, *inputs, max_autotune=True)
     assert (stats["benchmarked"], stats["hits"]) == (0, 1)
 
 
@@ -89,48 +122,49 @@ def square(x: Any) -> Any:
 
 CUBE, FP8 = (torch.randn(3, 8, 8),), (A, W, number())
 UNCOVERED = {
-    "a symbolic batch": ("bmm", square, CUBE, "bmm"),
-    "baddbmm": ("bmm", lambda x: torch.baddbmm(x, x, x), CUBE, "baddbmm"),
+    "a symbolic batch": ("bmm", square, CUBE, None),
+    "baddbmm": ("bmm", lambda x: torch.baddbmm(x, x, x), CUBE, None),
     "integers": ("bmm", lambda x: torch.bmm(x.int(), x.int()), CUBE, ""),
-    "overlapping matrices": ("bmm", lambda x: torch.bmm(x.as_strided((3, 8, 8), (8, 8, 1)), x), CUBE,
-                             ""),
-    "an fp8 output": ("scaled_mm", lambda a, w, s: scaled(a, w, s, s, out_dtype=None).float(), FP8,
+    "overlapping matrices": ("bmm", lambda x: torch.bmm(x.as_strided((3, 8, 8), (8, 8, 1)), x), CUBE, ""),
+    "an fp8 output": ("_scaled_mm", lambda a, w, s: scaled(a, w, s, s, out_dtype=None).float(), FP8,
                       "the output is one of"),
-    "a scaled output": ("scaled_mm", lambda a, w, s: scaled(a, w, s, s, scale_result=s), FP8,
-                        "the output is scaled"),
-    "fnuz": ("scaled_mm", lambda a, w, s: scaled(a.float().to(torch.float8_e4m3fnuz), w, s, s), FP8,
+    "a scaled output": ("_scaled_mm", lambda a, w, s: scaled(a, w, s, s, scale_result=s), FP8, "the output is scaled"),
+    "fnuz": ("_scaled_mm", lambda a, w, s: scaled(a.float().to(torch.float8_e4m3fnuz), w, s, s), FP8,
              "dtype torch.float8_e4m3fnuz"),
+    "groups of one size": ("_grouped_mm", lambda a, b: torch._grouped_mm(a, b), (rand(4, 8, 32), rand(4, 32, 64)),
+                           "all groups have one size, as in a bmm"),
+    "groups of columns": ("_grouped_mm", lambda a, b, o: torch._grouped_mm(a, b, offs=o),
+                          (rand(4, 8, 32), rand(32, 16), OFFSETS), "the groups divide the columns"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNCOVERED)
 def test_what_is_no_problem_is_counted_as_uncovered(kit, name):
-    op, model, inputs, reason = UNCOVERED[name]
+    operator, model, inputs, reason = UNCOVERED[name]
     if name == "a symbolic batch":
         inputs = (inputs[0].clone(),)
         torch._dynamo.mark_dynamic(inputs[0], 0)
-    with torch.no_grad(), force(TEMPLATES[op]):
-        kit.close(kit.compiled(model, *inputs), model(*inputs))
-    stats = gemmdb.inductor.stats()
+    stats = kit.forced(TEMPLATES[operator], model, *inputs)
     assert (stats["products"], stats["errors"]) == ([], [])
     ((found, count),) = stats["uncovered"].items()
-    if reason in ("bmm", "baddbmm"):
-        assert (found, count) == (reason, 1)
+    if reason is None:
+        assert (found, count) == ("baddbmm" if name == "baddbmm" else "bmm", 1)
     else:
-        assert found.startswith("aten.bmm.default: " if op == "bmm" else "aten._scaled_mm.default: ")
+        assert found.startswith(f"aten.{operator}.default: ")
         assert reason in found
 
 
-@pytest.mark.parametrize("op", ["bmm", pytest.param("scaled_mm", marks=ROWS)])
+SYMBOLIC = {
+    "bmm": (torch.bmm, (torch.randn(3, 5, 16), torch.randn(3, 16, 8)), {0: 1}),
+    "scaled_mm": (scaled, (fp8(8, 32), W, torch.rand(8, 1), torch.rand(1, 16)), {0: 0, 2: 0}),
+    "grouped_mm": (grouped, (X.clone(), WEIGHTS, OFFSETS), {0: 0}),
+}
+"""Programs with the dimension of some inputs that is symbolic."""
+
+
+@pytest.mark.parametrize("op", ["bmm", pytest.param("scaled_mm", marks=ROWS), "grouped_mm"])
 def test_a_symbolic_number_of_rows_has_a_range(kit, op):
-    if op == "bmm":
-        model, inputs = torch.bmm, (torch.randn(3, 5, 16), torch.randn(3, 16, 8))
-        torch._dynamo.mark_dynamic(inputs[0], 1)
-    else:
-        model, inputs = scaled, (fp8(8, 32), W, torch.rand(8, 1), torch.rand(1, 16))
-        for tensor in (inputs[0], inputs[2]):
-            torch._dynamo.mark_dynamic(tensor, 0)
-    with torch.no_grad(), force(NOTHING):
-        kit.close(kit.compiled(model, *inputs), model(*inputs))
-    (entry,) = gemmdb.inductor.stats()["products"]
-    assert entry["ranges"] == {"m": [2, None]}
+    model, inputs, dimensions = SYMBOLIC[op]
+    for place, dimension in dimensions.items():
+        torch._dynamo.mark_dynamic(inputs[place], dimension)
+    assert kit.only(kit.forced(None, model, *inputs))["ranges"] == {"m": [2, None]}

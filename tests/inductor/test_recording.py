@@ -59,11 +59,15 @@ def test_a_program_that_is_killed_has_recorded_what_it_compiled(kit, tmp_path):
     assert (entry.problem.k, entry.count) == (3, 1)
 
 
+MM = (lambda x, w: x @ w, torch.ones(2, 3), torch.ones(3, 4))
+
+
 def test_a_forked_child_writes_only_its_own_calls(kit, tmp_path):
+    model, *inputs = MM
     with gemmdb.inductor.record(tmp_path / "w.jsonl") as recording:
-        run = torch.compile(lambda x, w: x @ w)
+        run = torch.compile(model)
         for _ in range(3):
-            run(torch.ones(2, 3), torch.ones(3, 4))
+            run(*inputs)
         child = os.fork()
         if child == 0:
             recording.write()
@@ -76,7 +80,7 @@ def test_a_forked_child_writes_only_its_own_calls(kit, tmp_path):
 def test_two_recordings_are_stopped_one_by_one(kit, tmp_path):
     first, second = (gemmdb.inductor.record(tmp_path / name) for name in ("first.jsonl", "second.jsonl"))
     second.stop()
-    kit.compiled(lambda x, w: x @ w, torch.ones(2, 3), torch.ones(3, 4))
+    kit.compiled(*MM)
     first.stop()
     first.stop()
     kit.compiled(lambda x, w: x @ w, torch.ones(2, 5), torch.ones(5, 4))
@@ -87,10 +91,11 @@ def test_two_recordings_are_stopped_one_by_one(kit, tmp_path):
 
 def test_calls_after_the_end_of_a_recording_are_not_recorded(kit, tmp_path, monkeypatch):
     monkeypatch.setattr("gemmdb.inductor.observe.recording.INTERVAL_S", 0.0)
-    run = torch.compile(lambda x, w: x @ w)
+    model, *inputs = MM
+    run = torch.compile(model)
     with gemmdb.inductor.record(tmp_path / "w.jsonl"):
-        run(torch.ones(2, 3), torch.ones(3, 4))
-    run(torch.ones(2, 3), torch.ones(3, 4))
+        run(*inputs)
+    run(*inputs)
     (entry,) = entries.read(tmp_path / "w.jsonl").entries
     assert entry.calls == 1
 
@@ -98,8 +103,7 @@ def test_calls_after_the_end_of_a_recording_are_not_recorded(kit, tmp_path, monk
 def test_a_workload_that_cannot_be_written_does_not_end_the_program(kit, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     with gemmdb.inductor.record(tmp_path / "file" / "workload.jsonl"):
-        result = torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
-    assert result.shape == (2, 4)
+        assert kit.compiled(*MM).shape == (2, 4)
     assert "cannot record" in caplog.text
 
 

@@ -1,9 +1,9 @@
-"""What must never fail a compile, what must, and what others put into Inductor that must survive."""
+"""What must never fail a compile, and what must."""
 
 import copy
 import json
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -38,9 +38,9 @@ def raising(error):
 
 def test_a_crash_in_the_lookup_never_fails_the_compile(kit):
     with using(raising(RuntimeError("boom"))):
-        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
-    assert "boom" in gemmdb.inductor.stats()["errors"][0]
-    assert gemmdb.inductor.stats()["rungs"] == {"aten": 1}
+        stats = kit.checked(torch.matmul, X, W)
+    assert "boom" in stats["errors"][0]
+    assert stats["rungs"] == {"aten": 1}
 
 
 def test_a_crash_in_the_extraction_never_fails_the_compile(kit, monkeypatch):
@@ -50,20 +50,14 @@ def test_a_crash_in_the_extraction_never_fails_the_compile(kit, monkeypatch):
         raise ZeroDivisionError("extraction")
 
     monkeypatch.setattr(extract, "tensor", broken)
-    with force(lambda problem: kit.CPP):
-        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
-    assert "extraction" in gemmdb.inductor.stats()["errors"][0]
-
-
-def frozen(kit):
-    """A compiled product whose weight is a constant, for which a CPU has more kernels than ATen's."""
-    with torch.no_grad(), inductor_config.patch(freezing=True):
-        return kit.compiled(nn.Linear(64, 32, bias=False).eval(), X)
+    assert "extraction" in kit.forced(kit.CPP, torch.matmul, X, W)["errors"][0]
 
 
 def test_strict_mode_names_the_problem(kit):
+    """The weight is a constant, for which a CPU has more kernels than ATen's."""
+    model = nn.Linear(64, 32, bias=False).eval()
     with using(lambda query: None, "error"), pytest.raises(Exception, match=r"mm m=8 n=32 k=64") as caught:
-        frozen(kit)
+        kit.checked(model, X, freezing=True)
     assert root(caught.value, MissError)
 
 
@@ -71,8 +65,7 @@ def test_strict_mode_names_the_problem(kit):
 def test_what_only_aten_can_serve_needs_no_row(kit, on_miss):
     """No build measures it, unless it is told to measure all."""
     with using(lambda query: None, on_miss):
-        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
-    (entry,) = gemmdb.inductor.stats()["products"]
+        entry = kit.only(kit.checked(torch.matmul, X, W))
     assert (entry["rung"], entry["config"]) == ("aten", "aten:default")
     assert entry["note"].startswith("ATen is the only kernel for it: the C++ template packs the weight")
     summary = gemmdb.inductor.summary()
@@ -91,12 +84,8 @@ def test_strict_mode_fails_on_a_broken_table(kit):
 
 
 def test_strict_mode_is_content_with_hits(kit):
-    with using(force_find(kit.ATEN), "error"):
-        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
-
-
-def force_find(config):
-    return ForcedSession(lambda problem: config, None).find
+    with using(ForcedSession(kit.ATEN).find, "error"):
+        assert kit.checked(torch.matmul, X, W)["rungs"] == {"forced": 1}
 
 
 def root(error, kind):
@@ -113,8 +102,7 @@ def test_a_corrupted_table_is_left_out(kit, tmp_path):
     path = tmp_path / "broken.db"
     path.write_bytes(b"SQLite format 3\x00" + bytes(range(256)) * 20)
     gemmdb.inductor.enable(tables=[path])
-    kit.close(kit.compiled(torch.matmul, X, W), X @ W)
-    assert gemmdb.inductor.stats()["rungs"] == {"aten": 1}
+    assert kit.checked(torch.matmul, X, W)["rungs"] == {"aten": 1}
     gemmdb.inductor.enable(on_miss="error", tables=[path])
     with pytest.raises(Exception, match=r"broken\.db"):
         kit.compiled(torch.matmul, X, W)
@@ -122,13 +110,8 @@ def test_a_corrupted_table_is_left_out(kit, tmp_path):
 
 def test_disable_by_environment(kit, monkeypatch):
     monkeypatch.setenv("GEMMDB_DISABLE", "1")
-    with force(raising_chooser):
-        kit.close(kit.compiled(torch.matmul, X, W), X @ W)
-    assert gemmdb.inductor.stats()["products"] == []
-
-
-def raising_chooser(problem):
-    raise AssertionError("asked although disabled")
+    stats = kit.forced(raising(AssertionError("asked although disabled")), torch.matmul, X, W)
+    assert (stats["products"], stats["errors"]) == ([], [])
 
 
 def test_gemms_that_are_not_steered_are_counted_by_name(kit):
@@ -137,21 +120,17 @@ def test_gemms_that_are_not_steered_are_counted_by_name(kit):
     def model(a, b, x, image):
         return torch.baddbmm(a, a, b).sum() + (x @ W).sum() + conv(image).sum()
 
-    a, b = torch.randn(2, 3, 3), torch.randn(2, 3, 3)
-    with torch.no_grad(), force(lambda problem: None):
-        kit.close(kit.compiled(model, a, b, X, image), model(a, b, X, image))
-    assert gemmdb.inductor.stats()["uncovered"] == {"baddbmm": 1, "conv1x1": 1}
-    assert len(kit.problems()) == 1
+    stats = kit.forced(None, model, torch.randn(2, 3, 3), torch.randn(2, 3, 3), X, image)
+    assert stats["uncovered"] == {"baddbmm": 1, "conv1x1": 1}
+    assert len(kit.problems(stats)) == 1
 
 
 def test_sums_of_two_products_are_counted(kit):
     def two(a, b):
         return a @ b + b @ a
 
-    square = torch.randn(64, 64), torch.randn(64, 64)
-    with force(lambda problem: None), inductor_config.patch(max_autotune=True):
-        kit.close(kit.compiled(two, *square), two(*square))
-    assert gemmdb.inductor.stats()["uncovered"] == {"mm_plus_mm": 1}
+    stats = kit.forced(None, two, torch.randn(64, 64), torch.randn(64, 64), max_autotune=True)
+    assert stats["uncovered"] == {"mm_plus_mm": 1}
 
 
 def test_the_lowering_asks_again_when_the_ir_has_other_operands(kit, monkeypatch):
@@ -167,9 +146,7 @@ def test_the_lowering_asks_again_when_the_ir_has_other_operands(kit, monkeypatch
         return replace(problem, a=replace(problem.a, layout=replace(problem.a.layout, align=1)))
 
     monkeypatch.setattr(ir_view, "confirm", unaligned)
-    model = nn.Linear(64, 32).eval()
-    with torch.no_grad(), inductor_config.patch(freezing=True), force(chooser):
-        kit.close(kit.compiled(model, X), model(X))
+    kit.forced(chooser, nn.Linear(64, 32).eval(), X, freezing=True)
     assert asked == [4, 1]
     assert " a=fp32:row:1 " in kit.problems()[0]
     assert kit.lowered() == [kit.CPP]
@@ -182,11 +159,9 @@ def test_a_template_that_refuses_leaves_aten_and_a_note(kit, monkeypatch):
         raise NotImplementedError("no micro kernel")
 
     monkeypatch.setattr(CppGemmTemplate, "add_choices", refuse)
-    model = nn.Linear(64, 32).eval()
-    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        kit.close(kit.compiled(model, X), model(X))
-    assert kit.lowered() == [kit.ATEN]
-    assert "refused" in gemmdb.inductor.stats()["products"][0]["note"]
+    stats = kit.forced(kit.CPP, nn.Linear(64, 32).eval(), X, freezing=True)
+    assert kit.lowered(stats) == [kit.ATEN]
+    assert "refused" in stats["products"][0]["note"]
 
 
 def test_a_decision_is_not_copied_and_not_pickled_with_its_graph(kit):
@@ -217,14 +192,10 @@ def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_pa
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 40)).eval()
     chosen = ForcedSession(lambda problem: kit.ATEN if problem.n == 48 else None, None)
     enable.install()
-    options = {"freezing": True, "autotune_local_cache": False}
     live = FakeSession(chosen.find, Policy(on_miss="live"), None, path)
-    with torch.no_grad(), inductor_config.patch(options), active.use(live):
-        kit.close(kit.compiled(model, X), model(X))
-    stats = gemmdb.inductor.stats()
-    assert stats["rungs"] == {"forced": 1, "live": 1}
-    assert stats["benchmarked"] == 1
-    assert stats["errors"] == []
+    with active.use(live):
+        stats = kit.checked(model, X, freezing=True, autotune_local_cache=False)
+    assert (stats["rungs"], stats["benchmarked"], stats["errors"]) == ({"forced": 1, "live": 1}, 1, [])
     rows = list(Table.open(path).measurements())
     assert {row.config.name for row in rows} == {"aten:default", "cpp:packed_gemm"}
     assert {row.problem.n for row in rows} == {40}
@@ -237,9 +208,6 @@ def test_concurrent_writers_of_a_workload_lose_nothing(tmp_path):
         for i in range(50):
             append_lines(path, [json.dumps({"problem": f"{number} {i}" * 50})])
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
     assert len({json.loads(line)["problem"] for line in path.read_text().splitlines()}) == 200

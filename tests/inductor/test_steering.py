@@ -1,6 +1,6 @@
-"""Which products are steered, and that the results stay right: shapes, layouts, dtypes, gradients, threads."""
+"""Which GEMMs get a kernel, and that the results stay right: shapes, layouts, dtypes, gradients, threads."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -29,12 +29,9 @@ def test_freezing_on_serves_the_packed_template(kit):
 
 
 def test_freezing_off_refuses_the_packed_template_with_a_reason(kit):
-    model, x = mlp(), torch.randn(8, 64)
-    with torch.no_grad(), force(kit.CPP):
-        found = kit.compiled(model, x)
-    kit.close(found, model(x))
-    assert kit.lowered() == [kit.ATEN, kit.ATEN]
-    assert "constant" in gemmdb.inductor.stats()["products"][0]["note"]
+    stats = kit.forced(kit.CPP, mlp(), torch.randn(8, 64))
+    assert kit.lowered(stats) == [kit.ATEN, kit.ATEN]
+    assert "constant" in stats["products"][0]["note"]
 
 
 def test_explicit_blocking_reaches_the_generated_code(kit):
@@ -52,20 +49,15 @@ def test_explicit_blocking_reaches_the_generated_code(kit):
 
 
 def test_a_hit_benchmarks_nothing_under_max_autotune(kit):
-    model, x = mlp(), torch.randn(8, 64)
-    options = {"freezing": True, "max_autotune": True}
-    with torch.no_grad(), inductor_config.patch(options), force(lambda problem: kit.ATEN):
-        kit.close(kit.compiled(model, x), model(x))
-    assert gemmdb.inductor.stats()["benchmarked"] == 0
-    assert kit.lowered() == [kit.ATEN, kit.ATEN]
+    stats = kit.forced(kit.ATEN, mlp(), torch.randn(8, 64), freezing=True, max_autotune=True)
+    assert stats["benchmarked"] == 0
+    assert kit.lowered(stats) == [kit.ATEN, kit.ATEN]
 
 
 def test_the_benchmark_counter_sees_what_inductor_does_without_us(kit):
     enable.install()
     options = {"freezing": True, "max_autotune_gemm": True, "autotune_local_cache": False}
-    with torch.no_grad(), inductor_config.patch(options):
-        kit.compiled(nn.Linear(64, 32).eval(), torch.randn(4, 64))
-    assert gemmdb.inductor.stats()["benchmarked"] == 1
+    assert kit.checked(nn.Linear(64, 32).eval(), torch.randn(4, 64), **options)["benchmarked"] == 1
 
 
 def test_a_product_that_is_left_alone_gives_the_code_of_default_mode():
@@ -90,7 +82,6 @@ def body(code):
 def test_static_and_dynamic_shapes(kit):
     model = mlp()
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        torch._dynamo.reset()
         run = torch.compile(model, dynamic=True)
         for rows in (8, 5, 33):
             x = torch.randn(rows, 64)
@@ -127,31 +118,13 @@ def test_forward_and_lazily_compiled_backward(kit):
 
 
 def test_compiling_in_a_worker_thread(kit):
-    model, x = mlp(), torch.randn(8, 64)
-    found = []
-
-    def work():
-        with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-            found.append(kit.compiled(model, x))
-
-    in_thread(work)
-    kit.close(found[0], model(x))
+    in_thread(lambda: kit.forced(kit.CPP, mlp(), torch.randn(8, 64), freezing=True))
     assert kit.lowered() == [kit.CPP, kit.CPP]
 
 
 def in_thread(work):
-    errors = []
-
-    def run():
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert not errors, errors
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work).result()
 
 
 @pytest.mark.slow

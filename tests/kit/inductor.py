@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 
 import gemmdb.inductor
 from gemmdb.devices import detect
@@ -74,6 +75,30 @@ def compiled(model: Any, *inputs: Any, **options: Any) -> Any:
     """What the compiled model returns."""
     torch._dynamo.reset()
     return torch.compile(model, **options)(*inputs)
+
+
+def left_alone(problem: Problem) -> None:
+    """A chooser that leaves each GEMM to Inductor."""
+
+
+def checked(model: Any, *inputs: Any, **patches: Any) -> dict[str, Any]:
+    """Compile a model without gradients, under settings of Inductor, and compare what it returns with eager's. Returns
+    `stats()`."""
+    with torch.no_grad(), inductor_config.patch(**patches):
+        close(compiled(model, *inputs), model(*inputs))
+    return gemmdb.inductor.stats()
+
+
+def forced(config: Any, model: Any, *inputs: Any, **patches: Any) -> dict[str, Any]:
+    """As `checked`, with a forced config, or what a function of the Problem says; None leaves each GEMM alone."""
+    with gemmdb.inductor.force(config or left_alone):
+        return checked(model, *inputs, **patches)
+
+
+def only(stats: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The one kind of GEMM that was compiled."""
+    (entry,) = (stats or gemmdb.inductor.stats())["products"]
+    return dict(entry)
 
 
 def run(program: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> Any:
