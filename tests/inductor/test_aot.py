@@ -37,21 +37,38 @@ class Mapped(nn.Module):
         return y[:, 1:], y
 
 
-def package(kit, model, inputs, path):
-    with torch.no_grad(), force(kit.CPP):
+class Mixed(nn.Module):
+    """An int8 weight, for ATen's weight-only kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("w", torch.randint(-100, 100, (32, 64), dtype=torch.int8))
+        self.register_buffer("s", torch.rand(32).bfloat16() / 64)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.w.to(x.dtype)) * self.s
+
+
+def package(config, model, inputs, path):
+    with torch.no_grad(), force(config):
         exported = torch.export.export(model.eval(), inputs)
         return torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
 
 
 @pytest.mark.slow
 def test_s23_no_arguments_mapped_weights_and_misaligned_outputs(kit, tmp_path):
+    """They are loaded by a process without gemmdb."""
     x = torch.randn(8, 64)
-    alone, mapped = Alone(), Mapped(tmp_path / "weights.pt")
-    packages = [package(kit, alone, (), tmp_path / "alone.pt2")]
+    alone, mapped, mixed = Alone(), Mapped(tmp_path / "weights.pt"), Mixed()
+    packages = [
+        package(kit.CPP, alone, (), tmp_path / "alone.pt2"),
+        package(kit.INT8PACK, mixed, (x.bfloat16(),), tmp_path / "mixed.pt2"),
+    ]
     with inductor_config.patch({"aot_inductor.force_mmap_weights": True}):
-        packages.append(package(kit, mapped, (x,), tmp_path / "mapped.pt2"))
-    assert kit.lowered() == [kit.CPP] * 3
-    (y,), (pair,) = kit.unpacked_all(list(zip(packages, ([()], [(x,)]), strict=True)))
+        packages.append(package(kit.CPP, mapped, (x,), tmp_path / "mapped.pt2"))
+    assert kit.lowered() == [kit.CPP, kit.INT8PACK, kit.CPP, kit.CPP]
+    (y,), (z,), (pair,) = kit.unpacked_all(list(zip(packages, ([()], [(x.bfloat16(),)], [(x,)]), strict=True)))
     kit.close(y, alone())
+    kit.close(z, mixed(x.bfloat16()))
     for found, wanted in zip(pair, mapped(x), strict=True):
         kit.close(found, wanted)

@@ -29,6 +29,7 @@ NAN, INF = math.nan, math.inf
         ([1.0, INF], [1.0, -INF], INF),
         ([2.0, INF, NAN], [1.0, INF, NAN], 0.5),
         ([], [], 0.0),
+        ([1 + 4j], [1 + 2j], 0.5),
     ],
     ids=str,
 )
@@ -66,20 +67,20 @@ def test_at_least_one_call_is_timed():
         compare.compare(linear, A, W, calls=0)
 
 
-def test_a_difference_of_imaginary_parts():
-    assert difference(torch.tensor([1 + 4j]), torch.tensor([1 + 2j])) == 0.5
-
-
-def test_a_recorder_that_looks_on_is_not_what_is_compared(kit, table, tmp_path, monkeypatch):
-    with gemmdb.inductor.force(lambda problem: None):
-        kit.compiled(linear, A, W)
-    (text,) = kit.problems()
+@pytest.fixture
+def known(kit, table, monkeypatch):
+    """The problem of `linear`, whose kernel in a table is the weight-only one."""
+    (text,) = kit.problems(kit.forced(None, linear, A, W))
     monkeypatch.setenv("GEMMDB_TABLES", str(table({text: kit.INT8PACK})))
+    return text
+
+
+def test_a_recorder_that_looks_on_is_not_what_is_compared(kit, known, tmp_path):
     with gemmdb.inductor.record(tmp_path / "workload.jsonl"):
         found = compare.compare(linear, A, W, calls=1)
-    assert found.configs == {text: kit.INT8PACK.text}
+    assert found.configs == {known: kit.INT8PACK.text}
     (product,) = found.products
-    assert (product["problem"], product["config"], product["count"]) == (text, kit.INT8PACK.text, 1)
+    assert (product["problem"], product["config"], product["count"]) == (known, kit.INT8PACK.text, 1)
     assert product["expected_us"] > 0
     assert product["speedup_vs_aten"] > 1
 
@@ -166,11 +167,7 @@ def test_a_gain_is_an_interval(gemmdb_us, interval, disturbed, verdict):
     assert replace(found, configs=dict.fromkeys(KERNELS, ATEN.text)).verdict == "same kernels"
 
 
-def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(kit, table, monkeypatch):
-    with gemmdb.inductor.force(lambda problem: None):
-        kit.compiled(linear, A, W)
-    (text,) = kit.problems()
-    monkeypatch.setenv("GEMMDB_TABLES", str(table({text: kit.INT8PACK})))
+def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(known, monkeypatch):
     monkeypatch.setattr(compare, "QUIET_TIMEOUT_S", 0.0)
     monkeypatch.setattr(load, "now", lambda threads=None: load.Load(0.0))
     monkeypatch.setattr(load, "between", lambda before, after, threads=None: load.Load(2.0))

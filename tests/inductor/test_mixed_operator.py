@@ -2,19 +2,22 @@
 
 import pytest
 import torch
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils.flop_counter import FlopCounterMode
 
 from gemmdb.devices import registry
 from gemmdb.inductor.decide.session import ForcedSession
+from gemmdb.inductor.entry import install
+from gemmdb.inductor.match import extract, mixed, ops
 from gemmdb.kernels.config import ATEN
 
 N, K = 32, 64
 
 
 def test_the_operator_itself(kit):
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from gemmdb.inductor.match import ops
-
     mixed_mm = ops.register()
     assert ops.register() is mixed_mm
     a, w, s = torch.randn(8, K).bfloat16(), torch.randint(-9, 9, (K, N), dtype=torch.int8), torch.rand(N).bfloat16()
@@ -47,12 +50,6 @@ OPERATORS = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_fake_tensors_take_each_operator(name):
     """On the device of the first operand, and with symbolic sizes."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
-
-    from gemmdb.inductor.match import ops
-
     ops.register()
     operator, given = getattr(torch.ops.gemmdb, name).default, OPERATORS[name]
     torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
@@ -70,8 +67,6 @@ def test_fake_tensors_take_each_operator(name):
 
 
 def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
-    from gemmdb.inductor.match import ops
-
     a, w, s = torch.full((8, K), 16.0).half(), torch.full((K, N), 100, dtype=torch.int8), torch.rand(N).half() / 64
     assert not ops.register()(a, w, s).isfinite().any()
     assert torch.equal(ops.register()(a, w, s, True), a @ (w.half() * s))
@@ -79,13 +74,6 @@ def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
 
 def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(monkeypatch):
     """ATen's time in a table is that of a cast and a product; on a GPU, Inductor's pattern is far slower."""
-    from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from gemmdb.inductor.entry import install
-    from gemmdb.inductor.match import extract, ops
-
     cpu = extract.device(torch.device("cpu"))
     h200 = registry.find("NVIDIA H200")
     monkeypatch.setattr(extract, "device", lambda of: h200 if of.type == "cuda" else cpu)
@@ -116,12 +104,6 @@ SCALED = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
     """bf16 has the range of fp32, and a weight-only kernel that scales after the product."""
-    from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from gemmdb.inductor.match import mixed, ops
-
     for name, function in SCALED.items():
         with FakeTensorMode():
             x, s = torch.empty(8, K, dtype=dtype), torch.empty(N, dtype=dtype)
@@ -135,11 +117,6 @@ def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
 @pytest.mark.parametrize("function", SCALED.values(), ids=SCALED)
 def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu(function):
     """Eager multiplies by it; a kernel cannot read it."""
-    from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from gemmdb.inductor.match import mixed
 
     def scale(device):
         with FakeTensorMode():

@@ -7,6 +7,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from gemmdb.inductor import force
 from gemmdb.inductor.decide.session import ForcedSession
+from gemmdb.inductor.entry import install
+from gemmdb.inductor.lower.adapter import slots
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 
@@ -23,11 +25,11 @@ class Count(CustomGraphPass):
 
 
 def test_passes_that_the_user_set_are_kept(kit):
-    slots = ("joint_custom_pre_pass", "post_grad_custom_post_pass")
-    before, after, given = ({slot: Count(name + slot) for slot in slots} for name in ("before", "after", "given"))
-    with inductor_config.patch(before), force(lambda problem: None):
+    both = ("joint_custom_pre_pass", "post_grad_custom_post_pass")
+    before, after, given = ({slot: Count(name + slot) for slot in both} for name in ("before", "after", "given"))
+    with inductor_config.patch(before), force(kit.left_alone):
         kit.compiled(torch.matmul, X, W)
-    with force(lambda problem: None):
+    with force(kit.left_alone):
         with inductor_config.patch(after):
             kit.compiled(torch.matmul, X, W)
         kit.compiled(torch.matmul, X, W, options=given)
@@ -37,11 +39,8 @@ def test_passes_that_the_user_set_are_kept(kit):
 
 
 def test_uuids_of_user_passes_are_folded_in():
-    from gemmdb.inductor.entry import install
-    from gemmdb.inductor.lower.adapter import slots
-
     def ours(key):
-        bodies = install.slots(ForcedSession(lambda problem: None, key))
+        bodies = install.slots(ForcedSession(None, key))
         return slots.GraphPass(bodies["joint_custom_pre_pass"])
 
     mine = ours("key")
@@ -66,13 +65,11 @@ class Aware(InferenceAware or CustomGraphPass):
 
 
 def test_one_pass_slots_of_older_releases_hold_both(kit, monkeypatch):
-    from gemmdb.inductor.lower.adapter import slots
-
     monkeypatch.setattr(slots, "_takes_lists", lambda: False)
     counting, aware = Count("user"), Aware()
     users = [counting, aware] if InferenceAware else [counting]
     for user in users:
-        with inductor_config.patch(post_grad_custom_post_pass=user), torch.no_grad(), force(lambda problem: None):
+        with inductor_config.patch(post_grad_custom_post_pass=user), torch.no_grad(), force(kit.left_alone):
             kit.compiled(torch.matmul, X, W)
     assert (counting.graphs, aware.told) == (1, True if InferenceAware else None)
     assert len(kit.problems()) == len(users)

@@ -1,18 +1,26 @@
-"""Products that torch takes apart before any pass: seen in every config, and exactly torch's own where no table has a
-kernel for them."""
+"""GEMMs that torch decomposes before any pass: seen in every config, and exactly torch's own where no table has a
+kernel for them. For a GPU they are traced on fake tensors."""
 
 import pytest
 import torch
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
+from kit.inductor import left_alone
 from kit.together import Together
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb import Config, MissError
 from gemmdb.inductor import force
+from gemmdb.inductor.decide.decision import DECISION
+from gemmdb.inductor.decide.session import ForcedSession
+from gemmdb.inductor.entry import install
+from gemmdb.inductor.lower.adapter.decomposing import APART
+from gemmdb.inductor.observe.journal import JOURNAL
 
 aten = torch.ops.aten
 
@@ -77,7 +85,7 @@ def graphs(programs):
 @pytest.mark.parametrize(("number", "program", "inputs"), graphs(SMALL), ids=["addmm dot", "training", "the others"])
 def test_what_no_table_answers_is_torchs_own_code_and_is_reported(number, program, inputs):
     plain = code(program, *inputs)
-    with force(lambda problem: None):
+    with force(left_alone):
         assert code(program, *inputs) == plain
     stats = gemmdb.inductor.stats()
     assert sum(entry["count"] for entry in stats["products"]) + sum(stats["uncovered"].values()) >= number
@@ -102,7 +110,7 @@ ROWS = {
 @pytest.mark.parametrize(("number", "program", "inputs"), graphs(ROWS), ids=["layers", "the others"])
 def test_a_missed_product_of_one_row_is_torchs_own_code_and_is_reported(number, program, inputs, one_row):
     plain = code(program, *inputs)
-    with force(lambda problem: None):
+    with force(left_alone):
         assert code(program, *inputs) == plain
     stats = gemmdb.inductor.stats()
     assert sum(entry["count"] for entry in stats["products"] if "torch takes it apart" in entry["note"]) >= number
@@ -114,7 +122,7 @@ def test_a_missed_product_of_one_row_is_torchs_own_code_and_is_reported(number, 
 def test_a_verdict_for_aten_leaves_torchs_own_code(kit, one_row, dynamic):
     x, w = torch.randn(1, 64), torch.randn(64, 48)
     plain = code(torch.matmul, x, w, dynamic=dynamic)
-    with force(lambda problem: kit.ATEN):
+    with force(kit.ATEN):
         assert code(torch.matmul, x, w, dynamic=dynamic) == plain
     assert [entry["rung"] for entry in gemmdb.inductor.stats()["products"]] == ["forced"]
 
@@ -198,3 +206,91 @@ def test_disabled_gemmdb_leaves_tracing_alone(one_row):
     gemmdb.inductor.disable()
     code(ROWS["mm"][0], *inputs)
     assert gemmdb.inductor.stats()["products"] == []
+
+
+TILE = Config.of(
+    "triton", "tile", block_m=16, block_n=64, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+BATCHED = Config.of("triton", "inductor_bmm", block_m=16, block_n=64, block_k=64, group_m=8, stages=3, warps=4)
+
+
+def vectors(dtype, rows=1):
+    return torch.empty(rows, 64, dtype=dtype, device="cuda"), torch.empty(32, 64, dtype=dtype, device="cuda")
+
+
+def ints(*sizes):
+    return torch.empty(*sizes, dtype=torch.int8, device="cuda")
+
+
+ON_A_GPU = {
+    "mm": lambda: (lambda x, w: torch.relu(x @ w.t()), vectors(torch.bfloat16)),
+    "fp32": lambda: (lambda x, w: torch.relu(x @ w.t()), vectors(torch.float32)),
+    "sum": lambda: (lambda x, w: x @ w.t() + 1, vectors(torch.float16)),
+    "column": lambda: (lambda x, w: w @ x.t(), vectors(torch.bfloat16)),
+    "bmm": lambda: (lambda x, w: x.expand(2, 1, 64) @ w.t().expand(2, 64, 32), vectors(torch.bfloat16)),
+    "mixed": lambda: (lambda x, w: x @ w.t().to(x.dtype), (vectors(torch.bfloat16)[0], ints(32, 64))),
+    "scaled": lambda: (
+        lambda x, w, s: (x @ w.t().to(x.dtype)) * s,
+        (vectors(torch.bfloat16)[0], ints(32, 64), torch.empty(32, dtype=torch.bfloat16, device="cuda")),
+    ),
+    "outer": lambda: (lambda x, w: x.narrow(1, 0, 1) @ w.narrow(1, 0, 1).t(), vectors(torch.bfloat16, rows=8)),
+    "vector": lambda: (lambda x, w: torch.mv(w, x.select(0, 0)), vectors(torch.bfloat16)),
+    "addmm": lambda: (lambda x, w: torch.addmm(w.select(1, 0), x, w.t()), vectors(torch.bfloat16)),
+    "many rows": lambda: (lambda x, w: torch.relu(x @ w.t()), vectors(torch.bfloat16, rows=8)),
+}
+TAKEN = ("mm", "fp32", "sum", "column", "bmm", "mixed", "scaled")
+
+
+def traced(program, inputs, table):
+    graph = make_fx(program, table)(*inputs).graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def targets(graph):
+    """What a graph computes: each node's operator, arguments, dtype, sizes and strides."""
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    found = []
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        shape = (value.dtype, value.shape, value.stride(), value.device) if isinstance(value, torch.Tensor) else None
+        found.append((str(node.target), torch.fx.map_arg(node.args, place.__getitem__), dict(node.kwargs), shape))
+    return [entry if entry[0] != "output" else entry[1:] for entry in found]
+
+
+def kept(name, config):
+    """(torch's own graph of ON_A_GPU[name], the one that keeps GEMMs whole, our passes for it)."""
+    program, inputs = ON_A_GPU[name]()
+    joint, post_grad = install.slots(ForcedSession(config, "key")).values()
+    plain = traced(program, inputs, select_decomp_table())
+    return plain, traced(program, inputs, joint.whole.keeping(select_decomp_table())), joint, post_grad
+
+
+@pytest.mark.parametrize("tuning", [False, True])
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu_a_missed_product_is_taken_apart_as_torch_does_it(name, tuning, gpu):
+    with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=tuning):
+        plain, found, joint, post_grad = kept(name, None)
+        assert joint.whole.kept == (tuning and name in TAKEN)
+        joint(found)
+        assert targets(found) == targets(plain)
+        post_grad(found)
+        assert targets(found) == targets(plain)
+    (event, *_) = JOURNAL.pending()
+    assert (APART in event.note) == (tuning and name in TAKEN)
+    assert gemmdb.inductor.stats()["errors"] == []
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_on_a_gpu_a_product_with_a_kernel_stays_one(name, gpu):
+    wanted = {"bmm": "aten.bmm.default", "mixed": "gemmdb.mixed_mm.default", "scaled": "gemmdb.mixed_mm.default"}
+    tile = BATCHED if name == "bmm" else TILE
+    with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=True):
+        _, found, joint, post_grad = kept(name, tile)
+        joint(found)
+        post_grad(found)
+    products = [node for node in found.nodes if DECISION in node.meta]
+    assert [str(node.target) for node in products] == [wanted.get(name, "aten.mm.default")]
+    (event,) = JOURNAL.pending()
+    assert (event.config, event.note) == (tile.text, "")

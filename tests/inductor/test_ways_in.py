@@ -1,4 +1,4 @@
-"""The ways in: enable, the backend, AOTInductor."""
+"""Enabling gemmdb, the backend, and what a user may pass to them."""
 
 import inspect
 import logging
@@ -12,7 +12,6 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import InputError
-from gemmdb.inductor import force
 from gemmdb.workload import entries
 
 
@@ -92,30 +91,6 @@ def test_a_table_written_later_is_seen_by_the_backend(kit, table, linear):
         table({key(): kit.CPP})
         kit.compiled(model, x, backend="gemmdb", options=options)
     assert gemmdb.inductor.stats()["hits"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spelling", ["linear", "mixed"])
-def test_aotinductor_loads_in_a_process_without_gemmdb(kit, tmp_path, spelling):
-    dtype = torch.float32 if spelling == "linear" else torch.bfloat16
-    model, x = {"linear": nn.Linear(64, 32).eval(), "mixed": Mixed()}[spelling], torch.randn(8, 64).to(dtype)
-    config = {"linear": kit.CPP, "mixed": kit.INT8PACK}[spelling]
-    with torch.no_grad(), force(config):
-        exported = torch.export.export(model, (x,))
-        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
-    assert kit.lowered() == [config]
-    (y,) = kit.unpacked(package, (x,))
-    kit.close(y, model(x))
-
-
-class Mixed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("w", torch.randint(-100, 100, (32, 64), dtype=torch.int8))
-        self.register_buffer("s", torch.rand(32).bfloat16() / 64)
-
-    def forward(self, x):
-        return nn.functional.linear(x, self.w.to(x.dtype)) * self.s
 
 
 def test_the_entry_point_is_known_to_dynamo():
