@@ -17,7 +17,7 @@ from unittest.mock import patch
 from gemmdb.cost import candidates as menu
 from gemmdb.cost import transfer, trees
 from gemmdb.cost.data import rest as shipped_rest
-from gemmdb.cost.features import OWN
+from gemmdb.cost.features import TREE_OPS
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.generators.fit import cost_model, own, write
 from gemmdb.generators.fit import menu as fit_menu
@@ -69,12 +69,12 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
 def _fitted(
     samples: Iterable[Sample],
 ) -> tuple[Coefficients, dict[str, dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """The coefficients, the documents of the trees by op of OWN (the others' as ""), and both kinds of menus. Without
+    """The coefficients, the tree documents by op of TREE_OPS (the others as ""), and both kinds of menus. Without
     samples of other ops, these have what is shipped."""
     covered, others = write.divided(samples)
-    base = [sample for sample in covered if sample.problem.op not in OWN]
+    base = [sample for sample in covered if sample.problem.op not in TREE_OPS]
     fitted = cost_model.fit(base) if base else FITTED
-    documents = own.documents([sample for sample in covered if sample.problem.op in OWN], fitted)
+    documents = own.documents([sample for sample in covered if sample.problem.op in TREE_OPS], fitted)
     if base:
         documents[""] = fit_trees.document(base, fitted)
     rest = fit_menu.rest(others) if base else shipped_rest()

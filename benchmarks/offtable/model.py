@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.offtable.folds import FOLDS, fitted_without, fold_of
-from gemmdb.cost.features import OPS, OWN
+from gemmdb.cost.features import OPS, TREE_OPS
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import tile_of
@@ -195,7 +195,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     """Evaluate, print the summary, and write it with the raw answers."""
     covered = divided(cost_model.samples(rows(options.folder)))[0]
-    wanted = options.ops or [op for op in OPS if op not in OWN]
+    wanted = options.ops or [op for op in OPS if op not in TREE_OPS]
     pairs = list(held_out([sample for sample in covered if sample.problem.op in wanted]))
     answers, corrected = [one for one, _ in pairs], [one for _, one in pairs if one is not None]
     rules = against_rules()

@@ -1,4 +1,4 @@
-"""Which product of the cost model stands for one of an op that nothing was fitted to."""
+"""Which modelled GEMM stands for a scaled_mm where candidates are ranked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTEGER = Numerics(acc="int32")
 
 
 def alike(problem: Problem) -> Problem:
-    """The product that is ranked in place of a problem; the problem itself if its op is modelled, or if nothing is like
+    """The problem that is ranked in place of another; the problem itself if its op is modelled, or if nothing is like
     it.
 
     For fp8 with scales: int8 with a scale, whose operands take as many bytes and whose matrix unit is as fast. On 52

@@ -1,4 +1,4 @@
-"""What the epilogue of a product costs inside its kernel beyond a light one, on a GPU."""
+"""What an epilogue costs inside a GEMM's kernel beyond a light one, on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ much less over ATen and a kernel after it than with a store in their own order, 
 
 def extra_us(problem: Problem, device: Device, us: float) -> float:
     """Microseconds that the epilogue of `problem` takes beyond the light one in a kernel that takes `us` with that: a
-    transposed store, and exponentials, which a kernel of a product computes after its sums, where no memory's time
+    transposed store, and exponentials, which a GEMM computes after its sums, where no memory's time
     hides them. 0 on a CPU, and without an epilogue."""
     own, found = problem.epilogue, machine(device)
     if own is None:

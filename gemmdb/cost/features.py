@@ -10,7 +10,7 @@ from gemmdb.cost.work import KERNELS, Setting, Tile, Work, grid
 OPS = ("mm", "addmm", "int_mm", "mixed_mm", "bmm", "scaled_mm")
 """The ops that can be modelled, in the order of their numbers in the trees. `data.OPS` are those that the formula was
 fitted to."""
-OWN = ("bmm", "scaled_mm")
+TREE_OPS = ("bmm", "scaled_mm")
 """Those with trees of their own, on top of a formula that was fitted to the others."""
 ORDERS = ("row", "row-padded", "col", "col-padded")
 REDUCES = ("none", "fixup", "kernel")

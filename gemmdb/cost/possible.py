@@ -18,7 +18,7 @@ MARGIN = 4.0
 were measured on an H200 and an H100, the closest took 1.17 times what the tensor cores need, and 0.79 times what the
 memory needs (by a short estimate; 1.04 times if measured in full). Some GeForce double their listed rate for int8, and
 for sums in fp16."""
-UNSURE = 16.0
+UNKNOWN_MARGIN = 16.0
 """The same for other devices. Their rates are those of the first GPU of their arch, by the number of SMs, else those of
 the FASTEST_UNIT."""
 FASTEST_UNIT = 16e6
@@ -28,7 +28,7 @@ CALL_US = {"cuda": 0.1, "hip": 0.1, "cpu": 0.001}
 
 
 class Least(NamedTuple):
-    """The least microseconds of a call, of a product of two bytes with its sum, and of a byte from DRAM (0 if unknown),
+    """The least microseconds of a call, of a multiply-add of two bytes, and of a byte from DRAM (0 if unknown),
     with the margin."""
 
     call: float
@@ -83,8 +83,8 @@ def _of(device: Device) -> Least:
     call = CALL_US[device.kind]
     near = registry.find(device.sku) or registry.find(device.arch) if device.kind == "cuda" else None
     if near is None:
-        return Least(call, 1 / (FASTEST_UNIT * device.units * UNSURE), 0.0)
+        return Least(call, 1 / (FASTEST_UNIT * device.units * UNKNOWN_MARGIN), 0.0)
     same = near.text == device.text
-    share, margin = (1.0, MARGIN) if same else (device.units / near.units, UNSURE)
+    share, margin = (1.0, MARGIN) if same else (device.units / near.units, UNKNOWN_MARGIN)
     tflops, gb_per_s = near.figures["tc_tflops"] * share, near.figures["copy_gb_per_s"] * share
     return Least(call, 1 / (tflops * 1e6 * margin), 1 / (gb_per_s * 1e3 * margin))

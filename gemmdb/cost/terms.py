@@ -159,7 +159,7 @@ def _kind(fitted: Coefficients, machine: object, op: str, a: int, b: int) -> dic
 
 
 def _terms(fitted: Coefficients, setting: Setting, tile: Tile) -> Terms:
-    """The Terms of a tile. The Work of a product of one element is that of one program, step, wave and turn."""
+    """The Terms of a tile. The Work of a GEMM of one element is that of one program, step, wave and turn."""
     gemv, machine = tile.kernel == "gemv", setting.machine
     one = replace(setting.resized(setting.problem.m if gemv else 1, 1, 1), batch=1)
     w = work(one, tile._replace(cluster=(1, 1), band=1, split=1))

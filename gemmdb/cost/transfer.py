@@ -21,7 +21,7 @@ from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import filling, splits, tile_count
-from gemmdb.kernels.triton.int4_skinny import DEPTH, ROWS
+from gemmdb.kernels.triton.int4_skinny import DEPTH, MAX_ROWS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -143,7 +143,9 @@ def tile(config: Config) -> Tile | None:
     if config.spec.int4 and config.backend == "triton":
         value = {name: int(number) for name, number in config.params if isinstance(number, int)}
         if config.kernel == "int4_skinny":
-            return Tile(config.kernel, ROWS, value["block_n"], DEPTH * value["warps"], value["warps"], value["stages"])
+            return Tile(
+                config.kernel, MAX_ROWS, value["block_n"], DEPTH * value["warps"], value["warps"], value["stages"]
+            )
         split = value["split_k"]
         block = value["block_m"], value["block_n"], value["block_k"]
         return Tile(config.kernel, *block, value["warps"], value["stages"], split, "fixup" if split > 1 else "none")

@@ -20,7 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.cost import data
-from gemmdb.cost.features import COUNTS, FEATURES, OVER, OWN, SHAPE, of_aten, of_counts, of_problem, of_shape, over
+from gemmdb.cost.features import (
+    COUNTS,
+    FEATURES,
+    OVER,
+    SHAPE,
+    TREE_OPS,
+    of_aten,
+    of_counts,
+    of_problem,
+    of_shape,
+    over,
+)
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, Tile
@@ -29,7 +40,7 @@ from gemmdb.key.canonical import lazy
 LOG = logging.getLogger("gemmdb")
 FORMAT = 1
 DATA = Path(__file__).with_name("trees.json")
-"""The trees of most ops. Those of an op of `features.OWN` are beside it: `trees-OP.json`."""
+"""The trees of most ops. Those of an op of `features.TREE_OPS` are beside it: `trees-OP.json`."""
 MAX_NODES = 1 << 18
 """The most nodes of all trees together. More could not be evaluated at compile time."""
 LARGEST = 1 << 31
@@ -110,7 +121,7 @@ class Corrected:
     @classmethod
     def of(cls, setting: Setting) -> Corrected | None:
         """The corrected model for a setting; None if no trees were fitted to its op on its machine."""
-        apart = setting.problem.op in OWN
+        apart = setting.problem.op in TREE_OPS
         known = setting.machine.capability in (data.own()["capabilities"] if apart else data.CAPABILITIES)
         trees = shipped(setting.problem.op if apart else "") if known else None
         return None if trees is None else cls(setting, trees, trees.reached(trees.every, of_problem(setting)))
@@ -132,7 +143,7 @@ class Corrected:
 
 @functools.cache
 def shipped(op: str = "") -> Trees | None:
-    """The trees that come with the package: those of an op of `features.OWN`, or those of the others. None, with a
+    """The trees that come with the package: those of an op of `features.TREE_OPS`, or those of the others. None, with a
     warning, if the file is missing or damaged; the cost model then works without them."""
     path = DATA.with_name(f"{DATA.stem}-{op}.json") if op else DATA
     try:

@@ -35,7 +35,7 @@ COEFFICIENTS = (
     "dram", "l2", "latency", "sync", "wide", "fma", "shared", "cast", "bits", "steps", "power",
 )  # fmt: skip
 """The coefficients that `microseconds` takes, in order; all are positive."""
-BESIDE = 48
+OTHER_REGISTERS = 48
 """Registers of a thread for addresses, indices and operands in flight, in kernels that multiply tiles. Of 32, 48 and
 64, this value orders held-out H200 rows best."""
 CUTLASS_STAGES = 4
@@ -223,7 +223,7 @@ def residency(setting: Setting, tile: Tile, wide: bool) -> int:
     else:
         stage = stage_bytes((tile.m, tile.n, tile.k), (setting.a, setting.b))
         shared = stage * (tile.stages if wide else max(tile.stages - 1, 1)) + 1024
-        registers = tile.m * tile.n // threads + BESIDE
+        registers = tile.m * tile.n // threads + OTHER_REGISTERS
         if setting.problem.spec.dequantises:  # A weight tile is dequantised at once.
             registers += tile.n * tile.k // 2 // threads
     shared, registers = tile.shared + 1024 if tile.shared else shared, tile.registers or registers

@@ -26,7 +26,7 @@ def _padded(config: ConfigLike, problem: Problem, device: Device, symbolic: Coll
     if rejected := rules.reject_empty(problem):
         return rejected
     if problem.scalars == "beta0":
-        return Rejected("the bias is added after the product, multiplied by beta, and NaN times 0 is NaN")
+        return Rejected("the bias is added afterwards, multiplied by beta, and NaN times 0 is NaN")
     if any(operand.layout.order not in rules.STEPPED for operand in (problem.a, problem.b)):
         return Rejected("only operands with rows that follow each other are padded")
     if padded_sizes(problem, int(config.values["multiple"])) == (problem.m, problem.n, problem.k):

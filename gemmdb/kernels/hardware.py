@@ -50,7 +50,7 @@ GROUP_WARPS, GROUP_ROWS = 4, 64
 MIN_DEPTH = 32
 """Elements of K that one instruction of the matrix unit takes of 8-bit operands, int8 and fp8."""
 SKINNY_ROWS = 64
-"""Rows of C up to which a product counts as skinny: it is bound by reading B."""
+"""Rows of C up to which a GEMM counts as skinny: it is bound by reading B."""
 BAND_ROWS = 8
 """`group_m` of menu configs: this many rows of tiles are computed together, so that they share B in L2."""
 MAX_SPLITS = 32

@@ -167,4 +167,4 @@ SUM = Kernel(
     "triton", "inductor_sum", ("mm", "addmm", "mixed_mm"), ("cuda",), 1, rejection=reject_sum, emitted=True
 )  # fmt: skip
 """Elementwise products and their sum over K in one kernel without the matrix unit, which Inductor generates and tiles.
-With `coordinate_descent_tuning`, torch makes this of every product of one row or one column."""
+With `coordinate_descent_tuning`, torch makes this of every GEMM of one row or one column."""

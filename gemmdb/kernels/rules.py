@@ -89,7 +89,7 @@ def summed_in_full(device: Device, by_warp_groups: bool) -> bool:
 
 def reject_empty(problem: Problem) -> Rejected | None:
     """A GEMM with a size of zero has nothing to compute."""
-    return Rejected("there is nothing to compute in a product of size zero") if problem.empty else None
+    return Rejected("there is nothing to compute in a GEMM of size zero") if problem.empty else None
 
 
 def reject_strides(problem: Problem) -> Rejected | None:
@@ -107,7 +107,7 @@ def reject_batch(problem: Problem) -> Rejected | None:
     if problem.batch > MAX_MATRICES:
         return Rejected(f"the grid has room for {MAX_MATRICES} matrices")
     if problem.batch == 1:
-        return Rejected("Inductor makes a product of two matrices of a batch of one on a GPU")
+        return Rejected("Inductor turns a batch of one into a plain GEMM on a GPU")
     return Rejected("Inductor multiplies elements where K is 1") if problem.k == 1 else None
 
 

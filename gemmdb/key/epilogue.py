@@ -1,4 +1,4 @@
-"""Epilogue: the elementwise work that Inductor fuses into a product's kernel, described by what decides its cost."""
+"""Epilogue: the elementwise work that Inductor fuses into a GEMM's kernel, described by what decides its cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLES = {
     "swiglu": "pointwise:math:reads1", "geglu": "pointwise:math:reads1", "residual": "pointwise:reads1",
     "add": "pointwise:reads1", "dropout": "pointwise:random",
 }  # fmt: skip
-"""Common names of epilogues, and the class of each as it follows a product by itself."""
+"""Common names of epilogues, and the class of each as it follows a GEMM by itself."""
 _TEXT = re.compile(
     rf"pointwise(?::(?P<arithmetic>{'|'.join(ARITHMETIC[1:])}))?(?::reads(?P<reads>[12]))?(?P<kept>:kept)?"
     rf"(?::(?P<order>{'|'.join(ORDERS[1:])}))?(?::(?P<stored>{'|'.join(STORED.values())}))?"
@@ -38,8 +38,8 @@ class Epilogue:
 
     `arithmetic`: `light` (sums, products, comparisons, a vector over N, a cast), `math` (exponentials, the error
     function, tanh and their kind, as in GELU and SiLU) or `random` (random numbers, as in dropout). `reads`: how many
-    full-size tensors it reads, such as a residual or a gate; 2 stands for more, too. `kept`: the product itself is
-    stored as well, because something else reads it. `order`: how the result lies in memory: in the product's `own`
+    full-size tensors it reads, such as a residual or a gate; 2 stands for more, too. `kept`: the GEMM's own output is
+    stored as well, because something else reads it. `order`: how the result lies in memory: in the GEMM's `own`
     order, `permuted` with pieces of rows kept whole (as the heads of an attention), or `transposed`. `stored`: the
     dtype of the result, one of STORED, if its size differs from that of the key's `out`; empty otherwise.
 
@@ -72,7 +72,7 @@ class Epilogue:
 
 
 LIGHT = Epilogue()
-"""Cheap arithmetic without further tensors, stored as the product would be: `pointwise`. Relu stands for it."""
+"""Cheap arithmetic without further tensors, stored as the GEMM's output would be: `pointwise`. Relu stands for it."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -96,7 +96,7 @@ def unknown(text: str) -> str:
 
 
 def stored_as(size: int, out: str) -> str:
-    """The `stored` of a result with `size` bytes per element behind a product of dtype `out`: empty if the sizes are
+    """The `stored` of a result with `size` bytes per element behind a GEMM of dtype `out`: empty if the sizes are
     equal. Sizes that no dtype of the key has count as the next smaller one."""
     if size == ITEM_SIZES[out]:
         return ""

@@ -81,7 +81,7 @@ class Numerics:
 
     `fp32`: how fp32 inputs are multiplied (`ieee`, `tf32`, or `bf16` as oneDNN may); always `ieee` for other dtypes.
     `acc`: accumulate dtype. `reduced`: partial sums may be rounded to the output dtype (cuBLAS split-K default).
-    `deterministic`: the run asked for deterministic algorithms. `fast`: an fp8 product may keep its sums in the matrix
+    `deterministic`: the run asked for deterministic algorithms. `fast`: an fp8 GEMM may keep its sums in the matrix
     unit's own accumulator, which has fewer bits than `acc` (torch's `use_fast_accum`).
     """
 

@@ -150,17 +150,17 @@ def _grouped_mm(fields: Fields) -> Rejected | None:
 
 
 _ALL = (
-    Op("mm", "products of two matrices", FLOATS),
-    Op("addmm", "products with a bias", FLOATS, bias="always", unbiased="mm"),
-    Op("int_mm", "products of int8", ("int8", "uint8"), ("int8",), out="int32", scaled_out="bf16", integer=True),
+    Op("mm", "plain GEMMs", FLOATS),
+    Op("addmm", "GEMMs with a bias", FLOATS, bias="always", unbiased="mm"),
+    Op("int_mm", "int8 GEMMs", ("int8", "uint8"), ("int8",), out="int32", scaled_out="bf16", integer=True),
     Op(
-        "mixed_mm", "products with an integer weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True,
+        "mixed_mm", "GEMMs with an integer weight", ("bf16", "fp16"), WEIGHT_DTYPES, bias="maybe", dequantises=True,
         rejection=_mixed_mm,
     ),
-    Op("bmm", "products of batches", FLOATS, batched=True, scale=False),
-    Op("scaled_mm", "products of fp8", FP8, FP8, bias="maybe", scaled=FP8, scale=False, rejection=_scaled_mm),
+    Op("bmm", "batched GEMMs", FLOATS, batched=True, scale=False),
+    Op("scaled_mm", "fp8 GEMMs", FP8, FP8, bias="maybe", scaled=FP8, scale=False, rejection=_scaled_mm),
     Op(
-        "grouped_mm", "products of groups", ("bf16", "fp16", *GROUPED_FP8), scaled=GROUPED_FP8, grouped=True,
+        "grouped_mm", "grouped GEMMs", ("bf16", "fp16", *GROUPED_FP8), scaled=GROUPED_FP8, grouped=True,
         scale=False, rejection=_grouped_mm,
     ),
 )  # fmt: skip

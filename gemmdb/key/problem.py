@@ -128,7 +128,7 @@ class Problem(Fields):
 
     @classmethod
     def from_tensors(cls, op: str, a: TensorInfo, b: TensorInfo, **rest: Any) -> Problem:
-        """A problem from literal tensors: `a` is [M, K], `b` is [K, N] as the product sees it, each with the batch
+        """A problem from literal tensors: `a` is [M, K], `b` is [K, N] as the GEMM sees it, each with the batch
         before that for bmm, and B of a grouped_mm with the groups, if they divide M; `rest` are fields.
 
         Raises InputError, for example when the inner sizes differ.

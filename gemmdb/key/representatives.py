@@ -21,7 +21,7 @@ def rejection(problem: Problem) -> Rejected | None:
     if own.stored == "int8":
         return Rejected("results of one byte are not measured: rounding would hide errors")
     if problem.spec.integer and own.arithmetic != "light":
-        return Rejected("no exponential of an integer product is measured")
+        return Rejected("no exponential of an integer GEMM is measured")
     if own.order == "permuted" and not problem.spec.batched and not head(problem.n):
         return Rejected(f"{problem.n} columns have no heads")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from gemmdb.cost.features import OWN
+from gemmdb.cost.features import TREE_OPS
 from gemmdb.kernels.config import Config
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.epilogue import stand_ins
@@ -53,6 +53,6 @@ def _expected(ask: Ask) -> list[Config]:
     these alternate, which found more on held-out problems than either (docs/lookup.md)."""
     modelled = rank(ask, FIRST * TIMES_MORE)
     best = [] if isinstance(modelled, str) else [one.config for one in modelled.best]
-    if ask.problem.op in OWN:
+    if ask.problem.op in TREE_OPS:
         best = _in_turns(best, similar(ask))
     return list(dict.fromkeys((*tabled(ask), *best))) or similar(ask) or usual(ask)

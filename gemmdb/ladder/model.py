@@ -16,7 +16,7 @@ from gemmdb.cost import data
 from gemmdb.cost.candidates import choices
 from gemmdb.cost.data import OPS
 from gemmdb.cost.epilogue import extra_us
-from gemmdb.cost.features import ORDERS, OWN
+from gemmdb.cost.features import ORDERS, TREE_OPS
 from gemmdb.cost.machine import Machine, machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.terms import Estimator
@@ -108,7 +108,7 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Candidates | str:
         return str(reason)
     setting = Setting.shared(ask.problem, found)
     corrected = Corrected.of(setting)
-    if corrected is None and ask.problem.op in OWN:
+    if corrected is None and ask.problem.op in TREE_OPS:
         return f"the trees of {ask.problem.op} are missing"
     best = list(islice(allowed(ask, setting), count if corrected is None else max(count, FIRST)))
     if not best:
@@ -128,7 +128,7 @@ def _charged(ask: Ask, config: Config, us: float) -> Candidate:
 def unranked(problem: Problem, known: Machine) -> str | None:
     """Why nothing is ranked for a problem on a machine; None if it is. Beyond what the formula covers, these are ops
     with trees of their own on the archs that these were fitted on."""
-    if problem.op not in OWN:
+    if problem.op not in TREE_OPS:
         return uncovered(problem)
     if known.capability not in data.own()["capabilities"]:
         return f"products of the op {problem.op} are not modelled on sm{known.capability}"

@@ -1,4 +1,4 @@
-"""Writes the trees and menus of the ops of `features.OWN`, on top of the coefficients that the package has.
+"""Writes the trees and menus of the ops of `features.TREE_OPS`, on top of the coefficients that the package has.
 
     python -m gemmdb.generators.fit.own FOLDER... --out gemmdb/cost
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmdb.cost.features import OWN
+from gemmdb.cost.features import TREE_OPS
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.generators.fit import cost_model, menu, trees
 from gemmdb.generators.fit.cost_model import Sample
@@ -22,18 +22,18 @@ from gemmdb.generators.modelled.space import setting_of
 
 
 def documents(found: Iterable[Sample], fitted: Coefficients) -> dict[str, dict[str, Any]]:
-    """The documents of the trees of each op of OWN that has samples, on top of `fitted`."""
+    """The documents of the trees of each op of TREE_OPS that has samples, on top of `fitted`."""
     by_op: dict[str, list[Sample]] = {}
     for sample in found:
         by_op.setdefault(sample.problem.op, []).append(sample)
     return {
-        op: trees.document(by_op[op], fitted, trees.OWN_TREES, trees.OWN_RATE) for op in OWN if op in by_op
+        op: trees.document(by_op[op], fitted, trees.OWN_TREES, trees.OWN_RATE) for op in TREE_OPS if op in by_op
     }  # fmt: skip
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
     """The files for these archives, by name."""
-    found = [sample for sample in divided(cost_model.samples(rows(folders)))[0] if sample.problem.op in OWN]
+    found = [sample for sample in divided(cost_model.samples(rows(folders)))[0] if sample.problem.op in TREE_OPS]
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
     document = {
         "capabilities": capabilities, "provenance": provenance(folders, found), "menus": menu.menus(found),

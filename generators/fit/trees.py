@@ -29,7 +29,7 @@ TREES, LEAVES, RATE = 200, 63, 0.1
 """The number of trees, the leaves of each, and the learning rate. On held-out problems, 400 trees are no better, and 31
 leaves lose half a percent. A lookup evaluates a dozen configs in a millisecond."""
 OWN_TREES, OWN_RATE = 100, 0.2
-"""The same for an op of `features.OWN`: on held-out problems as good as TREES at RATE, and quicker (0.971 and 0.970 of
+"""The same for TREE_OPS: on held-out problems as good as TREES at RATE, and quicker (0.971 and 0.970 of
 the best time for the first kernel, 0.997 for the best of four)."""
 RIDGE = 1.0
 UNIT = 1e-4

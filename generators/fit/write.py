@@ -3,7 +3,7 @@
     python -m gemmdb.generators.fit.write FOLDER... --out gemmdb/cost
 
 FOLDER: a folder of archives (`rows-*.jsonl.xz`). The same archives give the same files: `coefficients.json`,
-`menus.json` and `trees.json`. The ops of `features.OWN` are left to `gemmdb.generators.fit.own`. Needs gemmdb[fit].
+`menus.json` and `trees.json`. TREE_OPS are left to `gemmdb.generators.fit.own`. Needs gemmdb[fit].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb import trust
-from gemmdb.cost.features import OWN
+from gemmdb.cost.features import TREE_OPS
 from gemmdb.cost.model import Coefficients
 from gemmdb.generators.files import archive
 from gemmdb.generators.fit import cost_model as fit
@@ -54,7 +54,7 @@ def divided(found: Iterable[Sample], least: int = 1) -> tuple[list[Sample], list
 def texts(folders: Sequence[Path]) -> dict[str, str]:
     """The files of the ladder's data for these archives, by name."""
     covered, others = divided(fit.samples(rows(folders)), MODELLED)
-    found = [sample for sample in covered if sample.problem.op not in OWN]
+    found = [sample for sample in covered if sample.problem.op not in TREE_OPS]
     fitted = fit.fit(found)
     rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})

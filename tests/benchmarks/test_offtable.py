@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.common import ROOT, json_lines
 from benchmarks.offtable import fresh_again, peers
-from gemmdb.cost.features import OWN
+from gemmdb.cost.features import TREE_OPS
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
@@ -98,7 +98,7 @@ def test_what_ops_with_trees_of_their_own_are_served() -> None:
         assert told == _figures(lines, RUNGS[rungs])
         seen += 1
     assert seen == 8
-    lines = [one for way in NAMES.values() for op in OWN for one in _own(way, op)]
+    lines = [one for way in NAMES.values() for op in TREE_OPS for one in _own(way, op)]
     added = [one["certain"]["ratio"] for one in lines if one["certain"] and one["certain"]["rung"] == "model"]
     timed = [ratio for ratio in added if ratio is not None]
     assert max(timed) < 1

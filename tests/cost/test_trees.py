@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from gemmdb.cost import trees as model_trees
-from gemmdb.cost.features import FEATURES, OWN, of_problem, of_tile
+from gemmdb.cost.features import FEATURES, TREE_OPS, of_problem, of_tile
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import DATA, Corrected, parse, shipped
@@ -163,7 +163,7 @@ def setting(device=H200):
     return Setting.of(PROBLEM, machine(device))
 
 
-@pytest.mark.parametrize("op", ["", *OWN])
+@pytest.mark.parametrize("op", ["", *TREE_OPS])
 def test_the_shipped_trees_predict_what_was_fitted(op):
     trees = shipped(op)
     assert len(trees.checks) >= 8
@@ -173,7 +173,7 @@ def test_the_shipped_trees_predict_what_was_fitted(op):
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("name", ["trees.json", *(f"trees-{op}.json" for op in OWN)])
+@pytest.mark.parametrize("name", ["trees.json", *(f"trees-{op}.json" for op in TREE_OPS)])
 def test_the_shipped_files_are_small_and_quick_to_read(name):
     path = DATA.with_name(name)
     assert path.stat().st_size < 2**20

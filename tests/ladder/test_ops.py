@@ -153,7 +153,7 @@ def test_a_template_is_generated_for_fixed_sizes(case, config):
     ("op", "problem", "device", "reason"),
     [
         ("bmm", bmm(batch=65_536, m=1, n=1), H200, "room for 65535 matrices"),
-        ("bmm", bmm(batch=1), H200, "of a batch of one"),
+        ("bmm", bmm(batch=1), H200, "a batch of one"),
         ("bmm", bmm(k=1), H200, "where K is 1"),
         ("bmm", bmm(batch=0), H200, "size zero"),
         ("bmm", bmm(m=0), H200, "size zero"),

@@ -56,7 +56,7 @@ def digest(kernel: str) -> str:
 
 @dataclass(frozen=True)
 class Vectors:
-    """The dtypes of what a product is joined with: a scale per column, a scale per row, a bias; empty without one. A
+    """The dtypes of what a GEMM is fused with: a scale per column, a scale per row, a bias; empty without one. A
     bias that is not in the problem has one number per column."""
 
     columns: str = ""
@@ -71,7 +71,7 @@ def macros(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
     the columns, in the dtype of a bf16 or fp16 output, and in fp32 for other outputs.
     """
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
-    # Each pair is the value for A or the product's rows, then the value for B or its columns.
+    # Each pair is the value for A or the output's rows, then the value for B or its columns.
     along_k = problem.a.row_major, problem.b.layout.order.startswith("col")
     pairs = (
         (TYPES[problem.a.dtype], TYPES[problem.b.dtype]),
@@ -101,7 +101,7 @@ def macros(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
 
 
 def inside(problem: Problem) -> Problem:
-    """The part of a problem that one kernel solves: all but a pointwise function and the bias of a mixed product. These
+    """The part of a problem that one kernel solves: all but a pointwise function and the bias of a mixed_mm. These
     are a separate kernel, in Inductor and in measurements."""
     return replace(
         problem,
@@ -111,7 +111,7 @@ def inside(problem: Problem) -> Problem:
 
 
 def outside(problem: Problem) -> Problem | None:
-    """The part that is left to do on the finished product, None if nothing is left."""
+    """The part that is left to do on the finished output, None if nothing is left."""
     bias = problem.bias if problem.spec.dequantises else None
     if problem.epilogue is None and bias is None:
         return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 OPERANDS = ("a", "b", "scale", "row_scale", "bias")
-"""What a kernel reads, in the order of its parameters; those that a product does not have are left out."""
+"""What a kernel reads, in the order of its parameters; those that a GEMM does not have are left out."""
 OUT = "out"
 INTEGERS = ("m", "n", "k", "lda", "ldb", "split", "swizzle", "raster", "bytes")
 """`bytes`: of the workspace."""

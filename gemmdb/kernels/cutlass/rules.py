@@ -65,7 +65,7 @@ def _reject_dtypes(problem: Problem) -> Rejected | None:
     if not op.integer and problem.a.dtype not in _FLOATS:
         return Rejected("the kernel is rendered for 16-bit floats")
     if op.integer and problem.fusion == "none":
-        return None if problem.out == "int32" else Rejected("an int32 product without a scale stays int32")
+        return None if problem.out == "int32" else Rejected("an int32 output without a scale stays int32")
     outputs = (*_FLOATS, "fp32") if op.integer else (problem.a.dtype,) if op.dequantises else _FLOATS
     if problem.out not in outputs:
         return Rejected(f"no epilogue is rendered for {problem.out}")

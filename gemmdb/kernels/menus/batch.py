@@ -10,7 +10,7 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu, Shape, deep, stages, up_to
+from gemmdb.kernels.menus.shared import Menu, Shape, depth_of, stages, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -32,7 +32,7 @@ _MAX_WARPS = 32
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     for m, n, k, warps, resident, swap in up_to(_MENU, problem.m):
-        yield from _configs(problem, device, Shape(m, n, deep(problem, k), warps, resident), swap)
+        yield from _configs(problem, device, Shape(m, n, depth_of(problem, k), warps, resident), swap)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:

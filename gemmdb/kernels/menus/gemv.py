@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu, ways
+from gemmdb.kernels.menus.shared import Menu, dequants
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -24,21 +24,21 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     if problem.m <= MAX_ROWS:
         # A gemv does not wait for the matrix unit, so every cast costs more than bit patterns.
         for k, n, warps, stages in _ENTRIES:
-            yield _config(n, k, ways(problem)[-1], warps, stages)
+            yield _config(n, k, dequants(problem)[-1], warps, stages)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     if problem.m > MAX_ROWS:
         return
-    for n, k, way, warps, stages in product(
-        (2, 4, 8, 16), (128, 256, 512, 1024, 2048), ways(problem), (1, 2, 4), (1, 3, 5, 8)
+    for n, k, dequant, warps, stages in product(
+        (2, 4, 8, 16), (128, 256, 512, 1024, 2048), dequants(problem), (1, 2, 4), (1, 3, 5, 8)
     ):
         if 16 <= n * k * problem.m // (warps * 32) <= 64 and k <= problem.k:
-            yield _config(n, k, way, warps, stages)
+            yield _config(n, k, dequant, warps, stages)
 
 
-def _config(n: int, k: int, way: str, warps: int, stages: int) -> Config:
-    return Config.of("triton", "gemv", block_n=n, block_k=k, dequant=way, warps=warps, unroll=1, stages=stages)
+def _config(n: int, k: int, dequant: str, warps: int, stages: int) -> Config:
+    return Config.of("triton", "gemv", block_n=n, block_k=k, dequant=dequant, warps=warps, unroll=1, stages=stages)
 
 
 MENU = Menu(_usual, _whole)

@@ -66,7 +66,7 @@ def _templates(problem: Problem, device: Device) -> Iterator[Config]:
         yield from (_config(SCALED_TMA, tile) for tile in _listed("scaled_persistent", problem.m))
         return
     aligned = not misaligned(problem)
-    # For aligned, skinny products, our own kernels have these shapes and narrower ones.
+    # For aligned, skinny GEMMs, our own kernels have these shapes and narrower ones.
     if problem.spec.dequantises or (aligned and problem.m < SKINNY_ROWS):
         return
     if problem.spec.integer:

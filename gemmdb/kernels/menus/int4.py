@@ -10,12 +10,12 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus.shared import Menu
 from gemmdb.kernels.triton.int4 import shared_bytes
-from gemmdb.kernels.triton.int4_skinny import DEPTH, EIGHT
+from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 MIN_STAGES = 2
-_BESIDE = 2048
+_OTHER_BYTES = 2048
 """Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
 W, S = "weights", "sums"
 _TILED = (
@@ -43,7 +43,7 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     if own is None:
         return
     few = _FEW[own.inner > 0]
-    if problem.m <= EIGHT and problem.k % DEPTH == 0:
+    if problem.m <= FEW_ROWS and problem.k % DEPTH == 0:
         few = tuple(entry for entry in few if entry[4] == W or entry[1] <= own.size)[:_BESIDE_SKINNY]
     for height in _heights(problem.m):
         for n, k, warps, residents, scaled in _MANY if problem.m > hardware.SKINNY_ROWS else few:
@@ -88,7 +88,7 @@ def _configs(
 def _stages(problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]) -> int:
     """The stages that fit when so many blocks share a multiprocessor, at most MAX_STAGES; 0 if none does."""
     warps, resident, scaled = way
-    room = hardware.shared_bytes(device) // resident - _BESIDE
+    room = hardware.shared_bytes(device) // resident - _OTHER_BYTES
     for stages in range(hardware.MAX_STAGES, 0, -1):
         if shared_bytes(block, (warps, scaled), stages, problem, device) <= room:
             return stages

@@ -7,7 +7,7 @@ from itertools import product
 
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus.shared import Menu
-from gemmdb.kernels.triton.int4_skinny import DEPTH, EIGHT, ROWS
+from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS, MAX_ROWS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -47,11 +47,11 @@ def mostly_fastest(problem: Problem) -> bool:
     """Whether this kernel is mostly faster than `int4`. With more than eight rows it was so on an H100 on 10 of 11
     weights in bytes, by up to a fourth, and on 6 of 47 tiled ones."""
     assert problem.int4 is not None
-    return problem.m <= EIGHT or not problem.int4.inner
+    return problem.m <= FEW_ROWS or not problem.int4.inner
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    few, tiled = problem.m <= EIGHT, bool(problem.int4 and problem.int4.inner)
+    few, tiled = problem.m <= FEW_ROWS, bool(problem.int4 and problem.int4.inner)
     yield from _each(problem, (_LEAN_ADJACENT if few else _MORE_ADJACENT)[tiled], lean=1, adjacent=1)
     if few:
         yield from () if tiled else _each(problem, _ADJACENT, adjacent=1)
@@ -69,7 +69,7 @@ def _whole(problem: Problem, device: Device) -> Iterator[Config]:
 def _each(problem: Problem, entries: Iterable[tuple[int, int, int, str, str]], **more: int) -> Iterator[Config]:
     """The configs of those that have a step for each of their stages."""
     for n, warps, stages, where, when in entries:
-        if problem.m <= ROWS and DEPTH * warps * stages <= problem.k:
+        if problem.m <= MAX_ROWS and DEPTH * warps * stages <= problem.k:
             yield Config.of(
                 "triton", "int4_skinny", block_n=n, activations=where, next=when, warps=warps, stages=stages, **more
             )  # fmt: skip

@@ -9,7 +9,7 @@ from itertools import product
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus import tile
-from gemmdb.kernels.menus.shared import Menu, Shape, deep, read_shapes, split, up_to, way
+from gemmdb.kernels.menus.shared import Menu, Shape, depth_of, dequant, read_shapes, split, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -19,8 +19,8 @@ _MENUS = read_shapes("narrow")
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     for m, n, k, warps, residents, modes, swaps in up_to(_MENUS.get(problem.op, _MENUS["mm"]), problem.m):
         for resident, swap in product(residents, swaps):
-            shape = Shape(m, n, deep(problem, k), warps, resident)
-            for one in split(problem, device, shape, "pointer", swap, (way(problem),), idle=False):
+            shape = Shape(m, n, depth_of(problem, k), warps, resident)
+            for one in split(problem, device, shape, "pointer", swap, (dequant(problem),), idle=False):
                 if one.values["reduce"] != "kernel":
                     yield from (_of_tile(one, rows, stagger) for rows, stagger in modes)
 

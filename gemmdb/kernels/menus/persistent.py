@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus import tile
-from gemmdb.kernels.menus.shared import BOTH, PLAIN, Menu, deep, up_to, way
+from gemmdb.kernels.menus.shared import BOTH, PLAIN, Menu, depth_of, dequant, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
@@ -45,8 +45,8 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
         both = (m, n, k) == entries[0][:3] and problem.m <= 512 and not problem.spec.dequantises
         for swap in BOTH if both else PLAIN:
             yield Config.of(
-                "triton", "persistent", block_m=m, block_n=n, block_k=deep(problem, k), group_m=hardware.BAND_ROWS,
-                swap=swap, dequant=way(problem), resident=resident, warps=warps, stages=stages,
+                "triton", "persistent", block_m=m, block_n=n, block_k=depth_of(problem, k), group_m=hardware.BAND_ROWS,
+                swap=swap, dequant=dequant(problem), resident=resident, warps=warps, stages=stages,
             )  # fmt: skip
 
 

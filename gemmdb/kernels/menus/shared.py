@@ -66,20 +66,20 @@ def up_to(menu: Sequence[tuple[int, Sequence[_T]]], m: int) -> Sequence[_T]:
     return next((entries for limit, entries in menu if m <= limit), ())
 
 
-def deep(problem: Problem, k: int) -> int:
+def depth_of(problem: Problem, k: int) -> int:
     """The BLOCK_K that takes as many bytes as `k` of a menu. Menus count elements of 2 bytes (1 byte for int8 and
     fp8)."""
     return k * 2 // ITEM_SIZES[problem.a.dtype] if problem.a.dtype == "fp32" else k
 
 
-def way(problem: Problem) -> str:
-    """How a weight tile is dequantised. Triton's own cast of int8 to bf16 is a few full-rate instructions; its other
-    casts go through conversions."""
+def dequant(problem: Problem) -> str:
+    """How a weight tile is best dequantised. Triton's own cast of int8 to bf16 is a few full-rate instructions; its
+    other casts go through conversions."""
     pair = (problem.a.dtype, problem.b.dtype)
     return "bits" if problem.spec.dequantises and pair != ("bf16", "int8") else "cast"
 
 
-def ways(problem: Problem) -> tuple[str, ...]:
+def dequants(problem: Problem) -> tuple[str, ...]:
     """All ways to dequantise a weight tile."""
     return ("cast", "bits") if problem.spec.dequantises else ("cast",)
 
@@ -89,14 +89,14 @@ def stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int)
     stage = hardware.stage_bytes((shape.m, shape.n, shape.k), hardware.item_sizes(problem.a, problem.b))
     room = hardware.shared_bytes(device) // shape.resident
     if load == "tma":
-        room -= memory.turned_bytes(problem, (shape.m, shape.n, shape.k), swap)
+        room -= memory.transposed_bytes(problem, (shape.m, shape.n, shape.k), swap)
     buffers = max(room, 0) // (stage + hardware.BARRIER_BYTES)
-    grouped = memory.warpgroup(problem, shape.n if swap else shape.m, shape.warps)
+    grouped = memory.by_warp_groups(problem, shape.n if swap else shape.m, shape.warps)
     return min(hardware.MAX_STAGES, buffers + (0 if grouped else 1)) if buffers else 0
 
 
 def split(
-    problem: Problem, device: Device, shape: Shape, load: str, swap: int, ways: tuple[str, ...], idle: bool = True
+    problem: Problem, device: Device, shape: Shape, load: str, swap: int, dequants: tuple[str, ...], idle: bool = True
 ) -> Iterator[Config]:
     """The configs of `tile` for a shape: without a split of K, and with the splits that fill the multiprocessors once.
 
@@ -108,8 +108,8 @@ def split(
     whole = [(1, "none")] if idle or not splits or 2 * tiles >= device.units else []
     if ahead < 2:
         return
-    for dequant, (slices, reduce) in product(ways, [*whole, *product(splits, ("fixup", "kernel"))]):
+    for way, (slices, reduce) in product(dequants, [*whole, *product(splits, ("fixup", "kernel"))]):
         yield Config.of(
             "triton", "tile", block_m=shape.m, block_n=shape.n, block_k=shape.k, group_m=hardware.BAND_ROWS,
-            split_k=slices, reduce=reduce, swap=swap, load=load, dequant=dequant, warps=shape.warps, stages=ahead,
+            split_k=slices, reduce=reduce, swap=swap, load=load, dequant=way, warps=shape.warps, stages=ahead,
         )  # fmt: skip

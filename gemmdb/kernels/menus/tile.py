@@ -12,7 +12,19 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import BOTH, PLAIN, PT, Menu, Shape, deep, read_shapes, split, up_to, way, ways
+from gemmdb.kernels.menus.shared import (
+    BOTH,
+    PLAIN,
+    PT,
+    Menu,
+    Shape,
+    depth_of,
+    dequant,
+    dequants,
+    read_shapes,
+    split,
+    up_to,
+)
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
@@ -28,8 +40,8 @@ _DEPTHS = {"mm": (32, 64, 128, 256)}
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     for m, n, k, warps, *tried in up_to(_MENUS.get(problem.op, _MENUS["mm"]), problem.m):
         for resident, loads, swap in product(*tried):
-            shape = Shape(m, n, deep(problem, k), warps, resident)
-            yield from split(problem, device, shape, loads, swap, (way(problem),), idle=False)
+            shape = Shape(m, n, depth_of(problem, k), warps, resident)
+            yield from split(problem, device, shape, loads, swap, (dequant(problem),), idle=False)
 
 
 def whole(problem: Problem, device: Device) -> Iterator[Config]:
@@ -42,7 +54,7 @@ def whole(problem: Problem, device: Device) -> Iterator[Config]:
             continue
         for warps, resident in product(_warps(problem, (m, n, k), swap), (1, 2, 4, 8)):
             if warps * resident <= MAX_WARPS:
-                yield from split(problem, device, Shape(m, n, k, warps, resident), load, swap, ways(problem))
+                yield from split(problem, device, Shape(m, n, k, warps, resident), load, swap, dequants(problem))
 
 
 def _rows(m: int) -> list[int]:

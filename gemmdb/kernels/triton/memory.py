@@ -9,19 +9,19 @@ from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
 
-def warpgroup(problem: Problem, left: int, warps: int) -> bool:
+def by_warp_groups(problem: Problem, left: int, warps: int) -> bool:
     """Whether a tile with `left` rows of its left operand goes to Hopper's warp-group matrix instructions. These take
     fp32 only as TF32: ordinary instructions multiply full fp32."""
     return hardware.by_warp_groups(left, warps) and not rules.in_full(problem)
 
 
-def grouped(config: ConfigLike, problem: Problem) -> bool:
-    """`warpgroup` of a config that has tiles."""
+def uses_warp_groups(config: ConfigLike, problem: Problem) -> bool:
+    """`by_warp_groups` of a config that has tiles."""
     left = int(config.values["block_n" if config.values["swap"] else "block_m"])
-    return warpgroup(problem, left, int(config.values["warps"]))
+    return by_warp_groups(problem, left, int(config.values["warps"]))
 
 
-def turned_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> int:
+def transposed_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -> int:
     """Shared memory, in bytes, that tiles [m, k] and [n, k] of tensor maps need besides the pipeline. A tensor map
     keeps the order of a tile in memory, but ordinary instructions need the left operand as [m, k] and the right one as
     [k, n], so a tile in the other order is copied. The matrix unit takes both orders."""
@@ -41,11 +41,11 @@ def shared_bytes(config: ConfigLike, problem: Problem) -> int:
     value = config.values
     m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
     ahead = max(stages - 1, 1)
-    buffers = stages if grouped(config, problem) else ahead
+    buffers = stages if uses_warp_groups(config, problem) else ahead
     pipeline = hardware.stage_bytes((m, n, k), hardware.item_sizes(problem.a, problem.b)) * buffers
     if not config.spec.maps(config):
         return pipeline
-    loop = pipeline + turned_bytes(problem, (m, n, k), int(value["swap"]))
+    loop = pipeline + transposed_bytes(problem, (m, n, k), int(value["swap"]))
     return 8 * ahead + max(loop, _epilogue_bytes(config, problem, buffers))
 
 

@@ -141,7 +141,7 @@ def _reject_sizeless_tile(config: ConfigLike, problem: Problem, device: Device) 
         return rejected
     # The kernel of groups adds the sums of each step in fp32.
     slow = problem.scaled and not problem.numerics.fast and not problem.spec.grouped
-    if slow and not rules.summed_in_full(device, memory.grouped(config, problem)):
+    if slow and not rules.summed_in_full(device, memory.uses_warp_groups(config, problem)):
         return Rejected("the sums stay in the matrix unit's accumulator, which is the fast accumulation")
     if memory.shared_bytes(config, problem) > hardware.shared_bytes(device):
         return Rejected("the pipeline's stages do not fit into shared memory")

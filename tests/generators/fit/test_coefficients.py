@@ -10,7 +10,7 @@ import pytest
 
 from gemmdb.cost import data
 from gemmdb.cost.candidates import MENU_OF
-from gemmdb.cost.features import OWN
+from gemmdb.cost.features import TREE_OPS
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import COEFFICIENTS, tile_of
@@ -102,8 +102,8 @@ def _limit(m):
 def test_the_shipped_data_is_whole_and_names_its_archives():
     assert set(data.RATES) == set(data.KINDS) == set(cost_model.GROUPS)
     assert all(len(rates) == len(COEFFICIENTS) for rates in data.RATES.values())
-    assert set(data.menus()) == {MENU_OF[op] for op in (*data.OPS, *OWN)}
-    assert not set(OWN) & set(data.OPS)
+    assert set(data.menus()) == {MENU_OF[op] for op in (*data.OPS, *TREE_OPS)}
+    assert not set(TREE_OPS) & set(data.OPS)
     for menus in data.menus().values():
         assert list(menus) == sorted(menus)
         assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)
@@ -154,10 +154,10 @@ def test_the_shipped_coefficients_order_what_the_shipped_table_measured():
 
 def test_the_trees_of_an_op_order_what_the_shipped_table_measured():
     """Live tuning tries the first of this order."""
-    firsts, fours = {op: [] for op in OWN}, {op: [] for op in OWN}
+    firsts, fours = {op: [] for op in TREE_OPS}, {op: [] for op in TREE_OPS}
     with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
         for problem, device in table.decided():
-            if problem.op not in OWN or outside(problem) is not None:
+            if problem.op not in TREE_OPS or outside(problem) is not None:
                 continue
             corrected = Corrected.of(setting_of(problem, H200))
             times = {one.config: one.ratio for one in table.pooled(problem, device) if one.full and tile_of(one.config)}
@@ -165,7 +165,7 @@ def test_the_trees_of_an_op_order_what_the_shipped_table_measured():
                 order = sorted(times, key=lambda config: corrected.us(tile_of(config)))
                 firsts[problem.op].append(min(times.values()) / times[order[0]])
                 fours[problem.op].append(min(times.values()) / min(times[config] for config in order[:4]))
-    for op in OWN:
+    for op in TREE_OPS:
         assert len(firsts[op]) > 150
         assert math.exp(sum(map(math.log, firsts[op])) / len(firsts[op])) > 0.97
         assert math.exp(sum(map(math.log, fours[op])) / len(fours[op])) > 0.99

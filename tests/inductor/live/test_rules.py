@@ -59,7 +59,7 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 have Inductor's templates alone"),
         (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 300.0, ""),
         (replace(SCALED, ranges=SOME), 300.0, "at fixed sizes"),
-        (replace(SCALED, device=detect.cpu()), 300.0, "products of fp8 can be tuned only on a GPU"),
+        (replace(SCALED, device=detect.cpu()), 300.0, "fp8 GEMMs can be tuned only on a GPU"),
     ],
 )
 def test_what_is_not_tuned_by_default(query, live_s, reason):

@@ -41,5 +41,5 @@ KERNEL = Kernel(
     template=Template(__name__, shared.even_constants, shared.tile_grid, shared.reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip
-"""docs/kernels.md says what each parameter does. It is measured as emitted code: what follows a product of a batch is
+"""docs/kernels.md says what each parameter does. It is measured as emitted code: what follows a batched GEMM is
 fused by Inductor."""

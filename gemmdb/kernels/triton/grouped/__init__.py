@@ -1,4 +1,4 @@
-"""`grouped`: products of groups whose sizes the device reads, all in one launch; by pointers or by tensor maps."""
+"""`grouped`: GEMMs of groups whose sizes the device reads, all in one launch; by pointers or by tensor maps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _scaling(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
 
 def _promotes(config: ConfigLike, problem: Problem) -> bool:
     """Whether the matrix unit's own accumulator, which keeps few bits of fp8 sums, may not hold them for long."""
-    return problem.scaled and not problem.numerics.fast and memory.grouped(config, problem)
+    return problem.scaled and not problem.numerics.fast and memory.uses_warp_groups(config, problem)
 
 
 def grid(m: Any, n: Any, meta: Mapping[str, Any], cdiv: Callable[[Any, Any], Any]) -> tuple[Any, Any, Any]:

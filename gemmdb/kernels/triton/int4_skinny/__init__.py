@@ -13,11 +13,11 @@ from gemmdb.key.int4 import TILED
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
-EIGHT, ROWS = 8, 16
+FEW_ROWS, MAX_ROWS = 8, 16
 """Rows that the matrix unit multiplies at once with single warps, and rows of A at most."""
 DEPTH = 128
 """Neighbours along K that a warp multiplies in a step: each of its lanes loads 16 bytes of a column."""
-MAX_REGISTERS, BESIDE = 200, 32
+MAX_REGISTERS, OTHER_REGISTERS = 200, 32
 """Registers of a thread for its sums, weights, their scales and the activations, and those for all else. A config with
 more than that writes registers to memory on Hopper, where one with less keeps all of them or all but eight."""
 
@@ -53,7 +53,7 @@ def lean(config: ConfigLike) -> bool:
 
 def _rows(problem: Problem) -> int:
     """Rows that are multiplied, those beyond the end among them."""
-    return EIGHT if problem.m <= EIGHT else ROWS
+    return FEW_ROWS if problem.m <= FEW_ROWS else MAX_ROWS
 
 
 def _parts(problem: Problem) -> int:
@@ -68,19 +68,19 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return rejected
     own, value = problem.int4, config.values
     assert own is not None
-    if problem.m > ROWS or "m" in symbolic:
-        return Rejected(f"the number of rows is fixed, and at most {ROWS}")
+    if problem.m > MAX_ROWS or "m" in symbolic:
+        return Rejected(f"the number of rows is fixed, and at most {MAX_ROWS}")
     if not problem.a.row_major:
         return Rejected("K has to run along memory in the activations")
-    if not lean(config) and (problem.m > EIGHT or value["activations"] == "ahead"):
-        return Rejected(f"more than {EIGHT} rows, and activations that are loaded ahead, take the lean form")
+    if not lean(config) and (problem.m > FEW_ROWS or value["activations"] == "ahead"):
+        return Rejected(f"more than {FEW_ROWS} rows, and activations that are loaded ahead, take the lean form")
     if value["activations"] == "ahead" and problem.a.layout.align < 2:
         return Rejected("two activations are read as one number, which has to be aligned")
     if problem.k % DEPTH:
         return Rejected(f"a warp multiplies {DEPTH} of K at once")
     if adjacent(config) and value["stages"] not in (2, 4):
         return Rejected("neighbouring steps are two or four")
-    most = min(MAX_REGISTERS, hardware.REGISTERS // (hardware.WARP_THREADS * int(value["warps"])) - BESIDE)
+    most = min(MAX_REGISTERS, hardware.REGISTERS // (hardware.WARP_THREADS * int(value["warps"])) - OTHER_REGISTERS)
     if registers(config, problem) > most:
         return Rejected(f"sums, weights and activations do not fit into {most} registers of each thread")
     return None
@@ -97,7 +97,7 @@ def registers(config: ConfigLike, problem: Problem) -> int:
     weights = (stages + 1) * columns * DEPTH // 8 // threads
     scales = columns // 8 * parts * (2 + stages * (1 + int4.given(problem)))
     activations = rows * DEPTH // 2 // threads * (1 + stages * (config.values["activations"] == "ahead"))
-    return sums + weights + scales + activations + 4 * parts * rows // EIGHT
+    return sums + weights + scales + activations + 4 * parts * rows // FEW_ROWS
 
 
 KERNEL = Kernel(
