@@ -56,7 +56,7 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (replace(FP8_GROUPS, device=detect.cpu()), 300.0, "only on a GPU"),
         (SCALED, 20.0, ""),
         (SCALED, 300.0, ""),
-        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 GEMMs have Inductor's templates alone"),
+        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 GEMMs have Inductor's templates"),
         (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 300.0, ""),
         (replace(SCALED, ranges=SOME), 300.0, "at fixed sizes"),
         (replace(SCALED, device=detect.cpu()), 300.0, "fp8 GEMMs can be tuned only on a GPU"),
