@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from kit.gpu import make
 
 from gemmdb.cost import candidates as menu
 from gemmdb.cost.candidates import choices
@@ -29,10 +30,7 @@ H200, A100, L4, B200 = (registry.find(name) for name in ("NVIDIA H200", "sm80", 
 PROBLEMS = [
     Problem.gemm(op, m=m, n=4096, k=14336) for op in ("mm", "addmm", "int_mm", "mixed_mm") for m in (1, 16, 64, 2048)
 ]
-LOOP = Config.of(
-    "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
-    dequant="cast", warps=4, stages=4,
-)  # fmt: skip
+LOOP = make("tile", block_k=128, stages=4)
 
 
 @pytest.fixture(autouse=True)

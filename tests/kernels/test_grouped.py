@@ -177,26 +177,21 @@ def test_there_is_a_slot_for_each_group_and_for_the_rows_beyond(groups):
 
 def numbers_of_rows(*others):
     """Many for a plain problem, and three for each of the others."""
-    return [(m, {}) for m in (2, 8, 64, 200, 500, 4096, 32768)] + [
-        (m, rest) for m in (2, 200, 32768) for rest in others
-    ]
+    plain = [(m, {}) for m in (2, 8, 64, 200, 500, 4096, 32768)]
+    return plain + [(m, rest) for m in (2, 200, 32768) for rest in others]
 
 
-@pytest.mark.parametrize(("m", "rest"), numbers_of_rows({"layout": "nn"}, {"fusion": "pointwise"}, {"groups": 128}))
-def test_every_number_of_rows_has_a_menu(m, rest):
-    problem = experts(m, 4096, 2048, **rest)
+MENUS = [
+    *((experts, 30, *case) for case in numbers_of_rows({"layout": "nn"}, {"fusion": "pointwise"}, {"groups": 128})),
+    *((fp8, 22, *case) for case in numbers_of_rows({"fast": True}, {"fusion": "pointwise"}, {"groups": 128})),
+]
+
+
+@pytest.mark.parametrize(("make_problem", "most", "m", "rest"), MENUS)
+def test_every_number_of_rows_has_a_menu(make_problem, most, m, rest):
+    problem = make_problem(m, 4096, 2048, **rest)
     legal = [one for one in MENU.usual(problem, H200) if not one.rejection(problem, H200)]
-    assert 5 <= len(legal) <= 30
-    assert len(set(legal)) == len(legal)
-    assert set(legal) <= set(MENU.whole(problem, H200))
-    assert bool(inductor_menu.configs(problem, H200)) == (problem.fusion == "none")
-
-
-@pytest.mark.parametrize(("m", "rest"), numbers_of_rows({"fast": True}, {"fusion": "pointwise"}, {"groups": 128}))
-def test_every_number_of_rows_of_fp8_has_a_menu(m, rest):
-    problem = fp8(m, 4096, 2048, **rest)
-    legal = [one for one in MENU.usual(problem, H200) if not one.rejection(problem, H200)]
-    assert 5 <= len(legal) <= 22
+    assert 5 <= len(legal) <= most
     assert len(set(legal)) == len(legal)
     assert set(legal) <= set(MENU.whole(problem, H200))
     assert bool(inductor_menu.configs(problem, H200)) == (problem.fusion == "none")

@@ -13,26 +13,24 @@ from gemmdb.kernels.triton.int4 import grouped, shared_bytes
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
-BASE = {"block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "scaled": "weights", "warps": 4, "stages": 4}
-
 
 def int4(**rest):
     return Problem.gemm("mixed_mm", **{"m": 16, "n": 4096, "k": 4096, "weight_dtype": "int4", **rest})
 
 
 def config(**changes):
-    return Config.of("triton", "int4", **{**BASE, **changes})
+    return make("int4", **{"stages": 4, **changes})
 
 
-SKINNY = make("int4_skinny")
+def skinny(**changes):
+    return make("int4_skinny", **changes)
 
 
+SKINNY = skinny()
 OTHERS = [
-    Config.of("triton", "narrow", block_m=16, block_n=64, block_k=128, split_k=1, swap=0, stagger=0, rows="mask",
-              dequant="cast", warps=4, stages=3),
+    make("narrow", block_k=128, stagger=0),
     Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3),
-    Config.of("triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0,
-              load="pointer", dequant="cast", warps=4, stages=3),
+    make("tile", block_k=128),
     Config.of("triton", "inductor_sum"),
 ]  # fmt: skip
 
@@ -58,26 +56,42 @@ def test_a_program_that_dequantises_needs_no_dequantised_product():
     assert "itself" in str(Config.of("aten", "dequantised").rejection(int4(packing="low-first"), H200))
 
 
+INT4_CASES = [
+    ({"block_k": 64}, {}, "a lane of tinygemm8 has words for 128 of K"),
+    ({"block_k": 64}, {"packing": "tinygemm4"}, None),
+    ({"scaled": "sums", "block_k": 256}, {}, "a sum over 256 of K has several scales"),
+    ({"scaled": "sums"}, {"group": 64}, "a sum over 128 of K has several scales"),
+    ({"scaled": "sums", "warps": 8}, {}, "8 warps multiply 128 columns at once"),
+    ({"scaled": "sums"}, {}, None),
+    ({"block_m": 256, "block_n": 128}, {}, "do not fit into 200 registers"),
+    ({"stages": 8, "block_m": 64, "block_n": 128, "block_k": 256, "warps": 8}, {}, "do not fit into shared memory"),
+    ({"split_k": 64}, {}, "fewer than 64 steps"),
+    # With 3 stages it was wrong on 4 of 12 problems of a build on an H200.
+    ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 8}, {}, "two warp groups need a pipeline of 5 stages"),
+    ({"stages": 5, "block_m": 64, "block_n": 128, "warps": 8}, {}, None),
+    ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 4}, {}, None),
+]
+SKINNY_CASES = [
+    ({}, {"m": 17}, "at most 16"),
+    ({}, {"m": 9}, "take the lean form"),
+    ({"activations": "ahead"}, {}, "take the lean form"),
+    ({"lean": 1}, {"m": 16}, None),
+    ({"lean": 1, "activations": "ahead", "stages": 2, "block_n": 64}, {"m": 16}, "do not fit into 200 registers"),
+    ({}, {"k": 4160, "group": 32, "packing": "low-first"}, "128 of K at once"),
+    ({"block_n": 128}, {}, "do not fit into 200 registers"),
+    ({"block_n": 64}, {"group": 32}, "do not fit into 200 registers"),
+    ({"block_n": 64, "lean": 1}, {"group": 64}, None),
+    ({"block_n": 32, "stages": 2, "warps": 16}, {}, "do not fit into 96 registers"),
+    ({"block_n": 64, "stages": 2}, {}, None),
+]
+
+
 @pytest.mark.parametrize(
-    ("changes", "flags", "reason"),
-    [
-        ({"block_k": 64}, {}, "a lane of tinygemm8 has words for 128 of K"),
-        ({"block_k": 64}, {"packing": "tinygemm4"}, None),
-        ({"scaled": "sums", "block_k": 256}, {}, "a sum over 256 of K has several scales"),
-        ({"scaled": "sums"}, {"group": 64}, "a sum over 128 of K has several scales"),
-        ({"scaled": "sums", "warps": 8}, {}, "8 warps multiply 128 columns at once"),
-        ({"scaled": "sums"}, {}, None),
-        ({"block_m": 256, "block_n": 128}, {}, "do not fit into 200 registers"),
-        ({"stages": 8, "block_m": 64, "block_n": 128, "block_k": 256, "warps": 8}, {}, "do not fit into shared memory"),
-        ({"split_k": 64}, {}, "fewer than 64 steps"),
-        # With 3 stages it was wrong on 4 of 12 problems of a build on an H200.
-        ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 8}, {}, "two warp groups need a pipeline of 5 stages"),
-        ({"stages": 5, "block_m": 64, "block_n": 128, "warps": 8}, {}, None),
-        ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 4}, {}, None),
-    ],
+    ("make_config", "m", "changes", "flags", "reason"),
+    [*((config, 16, *case) for case in INT4_CASES), *((skinny, 8, *case) for case in SKINNY_CASES)],
 )
-def test_which_configs_are_legal(changes, flags, reason):
-    found = config(**changes).rejection(int4(**flags), H200)
+def test_which_configs_are_legal(make_config, m, changes, flags, reason):
+    found = make_config(**changes).rejection(int4(**{"m": m, **flags}), H200)
     assert found is None if reason is None else reason in str(found)
 
 
@@ -88,27 +102,6 @@ def test_activations_lie_by_rows():
     odd = replace(int4(m=8), a=Operand("bf16", Layout("row", 1)))
     assert SKINNY.rejection(odd, H200) is None
     assert "has to be aligned" in str(make("int4_skinny", activations="ahead", lean=1).rejection(odd, H200))
-
-
-@pytest.mark.parametrize(
-    ("changes", "flags", "reason"),
-    [
-        ({}, {"m": 17}, "at most 16"),
-        ({}, {"m": 9}, "take the lean form"),
-        ({"activations": "ahead"}, {}, "take the lean form"),
-        ({"lean": 1}, {"m": 16}, None),
-        ({"lean": 1, "activations": "ahead", "stages": 2, "block_n": 64}, {"m": 16}, "do not fit into 200 registers"),
-        ({}, {"k": 4160, "group": 32, "packing": "low-first"}, "128 of K at once"),
-        ({"block_n": 128}, {}, "do not fit into 200 registers"),
-        ({"block_n": 64}, {"group": 32}, "do not fit into 200 registers"),
-        ({"block_n": 64, "lean": 1}, {"group": 64}, None),
-        ({"block_n": 32, "stages": 2, "warps": 16}, {}, "do not fit into 96 registers"),
-        ({"block_n": 64, "stages": 2}, {}, None),
-    ],
-)
-def test_which_configs_for_a_few_rows_are_legal(changes, flags, reason):
-    found = make("int4_skinny", **changes).rejection(int4(**{"m": 8, **flags}), H200)
-    assert found is None if reason is None else reason in str(found)
 
 
 def test_a_few_rows_are_fixed():

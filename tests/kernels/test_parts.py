@@ -11,19 +11,10 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import dependent, parts
 from gemmdb.key.problem import Problem
 
-TILE = Config.of(
-    "triton", "tile", block_m=16, block_n=32, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
-    dequant="cast", warps=4, stages=3,
-)  # fmt: skip
-NARROW = Config.of(
-    "triton", "narrow", block_m=16, block_n=32, block_k=64, split_k=4, swap=0, stagger=1, rows="mask", dequant="cast",
-    warps=4, stages=3,
-)  # fmt: skip
+TILE = make("tile", block_n=32)
+NARROW = make("narrow", block_n=32, split_k=4)
 GEMV = Config.of("triton", "gemv", block_n=32, block_k=256, unroll=2, dequant="cast", warps=4, stages=5)
-PERSISTENT = Config.of(
-    "triton", "persistent", block_m=64, block_n=32, block_k=64, group_m=8, swap=0, dequant="cast", resident=2, warps=4,
-    stages=3,
-)  # fmt: skip
+PERSISTENT = make("persistent", block_n=32, resident=2)
 WIDTHS = (64, 32, 96)
 
 

@@ -54,9 +54,7 @@ def test_without_torch_a_row_is_not_known_to_hold(monkeypatch: pytest.MonkeyPatc
 
 
 def test_our_own_templates_and_kernels_without_one() -> None:
-    tile = Config.of(
-        "triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3,
-    )  # fmt: skip
+    tile = make("gemv")  # fmt: skip
     assert tile.digest() == triton.digest("gemv")
     assert ATEN.digest() == ""
     assert ATEN.is_current("anything")

@@ -11,21 +11,13 @@ import torch
 
 import gemmdb.inductor
 from gemmdb import Config
+from kit.gpu import make
 
 linear = torch.nn.functional.linear
-NARROW = Config.of(
-    "triton", "narrow", block_m=16, block_n=64, block_k=64, split_k=2, swap=0, stagger=1, rows="mask", dequant="cast",
-    warps=4, stages=3,
-)  # fmt: skip
-TILE = Config.of(
-    "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
-    dequant="cast", warps=4, stages=3,
-)  # fmt: skip
+NARROW = make("narrow", split_k=2)
+TILE = make("tile", block_m=64, block_n=128)
 TMA = Config.of("triton", "tile", **{**TILE.values, "load": "tma"})
-PERSISTENT = Config.of(
-    "triton", "persistent", block_m=64, block_n=128, block_k=64, group_m=8, swap=0, dequant="cast", resident=1,
-    warps=4, stages=3,
-)  # fmt: skip
+PERSISTENT = make("persistent")
 INDUCTOR_TMA = Config.of(
     "triton", "inductor_persistent_tma", block_m=64, block_n=128, block_k=64, group_m=8, warps=4, stages=3
 )

@@ -23,12 +23,10 @@ from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 from kit.devices import H200
+from kit.gpu import make
 from kit.sessions import FakeSession, Find, nothing
 
-NARROW = Config.of(
-    "triton", "narrow", block_m=16, block_n=16, block_k=32, split_k=1, swap=0, stagger=0, rows="wrap", dequant="cast",
-    warps=4, stages=3,
-)  # fmt: skip
+NARROW = make("narrow", block_n=16, block_k=32, stagger=0, rows="wrap")
 POLICY = Policy(on_miss="aten", confirm=True, confirm_s=3.0)
 
 

@@ -70,9 +70,7 @@ def _problem(draw: st.DrawFn) -> Problem:
     out = draw(st.sampled_from(sorted(ITEM_SIZES)))
     return Problem(
         op,
-        draw(SIZES),
-        draw(SIZES),
-        draw(SIZES),
+        *draw(st.tuples(SIZES, SIZES, SIZES)),
         Operand(a, draw(layouts)),
         Operand(b, draw(layouts)),
         out,
@@ -97,9 +95,7 @@ def _int4(draw: st.DrawFn) -> Problem:
     bias = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
     return Problem(
         "mixed_mm",
-        draw(SIZES),
-        draw(SIZES),
-        draw(SIZES),
+        *draw(st.tuples(SIZES, SIZES, SIZES)),
         Operand(a, draw(st.builds(Layout, st.sampled_from(ORDERS), ALIGNS))),
         WEIGHT,
         a,
@@ -119,9 +115,7 @@ def _scaled(draw: st.DrawFn) -> Problem:
     out = draw(st.sampled_from(OUTPUTS))
     return Problem(
         "scaled_mm",
-        draw(SIZES),
-        draw(SIZES),
-        draw(SIZES),
+        *draw(st.tuples(SIZES, SIZES, SIZES)),
         Operand(draw(st.sampled_from(FP8)), draw(a)),
         Operand(draw(st.sampled_from(FP8)), draw(b)),
         out,
@@ -143,9 +137,7 @@ def _grouped(draw: st.DrawFn) -> Problem:
     a, b = (st.builds(Layout, st.sampled_from(one), ALIGNS) for one in orders)
     return Problem(
         "grouped_mm",
-        draw(SIZES),
-        draw(SIZES),
-        draw(SIZES),
+        *draw(st.tuples(SIZES, SIZES, SIZES)),
         Operand(dtype, draw(a)),
         Operand(dtype, draw(b)),
         out,
