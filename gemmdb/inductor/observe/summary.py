@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
@@ -105,7 +105,22 @@ class Summary:
     @property
     def line(self) -> str:
         """One line about a graph."""
-        return _line(self)
+        total, searched = self.total, sum(one.count for one in self.searched)
+        aten = total.count - total.kernels - searched
+        parts = [f"{counted(total.count, 'GEMM')}: {_sources(self)}" if total.count else "no GEMM"]
+        if aten and total.kernels:
+            parts.append(f"ATen runs {aten}")
+        if searched:
+            parts.append(f"Inductor searches {searched}")
+        if total.timed:
+            parts.append(_expected(total))
+        if self.missed:
+            parts.append(f"a build (`{TUNE}`) may save {_saving(self.missed)}")
+        if self.refused:
+            parts.append(f"{counted(sum(one.count for one in self.refused), 'answer')} not used")
+        if self.uncovered:
+            parts.append(f"not handled: {not_handled(self.uncovered)}")
+        return f"graph with {'; '.join(parts)}"
 
 
 def summary() -> Summary:
@@ -135,7 +150,11 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         elif one.config == SEARCH:
             searched.append(product)
         elif one.rung == "aten":
-            missed.append(_missed(one, len(same)))
+            # The note has what every rung said, after why it was not tuned.
+            saved_us, why = _saved_us(one.problem, one.device), one.note.split("; ")[0]
+            us = None if saved_us is None else len(same) * saved_us
+            why = why if why.startswith(NOT_TUNED) else "no table answers"
+            missed.append(replace(product, config="", us=us, why=why))
         elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned GEMM's note is why it was tuned.
             refused.append(replace(product, why=one.note))
         elif gained > 0:
@@ -167,13 +186,6 @@ def _answer(event: Event) -> Answers:
     return Answers(event.rung, 1, kernels, 1, us * speedup, us)
 
 
-def _missed(one: Event, count: int) -> Product:
-    """So many GEMMs without an answer. The note has what every rung said, after why it was not tuned."""
-    saved_us, why = _saved_us(one.problem, one.device), one.note.split("; ")[0]
-    us = None if saved_us is None else count * saved_us
-    return Product(_named(one), count, "", us, why if why.startswith(NOT_TUNED) else "no table answers")
-
-
 @functools.lru_cache(maxsize=4096)
 def _saved_us(problem: str, device: str) -> float | None:
     """The microseconds that the best kernel may save of a call, None if nothing can be said."""
@@ -198,26 +210,6 @@ def _named(one: Event) -> str:
     return f"{problem.head} {' x '.join(dtypes)}{fused}{''.join(ranges)}"
 
 
-def _line(of: Summary) -> str:
-    total = of.total
-    searched = sum(one.count for one in of.searched)
-    aten = total.count - total.kernels - searched
-    parts = [f"{counted(total.count, 'GEMM')}: {_sources(of)}" if total.count else "no GEMM"]
-    if aten and total.kernels:
-        parts.append(f"ATen runs {aten}")
-    if searched:
-        parts.append(f"Inductor searches {searched}")
-    if total.timed:
-        parts.append(_expected(total))
-    if of.missed:
-        parts.append(f"a build (`{TUNE}`) may save {_saving(of.missed)}")
-    if of.refused:
-        parts.append(f"{counted(sum(one.count for one in of.refused), 'answer')} not used")
-    if of.uncovered:
-        parts.append(f"not handled: {not_handled(of.uncovered)}")
-    return f"graph with {'; '.join(parts)}"
-
-
 def _sources(of: Summary) -> str:
     """How many GEMMs have their answers from where: `2 from tables (1 exact, 1 near), 3 without an answer`."""
     tables = [one for one in of.answers if one.rung not in OTHERS]
@@ -237,10 +229,11 @@ def _lines(of: Summary) -> Iterator[str]:
         rows = [("answer", "GEMMs", "kernels", "ATen us", "expected us", "gain us", "gain"), *map(_row, of.answers)]
         yield ""
         yield from aligned([*rows, _row(of.total)] if len(of.answers) > 1 else rows, right=range(1, 7))
-    yield from _listed("largest gains", of.gains, lambda one: f"{_us(one.us)} us", _gaining)
+    gains = [replace(one, why=", ".join(filter(None, (one.config.split()[0], one.why)))) for one in of.gains]
+    yield from _listed("largest gains", gains)
     if of.missed:
         title = f"{NO_ANSWER}, so ATen runs; a build may save {_saving(of.missed)}"
-        yield from _listed(title, of.missed, lambda one: "unknown" if one.us is None else f"{_us(one.us)} us")
+        yield from _listed(title, of.missed, unknown="unknown")
         yield f"  to build: {BUILD}"
     yield from _listed(f"{NO_ANSWER}, so Inductor searches, as max_autotune asks", of.searched)
     yield from _listed("answers that are not used, so ATen runs", of.refused)
@@ -260,23 +253,17 @@ def _row(one: Answers) -> tuple[str, ...]:
     return (*head, _us(one.aten_us), _us(one.expected_us), _us(one.gain_us), f"{one.gain_us / one.aten_us:.1%}")
 
 
-def _gaining(one: Product) -> str:
-    return ", ".join(filter(None, (one.config.split()[0], one.why)))
-
-
-def _listed(
-    title: str,
-    products: Sequence[Product],
-    value: Callable[[Product], str] = lambda one: "",
-    remark: Callable[[Product], str] = lambda one: one.why,
-) -> Iterator[str]:
-    """A title and a line per GEMM, the columns aligned; nothing without GEMMs."""
+def _listed(title: str, products: Sequence[Product], unknown: str = "") -> Iterator[str]:
+    """A title and a line per GEMM, the columns aligned; nothing without GEMMs. `unknown`: for an unknown time."""
     if not products:
         return
     yield ""
     yield title
     shown = products[:MAX_LISTED]
-    rows = [(value(one), f"{one.count} x", one.problem, shortened(remark(one))) for one in shown]
+    rows = [
+        (unknown if one.us is None else f"{_us(one.us)} us", f"{one.count} x", one.problem, shortened(one.why))
+        for one in shown
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for amount, count, problem, words in rows:
         cells = (f"{amount:>{widths[0]}}", f"{count:>{widths[1]}} {problem:<{widths[2]}}", words)
