@@ -36,9 +36,9 @@ INTERVAL_S = 10.0
 """The most seconds between two writes while the program runs. A program that is young is written more often: workers
 that are killed write nothing at their end."""
 YOUNG_S = 0.5
-WARM = 2
+WARMUP_CALLS = 2
 """The first calls of a graph, which load kernels and fill caches, are not timed."""
-MOST = 1_000
+MAX_TIMED_CALLS = 1_000
 """The most calls of a graph that are timed: the first ones after these."""
 
 
@@ -56,7 +56,7 @@ class GraphTimes:
     def __call__(self, run: Callable[[Any], Any], inputs: Any) -> Any:
         """Carry out a call."""
         self.calls += 1
-        if self.calls <= WARM or len(self.us) + len(self.waiting) >= MOST:
+        if self.calls <= WARMUP_CALLS or len(self.us) + len(self.waiting) >= MAX_TIMED_CALLS:
             return run(inputs)
         if self.on_gpu:
             return self._on_gpu(run, inputs)

@@ -4,14 +4,18 @@ import json
 
 import pytest
 
-PROGRAM = """
+HEAD = """
     import torch
+    import torch._inductor.config as inductor_config
     import gemmdb.inductor
     from gemmdb import Config
     from torch.nn.functional import linear
 
     config = Config.of("aten", "int8pack_mm")
-    f = torch.compile(lambda x, w: linear(x, w.to(x.dtype)), backend="inductor")
+    product = lambda x, w: linear(x, w.to(x.dtype))
+"""
+ROWS = """
+    f = torch.compile(product, backend="inductor")
     w = torch.randint(-5, 5, (32, 1024), dtype=torch.int8)
     memory = torch.randn(8 * 1024 + 64).bfloat16()
     start = -(memory.data_ptr() // 2) % 32  # the first element on a boundary of 64 bytes
@@ -27,19 +31,12 @@ PROGRAM = """
 
 @pytest.mark.parametrize("offsets", [[0, 8, 16], [8, 0]])
 def test_the_weight_only_kernel_never_sees_a_misaligned_row(kit, offsets):
-    errors, configs = kit.forked(PROGRAM.replace("OFFSETS", json.dumps(offsets)))
+    errors, configs = kit.forked(HEAD + ROWS.replace("OFFSETS", json.dumps(offsets)))
     assert set(configs) == {"aten:int8pack_mm"}
     assert max(errors) < 2
 
 
 WEIGHTS = """
-    import json
-    import torch
-    import torch._inductor.config as inductor_config
-    import gemmdb.inductor
-    from gemmdb import Config
-    from torch.nn.functional import linear
-
     class Model(torch.nn.Module):
         def __init__(self, weight):
             super().__init__()
@@ -53,7 +50,6 @@ WEIGHTS = """
     raw = bytearray(len(memory))
     torch.frombuffer(raw, dtype=torch.int8).copy_(memory)
     x = torch.randn(8, 128).bfloat16()
-    product = lambda x, w: linear(x, w.to(x.dtype))
 
     def at(offset):  # How far into its storage says the weight itself.
         return memory[start + offset :][: 64 * 128].view(64, 128)
@@ -68,7 +64,7 @@ WEIGHTS = """
         return [float((f(x, *call).double() - x.double() @ w.double().t()).abs().max()) for w, *call in calls]
 
     errors = []
-    with torch.no_grad(), gemmdb.inductor.force(Config.of("aten", "int8pack_mm")), inductor_config.patch(PATCH):
+    with torch.no_grad(), gemmdb.inductor.force(config), inductor_config.patch(PATCH):
         for make in (at, mapped):
             errors += run(product, [(make(offset),) * 2 for offset in (0, 3, 8, 16)])
             errors += run(product, [(make(8),) * 2, (make(0),) * 2])
@@ -83,7 +79,7 @@ WEIGHTS = """
     "patch", [{}, {"freezing": True}, pytest.param({"cpp_wrapper": True}, marks=pytest.mark.slow)], ids=str
 )
 def test_the_weight_only_kernel_never_sees_a_misaligned_weight(kit, patch):
-    errors, configs = kit.forked(WEIGHTS.replace("PATCH", repr(patch)))
+    errors, configs = kit.forked(HEAD + WEIGHTS.replace("PATCH", repr(patch)))
     assert len(errors) == 15
     assert max(errors) < 16  # Of sums of 128 products of up to 127 each, rounded to bf16.
     assert "aten:int8pack_mm" in configs

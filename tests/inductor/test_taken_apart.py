@@ -82,12 +82,17 @@ def graphs(programs):
     return [*((1, *one) for one in trained), (len(others), Together(together), inputs)]
 
 
-@pytest.mark.parametrize(("number", "program", "inputs"), graphs(SMALL), ids=["addmm dot", "training", "the others"])
-def test_what_no_table_answers_is_torchs_own_code_and_is_reported(number, program, inputs):
+def missed(program, inputs):
+    """`stats()` of a program that no table answers, whose code is torch's own."""
     plain = code(program, *inputs)
     with force(left_alone):
         assert code(program, *inputs) == plain
-    stats = gemmdb.inductor.stats()
+    return gemmdb.inductor.stats()
+
+
+@pytest.mark.parametrize(("number", "program", "inputs"), graphs(SMALL), ids=["addmm dot", "training", "the others"])
+def test_what_no_table_answers_is_torchs_own_code_and_is_reported(number, program, inputs):
+    stats = missed(program, inputs)
     assert sum(entry["count"] for entry in stats["products"]) + sum(stats["uncovered"].values()) >= number
     assert stats["errors"] == []
 
@@ -109,10 +114,7 @@ ROWS = {
 
 @pytest.mark.parametrize(("number", "program", "inputs"), graphs(ROWS), ids=["layers", "the others"])
 def test_a_missed_product_of_one_row_is_torchs_own_code_and_is_reported(number, program, inputs, one_row):
-    plain = code(program, *inputs)
-    with force(left_alone):
-        assert code(program, *inputs) == plain
-    stats = gemmdb.inductor.stats()
+    stats = missed(program, inputs)
     assert sum(entry["count"] for entry in stats["products"] if "torch takes it apart" in entry["note"]) >= number
     assert all("torch takes it apart" in entry["note"] for entry in stats["products"] if " m=1 " in entry["problem"])
     assert stats["errors"] == []
@@ -129,26 +131,16 @@ def test_a_verdict_for_aten_leaves_torchs_own_code(kit, one_row, dynamic):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_product_of_one_row_is_served_what_the_table_says(kit, one_row, dtype):
-    model, x = nn.Linear(64, 32, bias=False).eval().to(dtype), torch.randn(1, 64, dtype=dtype)
-    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        found = kit.compiled(model, x)
-    kit.close(found, model(x))
-    assert kit.lowered() == [kit.CPP]
-    assert gemmdb.inductor.stats()["products"][0]["note"] == ""
+    model = nn.Linear(64, 32, bias=False).eval().to(dtype)
+    entry = kit.only(kit.forced(kit.CPP, model, torch.randn(1, 64, dtype=dtype), freezing=True))
+    assert (entry["config"], entry["note"]) == (kit.CPP.text, "")
 
 
 def test_an_int8_weight_of_one_row_is_served_what_the_table_says(kit, one_row):
-    w, scale = torch.randint(-9, 9, (32, 64), dtype=torch.int8), torch.rand(32).bfloat16()
-    x = torch.randn(1, 64).bfloat16()
-
-    def program(x, w, scale):
-        return (x @ w.t().to(x.dtype)) * scale
-
-    with force(kit.INT8PACK):
-        found = kit.compiled(program, x, w, scale)
-    kit.close(found, program(x, w, scale))
-    assert kit.lowered() == [kit.INT8PACK]
-    assert kit.problems()[0].startswith("mixed_mm m=1 n=32 k=64")
+    program, inputs = ROWS["mixed"]
+    entry = kit.only(kit.forced(kit.INT8PACK, program, *inputs))
+    assert entry["config"] == kit.INT8PACK.text
+    assert entry["problem"].startswith("mixed_mm m=1 n=32 k=64")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -198,13 +190,13 @@ def test_a_graph_from_a_cache_reports_its_products_once(one_row):
 
 
 def test_disabled_gemmdb_leaves_tracing_alone(one_row):
-    inputs = ROWS["mm"][1]
+    program, inputs = ROWS["mm"]
     gemmdb.inductor.enable(on_miss="aten")
-    code(ROWS["mm"][0], *inputs)
+    code(program, *inputs)
     assert len(gemmdb.inductor.stats()["products"]) == 1
     gemmdb.inductor.reset_stats()
     gemmdb.inductor.disable()
-    code(ROWS["mm"][0], *inputs)
+    code(program, *inputs)
     assert gemmdb.inductor.stats()["products"] == []
 
 

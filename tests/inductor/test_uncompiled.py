@@ -13,6 +13,8 @@ import gemmdb.inductor
 from gemmdb import Policy, Problem
 from gemmdb.inductor import force
 from gemmdb.inductor.decide import legality, uncompiled
+from gemmdb.inductor.match.taken_apart import TakenApart
+from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.key.problem import Query
 
 pytestmark = pytest.mark.slow
@@ -67,36 +69,28 @@ class Branching(nn.Module):
 
 
 def served(kit, table, model):
-    """Compile with a table in which the C++ template wins the model's products; these, one for each time it occurs."""
-    with force(lambda problem: None):
-        kit.compiled(model, X)
-    texts = kit.problems()
+    """Compile with a table in which the C++ template wins the model's GEMMs; their problems, one for each."""
+    texts = kit.problems(kit.forced(None, model, X))
     gemmdb.inductor.reset_stats()
     winners = dict.fromkeys(texts, kit.CPP)
     gemmdb.inductor.enable(on_miss="aten", tables=[table(winners)], policy=Policy(confirm=False))
-    kit.close(kit.compiled(model, X), model(X))
-    return [Problem.parse(text) for text in texts]
+    kit.checked(model, X)
+    return texts
 
 
-def test_the_compile_goes_on_with_aten_and_remembers_the_kernel(kit, table, no_micro_gemm):
-    (problem,) = served(kit, table, linear())
-    (entry,) = gemmdb.inductor.stats()["products"]
+def test_the_compile_goes_on_with_aten_and_the_next_graph_does_not_try_again(kit, table, no_micro_gemm):
+    model = linear()
+    (text,) = served(kit, table, model)
+    entry = kit.only()
     assert (entry["config"], entry["rung"], entry["count"]) == ("aten:default", "exact", 1)
     assert "could not be compiled" in entry["note"]
     (error,) = gemmdb.inductor.stats()["errors"]
     assert kit.CPP.text in error
-    why = legality.rejection(kit.CPP, Query(problem, kit.detect.cpu()))
+    why = legality.rejection(kit.CPP, Query(Problem.parse(text), kit.detect.cpu()))
     assert "could not be compiled" in str(why)
-
-
-def test_the_next_graph_does_not_try_again(kit, table, no_micro_gemm):
-    model = linear()
-    served(kit, table, model)
     gemmdb.inductor.reset_stats()
-    kit.close(kit.compiled(nn.Sequential(model, nn.Tanh()), X), model(X).tanh())
-    assert gemmdb.inductor.stats()["errors"] == []
-    (entry,) = gemmdb.inductor.stats()["products"]
-    assert entry["config"] == "aten:default"
+    stats = kit.checked(nn.Sequential(model, nn.Tanh()), X)
+    assert (kit.lowered(stats), stats["errors"]) == ([kit.ATEN], [])
 
 
 def test_a_graph_with_branches_is_compiled_again_as_a_whole(kit, table, no_micro_gemm):
@@ -108,7 +102,7 @@ def test_a_graph_with_branches_is_compiled_again_as_a_whole(kit, table, no_micro
     for x in (X.abs(), -X.abs()):
         kit.close(run(x), model(x))
     products = gemmdb.inductor.stats()["products"]
-    assert sorted(kit.problems()) == sorted(problem.text for problem in problems)
+    assert sorted(kit.problems()) == sorted(problems)
     assert {(entry["config"], entry["rung"]) for entry in products} == {("aten:default", "exact")}
     assert all("could not be compiled" in entry["note"] for entry in products)
     assert len(gemmdb.inductor.stats()["errors"]) == 1
@@ -116,10 +110,6 @@ def test_a_graph_with_branches_is_compiled_again_as_a_whole(kit, table, no_micro
 
 def test_the_second_attempt_reports_what_tracing_lost_too(monkeypatch):
     """It begins with the journal of before, and what the joint graph lost was entered into that of the first."""
-    from gemmdb.inductor.decide import uncompiled
-    from gemmdb.inductor.match.taken_apart import TakenApart
-    from gemmdb.inductor.observe.journal import JOURNAL, Event
-
     JOURNAL.drop()
     apart = TakenApart(None)
     apart._events.append(Event("a product", "uncovered"))
@@ -216,17 +206,11 @@ def without_a_driver(kit, tmp_path):
     return lambda name: kit.run(ON_A_GPU, {"PYTHONPATH": path, **fresh}, [str(tmp_path / "t.db"), name])
 
 
-def test_a_triton_kernel_that_cannot_be_compiled_is_atens(without_a_driver):
-    (product,), (error,) = without_a_driver("plain")
-    assert (product["rung"], product["config"]) == ("exact", "aten:default")
-    assert product["note"] == "a kernel of its graph could not be compiled"
-    assert error.startswith("compiling triton:tile ")
-
-
-def test_triton_kernels_in_branches_are_atens_too(without_a_driver):
-    """The nested graphs are the same in both attempts, and hold what the first one decided."""
-    products, (error,) = without_a_driver("branching")
-    assert sum(product["count"] for product in products) == 3
+@pytest.mark.parametrize(("name", "count"), [("plain", 1), ("branching", 3)])
+def test_triton_kernels_that_cannot_be_compiled_are_atens(without_a_driver, name, count):
+    """Also in branches: their nested graphs are the same in both attempts, and hold what the first one decided."""
+    products, (error,) = without_a_driver(name)
+    assert sum(product["count"] for product in products) == count
     assert {(product["rung"], product["config"]) for product in products} == {("exact", "aten:default")}
     assert {product["note"] for product in products} == {"a kernel of its graph could not be compiled"}
     assert error.startswith("compiling triton:tile ")

@@ -109,7 +109,7 @@ MISSED = [*((name, "aten") for name in PROGRAMS), ("linear", "live"), ("int8", "
 
 
 @pytest.mark.parametrize(("name", "on_miss"), MISSED)
-def test_a_missed_product_is_searched_by_inductor(name, on_miss, monkeypatch):
+def test_a_missed_gemm_is_searched_by_inductor(kit, name, on_miss):
     program, x = PROGRAMS[name]
     plain, counted = without(name)
     assert counted["select_algorithm_autotune"] == (name != "int8")
@@ -117,10 +117,9 @@ def test_a_missed_product_is_searched_by_inductor(name, on_miss, monkeypatch):
     found, again = searched(program, x)
     assert again == counted
     assert found == plain
-    stats = gemmdb.inductor.stats()
-    assert [entry["rung"] for entry in stats["products"]] == ["aten"]
-    assert [entry["config"] for entry in stats["products"]] == ["inductor:search"]
-    assert "Inductor searches" in stats["products"][0]["note"]
+    stats, entry = gemmdb.inductor.stats(), kit.only()
+    assert (entry["rung"], entry["config"]) == ("aten", "inductor:search")
+    assert "Inductor searches" in entry["note"]
     assert (stats["benchmarked"], stats["errors"]) == (counted["select_algorithm_autotune"], [])
 
 
@@ -142,7 +141,7 @@ def test_every_form_of_a_product_compiles_as_without_gemmdb(name):
 @pytest.mark.parametrize("name", ["linear", "int8", "batch"])
 def test_a_verdict_for_aten_is_an_answer(name, kit):
     program, x = PROGRAMS[name]
-    with force(lambda problem: kit.ATEN):
+    with force(kit.ATEN):
         _, counted = searched(program, x)
     assert counted["select_algorithm_autotune"] == 0
     assert kit.lowered() == [kit.ATEN]
@@ -155,16 +154,12 @@ def test_a_product_whose_kernel_is_impossible_is_searched(kit):
     with force(kit.CPP):
         found, again = searched(program, x)
     assert (found, again) == (plain, counted)
-    (entry,) = gemmdb.inductor.stats()["products"]
+    entry = kit.only()
     assert entry["config"] == "inductor:search"
     assert entry["note"]
 
 
-def test_without_autotuning_nothing_is_searched():
-    program, x = PROGRAMS["linear"]
+def test_without_autotuning_nothing_is_searched(kit):
     gemmdb.inductor.enable(on_miss="aten")
-    with torch.no_grad(), inductor_config.patch(freezing=True):
-        torch.compile(program)(x)
-    stats = gemmdb.inductor.stats()
-    assert stats["benchmarked"] == 0
-    assert [entry["config"] for entry in stats["products"]] == ["aten:default"]
+    stats = kit.checked(*PROGRAMS["linear"], freezing=True)
+    assert (stats["benchmarked"], kit.lowered(stats)) == (0, [kit.ATEN])
