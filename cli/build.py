@@ -52,8 +52,7 @@ class BuildOptions:
     effort: Annotated[
         str | None,
         typer.Option(
-            help="How many candidates to try: quick, standard, full or, on a GPU, chain"
-            " [default: quick on a CPU, else standard]."
+            help="How many candidates to try: quick, standard or full [default: quick on a CPU, else standard]."
         ),
     ] = None
     out: Annotated[

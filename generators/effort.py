@@ -13,7 +13,7 @@ class Effort:
 
     `samples`: timed calls of a full measurement; `estimate`: timed calls of the short one at the start of the race.
     `drop`: a candidate whose estimate is this many times the best one is dropped, but `keep` of them always survive.
-    `states`: cache states (`gemmdb.table.measurement.STATES`), one protocol each. `compile_s`, `measure_s`: time limits
+    `states`: cache states (`gemmdb.key.problem.L2_STATES`), one protocol each. `compile_s`, `measure_s`: time limits
     in seconds for compiling one candidate and for one round of measuring. `confirm`: whether the winner is measured
     again in a new process.
     `rivals`: how many configs close to the winner are measured again with it, as emitted code, in two processes.
@@ -49,8 +49,6 @@ GPU_EFFORTS = {
         Effort("quick", 0, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=12),
         Effort("standard", 1, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=12),
         Effort("full", 2, 60, 3, 1.05, 8, ("cold", "hot"), 300.0, 120.0, rivals=12),
-        # What kernels gain that begin before the one in front of them has ended.
-        Effort("chain", 1, 30, 3, 1.05, 5, ("chain",), 120.0, 60.0, rivals=12),
     )
 }
 """By name, for a GPU. Of a hundred candidates, an estimate of three samples leaves a handful."""

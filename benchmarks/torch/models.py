@@ -1,7 +1,7 @@
 """Decode and prefill of a Llama-3-8B-shaped model: default mode, max-autotune and gemmdb, in turn in one process.
 
     python -m benchmarks.torch models --out FILE.jsonl [--rows 1,4,16,64] [--prefill 2048] [--layers 32]
-        [--context 1024] [--weights bf16,int8,int8-before] [--modes default,gemmdb,gemmdb+pdl1,max-autotune] [--trace]
+        [--context 1024] [--weights bf16,int8,int8-before] [--modes default,gemmdb,max-autotune] [--trace]
         [--minutes M]
 
 A step of each variant is captured in one CUDA graph, so no launch is waited for, and the graphs are replayed in turn.
@@ -29,7 +29,6 @@ from benchmarks.common import software, without_root
 from gemmdb.table.stats import interval
 
 PEERS = ("default", "max-autotune")
-EARLY = ("gemmdb+pdl1", "gemmdb+pdl2")
 KINDS = {"bf16": ("bf16",), "int8": ("int8", "int8-before")}
 """The spellings of the product that each kind of weights has."""
 
@@ -45,11 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", default=",".join(name for names in KINDS.values() for name in names), help="spellings to compile"
     )
-    parser.add_argument(
-        "--modes",
-        default="default,gemmdb,max-autotune",
-        help="of default, gemmdb, gemmdb+pdl1, gemmdb+pdl2 and max-autotune",
-    )
+    parser.add_argument("--modes", default="default,gemmdb,max-autotune", help="of default, gemmdb and max-autotune")
     parser.add_argument(
         "--bandwidth", type=float, default=4.3e12, help="bytes per second of the limit; default: an H200's copy"
     )
@@ -80,19 +75,15 @@ def main(options: argparse.Namespace) -> None:
 
 def gains(taken: dict[str, list[float]]) -> dict[str, list[float]]:
     """The time of a peer's step over that of gemmdb's, each in the faster of its spellings: the median over the rounds,
-    in which one follows the other, between the ends of its 95% interval. `+pdl1`, `+pdl2`: gemmdb's over that with
-    kernels that begin early."""
+    in which one follows the other, between the ends of its 95% interval."""
     found = {}
     for kind, spellings in KINDS.items():
-        modes = ("gemmdb", *PEERS, *EARLY)
-        fastest = {mode: _fastest(taken, [f"{spelling}/{mode}" for spelling in spellings]) for mode in modes}
-        pairs = {f"{kind} over {peer}": ("gemmdb", peer) for peer in PEERS}
-        pairs |= {f"{kind} {mode.removeprefix('gemmdb')}": (mode, "gemmdb") for mode in EARLY}
-        for name, (ours, theirs) in pairs.items():
-            if len(fastest[ours]) == len(fastest[theirs]) > 0:
-                ratios = sorted(other / one for one, other in zip(fastest[ours], fastest[theirs], strict=True))
+        ours, *others = (_fastest(taken, [f"{one}/{mode}" for one in spellings]) for mode in ("gemmdb", *PEERS))
+        for peer, theirs in zip(PEERS, others, strict=True):
+            if len(ours) == len(theirs) > 0:
+                ratios = sorted(other / one for one, other in zip(ours, theirs, strict=True))
                 low, high = interval(len(ratios))
-                found[name] = [ratios[low], statistics.median(ratios), ratios[high]]
+                found[f"{kind} over {peer}"] = [ratios[low], statistics.median(ratios), ratios[high]]
     return found
 
 

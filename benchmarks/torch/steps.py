@@ -6,35 +6,23 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 
-import gemmdb
 import gemmdb.inductor
 from benchmarks.torch import llama
 from benchmarks.torch.timeline import Timeline, profiled
-from gemmdb.api import current_catalog
-from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton import dependent
-from gemmdb.key.problem import Problem
 
 HOPELESS = 20
 """A step that takes this many times as long as the fastest is timed once."""
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "aten"}},
-    "gemmdb+pdl1": {},
-    "gemmdb+pdl2": {},
     "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
 """How torch.compile is called."""
-EARLY = {"gemmdb+pdl1": 1, "gemmdb+pdl2": 2}
-"""Modes with the kernels that the tables name, where each that can do so begins before the one in front of it has
-ended, whether the tables say so or not: the largest value of its parameter `pdl`."""
 
 
 @dataclass
@@ -60,8 +48,7 @@ def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, ...]) 
         return torch.as_tensor(head(x))
 
     start = time.perf_counter()
-    with gemmdb.inductor.force(partial(early, most=EARLY[mode]), mode) if mode in EARLY else nullcontext():
-        step()
+    step()
     torch.cuda.synchronize()
     facts: dict[str, Any] = {"compile_s": time.perf_counter() - start}
     if mode.startswith("gemmdb"):
@@ -76,18 +63,6 @@ def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, ...]) 
     with torch.cuda.graph(graph):
         logits = step()
     return Step(graph, logits, facts)
-
-
-def early(problem: Problem, most: int) -> Config | None:
-    """The config that the tables name for a problem, with the largest `pdl` up to `most` with which it is legal, if
-    any."""
-    hit = gemmdb.lookup(problem)
-    if hit is None:
-        return None
-    device = current_catalog().resolve(None)
-    ways = [way for way in dependent.ways(hit.config) if int(way.values["pdl"]) <= most]
-    legal = [way for way in ways if way.rejection(problem, device) is None]
-    return legal[-1] if legal else hit.config
 
 
 def in_turn(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:

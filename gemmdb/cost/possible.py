@@ -46,11 +46,10 @@ def possible(us: float, problem: Problem, device: Device, l2: str) -> bool:
 
 
 def least_us(problem: Problem, device: Device, l2: str) -> float:
-    """The least microseconds of one call on the device. `l2`: the state of the cache, one of `measurement.STATES`.
+    """The least microseconds of one call on the device. `l2`: the state of the cache, one of `problem.L2_STATES`.
 
     Of the memory's traffic only what is surely read from DRAM counts: nothing with a hot cache, the operands with a
-    cold one, and B alone between other kernels, of which the first writes A. The output may stay in the cache. Of
-    groups, one may have all the work.
+    cold one. The output may stay in the cache. Of groups, one may have all the work.
     """
     call, product, byte = _known.get(device.key) or _least(device)
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
@@ -62,7 +61,7 @@ def least_us(problem: Problem, device: Device, l2: str) -> float:
     read = 0
     if b.order != "broadcast":
         read = k * n * size if problem.ragged else problem.weight_bytes
-    if l2 == "cold" and a.order != "broadcast":
+    if a.order != "broadcast":
         read += m * k * size * (1 if a.batch == "broadcast" else batch)
     return max(us, byte * read)
 

@@ -30,7 +30,7 @@ def find(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
     for klass in passes:
         for table in ask.tables:
             l2 = ask.query.l2
-            verdict = ask.read(Table.verdict, table, ask.problem, ask.device, l2, klass, l2 == "cold")
+            verdict = ask.read(Table.verdict, table, ask.problem, ask.device, l2, klass)
             if verdict is not None and verdict.protocol.clock != "model" and believed(ask, table, verdict):
                 return table, verdict, verified(ask, verdict.pick, verdict.toolchain)
     return None

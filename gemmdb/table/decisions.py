@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
-from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import dbfile, remembered, schema
@@ -29,7 +28,7 @@ class Decisions:
     def __init__(self, file: Handle, cache: RowCache) -> None:
         self._file, self._cache = file, cache
 
-    def find(self, problem: Problem, device: Device, l2: str, klass: str | None, chained: bool) -> Verdict | None:
+    def find(self, problem: Problem, device: Device, l2: str, klass: str | None) -> Verdict | None:
         """See `Table.verdict`."""
         cache, seen, asked = self._cache, self._file.remembered, (problem.key, device.key)
         rows = None if seen is None else seen.get(asked)
@@ -43,11 +42,8 @@ class Decisions:
                 context = cache.contexts[device.kind][row[0][:CONTEXT]]
             except (KeyError, TypeError):
                 context = cache.context(device.kind, row[0])
-            state = context.protocol.l2
-            if (state == l2 or (chained and state == "chain")) and (klass is None or context.klass == klass):
-                verdict = self._verdict(row, context, problem, device)
-                if state == l2 or (verdict is not None and early(verdict.pick)):
-                    return verdict
+            if context.protocol.l2 == l2 and (klass is None or context.klass == klass):
+                return self._verdict(row, context, problem, device)
         return None
 
     def every(self, problem: Problem, device: Device) -> list[Verdict]:
@@ -105,12 +101,11 @@ class Decisions:
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 
     def _rank(self, row: Sequence[Any], device: Device) -> tuple[Any, ...]:
-        """The sort key of verdicts: measured before modelled, then between other kernels before alone, then the newest
-        procedure, the newest toolchain, the most samples."""
+        """The sort key of verdicts: measured before modelled, then the newest procedure, the newest toolchain, the most
+        samples."""
         protocol, toolchain, *_ = self._cache.context(device.kind, row[0])
         return (
             protocol.clock != "model",
-            protocol.l2 == "chain",
             protocol.version,
             age(toolchain),
             protocol.samples,

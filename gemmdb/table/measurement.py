@@ -12,7 +12,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.key import canonical
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import L2_STATES, Problem
 from gemmdb.key.toolchain import Toolchain
 
 _RUN = re.compile(r"[A-Za-z0-9_.:\-]{1,64}")
@@ -28,10 +28,6 @@ was unsteady. Such a time alone decides nothing against ATen."""
 NOISY = 0.25
 """A time whose 95% interval is wider than this to each side (relative) was disturbed. A build times it again, and
 predictions ignore it."""
-STATES = ("cold", "hot", "chain")
-"""The states of the last-level cache that times are taken in. `chain`: cold, and each call stands between two small
-kernels, of which the first writes its activation, as in a decoder. Only this shows what a kernel gains that begins
-before the one in front of it has ended."""
 COPIES, COPIED_BYTES = 20, 2**31
 """Operands are timed at COPIES addresses on a GPU, as long as the copies take at most COPIED_BYTES. The mean over many
 addresses varies less than the time at one."""
@@ -65,10 +61,10 @@ UNSAFE = frozenset({Status.WRONG, Status.CRASH})
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a time was taken. `clock`: `graph` (CUDA graph, events) or `host` (monotonic clock around calls). `l2`: state
-    of the last-level cache before each call, one of STATES. `unroll`: calls per sample. `samples`: the target number of
-    samples of a full measurement. `reference`: the config that the samples are interleaved with. `version` rises when
-    the procedure changes."""
+    """How a time was taken. `clock`: `graph` (CUDA graph, events) or `host` (monotonic clock around calls). `l2`: the
+    state of the last-level cache before each call, `cold` or `hot`. `unroll`: calls per sample. `samples`: the target
+    number of samples of a full measurement. `reference`: the config that the samples are interleaved with. `version`
+    rises when the procedure changes."""
 
     clock: str
     l2: str
@@ -78,7 +74,7 @@ class Protocol:
     version: int = 1
 
     def __post_init__(self) -> None:
-        if self.clock not in ("graph", "host", "model") or self.l2 not in STATES:
+        if self.clock not in ("graph", "host", "model") or self.l2 not in L2_STATES:
             raise InputError(f"no such protocol: clock {self.clock[:20]!r}, l2 {self.l2[:20]!r}")
         counts = (self.unroll, self.samples, self.version)
         whole = all(type(count) is int for count in counts)

@@ -69,13 +69,10 @@ class Table:
         found = self._file.fetch_few("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")
         return tuple(self._cache.device(key) for (key,) in found)
 
-    def verdict(
-        self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None, chained: bool = False
-    ) -> Verdict | None:
-        """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's. `chained`:
-        that of times between other kernels, if it picks a kernel that begins before the one in front has ended."""
+    def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
+        """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
         known = self._known(device)
-        return None if known is None else self._decisions.find(problem, known, l2, klass, chained)
+        return None if known is None else self._decisions.find(problem, known, l2, klass)
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
         """All verdicts on a problem, of every protocol and toolchain class, in a fixed order."""

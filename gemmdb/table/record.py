@@ -160,11 +160,10 @@ class Record:
 
 
 def record(rows: Iterable[Measurement]) -> Record:
-    """The record of all rows of one problem on one device. Times between other kernels are left out: they are for
-    verdicts alone, and nothing is predicted from them."""
+    """The record of all rows of one problem on one device."""
     rows = list(rows)
     banned = unsafe(rows)
-    timed = sorted((row for row in rows if row.times and row.protocol.l2 != "chain"), key=_kind)
+    timed = sorted((row for row in rows if row.times), key=_kind)
     groups = [one for _, found in groupby(timed, key=_kind) for one in _groups(list(found), banned)]
     failed = {(row.config, row.status) for row in rows if row.times is None}
     return Record(tuple(groups), tuple(sorted(failed, key=lambda pair: (pair[0].text, pair[1].value))))

@@ -12,7 +12,6 @@ from statistics import median
 from typing import NamedTuple
 
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
@@ -76,12 +75,12 @@ class Pooled:
     rows: tuple[Measurement, ...]
 
     @property
-    def order(self) -> tuple[int, int, bool, float, str]:
+    def order(self) -> tuple[int, int, float, str]:
         """The order of preference among tied configs: ATen, then the cheaper compile, then the smaller split of K (no
-        workspace, one summation order), then the plain launch, then the faster, then the text."""
+        workspace, one summation order), then the faster, then the text."""
         spec = self.config.spec
         parts = math.prod(max(1, int(value)) for name, value in self.config.params if name in spec.splits)
-        return spec.cost, parts, early(self.config), self.ratio, self.config.text
+        return spec.cost, parts, self.ratio, self.config.text
 
     @property
     def emitted(self) -> bool:

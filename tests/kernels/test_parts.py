@@ -8,7 +8,7 @@ from kit.gpu import make
 
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton import dependent, parts
+from gemmdb.kernels.triton import parts
 from gemmdb.key.problem import Problem
 
 TILE = make("tile", block_n=32)
@@ -94,14 +94,3 @@ def test_an_int4_weight_comes_with_its_tensors(config, packing):
     source = ast.unparse(function)
     assert source.count("base_n = tl.where(") == 2
     assert "idx_out = M * base_n + idx_m * N + idx_n" in source
-
-
-@pytest.mark.parametrize("config", [TILE, NARROW, GEMV], ids=lambda config: config.kernel)
-def test_a_kernel_that_begins_early_asks_for_its_own_weight(config):
-    _, early = dependent.ways(config)
-    assert parts.rejection(early, WIDTHS) is None
-    source = ast.unparse(rendered(early, Problem.gemm("mm", m=4, n=sum(WIDTHS), k=512), True, False))
-    before, _, after = source.partition("tl.extra.cuda.gdc_wait()")
-    assert "ahead = (weight + (" in before
-    assert "tl.load(" in after
-    assert "tl.load(" not in before

@@ -17,10 +17,10 @@ from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
 from gemmdb.key.ops import FLOATS, FP8, GROUPED_FP8, OPS, OUTPUTS, RAGGED, SCALES, WEIGHT_DTYPES
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import L2_STATES, Problem
 from gemmdb.key.rules import FUSIONS, SCALAR_CLASSES
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table.measurement import STATES, Measurement, Protocol, Status, Times
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 SIZES = st.one_of(st.integers(0, 70), st.sampled_from([4096, 14336, 2**31 - 1]))
 ALIGNS = st.sampled_from([1, 2, 4, 8, 16])
@@ -213,7 +213,7 @@ devices: st.SearchStrategy[Device] = st.builds(
 protocols: st.SearchStrategy[Protocol] = st.builds(
     Protocol,
     st.sampled_from(["graph", "host", "model"]),
-    st.sampled_from(STATES),
+    st.sampled_from(L2_STATES),
     st.integers(1, 10_000),
     st.integers(1, 1_000_000),
     st.sampled_from(["aten:default"]),

@@ -9,12 +9,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit.devices import known
 
 from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
-from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key.problem import Problem
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.ladder import explain, lookup
 from gemmdb.settings import Policy
@@ -251,25 +249,3 @@ def test_a_wrong_result_that_came_after_the_verdict_counts(lab, tmp_path, packed
         path = small
     catalog = Catalog([(Source(path, "explicit"), Table.open(path))])
     assert lookup(lab.query(problem), catalog, EXACT).config == (fast if packed else next_best)
-
-
-def test_times_between_other_kernels_decide_where_they_pick_a_kernel_that_begins_early(lab, tmp_path):
-    gemv = {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 3}
-    plain, early = Config.of("triton", "gemv", **gemv), Config.of("triton", "gemv", **gemv, pdl=2)
-    problem, device = Problem.gemm("mm", m=1, n=4096, k=4096), known("NVIDIA H200")
-    where = {"device": device, "clock": "graph"}
-    alone = list(lab.rows(problem, {plain: 0.8}, **where))
-    for ratios, served in (({plain: 0.7, early: 0.6}, early), ({plain: 0.6, early: 0.7}, plain), ({}, plain)):
-        rows = [*alone, *lab.rows(problem, ratios, l2="chain", **where)]
-        catalog = lab.catalog(rows)
-        hit = lookup(lab.query(problem, device), catalog, EXACT)
-        assert hit.config == served
-        assert hit.speedup == pytest.approx(1 / (0.6 if served == early else 0.8))
-        assert (" l2=chain " in hit.evidence["protocol"]) == (served == early)
-        assert lookup(lab.query(problem, device, l2="hot"), catalog, EXACT) is None
-        table = catalog.tables[0]
-        assert {time.config for time in table.pooled(problem, device)} == {ATEN, plain}
-        pack(table.path, tmp_path / "packed.db")
-        with Table.open(tmp_path / "packed.db") as packed:
-            assert packed.verdict(problem, device, chained=True) == table.verdict(problem, device, chained=True)
-            assert packed.verdict(problem, device).pick == plain

@@ -42,6 +42,7 @@ _INT4 = (f"{__package__}.int4", f"{__package__}.int4_skinny")
 @functools.cache
 def source(package: str) -> str:
     """The source of the kernel in that package, after the macros that it shares with others."""
+    # `dependent` defines one macro, which renders nothing. It stays because the digests in shipped tables include it.
     shared = [(__package__, name) for name in ("dequant", "parts", "dependent")]
     shared += [(_INT4[0], "words")] if package in _INT4 else []
     return "".join(_read(*one) for one in (*shared, (package, "kernel")))

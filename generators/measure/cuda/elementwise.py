@@ -18,7 +18,6 @@ from gemmdb.generators.measure.cuda.render import (
     weight_args,
 )
 from gemmdb.kernels.triton import TL
-from gemmdb.kernels.triton.dependent import LAUNCH, WAIT
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -29,8 +28,6 @@ SIDE = 64
 FLUSH_WORDS = 32 * 2**20
 """int32 words that a flush reads: 128 MiB, twice any L2. With twice as many, no median of 36 kernels on an H200 changed
 by more than chance, and every sample includes the noise of its flushes."""
-COPY_BYTES = 4096
-"""Bytes that a program of a neighbour copies."""
 READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 """(Elements per step, steps, warps) of reading kernels; the first one flushes."""
 
@@ -165,19 +162,6 @@ def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:
     )
     args = (("data", "*i32"), ("sink", "*i32"), ("elements", "i32"))
     return Launch(_unit(lines, args, words, warps), (math.ceil(words / (block * steps)), 1, 1))
-
-
-def neighbour(size: int, early: bool) -> Launch:
-    """Copies `size` bytes of `source` to `target`, as the small kernels between two products do. `early`: it begins
-    before the kernel in front of it has ended, and lets the next one do so."""
-    lines = (
-        *((WAIT, LAUNCH) if early else ()),
-        f"at = tl.program_id(0) * {COPY_BYTES} + tl.arange(0, {COPY_BYTES})",
-        "inside = at < elements",
-        "tl.store(target + at, tl.load(source + at, mask=inside), mask=inside)",
-    )
-    args = (("source", "*i8"), ("target", "*i8"), ("elements", "i32"))
-    return Launch(replace(_unit(lines, args, size, 4), early=early), (math.ceil(size / COPY_BYTES), 1, 1))
 
 
 def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], elements: int, warps: int) -> Unit:

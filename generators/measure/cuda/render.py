@@ -18,7 +18,6 @@ from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton import dependent
 from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 
@@ -31,21 +30,18 @@ VECTOR = 16
 @dataclass(frozen=True)
 class Unit:
     """One kernel to compile: Python source, argument (name, Triton type) pairs, what the arguments are known to be
-    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages. `early`: it is launched
-    before the kernel in front of it has ended, for which it waits itself."""
+    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages."""
 
     source: str
     args: tuple[tuple[str, str], ...]
     divisors: tuple[tuple[str, int], ...]
     warps: int
     stages: int
-    early: bool = False
 
     @lazy
     def key(self) -> str:
         """16 hexadecimal digits that name the unit."""
-        launched = (self.early,) if self.early else ()
-        text = repr((self.source, self.args, self.divisors, self.warps, self.stages, *launched))
+        text = repr((self.source, self.args, self.divisors, self.warps, self.stages))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -105,8 +101,7 @@ def _unit(problem: Problem, config: Config, names: Mapping[str, int | str], extr
     )  # fmt: skip
     constants = "".join(f"    {name}: tl.constexpr = {value}\n" for name, value in sorted(names.items()))
     warps, stages = (int(config.values[name]) for name in ("warps", "stages"))
-    unit = hooks.unit(HEAD + text.lstrip().replace("    #constants#\n", constants), warps, stages)
-    return replace(unit, early=dependent.early(config))
+    return hooks.unit(HEAD + text.lstrip().replace("    #constants#\n", constants), warps, stages)
 
 
 @functools.cache

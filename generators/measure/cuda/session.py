@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gemmdb.generators.measure.cuda import elementwise, emitted, neighbours
+from gemmdb.generators.measure.cuda import elementwise, emitted
 from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
 from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
@@ -20,7 +20,6 @@ from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
 from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.inductor.benchmark.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton.dependent import early
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
@@ -190,25 +189,16 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     graphs = bench.graphs.setdefault(protocol.text, {})
     copies = len(bench.copies)
     if protocol.l2 != "hot" and None not in graphs:
-        graphs[None] = [capture(_chained(bench, None, protocol), protocol, copies, bench.most)]
+        graphs[None] = [capture(None, protocol, copies, bench.most)]
     if config not in graphs:
-        chained = _chained(bench, config, protocol)
-        turns = [_turns(chained, way, ways) for way in range(ways)]
+        turns = [_turns(bench.calls[config], way, ways) for way in range(ways)]
         graphs[config] = [capture(turn, protocol, copies // ways, bench.most) for turn in turns]
     return bench.loaded[config]
 
 
-def _chained(bench: Bench, config: Config | None, protocol: Protocol) -> Call | None:
-    """The call of a candidate (None: no call), between its neighbours if the protocol wants them."""
-    call = bench.calls[config] if config is not None else None
-    if protocol.l2 != "chain":
-        return call
-    return neighbours.between(call, bench.copies, config is not None and early(config))
-
-
-def _turns(call: Call | None, way: int, ways: int) -> Call | None:
+def _turns(call: Call, way: int, ways: int) -> Call:
     """The call on the copies of one split."""
-    return None if call is None else lambda index: call(way + index * ways)
+    return lambda index: call(way + index * ways)
 
 
 def _bench_of(problem: Problem) -> Bench:

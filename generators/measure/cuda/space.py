@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.interfaces.backend import Candidate
@@ -25,7 +25,6 @@ from gemmdb.kernels.menus.scaled_blocks import MENU as SCALED_BLOCKS
 from gemmdb.kernels.menus.shared import Menu
 from gemmdb.kernels.menus.tile import MENU as TILE
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.kernels.triton import dependent
 from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -45,9 +44,6 @@ class CudaSpace:
     """The space of a GPU. `breadth` 0 tries the likely configs of the menu (`likely`). 1 also tries Inductor's own
     templates, which every breadth tries if the menu is empty. 2 tries the whole menu and a sample of the rest of the
     space.
-
-    For the state `chain`, each config is also tried in every way of beginning early, and problems for which none is
-    legal have no candidates.
 
     `cutlass`: from breadth 1 on, also try the menu of our CUTLASS kernel; for machines that can compile it.
     """
@@ -69,11 +65,6 @@ class CudaSpace:
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
         fewer = len(tried) < len(whole)
-        if "chain" in effort.states:
-            early = _legal(chain.from_iterable(map(dependent.ways, tried)), problem, device)
-            if not early:
-                return []
-            tried = [*tried, *early]
         ours = [Candidate(config, estimated=fewer) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
         beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []

@@ -48,9 +48,7 @@ def compile_unit(unit: Unit, capability: int) -> Compiled:
         from triton.compiler import ASTSource
 
         source = ASTSource(fn=load(unit), signature=dict(unit.args), constexprs={}, attrs=attributes)
-        options: dict[str, Any] = {"num_warps": unit.warps, "num_stages": unit.stages}
-        if unit.early:
-            options["launch_pdl"] = True
+        options = {"num_warps": unit.warps, "num_stages": unit.stages}
         kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     except Exception as error:
         return Compiled(None, f"{type(error).__name__}: {error}", time.perf_counter() - start)

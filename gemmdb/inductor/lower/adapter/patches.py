@@ -89,14 +89,6 @@ PATCHES: tuple[Patch, ...] = (
         "a kernel that was compiled for a trial keeps its name, so that it is not compiled again",
     ),
     Patch(
-        "launching", "torch._inductor.codegen.triton:TritonKernel._enable_pdl_codegen",
-        "Inductor's kernels take programmatic dependent launch in graphs in which ours do",
-    ),
-    Patch(
-        "waiting", "torch._inductor.codegen.triton:TritonKernel._filter_pdl",
-        "such a kernel waits for the one before it, before anything else",
-    ),
-    Patch(
         "zeroing", "torch._inductor.codegen.wrapper:PythonWrapperCodegen.make_zero_buffer",
         "of the workspace of our kernels, only the counters are zeroed at each call",
     ),

@@ -16,7 +16,7 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import dependent, fusing
+from gemmdb.inductor.lower.adapter import fusing
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton import MAX_COUNTERS
@@ -108,9 +108,8 @@ class Epilogue:
 
 
 class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
-    """A kernel of a template of ours, which may be launched before the one in front of it has ended.
-
-    It gives the sections of the workspace the names that our templates use. The kernels of a graph share the workspace.
+    """A kernel of a template of ours. The kernels of a graph share one workspace, whose sections get the names that our
+    templates use.
 
     The counters come first and take the same number of words in every kernel. They are zeroed once per call of the
     graph, and each kernel leaves them at zero. The partial sums after them are never zeroed. The workspace's name
@@ -129,12 +128,6 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
         if self.workspace_arg is None:
             return str(head)
         return f"{head}\n    partials = (counters + {MAX_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
-
-    def jit_lines(self) -> str:
-        """Inductor's own decorator of the kernel, which also says how it is launched."""
-        if "PDL" in self.meta:
-            self.triton_meta: dict[str, Any] = {"launch_pdl": True}  # Inductor adds its own.
-        return str(super().jit_lines())
 
 
 class _Template(TritonTemplate):  # type: ignore[misc]
@@ -235,23 +228,12 @@ def product(
         )  # fmt: skip
     choice = registered(kernel.template).generate(
         input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
-        call_sizes=list(launched or (sizes if batched(kernel.template) else sizes[-2:])), **options,
-        **_launched(kernel.constants, layout.device),
+        call_sizes=list(launched or (sizes if batched(kernel.template) else sizes[-2:])), **options, **kernel.constants,
     )  # fmt: skip
     if choice is None:
         raise RuntimeError("the template cannot be generated")
     output = choice.output_node()
     return output if launched else fusing.choice(output)
-
-
-def _launched(constants: Mapping[str, Any], device: Any) -> Mapping[str, Any]:
-    """The constants of a kernel, without PDL where the code being generated cannot launch it that way."""
-    if "PDL" not in constants:
-        return constants
-    if dependent.possible(device):
-        dependent.begin()
-        return constants
-    return {name: value for name, value in constants.items() if name != "PDL"}
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:

@@ -7,7 +7,7 @@ from functools import partial
 
 from gemmdb.kernels import hardware, rules
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, Template
-from gemmdb.kernels.triton import dependent, shared, sources
+from gemmdb.kernels.triton import shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -25,7 +25,6 @@ that were timed without spilling have 232 registers with them."""
 def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     own = {"ROWS": sums(problem.m), "STAGES": config.values["stages"]}
-    own |= dependent.constants(config, problem)
     return shared.constants(config, problem) | own | {"SCALED": shared.scaled(problem)}
 
 
@@ -55,7 +54,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return Rejected(f"{unroll} unrolled steps of {problem.m} rows take the compiler long")
     if not rules.by_rows_and_columns(problem):
         return Rejected("K has to run along memory in both operands")
-    return shared.reject_dequant(config, problem) or dependent.rejection(config, problem, device, symbolic)
+    return shared.reject_dequant(config, problem)
 
 
 KERNEL = Kernel(
@@ -63,7 +62,7 @@ KERNEL = Kernel(
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": shared.DEQUANT, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    optional=dependent.PARAMS, rejection=rejection, compiled=compiled,
+    rejection=rejection, compiled=compiled,
     template=Template(__name__, names, shared.column_grid), digest=partial(sources.digest, __name__),
     equivalent=sources.EQUIVALENT,
 )  # fmt: skip

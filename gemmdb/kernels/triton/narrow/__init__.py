@@ -7,7 +7,7 @@ from functools import partial
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import dependent, shared, sources
+from gemmdb.kernels.triton import shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -17,13 +17,12 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     value = config.values
     own = {"SCALED": shared.scaled(problem), "STAGGER": value["stagger"] == 1, "MASK": value["rows"] == "mask"}
-    return shared.even_constants(config, problem) | dependent.constants(config, problem) | own
+    return shared.even_constants(config, problem) | own
 
 
 def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    found = shared.reject_tile(config, problem, device) or shared.reject_split(config, problem)
-    return found or dependent.rejection(config, problem, device, symbolic)
+    return shared.reject_tile(config, problem, device) or shared.reject_split(config, problem)
 
 
 KERNEL = Kernel(
@@ -33,7 +32,7 @@ KERNEL = Kernel(
         "stagger": IntRange(0, 1), "rows": OneOf(("wrap", "mask")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    optional=dependent.PARAMS, splits=("split_k",), rejection=rejection,
+    splits=("split_k",), rejection=rejection,
     template=Template(__name__, names, shared.tile_grid, shared.reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from functools import partial
 
 from gemmdb.kernels import rules
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import dependent, shared, sources
+from gemmdb.kernels.triton import shared, sources
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -20,7 +20,7 @@ and at K=100 with rows that begin at multiples of 4 bytes. 256 and less are righ
 def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The constants of the template."""
     own = {"TMA": shared.loads_by_tma(config), "FIXUP": config.values["reduce"] == "fixup"}
-    return shared.even_constants(config, problem) | dependent.constants(config, problem) | own
+    return shared.even_constants(config, problem) | own
 
 
 def reduction(config: ConfigLike) -> str:
@@ -30,8 +30,7 @@ def reduction(config: ConfigLike) -> str:
 
 def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
-    found = shared.reject_tile(config, problem, device) or _reject_reduction(config, problem)
-    return found or dependent.rejection(config, problem, device, symbolic)
+    return shared.reject_tile(config, problem, device) or _reject_reduction(config, problem)
 
 
 def _reject_reduction(config: ConfigLike, problem: Problem) -> Rejected | None:
@@ -53,7 +52,7 @@ KERNEL = Kernel(
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    optional=dependent.PARAMS, splits=("split_k",), rejection=rejection, maps=shared.loads_by_tma,
+    splits=("split_k",), rejection=rejection, maps=shared.loads_by_tma,
     template=Template(__name__, names, shared.tile_grid, reduction),
     digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
 )  # fmt: skip

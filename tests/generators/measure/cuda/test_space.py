@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.effort import EFFORTS, named
+from gemmdb.generators.effort import EFFORTS
 from gemmdb.generators.measure.cuda import likely
 from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN
@@ -120,20 +120,3 @@ def test_a_tile_of_wider_elements_is_as_many_bytes_deep(h200):
         for problem in [Problem.gemm("mm", m=2048, n=4096, k=4096, dtype=dtype)]
     }
     assert depths["fp32"] == {depth // 2 for depth in depths["bf16"]}
-
-
-def test_between_other_kernels_each_config_is_also_tried_beginning_early(h200):
-    problem = PROBLEMS[0]
-    plain = [one.config for one in CudaSpace().candidates(problem, h200, named("standard", "cuda"))]
-    found = [one.config for one in CudaSpace().candidates(problem, h200, named("chain", "cuda"))]
-    assert found[0] == ATEN
-    assert set(plain) < set(found)
-    early = [config for config in found if config not in plain]
-    ours = [config for config in plain if config.kernel in ("gemv", "narrow", "tile")]
-    assert [config.values["pdl"] for config in early] == [1, 2] * len(ours)
-    assert all(config.rejection(problem, h200) is None for config in early)
-
-
-def test_where_nothing_can_begin_early_there_is_nothing_to_try_between_other_kernels(h200):
-    old = replace(h200, arch="sm89", sku="NVIDIA L4", units=58)
-    assert CudaSpace().candidates(PROBLEMS[0], old, named("chain", "cuda")) == []
