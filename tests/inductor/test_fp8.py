@@ -65,27 +65,6 @@ def test_a_table_answers_for_a_model_with_aten(kit, table):
     assert gemmdb.inductor.stats()["rungs"] == {"near": 1, "aten": 1}
 
 
-@ROWS
-@pytest.mark.slow
-def test_what_is_recorded_is_built_and_served(kit, tmp_path, monkeypatch):
-    """The whole way on a CPU: a workload, a table of it, and a compile that takes its answer from there."""
-    from gemmdb.generators.build.build import BuildRequest, build
-
-    model, x = Linear(64, 32), torch.randn(8, 64).to(BF16)
-    with gemmdb.inductor.record(tmp_path / "workload.jsonl"), torch.no_grad():
-        kit.compiled(model, x)
-    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "none.db"))
-    shapes = str(tmp_path / "workload.jsonl")
-    # ATen is the only kernel that a CPU has for it, so a build measures it only with --all.
-    report = build(BuildRequest(arch="cpu", shapes=shapes, out=tmp_path / "cpu.db", every=True))
-    assert (report.measured, report.left) == (1, 0)
-    gemmdb.inductor.reset_stats()
-    gemmdb.inductor.enable(tables=[tmp_path / "cpu.db"], on_miss="error")
-    entry = kit.only(kit.checked(model, x))
-    assert (entry["rung"], entry["config"]) == ("exact", kit.ATEN.text)
-    assert entry["problem"].endswith("scales=row fast=1")
-
-
 def test_a_frozen_weight_is_a_constant(kit):
     weight = torch.nn.Parameter(W, requires_grad=False)
 

@@ -2,19 +2,33 @@
 
 import pytest
 import torch
+from kit.devices import H200
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch.utils.flop_counter import FlopCounterMode
 
-from gemmdb.devices import registry
 from gemmdb.inductor.decide.session import ForcedSession
 from gemmdb.inductor.entry import install
 from gemmdb.inductor.match import extract, mixed, ops
 from gemmdb.kernels.config import ATEN
 
 N, K = 32, 64
+
+
+SCALED = {
+    "after the product": lambda x, w, s: (x @ w.t().to(x.dtype)) * s,
+    "before the product": lambda x, w, s: x @ (w.t().to(x.dtype) * s),
+}
+
+
+def traced(function, dtype=torch.bfloat16, weight=torch.int8, device="cpu", number_on=None):
+    """The graph of a program of SCALED. `number_on`: the scale is a number on that device."""
+    with FakeTensorMode():
+        x, w = torch.empty(8, K, dtype=dtype, device=device), torch.empty(N, K, dtype=weight, device=device)
+        s = torch.empty(() if number_on else N, dtype=dtype, device=number_on or device)
+        return make_fx(function, select_decomp_table())(x, w, s).graph
 
 
 def test_the_operator_itself(kit):
@@ -75,17 +89,12 @@ def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
 def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(monkeypatch):
     """ATen's time in a table is that of a cast and a product; on a GPU, Inductor's pattern is far slower."""
     cpu = extract.device(torch.device("cpu"))
-    h200 = registry.find("NVIDIA H200")
-    monkeypatch.setattr(extract, "device", lambda of: h200 if of.type == "cuda" else cpu)
+    monkeypatch.setattr(extract, "device", lambda of: H200 if of.type == "cuda" else cpu)
 
     def rewritten(device, weight=torch.int8, config=ATEN, dtype=torch.bfloat16):
-        with FakeTensorMode():
-            x = torch.empty(8, K, dtype=dtype, device=device)
-            w, s = torch.empty(N, K, dtype=weight, device=device), torch.empty(N, dtype=x.dtype, device=device)
-            traced = make_fx(lambda x, w, s: (x @ w.t().to(x.dtype)) * s, select_decomp_table())(x, w, s)
-        made = ForcedSession(lambda problem: config, "key")
-        install.slots(made)["joint_custom_pre_pass"](traced.graph)
-        return any(node.target is ops.register() for node in traced.graph.nodes)
+        graph = traced(SCALED["after the product"], dtype, weight=weight, device=device)
+        install.slots(ForcedSession(config, "key"))["joint_custom_pre_pass"](graph)
+        return any(node.target is ops.register() for node in graph.nodes)
 
     assert rewritten("cuda")
     assert not rewritten("cpu")
@@ -95,22 +104,14 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
     assert not rewritten("cuda", config=None)  # A miss is left as it is.
 
 
-SCALED = {
-    "after the product": lambda x, w, s: (x @ w.t().to(x.dtype)) * s,
-    "before the product": lambda x, w, s: x @ (w.t().to(x.dtype) * s),
-}
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
     """bf16 has the range of fp32, and a weight-only kernel that scales after the product."""
     for name, function in SCALED.items():
-        with FakeTensorMode():
-            x, s = torch.empty(8, K, dtype=dtype), torch.empty(N, dtype=dtype)
-            traced = make_fx(function, select_decomp_table())(x, torch.empty(N, K, dtype=torch.int8), s)
-        (found,) = filter(None, map(mixed.find, traced.graph.nodes))
-        found.rewrite(traced.graph)
-        (node,) = (node for node in traced.graph.nodes if node.target is ops.register())
+        graph = traced(function, dtype)
+        (found,) = filter(None, map(mixed.find, graph.nodes))
+        found.rewrite(graph)
+        (node,) = (node for node in graph.nodes if node.target is ops.register())
         assert (node.args[3:] == (True,)) == (dtype is torch.float16 and name == "before the product")
 
 
@@ -118,13 +119,10 @@ def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
 def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu(function):
     """Eager multiplies by it; a kernel cannot read it."""
 
-    def scale(device):
-        with FakeTensorMode():
-            x = torch.empty(8, K, dtype=torch.bfloat16, device="cuda")
-            w, s = torch.empty(N, K, dtype=torch.int8, device="cuda"), torch.empty((), dtype=x.dtype, device=device)
-            traced = make_fx(function, select_decomp_table())(x, w, s)
-        found = [mixed.find(node) for node in traced.graph.nodes]
-        return [product.scale for product in found if product is not None and product.scale is not None]
+    def scales(device):
+        graph = traced(function, device="cuda", number_on=device)
+        found = filter(None, map(mixed.find, graph.nodes))
+        return [one.scale for one in found if one.scale is not None]
 
-    assert not scale("cpu")
-    assert len(scale("cuda")) == 1
+    assert not scales("cpu")
+    assert len(scales("cuda")) == 1

@@ -1,7 +1,10 @@
 """From a recorded program over a table built for it to a strict compile: no product may get lost on the way."""
 
+import functools
+
 import pytest
 import torch
+from kit.products import E4M3, ROWS, scaled
 from torch import nn
 
 import gemmdb.inductor
@@ -28,24 +31,46 @@ class Quantised(nn.Module):
         return self.run(self, x)
 
 
+class Fp8(nn.Module):
+    """A linear layer in fp8 as torchao's dynamic quantisation has it: the scales of its rows come from the rows."""
+
+    def __init__(self):
+        super().__init__()
+        weight = torch.randn(N, K)
+        scale = weight.abs().amax(1, keepdim=True) / 448
+        self.register_buffer("w", (weight / scale).to(E4M3))
+        self.register_buffer("s", scale.t().contiguous())
+
+    def forward(self, x):
+        rows = x.abs().amax(1, keepdim=True).float() / 448
+        return scaled((x / rows).to(E4M3), self.w, rows, self.s, use_fast_accum=True)
+
+
 @pytest.mark.slow
-def test_int8_weights_with_a_bias(kit, tmp_path):
-    models, x = [Quantised(forward).eval() for forward in SPELLINGS.values()], torch.randn(8, K).bfloat16()
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ([functools.partial(Quantised, forward) for forward in SPELLINGS.values()], ("mixed_mm ", " bias=1d:bf16:8 ")),
+        pytest.param([Fp8], ("scaled_mm ", "scales=row fast=1"), marks=ROWS),
+    ],
+    ids=["int8 weights with a bias", "fp8"],
+)
+def test_what_is_recorded_is_built_and_served(kit, tmp_path, kinds, words):
+    models, x = [kind().eval() for kind in kinds], torch.randn(8, K).bfloat16()
     path, out = tmp_path / "workload.jsonl", tmp_path / "table.db"
     with gemmdb.inductor.record(path), torch.no_grad():
         for model in models:
             kit.compiled(model, x)
-    assert len(set(kit.problems())) == 1
-    assert kit.problems()[0].startswith("mixed_mm ")
-    assert " bias=1d:bf16:8 " in kit.problems()[0]
-    build(BuildRequest(arch="cpu", shapes=str(path), out=out))
+    (problem,) = set(kit.problems())
+    assert all(word in problem for word in words)
+    # ATen is the only kernel that a CPU has for fp8, so a build measures it only with `every`.
+    build(BuildRequest(arch="cpu", shapes=str(path), out=out, every=True))
     table = Table.open(out)
     statuses = {row.config: row.status for row in table.measurements()}
     table.close()
     assert statuses[kit.ATEN] is Status.OK
     gemmdb.inductor.enable(tables=[out], on_miss="error")
     gemmdb.inductor.reset_stats()
-    with torch.no_grad():
-        for model in models:
-            kit.close(kit.compiled(model, x), model(x))
-    assert gemmdb.inductor.stats()["rungs"] == {"exact": 3}
+    for model in models:
+        kit.checked(model, x)
+    assert gemmdb.inductor.stats()["rungs"] == {"exact": len(models)}

@@ -3,6 +3,7 @@
 import inspect
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb import InputError
+from gemmdb import InputError, Problem
+from gemmdb.inductor.entry import backend
 from gemmdb.workload import entries
 
 
@@ -20,11 +22,8 @@ def linear():
     return nn.Linear(64, 32).eval(), torch.randn(8, 64)
 
 
-def key(m=8, n=32, k=64, constant=1):
-    return (
-        f"addmm m={m} n={n} k={k} a=fp32:row:4 b=fp32:col:4 out=fp32 bias=1d:fp32:4 scalars=unit fusion=none fp32=ieee"
-        f" acc=fp32 reduced=0 deterministic=0 constant={constant}"
-    )
+def key(constant=1):
+    return replace(Problem.gemm("addmm", m=8, n=32, k=64, dtype="fp32"), constant=bool(constant)).text
 
 
 def test_enable_serves_an_exact_hit_from_a_table_and_benchmarks_nothing(kit, table, linear):
@@ -98,10 +97,7 @@ def test_the_entry_point_is_known_to_dynamo():
 
 
 def test_tables_are_read_from_the_thread_that_compiles_the_backward(kit, table):
-    backward = (
-        "mm m=64 n=32 k=8 a=fp32:col:4 b=fp32:row:4 out=fp32 bias=none scalars=unit fusion=none fp32=ieee acc=fp32"
-        " reduced=0 deterministic=0 constant=0"
-    )
+    backward = Problem.gemm("mm", m=64, n=32, k=8, dtype="fp32", layout="tn").text
     gemmdb.inductor.enable(tables=[table({backward: kit.ATEN})])
     x, w = torch.randn(8, 64), torch.randn(64, 32, requires_grad=True)
     loss = kit.compiled(lambda x, w: (x @ w).square().sum(), x, w)
@@ -162,38 +158,15 @@ def test_the_users_own_table_may_be_missing(tmp_path, caplog, monkeypatch):
 
 @pytest.mark.parametrize("given", [{"policy": 3}, {"tables": [None]}, {"tables": 3}, {"on_miss": 3}], ids=str)
 def test_what_is_no_setting_is_bad_input(linear, given):
-    from gemmdb.inductor.entry import backend
-
     model, x = linear
-    with pytest.raises(InputError, match=next(iter(given))):
+    ((name, value),) = given.items()
+    with pytest.raises(InputError, match=name):
         gemmdb.inductor.enable(**given)
-    with pytest.raises(InputError, match=next(iter(given))):
-        backend.gemmdb(model, [x], options={f"gemmdb.{name}": value for name, value in given.items()})
+    with pytest.raises(InputError, match=name):
+        backend.gemmdb(model, [x], options={f"gemmdb.{name}": value})
 
 
-@pytest.mark.slow
-def test_compare_times_both_and_names_what_got_slower(kit, table, monkeypatch):
-    from gemmdb.inductor.entry import compare
-    from gemmdb.table.stats import Span
-
-    model, x = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16)).eval(), torch.randn(8, 64)
-    bad = key().replace("fusion=none", "fusion=pointwise")
-    gemmdb.inductor.enable(tables=[table({bad: kit.CPP})])
-    with inductor_config.patch(freezing=True):
-        found = gemmdb.inductor.compare(model, x, calls=5)
-        assert found.configs[bad] == kit.CPP.text
-        assert found.error < 1e-5
-        assert found.speedup > 0
-        # A clock that finds whatever comes later slower, and then whatever came first.
-        fast, slow = Span(10.0, 9.9, 10.1), Span(20.0, 19.9, 20.1)
-        answers = iter([(fast, slow), (slow, fast)])
-        monkeypatch.setattr(compare, "_timed", lambda *_: next(answers))
-        found = gemmdb.inductor.compare(model, x)
-    assert found.slower == {bad: 10.0}
-    assert bad in found.advice()
-
-
-def test_the_entry_point_takes_the_names_that_torch_takes(kit, table):
+def test_the_entry_point_takes_the_names_that_torch_takes(kit, table, linear):
     import torch._inductor.compile_fx as inductor
 
     gemmdb.inductor.enable(tables=[table({key(constant=0): kit.ATEN})])
@@ -208,10 +181,10 @@ def test_the_entry_point_takes_the_names_that_torch_takes(kit, table):
         seen.append(True)
         return inductor.compile_fx(model, inputs, inductor.compile_fx_inner, {"max_autotune": False})
 
-    model, x = nn.Linear(64, 32).eval(), torch.randn(8, 64)
-    for backend in (by_keyword, by_position):
+    model, x = linear
+    for through in (by_keyword, by_position):
         gemmdb.inductor.reset_stats()
         with torch.no_grad():
-            kit.close(kit.compiled(model, x, backend=backend), model(x))
+            kit.close(kit.compiled(model, x, backend=through), model(x))
         assert gemmdb.inductor.stats()["rungs"] == {"exact": 1}
     assert seen == [True, True]
