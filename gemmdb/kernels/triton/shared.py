@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from gemmdb.kernels import hardware, rules
-from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf
-from gemmdb.kernels.triton import TL, counts_arrivals, memory
+from gemmdb.kernels.kernel import ConfigLike, Domain, IntRange, Kernel, OneOf, Rule, Template
+from gemmdb.kernels.triton import TL, counts_arrivals, memory, sources
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
@@ -18,6 +19,18 @@ DEQUANT = OneOf(("cast", "bits"))
 WARPS, STAGES, SWAP = IntRange(1, 16, True), IntRange(1, 8), IntRange(0, 1)
 """`swap`: the weight is the left operand of the matrix unit."""
 _LAUNCH = ("warps", "stages")
+
+
+def kernel(
+    ops: tuple[str, ...], params: Mapping[str, Domain], rejection: Rule, template: Template, **rest: Any
+) -> Kernel:
+    """The record of one of our Triton kernels, which is named after the folder of its template. `rest`: further fields
+    of the record."""
+    package = template.package
+    return Kernel(
+        "triton", package.rpartition(".")[2], ops, ("cuda",), 1, params, rejection=rejection, template=template,
+        digest=partial(sources.digest, package), equivalent=sources.EQUIVALENT, **rest,
+    )  # fmt: skip
 
 
 def constants(config: ConfigLike, problem: Problem) -> dict[str, int | str]:

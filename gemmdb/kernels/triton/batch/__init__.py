@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from gemmdb.kernels import hardware, rules
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Template
+from gemmdb.kernels.triton import shared
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -31,15 +30,14 @@ def _reject_offsets(config: ConfigLike, problem: Problem) -> Rejected | None:
     return None
 
 
-KERNEL = Kernel(
-    "triton", "batch", ("bmm",), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("bmm",), {
         "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
         "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64), "swap": shared.SWAP,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    splits=("split_k",), rejection=rejection, emitted=True,
-    template=Template(__name__, shared.even_constants, shared.tile_grid, shared.reduction),
-    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+    rejection, Template(__name__, shared.even_constants, shared.tile_grid, shared.reduction), splits=("split_k",),
+    emitted=True,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. It is measured as emitted code: what follows a batched GEMM is
 fused by Inductor."""

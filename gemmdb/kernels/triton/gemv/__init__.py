@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from gemmdb.kernels import hardware, rules
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Template
+from gemmdb.kernels.triton import shared
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -57,12 +56,10 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     return shared.reject_dequant(config, problem)
 
 
-KERNEL = Kernel(
-    "triton", "gemv", ("mm", "addmm", "mixed_mm", "scaled_mm"), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("mm", "addmm", "mixed_mm", "scaled_mm"), {
         "block_n": IntRange(1, 64, True), "block_k": IntRange(64, 4096, True), "unroll": IntRange(1, 8, True),
         "dequant": shared.DEQUANT, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    rejection=rejection, compiled=compiled,
-    template=Template(__name__, names, shared.column_grid), digest=partial(sources.digest, __name__),
-    equivalent=sources.EQUIVALENT,
+    rejection, Template(__name__, names, shared.column_grid), compiled=compiled,
 )  # fmt: skip

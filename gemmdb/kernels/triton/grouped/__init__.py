@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import Any
 
 from gemmdb.kernels import hardware, rules, triton
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import memory, shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
+from gemmdb.kernels.triton import memory, shared
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -99,15 +98,14 @@ def _reject_split(config: ConfigLike, problem: Problem, device: Device) -> Rejec
     return None
 
 
-KERNEL = Kernel(
-    "triton", "grouped", ("grouped_mm",), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("grouped_mm",), {
         "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "flatten": IntRange(0, 1), "resident": IntRange(1, 16),
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    optional={"split_k": IntRange(2, MAX_SPLIT)}, splits=("split_k",), rejection=rejection,
-    maps=shared.loads_by_tma, compiled=compiled, template=Template(__name__, names, grid, reduction),
-    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+    rejection, Template(__name__, names, grid, reduction), optional={"split_k": IntRange(2, MAX_SPLIT)},
+    splits=("split_k",), maps=shared.loads_by_tma, compiled=compiled,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. `flatten`: the loads of a program's next tile are in flight while it
 stores this one. Rows beyond the last group are then left as they are, as ATen leaves them."""

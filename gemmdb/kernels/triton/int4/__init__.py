@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import TL, shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
+from gemmdb.kernels.triton import TL, shared
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import TILED
 from gemmdb.key.problem import Problem
@@ -99,12 +98,11 @@ def shared_bytes(
     return 2 * m * k * (ahead + late) + (n * k // 2 + scales) * ahead
 
 
-KERNEL = Kernel(
-    "triton", "int4", ("mixed_mm",), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("mixed_mm",), {
         "block_m": IntRange(8, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(32, 1024, True),
         "split_k": IntRange(1, 64), "scaled": OneOf(("weights", "sums")), "warps": IntRange(1, 8, True),
         "stages": shared.STAGES,
     },
-    splits=("split_k",), rejection=rejection, template=Template(__name__, names, shared.tile_grid, shared.reduction),
-    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT, int4=True,
+    rejection, Template(__name__, names, shared.tile_grid, shared.reduction), splits=("split_k",), int4=True,
 )  # fmt: skip

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import TL, int4, shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
+from gemmdb.kernels.triton import TL, int4, shared
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import TILED
 from gemmdb.key.problem import Problem
@@ -100,12 +99,11 @@ def registers(config: ConfigLike, problem: Problem) -> int:
     return sums + weights + scales + activations + 4 * parts * rows // FEW_ROWS
 
 
-KERNEL = Kernel(
-    "triton", "int4_skinny", ("mixed_mm",), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("mixed_mm",), {
         "block_n": IntRange(16, 128, True), "activations": OneOf(("registers", "shared", "ahead")),
         "next": OneOf(("before", "after")), "warps": shared.WARPS, "stages": IntRange(1, 4),
     },
-    optional={"adjacent": OneOf((1,)), "lean": OneOf((1,))}, rejection=rejection,
-    template=Template(__name__, names, shared.column_grid), digest=partial(sources.digest, __name__),
-    equivalent=sources.EQUIVALENT, int4=True,
+    rejection, Template(__name__, names, shared.column_grid), optional={"adjacent": OneOf((1,)), "lean": OneOf((1,))},
+    int4=True,
 )  # fmt: skip

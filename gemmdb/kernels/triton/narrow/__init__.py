@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from gemmdb.kernels import hardware
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
+from gemmdb.kernels.triton import shared
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -25,14 +24,12 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     return shared.reject_tile(config, problem, device) or shared.reject_split(config, problem)
 
 
-KERNEL = Kernel(
-    "triton", "narrow", ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm"), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm"), {
         "block_m": IntRange(16, hardware.SKINNY_ROWS, True), "block_n": IntRange(16, 256, True),
         "block_k": IntRange(16, 1024, True), "split_k": IntRange(1, 64), "swap": shared.SWAP,
         "stagger": IntRange(0, 1), "rows": OneOf(("wrap", "mask")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    splits=("split_k",), rejection=rejection,
-    template=Template(__name__, names, shared.tile_grid, shared.reduction),
-    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+    rejection, Template(__name__, names, shared.tile_grid, shared.reduction), splits=("split_k",),
 )  # fmt: skip

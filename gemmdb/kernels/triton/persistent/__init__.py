@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import Any
 
 from gemmdb.kernels import rules
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, Template, always
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Template, always
+from gemmdb.kernels.triton import shared
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -24,12 +23,11 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     return shared.reject_tile(config, problem, device) or rules.reject_unaligned_rows(problem)
 
 
-KERNEL = Kernel(
-    "triton", "persistent", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("mm", "addmm", "int_mm", "mixed_mm"), {
         "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 512, True),
         "group_m": IntRange(1, 16, True), "swap": shared.SWAP, "dequant": shared.DEQUANT, "resident": IntRange(1, 8),
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    rejection=rejection, maps=always, template=Template(__name__, shared.tile_constants, grid),
-    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+    rejection, Template(__name__, shared.tile_constants, grid), maps=always,
 )  # fmt: skip

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from gemmdb.kernels import hardware, rules
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
+from gemmdb.kernels.triton import shared
 from gemmdb.key.device import Device
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
@@ -40,14 +39,12 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     return shared.reject_split(config, problem)
 
 
-KERNEL = Kernel(
-    "triton", "scaled_blocks", ("scaled_mm",), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("scaled_mm",), {
         "block_m": IntRange(16, 128, True), "block_n": IntRange(16, SCALE_BLOCK, True),
         "block_k": OneOf((SCALE_BLOCK,)), "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64),
         "swap": shared.SWAP, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    splits=("split_k",), rejection=rejection, emitted=True,
-    template=Template(__name__, names, shared.tile_grid, shared.reduction), digest=partial(sources.digest, __name__),
-    equivalent=sources.EQUIVALENT,
+    rejection, Template(__name__, names, shared.tile_grid, shared.reduction), splits=("split_k",), emitted=True,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. The step along K is a block of scales."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from gemmdb.kernels import rules
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, Template
-from gemmdb.kernels.triton import shared, sources
+from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
+from gemmdb.kernels.triton import shared
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -45,16 +44,14 @@ def _reject_reduction(config: ConfigLike, problem: Problem) -> Rejected | None:
     return shared.reject_split(config, problem)
 
 
-KERNEL = Kernel(
-    "triton", "tile", ("mm", "addmm", "int_mm", "mixed_mm"), ("cuda",), 1, {
+KERNEL = shared.kernel(
+    ("mm", "addmm", "int_mm", "mixed_mm"), {
         "block_m": IntRange(16, 256, True), "block_n": IntRange(16, 256, True), "block_k": IntRange(16, 1024, True),
         "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64), "reduce": OneOf(("none", "kernel", "fixup")),
         "swap": shared.SWAP, "load": OneOf(("pointer", "tma")), "dequant": shared.DEQUANT,
         "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    splits=("split_k",), rejection=rejection, maps=shared.loads_by_tma,
-    template=Template(__name__, names, shared.tile_grid, reduction),
-    digest=partial(sources.digest, __name__), equivalent=sources.EQUIVALENT,
+    rejection, Template(__name__, names, shared.tile_grid, reduction), splits=("split_k",), maps=shared.loads_by_tma,
 )  # fmt: skip
 """docs/kernels.md says what each parameter does. `reduce`: how the partial sums of a split K are summed, by a second
 kernel or by the last program of each tile."""
