@@ -13,6 +13,8 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.kernel import Value
 from gemmdb.key.canonical import lazy
+from gemmdb.key.operands import Numerics, Operand
+from gemmdb.key.problem import Problem
 
 MENU_OF = {
     "mm": "mm", "addmm": "mm", "int_mm": "int_mm", "mixed_mm": "mixed_mm", "bmm": "bmm", "scaled_mm": "scaled_mm",
@@ -129,3 +131,19 @@ def splits(setting: Setting, tile: Tile, together: int) -> list[int]:
     p = setting.problem
     tiles = p.batch * hardware.tile_count(p.m, p.n, (tile.m, tile.n))
     return hardware.splits(tiles, setting.machine.sms * together, -(-p.k // tile.k))
+
+
+def alike(problem: Problem) -> Problem:
+    """The problem that is ranked in place of another; the problem itself if its op is modelled, or if nothing is like
+    it.
+
+    For fp8 with scales: int8 with a scale, whose operands take as many bytes and whose matrix unit is as fast. On 52
+    problems with at most 64 rows, measured with the whole menu on an H200, the best of the first 12 in this order was
+    within 0.05% of the best of all (mean; 1.6% at most), and that of the first 16 was the best of all.
+    """
+    if not problem.scaled or problem.spec.grouped or problem.scales == "block":
+        return problem
+    a, b = (Operand("int8", operand.layout) for operand in (problem.a, problem.b))
+    return replace(
+        problem, op="int_mm", a=a, b=b, out="bf16", bias=None, fusion="scale", scales="", numerics=Numerics(acc="int32")
+    )  # fmt: skip

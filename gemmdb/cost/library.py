@@ -17,10 +17,7 @@ STAGES = 5
 
 def library(setting: Setting) -> Work:
     """The Work of ATen: the GEMM with the best of a few tiles that cuBLAS has, and the kernels around it."""
-    found: Work | None = setting.memo.get("library")
-    if found is None:
-        found = setting.memo["library"] = _library(setting)
-    return found
+    return setting.once("library", lambda: _library(setting))
 
 
 def _library(setting: Setting) -> Work:

@@ -39,22 +39,6 @@ def microseconds(w: Work, c: Sequence[float]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
-    """The cost model of a group of kernels in a setting, with everything that does not depend on the tile. `own`: the
-    coefficients of the `nonzero_traits`. `level`: the contribution of the `kinds`."""
-
-    setting: Setting
-    rates: Sequence[float]
-    own: Sequence[float]
-    level: float
-
-    def us(self, tile: Tile, w: Work) -> float:
-        """Microseconds of a tile with its Work."""
-        log = dot(nonzero_traits(self.setting, tile, w), self.own) + self.level
-        return float(microseconds(w, self.rates)) * math.exp(log)
-
-
-@dataclass(frozen=True, slots=True)
 class Coefficients:
     """The fitted coefficients by group of kernels (`tile`, `gemv`, `cutlass`, and `aten` without traits). `rates`: in
     the order of COEFFICIENTS. `own` (for `traits`) and `common` (for `kinds`): the logarithm of the time per unit."""
@@ -72,31 +56,32 @@ class Coefficients:
 
     def of_work(self, setting: Setting, tile: Tile, w: Work) -> float:
         """The same, if the Work of the tile is already known."""
-        return self.at(setting, tile.group).us(tile, w)
+        own, level = self.at(setting, tile.group)
+        log = dot(nonzero_traits(setting, tile, w), own) + level
+        return float(microseconds(w, self.rates[tile.group])) * math.exp(log)
 
     def slopes(self, setting: Setting, tile: Tile, w: Work) -> tuple[float, float, float]:
         """The logarithm of a tile's correction for one row and one wave, without the level of the problem, and what a
         doubling of the rows and of the waves adds to it."""
-        own = self.at(setting, tile.group).own
+        own, _ = self.at(setting, tile.group)
         rows, columns, depth = (max(setting.problem.m, 1), 1, 1) if tile.kernel == "gemv" else (2, 1, 1)
         first = nonzero_traits(setting, tile, w._replace(waves=1))
         taller = nonzero_traits(setting.resized(rows, columns, depth), tile, w._replace(waves=1))
         longer = nonzero_traits(setting, tile, w._replace(waves=2))
         return dot(first, own), dot(map(sub, taller, first), own), dot(map(sub, longer, first), own)
 
-    def at(self, setting: Setting, group: str) -> Formula:
-        """The formula of a group in a setting."""
-        known = setting.memo.get(group)
-        if known is not None and known[0] is self:
-            return known[1]  # type: ignore[no-any-return]
-        own = _of_op(self.own[group], setting.problem.op) if group == "tile" else self.own[group]
-        found = Formula(setting, self.rates[group], own, self.level(setting, group))
-        setting.memo[group] = self, found
-        return found
+    def at(self, setting: Setting, group: str) -> tuple[Sequence[float], float]:
+        """Of a group in a setting: the coefficients of the `nonzero_traits`, and the contribution of the `kinds`."""
+
+        def found() -> tuple[Sequence[float], float]:
+            own = self.own[group]
+            return _of_op(own, setting.problem.op) if group == "tile" else own, self.level(setting, group)
+
+        return setting.once((self, group), found)
 
     def level(self, setting: Setting, group: str) -> float:
         """The contribution of the `kinds` to the logarithm of the time of a group of kernels in a setting."""
-        return dot(_kinds(setting), self.common[group])
+        return dot(setting.once("kinds", lambda: kinds(setting.problem)), self.common[group])
 
     def predict_aten(self, setting: Setting) -> float:
         """Microseconds of ATen in a setting.
@@ -104,10 +89,7 @@ class Coefficients:
         Libraries have good kernels for every arch. On another machine, ATen is assumed to reach the same share of the
         machine's bound as where it was measured. Launches cost the same everywhere.
         """
-        known = setting.memo.get("aten")
-        if known is None or known[0] is not self:
-            known = setting.memo["aten"] = self, self._aten(setting)
-        return float(known[1])
+        return setting.once((self, "aten us"), lambda: self._aten(setting))
 
     def _aten(self, setting: Setting) -> float:
         problem, rates = setting.problem, self.rates["aten"]
@@ -127,13 +109,6 @@ def dot(values: Iterable[float], weights: Sequence[float]) -> float:
     """The sum of the products, of as many values as there are weights."""
     total: float = sum(map(mul, values, weights))
     return total
-
-
-def _kinds(setting: Setting) -> tuple[float, ...]:
-    found: tuple[float, ...] | None = setting.memo.get("kinds")
-    if found is None:
-        found = setting.memo["kinds"] = kinds(setting.problem)
-    return found
 
 
 def kinds(p: Problem) -> tuple[float, ...]:

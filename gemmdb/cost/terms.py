@@ -91,14 +91,15 @@ class Estimator:
     @classmethod
     def of(cls, fitted: Coefficients, setting: Setting) -> Estimator:
         """The estimator of a setting, made once."""
-        known = setting.memo.get("estimator")
-        if known is None or known.fitted is not fitted:
+
+        def made() -> Estimator:
             p = setting.problem
             kept = _kind(fitted, setting.machine, p.op, setting.a, setting.b)
             if len(kept) > _KEPT:
                 kept.clear()
-            known = setting.memo["estimator"] = cls(fitted, setting, min(log2(max(p.m, 1)), 10.0), kept)
-        return known
+            return cls(fitted, setting, min(log2(max(p.m, 1)), 10.0), kept)
+
+        return setting.once((fitted, "estimator"), made)
 
     def terms(self, tile: Tile) -> Terms:
         """The Terms of a tile."""

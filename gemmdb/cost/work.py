@@ -4,9 +4,9 @@ divided by the machine's public rates, so the cost model fits times only."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gemmdb.cost.machine import Machine
 from gemmdb.kernels.config import Config
@@ -24,6 +24,7 @@ from gemmdb.kernels.hardware import (
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
+T = TypeVar("T")
 KERNELS: Mapping[str, str] = {
     "tile": "tile", "gemv": "gemv", "gemm": "cutlass", "narrow": "tile", "persistent": "tile", "inductor_mm": "tile",
     "inductor_persistent_tma": "tile", "inductor_bmm": "tile", "batch": "tile",
@@ -110,7 +111,7 @@ class Setting:
     output: float
     rate: float
     batch: int = 1
-    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, problem: Problem, machine: Machine) -> Setting:
@@ -129,6 +130,14 @@ class Setting:
                 _settings.clear()
             known = _settings[problem.text] = cls.of(problem, machine)
         return known
+
+    def once(self, key: object, compute: Callable[[], T]) -> T:
+        """What `compute` returns, computed once for this setting."""
+        try:
+            found: T = self.memo[key]
+        except KeyError:
+            found = self.memo[key] = compute()
+        return found
 
     def resized(self, m: int, n: int, k: int) -> Setting:
         """The setting of the problem at other sizes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmdb.cost.epilogue import extra_us
+from gemmdb.cost.roofline import extra_us
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.epilogue import LIGHT

@@ -15,10 +15,10 @@ from operator import itemgetter
 from gemmdb.cost import data
 from gemmdb.cost.candidates import choices
 from gemmdb.cost.data import OPS
-from gemmdb.cost.epilogue import extra_us
 from gemmdb.cost.features import ORDERS, TREE_OPS
 from gemmdb.cost.machine import Machine, machine
 from gemmdb.cost.model import FITTED
+from gemmdb.cost.roofline import extra_us
 from gemmdb.cost.terms import Estimator
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import Setting, Tile

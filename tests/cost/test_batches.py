@@ -7,7 +7,7 @@ import pytest
 from kit.devices import H200
 
 from gemmdb import Config, Problem
-from gemmdb.cost.alike import alike
+from gemmdb.cost.candidates import alike
 from gemmdb.cost.features import of_counts, of_tile
 from gemmdb.cost.library import library
 from gemmdb.cost.machine import machine

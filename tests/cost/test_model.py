@@ -108,10 +108,10 @@ def test_every_trait_has_a_coefficient_and_what_is_left_out_is_zero(op, kernel):
     w, own = work(setting, tile), FITTED.own[tile.group]
     values, told = traits(setting, tile, w), nonzero_traits(setting, tile, w)
     assert len(values) == len(own)
-    assert len(told) == len(FITTED.at(setting, tile.group).own)
+    assert len(told) == len(FITTED.at(setting, tile.group)[0])
     assert [value for value in values if value] == [value for value in told if value]
     weighed = sum(value * weight for value, weight in zip(values, own, strict=True))
-    assert sum(map(float.__mul__, map(float, told), FITTED.at(setting, tile.group).own)) == weighed
+    assert sum(map(float.__mul__, map(float, told), FITTED.at(setting, tile.group)[0])) == weighed
 
 
 def test_a_wave_that_is_barely_begun_costs():

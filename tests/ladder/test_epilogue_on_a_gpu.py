@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.h200 import stores
-from gemmdb.cost.epilogue import TRANSPOSED
+from gemmdb.cost.roofline import TRANSPOSED
 from gemmdb.devices import registry
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.cost.epilogue import TRANSPOSED, extra_us
+from gemmdb.cost.roofline import TRANSPOSED, extra_us
 from gemmdb.devices import registry
 from gemmdb.key.problem import Problem
 from gemmdb.ladder.ask import Ask
