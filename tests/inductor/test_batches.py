@@ -13,7 +13,7 @@ from gemmdb import Problem
 from gemmdb.inductor import force
 
 
-def test_the_backward_is_two_more_products(kit):
+def test_the_backward_is_two_more_gemms(kit):
     a, b = torch.randn(3, 5, 16, requires_grad=True), torch.randn(3, 16, 8, requires_grad=True)
     with force(kit.left_alone):
         kit.compiled(torch.bmm, a, b).sum().backward()
@@ -40,7 +40,7 @@ def test_a_batch_of_one_stays_a_batch_on_a_cpu(kit):
 
 
 @pytest.mark.parametrize("alpha", [1, 0.125])
-def test_a_baddbmm_that_adds_nothing_is_a_product_of_batches(kit, alpha):
+def test_a_baddbmm_that_adds_nothing_is_a_gemm_of_batches(kit, alpha):
     """Attention scores are often spelled so, with a first argument that was never filled."""
     q, k = torch.randn(3, 5, 16), torch.randn(3, 8, 16)
 

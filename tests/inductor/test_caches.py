@@ -169,7 +169,7 @@ def restored():
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_the_products_are_asked_for_is_part_of_the_key(name, restored):
+def test_settings_that_lookups_depend_on_are_part_of_the_key(name, restored):
     before = slots.surroundings()
     SETTINGS[name]()
     assert slots.surroundings() != before

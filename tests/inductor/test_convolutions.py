@@ -55,7 +55,7 @@ def test_convolutions_that_stay_are_counted(kit):
     assert uncovered == {"conv1x1": 2}
 
 
-def test_those_that_become_products_are_looked_up(kit):
+def test_those_that_become_gemms_are_looked_up(kit):
     problems, uncovered = compiled(kit, Block().eval(), images(), conv_1x1_as_mm=True)
     plain = Problem.gemm("mm", m=60, n=8, k=32, dtype="fp32")
     biased = Problem.gemm("addmm", m=60, n=32, k=8, dtype="fp32")
@@ -79,7 +79,7 @@ def test_steps_borders_and_groups_stay_convolutions(kit, rest):
     assert (problems, uncovered) == ([], {"conv1x1": 1})
 
 
-def test_a_product_is_steered_in_the_backward_too(kit):
+def test_a_gemm_is_found_in_the_backward_too(kit):
     model, x = Strided().to(memory_format=LAST), images().requires_grad_()
     with force(kit.left_alone), inductor_config.patch(conv_1x1_as_mm=True):
         kit.compiled(model, x).square().sum().backward()
@@ -91,7 +91,7 @@ def test_a_product_is_steered_in_the_backward_too(kit):
     ]
 
 
-def test_linear_layers_of_channels_are_products(kit):
+def test_linear_layers_of_channels_are_gemms(kit):
     problems, uncovered = compiled(kit, Mixing().eval(), images())
     wide, narrow = (Problem.parse(text) for text in problems)
     assert (wide.head, narrow.head) == ("addmm m=60 n=64 k=32", "addmm m=60 n=32 k=64")

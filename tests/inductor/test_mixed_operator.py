@@ -116,7 +116,7 @@ def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
 
 
 @pytest.mark.parametrize("function", SCALED.values(), ids=SCALED)
-def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu(function):
+def test_a_number_that_is_on_the_cpu_scales_no_gemm_of_a_gpu(function):
     """Eager multiplies by it; a kernel cannot read it."""
 
     def scales(device):

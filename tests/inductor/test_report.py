@@ -30,7 +30,7 @@ H200 = registry.find("NVIDIA H200").text
 
 
 class Model(nn.Module):
-    """Two layers alike, two others, and a product that gemmdb does not steer."""
+    """Two layers alike, two others, and a GEMM that gemmdb does not handle."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
     assert 20 < missed.us < 60
 
 
-def test_products_that_inductor_searches_are_neither_our_kernels_nor_atens():
+def test_gemms_that_inductor_searches_are_neither_our_kernels_nor_atens():
     found = of_events(of("mm", "aten", 2, note="Inductor searches, as max_autotune asks", config=SEARCH), 1)
     assert (found.total.count, found.total.kernels, found.missed) == (2, 0, ())
     assert "no answer, so Inductor searches, as max_autotune asks" in str(found)
@@ -125,7 +125,7 @@ def test_products_that_inductor_searches_are_neither_our_kernels_nor_atens():
     assert found.line.endswith("Inductor searches 2")
 
 
-def test_products_that_only_aten_can_serve_stand_under_the_reason():
+def test_gemms_that_only_aten_can_serve_stand_under_the_reason():
     """A build leaves them out, so the summary says what stands in the way."""
     only = "ATen is the only kernel for it"
     notes = (f"{only}: no constant; exact: no verdict", f"{only}; exact: no verdict")

@@ -114,7 +114,7 @@ def test_disable_by_environment(kit, monkeypatch):
     assert (stats["products"], stats["errors"]) == ([], [])
 
 
-def test_sums_of_two_products_are_counted(kit):
+def test_sums_of_two_gemms_are_counted(kit):
     def two(a, b):
         return a @ b + b @ a
 
@@ -172,7 +172,7 @@ def test_events_survive_a_failed_compile(kit):
 
 
 @pytest.mark.slow
-def test_live_searches_the_missed_product_only_and_keeps_the_timings(kit, tmp_path, monkeypatch):
+def test_live_searches_the_missed_gemm_only_and_keeps_the_timings(kit, tmp_path, monkeypatch):
     monkeypatch.setattr("gemmdb.inductor.benchmark.live_rules.missing", lambda: "jinja2")
     pytest.importorskip("gemmdb.table.writer")
     from gemmdb.table.reader import Table

@@ -113,7 +113,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("number", "program", "inputs"), graphs(ROWS), ids=["layers", "the others"])
-def test_a_missed_product_of_one_row_is_torchs_own_code_and_is_reported(number, program, inputs, one_row):
+def test_a_missed_gemm_of_one_row_is_torchs_own_code_and_is_reported(number, program, inputs, one_row):
     stats = missed(program, inputs)
     assert sum(entry["count"] for entry in stats["products"] if "torch takes it apart" in entry["note"]) >= number
     assert all("torch takes it apart" in entry["note"] for entry in stats["products"] if " m=1 " in entry["problem"])
@@ -130,7 +130,7 @@ def test_a_verdict_for_aten_leaves_torchs_own_code(kit, one_row, dynamic):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_product_of_one_row_is_served_what_the_table_says(kit, one_row, dtype):
+def test_a_gemm_of_one_row_is_served_what_the_table_says(kit, one_row, dtype):
     model = nn.Linear(64, 32, bias=False).eval().to(dtype)
     entry = kit.only(kit.forced(kit.CPP, model, torch.randn(1, 64, dtype=dtype), freezing=True))
     assert (entry["config"], entry["note"]) == (kit.CPP.text, "")
@@ -159,7 +159,7 @@ def test_a_sum_that_becomes_an_addmm_without_an_answer_ends_as_torch_has_it(one_
     assert "torch takes it apart" in entry["note"]
 
 
-def test_strict_mode_names_a_product_that_torch_would_take_apart(tmp_path, one_row):
+def test_strict_mode_names_a_gemm_that_torch_would_take_apart(tmp_path, one_row):
     gemmdb.inductor.enable(on_miss="error")
     torch.compile(torch.matmul)(torch.randn(1, 64), torch.randn(64, 32))
     (product,) = gemmdb.inductor.stats()["products"]
@@ -172,7 +172,7 @@ def test_strict_mode_names_a_product_that_torch_would_take_apart(tmp_path, one_r
     assert MissError.__name__ in f"{caught.value!r}{caught.value.__cause__!r}{caught.getrepr()}"
 
 
-def test_a_graph_from_a_cache_reports_its_products_once(one_row):
+def test_a_graph_from_a_cache_reports_its_gemms_once(one_row):
     program, inputs = ROWS["mm"]
     found = []
     with (
@@ -261,7 +261,7 @@ def kept(name, config):
 
 @pytest.mark.parametrize("tuning", [False, True])
 @pytest.mark.parametrize("name", ON_A_GPU)
-def test_on_a_gpu_a_missed_product_is_taken_apart_as_torch_does_it(name, tuning, gpu):
+def test_on_a_gpu_a_missed_gemm_is_taken_apart_as_torch_does_it(name, tuning, gpu):
     with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=tuning):
         plain, found, joint, post_grad = kept(name, None)
         assert joint.whole.kept == (tuning and name in TAKEN)
@@ -275,7 +275,7 @@ def test_on_a_gpu_a_missed_product_is_taken_apart_as_torch_does_it(name, tuning,
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_on_a_gpu_a_product_with_a_kernel_stays_one(name, gpu):
+def test_on_a_gpu_a_gemm_with_a_kernel_stays_one(name, gpu):
     wanted = {"bmm": "aten.bmm.default", "mixed": "gemmdb.mixed_mm.default", "scaled": "gemmdb.mixed_mm.default"}
     tile = BATCHED if name == "bmm" else TILE
     with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=True):

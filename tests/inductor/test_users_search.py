@@ -124,7 +124,7 @@ def test_a_missed_gemm_is_searched_by_inductor(kit, name, on_miss):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_a_product_compiles_as_without_gemmdb(name):
+def test_every_form_of_a_gemm_compiles_as_without_gemmdb(name):
     """The forms that PyTorch's own tests of its search on CPUs have."""
     programs, inputs = zip(*FORMS[name], strict=True)
 
@@ -147,7 +147,7 @@ def test_a_verdict_for_aten_is_an_answer(name, kit):
     assert kit.lowered() == [kit.ATEN]
 
 
-def test_a_product_whose_kernel_is_impossible_is_searched(kit):
+def test_a_gemm_whose_kernel_is_impossible_is_searched(kit):
     """The table's config is not for such a product, so nothing answers it."""
     program, x = PROGRAMS["batch"]
     plain, counted = without("batch")

@@ -59,7 +59,7 @@ def test_the_benchmark_counter_sees_what_inductor_does_without_us(kit):
     assert kit.checked(nn.Linear(64, 32).eval(), torch.randn(4, 64), **options)["benchmarked"] == 1
 
 
-def test_a_product_that_is_left_alone_gives_the_code_of_default_mode():
+def test_a_gemm_that_is_left_alone_gives_the_code_of_default_mode():
     x, w = torch.randn(8, 64), torch.randn(64, 32)
 
     def code():
