@@ -1,7 +1,6 @@
 """What is tried of `batch`: what Inductor's template cannot do, tiles that are computed transposed and slices of K.
 
-An entry is (BLOCK_M, BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, swap), with BLOCK_K and blocks as in the menu
-of `tile`."""
+BLOCK_K and the blocks per multiprocessor of an entry of `batch.json` are as in the menu of `tile`."""
 
 from __future__ import annotations
 
@@ -10,28 +9,16 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu, Shape, depth_of, stages, up_to
+from gemmdb.kernels.menus.shared import Menu, Shape, depth_of, read_shapes, stages, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-Entry = tuple[int, int, int, int, int, int]
-_MENU: tuple[tuple[int, tuple[Entry, ...]], ...] = (
-    (16, (
-        (16, 64, 128, 4, 2, 1), (16, 64, 128, 4, 4, 1), (16, 128, 128, 4, 2, 1), (16, 64, 256, 4, 1, 1),
-        (16, 64, 128, 4, 2, 0), (16, 32, 256, 2, 2, 0), (16, 16, 256, 2, 4, 0),
-    )),
-    (32, (
-        (32, 64, 128, 4, 2, 1), (32, 128, 64, 4, 2, 1), (32, 128, 128, 4, 1, 1), (32, 64, 128, 4, 2, 0),
-        (32, 32, 128, 2, 4, 0),
-    )),
-    (64, ((64, 64, 128, 4, 2, 0), (64, 32, 128, 4, 2, 0))),
-    (1 << 31, ((128, 64, 64, 4, 2, 0), (64, 64, 128, 4, 2, 0), (128, 128, 64, 8, 1, 0), (64, 32, 128, 4, 2, 0))),
-)  # fmt: skip
+_MENUS = read_shapes("batch")
 _MAX_WARPS = 32
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    for m, n, k, warps, resident, swap in up_to(_MENU, problem.m):
+    for m, n, k, warps, resident, swap in up_to(_MENUS["bmm"], problem.m):
         yield from _configs(problem, device, Shape(m, n, depth_of(problem, k), warps, resident), swap)
 
 

@@ -1,5 +1,5 @@
-"""What is tried of `int4`: an entry is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is scaled). The
-pipeline has as many stages as fit, and K is split until the multiprocessors are full once."""
+"""What is tried of `int4`: an entry of `int4.json` is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is
+scaled). The pipeline has as many stages as fit, and K is split until the multiprocessors are full once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu
+from gemmdb.kernels.menus.shared import Menu, read_shapes, up_to
 from gemmdb.kernels.triton.int4 import shared_bytes
 from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS
 from gemmdb.key.device import Device
@@ -18,21 +18,7 @@ MIN_STAGES = 2
 _OTHER_BYTES = 2048
 """Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
 W, S = "weights", "sums"
-_TILED = (
-    (256, 128, 4, (3, 2), S), (128, 128, 2, (5, 4), S), (128, 128, 4, (4, 2), S), (256, 128, 8, (2,), S),
-    (128, 128, 4, (1, 4), W), (64, 256, 4, (2, 4, 3), W), (128, 256, 8, (2,), W), (64, 128, 4, (2, 6), W),
-    (128, 128, 8, (3,), W), (64, 128, 4, (4, 8), S), (64, 128, 2, (4,), S),
-)  # fmt: skip
-_BYTES = (
-    (128, 128, 4, (4, 3), S), (128, 128, 2, (4,), S), (64, 128, 4, (4,), S), (128, 64, 4, (4,), S),
-    (64, 64, 4, (6, 3), S), (64, 32, 4, (6,), S), (64, 128, 4, (4,), W), (128, 256, 8, (2,), W), (64, 256, 4, (3,), W),
-)  # fmt: skip
-_MANY = (
-    (64, 128, 4, (2,), W), (128, 64, 4, (2,), W), (128, 128, 4, (1, 2), W), (128, 64, 8, (2, 1), W),
-    (128, 128, 8, (1,), W), (256, 64, 8, (1,), W),
-)  # fmt: skip
-_FEW = {True: _TILED, False: _BYTES}
-"""For skinny tiles, by whether the weight is tiled."""
+_MENUS = read_shapes("int4")
 _BESIDE_SKINNY = 3
 """How many legal ones of these are tried for up to eight rows: on an H200, `int4_skinny` was faster on all 13 problems
 with so few, by 3 to 33%."""
@@ -42,11 +28,11 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     own = problem.int4
     if own is None:
         return
-    few = _FEW[own.inner > 0]
+    entries = up_to(_MENUS["tiled" if own.inner else "bytes"], problem.m)
     if problem.m <= FEW_ROWS and problem.k % DEPTH == 0:
-        few = tuple(entry for entry in few if entry[4] == W or entry[1] <= own.size)[:_BESIDE_SKINNY]
+        entries = [entry for entry in entries if entry[4] == W or entry[1] <= own.size][:_BESIDE_SKINNY]
     for height in _heights(problem.m):
-        for n, k, warps, residents, scaled in _MANY if problem.m > hardware.SKINNY_ROWS else few:
+        for n, k, warps, residents, scaled in entries:
             for resident in residents:
                 yield from _configs(problem, device, (height, n, k), (warps, resident, scaled))
 

@@ -6,41 +6,15 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu
+from gemmdb.kernels.menus.shared import Menu, read_shapes, up_to
 from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS, MAX_ROWS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 R, S, H, B, A = "registers", "shared", "ahead", "before", "after"
-_ENTRIES = (
-    (64, 4, 1, R, A), (32, 8, 2, R, A), (16, 4, 1, R, B), (32, 4, 1, S, B), (32, 2, 2, R, A), (32, 4, 1, R, A),
-    (64, 4, 1, R, B), (16, 4, 2, S, A), (64, 4, 1, S, B), (16, 4, 1, S, A), (16, 8, 2, R, A), (16, 8, 2, S, A),
-    (16, 8, 2, S, B), (16, 4, 2, S, B), (16, 2, 2, R, B), (16, 4, 4, S, B),
-)  # fmt: skip
-"""(BLOCK_N, warps, stages, where the activations are, when the next step is loaded)."""
-_ADJACENT = (
-    (16, 4, 2, R, B), (16, 2, 2, R, B), (32, 2, 2, R, A), (32, 4, 2, R, A), (16, 4, 4, S, B), (16, 8, 2, R, B),
-    (32, 2, 2, S, B),
-)  # fmt: skip
-"""The same, with neighbouring steps: of weights in bytes, whose scales are then loaded at once."""
-
-_LEAN = {
-    True: ((16, 4, 2, S, B), (16, 4, 2, S, A), (16, 8, 2, H, A), (16, 4, 1, H, B), (16, 4, 1, S, A), (16, 4, 4, S, B),
-           (16, 8, 2, S, A), (16, 8, 2, S, B), (32, 2, 2, S, B)),
-    False: ((16, 8, 2, H, A),),
-}  # fmt: skip
-_LEAN_ADJACENT = {
-    True: (),
-    False: ((16, 4, 2, H, A), (32, 4, 2, H, A), (16, 4, 2, R, B), (16, 2, 2, H, B), (16, 2, 2, R, B), (32, 2, 2, R, A),
-            (16, 4, 4, S, B)),
-}  # fmt: skip
-"""The same in the lean form, by whether the weight is tiled."""
-_MORE = {True: ((16, 4, 2, S, B), (32, 2, 2, S, B)), False: ((64, 4, 1, S, B), (64, 4, 1, R, B), (32, 4, 1, R, A))}
-_MORE_ADJACENT = {
-    True: (),
-    False: ((16, 2, 4, R, A), (32, 2, 2, H, B), (16, 2, 2, H, A), (32, 2, 2, S, B), (16, 4, 2, R, B), (16, 4, 4, R, A)),
-}
-"""The same for more than eight rows."""
+_MENUS = read_shapes("int4_skinny")
+"""`adjacent`: with neighbouring steps, of weights in bytes, whose scales are then loaded at once; `lean`: in the lean
+form. Tiled weights and those in bytes have lists of their own."""
 
 
 def mostly_fastest(problem: Problem) -> bool:
@@ -51,12 +25,11 @@ def mostly_fastest(problem: Problem) -> bool:
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    few, tiled = problem.m <= FEW_ROWS, bool(problem.int4 and problem.int4.inner)
-    yield from _each(problem, (_LEAN_ADJACENT if few else _MORE_ADJACENT)[tiled], lean=1, adjacent=1)
-    if few:
-        yield from () if tiled else _each(problem, _ADJACENT, adjacent=1)
-        yield from _each(problem, _ENTRIES)
-    yield from _each(problem, (_LEAN if few else _MORE)[tiled], lean=1)
+    kind = "tiled" if problem.int4 and problem.int4.inner else "bytes"
+    yield from _each(problem, up_to(_MENUS[f"lean_adjacent_{kind}"], problem.m), lean=1, adjacent=1)
+    yield from _each(problem, up_to(_MENUS[f"adjacent_{kind}"], problem.m), adjacent=1)
+    yield from _each(problem, up_to(_MENUS["plain"], problem.m))
+    yield from _each(problem, up_to(_MENUS[f"lean_{kind}"], problem.m), lean=1)
 
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:

@@ -1,5 +1,5 @@
-"""What is tried of `persistent`: an entry is (BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs per
-multiprocessor)."""
+"""What is tried of `persistent`: an entry of `persistent.json` is (BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs
+per multiprocessor)."""
 
 from __future__ import annotations
 
@@ -8,38 +8,19 @@ from collections.abc import Iterator
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus import tile
-from gemmdb.kernels.menus.shared import BOTH, PLAIN, Menu, depth_of, dequant, up_to
+from gemmdb.kernels.menus.shared import BOTH, PLAIN, Menu, depth_of, dequant, read_shapes, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-_TILES_OF_256 = ((128, 256, 64, 8, 4, 1), (256, 128, 64, 8, 3, 1))
-_MM = (
-    (128, (
-        (64, 128, 128, 4, 4, 2), (128, 128, 128, 8, 3, 1), (64, 128, 64, 4, 6, 2), (64, 256, 64, 4, 4, 1),
-        (128, 128, 64, 4, 4, 1), (128, 256, 64, 8, 4, 1),
-    )),
-    (1 << 31, (
-        *_TILES_OF_256, (128, 128, 64, 4, 4, 1), (64, 256, 64, 4, 4, 1), (128, 128, 64, 8, 4, 1),
-        (128, 128, 128, 8, 3, 1),
-    )),
-)  # fmt: skip
-_INT = (
-    (128, ((64, 128, 128, 4, 5, 2), (128, 256, 128, 8, 4, 1))),
-    (1 << 31, ((128, 128, 128, 4, 3, 2), (256, 128, 128, 8, 3, 1), (128, 256, 128, 8, 4, 1))),
-)
-_MIXED = (
-    (64, ((64, 128, 128, 4, 3, 2), (64, 64, 128, 4, 4, 3))),
-    (1 << 31, ((128, 128, 128, 8, 3, 1), (128, 256, 64, 8, 3, 1))),
-)
+_MENUS = read_shapes("persistent")
 MIN_ROWS = 33
 """With fewer rows, tiles are too small for the tensor copy engine to pay off."""
-_MENUS = {"mixed_mm": _MIXED, "int_mm": _INT}
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     if problem.m < MIN_ROWS:
         return
-    entries = up_to(_MENUS.get(problem.op, _MM), problem.m)
+    entries = up_to(_MENUS.get(problem.op, _MENUS["mm"]), problem.m)
     for m, n, k, warps, stages, resident in entries:
         # The weight as left operand suits few rows. Only the first shape is tried both ways.
         both = (m, n, k) == entries[0][:3] and problem.m <= 512 and not problem.spec.dequantises

@@ -7,21 +7,16 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu, Shape, stages, up_to
+from gemmdb.kernels.menus.shared import Menu, Shape, read_shapes, stages, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
-_MENU = (
-    (16, ((16, 64, 4, 4, 1), (16, 64, 4, 2, 1), (16, 128, 4, 2, 1), (16, 64, 4, 4, 0), (16, 32, 2, 4, 0))),
-    (32, ((32, 64, 4, 4, 1), (32, 64, 4, 2, 1), (32, 128, 4, 2, 1), (32, 64, 4, 4, 0))),
-    (64, ((64, 64, 4, 4, 0), (64, 64, 4, 2, 1), (64, 128, 4, 2, 0), (32, 128, 4, 2, 1))),
-    (1 << 31, ((128, 128, 8, 1, 0), (128, 128, 8, 2, 0), (64, 128, 4, 2, 0), (128, 64, 4, 2, 0))),
-)  # fmt: skip
+_MENUS = read_shapes("scaled_blocks")
 
 
 def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    for m, n, warps, resident, swap in up_to(_MENU, problem.m):
+    for m, n, warps, resident, swap in up_to(_MENUS["scaled_mm"], problem.m):
         yield from _configs(problem, device, Shape(m, n, SCALE_BLOCK, warps, resident), swap)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gemmdb.kernels import hardware
@@ -49,8 +49,8 @@ class Shape:
 def read_shapes(name: str) -> dict[str, tuple[tuple[int, tuple[Any, ...]], ...]]:
     """The shapes of `NAME.json` beside this module: by the name of each list, (largest size, entries) in ascending
     order. The file names the columns of an entry."""
-    text = (resources.files(__package__) / f"{name}.json").read_text()
-    lists = {key: value for key, value in json.loads(text).items() if key != "columns"}
+    document = json.loads(Path(__file__).with_name(f"{name}.json").read_text())
+    lists = {key: value for key, value in document.items() if key != "columns"}
     return {
         key: tuple((1 << 31 if limit == "more" else int(limit), _frozen(entries)) for limit, entries in value.items())
         for key, value in lists.items()
