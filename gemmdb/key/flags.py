@@ -15,22 +15,8 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 class Flags(TypedDict, total=False):
-    """What describes a GEMM beside its op and M, N and K; None stands for the default.
-
-    `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
-    here and below: `bfloat16`, `torch.float16`. A grouped_mm takes bf16, fp16 and fp8_e4m3.
-    `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
-    `layout`: two letters, for A and for B. `n`: stored row-major. `t`: stored transposed. `nt`, the default, is an
-    [M, K] activation times the transpose of an [N, K] weight.
-    `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
-    `constant_weight`: the weight is a constant of the graph (freezing), so it can be packed.
-    `batch`: the number of matrices, for bmm. `interleaved`: the operands of a bmm whose matrices lie side by side, like
-    the heads of an attention [tokens, heads, size]: `a`, `b` or `ab`.
-    `scales` (default `tensor`; `row` for grouped_mm), `fast_accum`: only for fp8.
-    `groups` (default 8), `ragged` (default `m`): only for grouped_mm.
-    `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the layout
-    of `aten._weight_int4pack_mm`.
-    """
+    """What describes a GEMM beside its op and M, N and K: `Problem.gemm` says what each means. None stands for the
+    default."""
 
     dtype: str | None
     weight_dtype: str | None
@@ -54,7 +40,8 @@ class Flags(TypedDict, total=False):
 def fields(op: str, m: int, n: int, k: int, flags: Flags) -> dict[str, Any]:
     """The fields of the Problem that the flags describe. Raises InputError, and TypeError for an unknown flag."""
     if unknown := flags.keys() - Flags.__annotations__:
-        raise TypeError(f"Problem.gemm got an unexpected keyword argument {min(unknown)!r}")
+        hint = "; gemmdb.lookup takes the device and l2" if unknown & {"device", "arch", "l2"} else ""
+        raise TypeError(f"Problem.gemm got an unexpected keyword argument {min(unknown)!r}{hint}")
     spec, layout, batch = named(op), flags.get("layout", "nt"), flags.get("batch", 1)
     if layout not in LAYOUTS:
         raise InputError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")

@@ -45,7 +45,15 @@ class Problem(Fields):
     of these, C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]; of a scaled_mm fp8 operands, each with its fp32 scales.
     Of a grouped_mm, offsets divide `m` or `k` into groups, each with a GEMM of its own; fp8 operands have scales.
 
-    Raises InputError for fields that `gemmdb.key.rules` does not allow.
+    `a`, `b`: the operands as the GEMM sees them, so a transposed [N, K] weight is a `col` B. `out`: output dtype.
+    `scalars`: alpha and beta, `unit` when both are 1. `fusion`: what the kernel is fused with: `none`, a `scale`
+    (with its dtype cast), or the text of an Epilogue, `pointwise` for a light one. `constant`: B is a constant
+    (freezing), so packed kernels exist.
+    `scales`: of fp8 operands, one of ops.SCALES, how many numbers scale an operand; empty for others.
+    `groups`: of a grouped_mm, how many; `ragged`: one of ops.RAGGED, which size they divide. 0 and empty for other ops.
+    `int4`: of an int4 weight, how it is scaled and packed; None for other weights.
+
+    Raises InputError for values outside these.
     """
 
     def __post_init__(self) -> None:
@@ -123,7 +131,24 @@ class Problem(Fields):
     @classmethod
     def gemm(cls, op: str, *, m: int, n: int, k: int, **flags: Unpack[Flags]) -> Problem:
         """A problem with dense operands of M, N and K elements, as the flags of `gemmdb lookup` describe it, with the
-        same defaults: `gemmdb.key.flags.Flags` says what each means. Raises InputError."""
+        same defaults.
+
+        `dtype`: of the activation. Default bf16; int8 for int_mm; fp8_e4m3 for scaled_mm. Torch's names are understood
+        here and below: `bfloat16`, `torch.float16`. A grouped_mm takes bf16, fp16 and fp8_e4m3.
+        `weight_dtype`: only for mixed_mm (default int8) and scaled_mm (default `dtype`).
+        `layout`: two letters, for A and for B. `n`: stored row-major. `t`: stored transposed. `nt`, the default, is an
+        [M, K] activation times the transpose of an [N, K] weight.
+        `bias`: defaults to `1d` for addmm. The bias of a scaled_mm has the output's dtype.
+        `constant_weight`: the weight is a constant of the graph (freezing), so it can be packed.
+        `batch`: the number of matrices, for bmm. `interleaved`: the operands of a bmm whose matrices lie side by side,
+        like the heads of an attention [tokens, heads, size]: `a`, `b` or `ab`.
+        `scales` (default `tensor`; `row` for grouped_mm), `fast_accum`: only for fp8.
+        `groups` (default 8), `ragged` (default `m`): only for grouped_mm.
+        `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
+        layout of `aten._weight_int4pack_mm`.
+
+        Raises InputError, and TypeError for an unknown flag.
+        """
         return cls(**described(op, m, n, k, flags))
 
     @classmethod

@@ -140,6 +140,13 @@ def test_bad_input_is_one_clear_line(arguments, message):
     assert "\n" not in str(caught.value)
 
 
+def test_an_unknown_flag_is_a_type_error_that_says_where_the_device_goes():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dtpye'$"):
+        Problem.gemm("mm", m=1, n=2, k=3, dtpye="bf16")
+    with pytest.raises(TypeError, match="'device'; gemmdb.lookup takes the device and l2"):
+        Problem.gemm("mm", m=1, n=2, k=3, device="NVIDIA H200")
+
+
 def test_inner_sizes_must_agree():
     a, b = dense(4, 5, "bf16", False), dense(6, 7, "bf16", False)
     with pytest.raises(InputError, match=r"K differs: A is \[4, 5\] and B is \[6, 7\]"):

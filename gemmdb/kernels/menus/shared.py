@@ -21,8 +21,8 @@ from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
 
-P, T, PT = ("pointer",), ("tma",), ("pointer", "tma")
-PLAIN, SWAPPED, BOTH = (0,), (1,), (0, 1)
+PT = ("pointer", "tma")
+PLAIN, BOTH = (0,), (0, 1)
 _T = TypeVar("_T")
 
 
