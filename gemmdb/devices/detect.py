@@ -33,8 +33,12 @@ def cpu(threads: int | None = None) -> Device:
     info = _cpuinfo()
     flags = _flags(info)
     isa = next((level for flag, level in _ISA_LEVELS if flag in flags), "-")
-    sku = info.get("model name") or _arm(info) or platform.processor() or platform.machine()
-    return _cpu(sku.strip(), threads or _threads(info), isa)
+    # Linux gives no name on aarch64, but the numbers of designer and core.
+    arm = [info.get("CPU implementer", ""), info.get("CPU part", "")]
+    sku = info.get("model name") or (" ".join(("ARM", *arm)) if all(arm) else "")
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    threads = threads or (int(wanted) if wanted.isdecimal() else 0) or _cores(info)
+    return _cpu((sku or platform.processor() or platform.machine()).strip(), threads, isa)
 
 
 def cores() -> int:
@@ -61,11 +65,7 @@ def cuda(index: int = 0) -> Device | None:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    handle, name, memory = (
-        ctypes.c_int(),
-        ctypes.create_string_buffer(128),
-        ctypes.c_size_t(),
-    )
+    handle, name, memory = ctypes.c_int(), ctypes.create_string_buffer(128), ctypes.c_size_t()
     calls: tuple[Callable[[], int], ...] = (
         lambda: driver.cuInit(0),
         lambda: driver.cuDeviceGet(ctypes.byref(handle), index),
@@ -81,6 +81,7 @@ def cuda(index: int = 0) -> Device | None:
         return value.value
 
     sku = name.value.decode(errors="replace")
+    figures = {"l2_bytes": attribute(_L2), "smem_bytes": attribute(_SHARED), "clock_mhz": attribute(_CLOCK_KHZ) / 1000}
     return Device(
         "cuda",
         f"sm{attribute(_MAJOR)}{attribute(_MINOR)}",
@@ -92,7 +93,7 @@ def cuda(index: int = 0) -> Device | None:
             "l2_bytes": attribute(_L2),
             "smem_bytes": attribute(_SHARED),
             "clock_mhz": attribute(_CLOCK_KHZ) / 1000,
-        },
+        },  # fmt: skip
     )
 
 
@@ -122,17 +123,6 @@ def _cpuinfo() -> dict[str, str]:
 
 def _flags(info: dict[str, str]) -> set[str]:
     return set(info.get("flags", info.get("Features", "")).split())
-
-
-def _arm(info: dict[str, str]) -> str:
-    """The numbers of designer and core: Linux gives no name on aarch64."""
-    numbers = [info.get("CPU implementer", ""), info.get("CPU part", "")]
-    return " ".join(("ARM", *numbers)) if all(numbers) else ""
-
-
-def _threads(info: dict[str, str]) -> int:
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else _cores(info)
 
 
 def _cores(info: dict[str, str]) -> int:

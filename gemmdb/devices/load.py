@@ -58,7 +58,7 @@ class Load:
 def reading(root: int | None = None) -> Reading | None:
     """The clocks now; None where Linux does not tell. `root`: the process whose tree is one's own, None for this."""
     try:
-        return Reading(time.monotonic(), _busy_s(_usable()), _tree_s(root or os.getpid()))
+        return Reading(time.monotonic(), _busy_s(), _tree_s(root or os.getpid()))
     except (OSError, ValueError, IndexError):
         return None
 
@@ -94,12 +94,9 @@ def wait(limit_s: float, threads: int | None = None, say: Callable[[Load], None]
     return found
 
 
-def _usable() -> frozenset[int]:
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
-
-
-def _busy_s(cores: frozenset[int]) -> float:
-    """Seconds that these cores (all if empty) have worked, in any mode, or for other guests of the same host."""
+def _busy_s() -> float:
+    """Seconds that the usable cores have worked, in any mode, or for other guests of the same host."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     ticks = 0
     for line in (PROC / "stat").read_text().splitlines():
         name, *numbers = line.split()

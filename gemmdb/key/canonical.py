@@ -88,13 +88,10 @@ def _encode_value(value: Scalar) -> str:
         return "1" if value else "0"
     if isinstance(value, float):
         return repr(value)
-    return _escape(str(value))
-
-
-def _escape(value: str) -> str:
-    if _PLAIN.fullmatch(value):
-        return value
-    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in _bytes(c)) for c in value)
+    text = str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in _bytes(c)) for c in text)
 
 
 def _bytes(text: str) -> bytes:

@@ -32,8 +32,8 @@ def _whole(problem: Problem, device: Device) -> Iterator[Config]:
 def _configs(problem: Problem, device: Device, shape: Shape, swap: int) -> Iterator[Config]:
     """The configs of a shape, cut to the matrices: without a split of K if it is swapped, and with the splits that fill
     the multiprocessors once."""
-    m, n, k = (min(side, _holding(size)) for side, size in ((shape.m, problem.m), (shape.n, problem.n),
-                                                            (shape.k, problem.k)))  # fmt: skip
+    sides = ((shape.m, problem.m), (shape.n, problem.n), (shape.k, problem.k))
+    m, n, k = (min(side, max(16, 1 << (size - 1).bit_length())) for side, size in sides)
     # Swapped tiles fill the matrix unit better where they have enough columns. Fp32 in full does not use it.
     if problem.constant or (swap and (n < hardware.GROUP_ROWS or problem.a.dtype == "fp32")):
         return  # The code of a constant weight cannot be generated without the weight.
@@ -57,11 +57,6 @@ def _splits(tiles: int, programs: int, steps: int) -> list[int]:
         return found
     most = 1 << (steps // 2).bit_length() >> 1
     return [most] if 1 < most < programs // tiles else []
-
-
-def _holding(size: int) -> int:
-    """The power of two that holds a size, at least 16."""
-    return max(16, 1 << (size - 1).bit_length())
 
 
 MENU = Menu(_usual, _whole)

@@ -42,7 +42,8 @@ def configs(problem: Problem, device: Device) -> list[Config]:
     then cannot be generated without the weight."""
     if problem.constant:
         return []
-    found = dict.fromkeys((*_padded(problem), *_templates(problem, device), *_sum(problem)))
+    sums = [Config.of(SUM.backend, SUM.name)] if problem.op in SUM.ops and 1 in (problem.m, problem.n) else []
+    found = dict.fromkeys((*_padded(problem), *_templates(problem, device), *sums))
     return [config for config in found if not config.rejection(problem, device)]
 
 
@@ -80,11 +81,6 @@ def _templates(problem: Problem, device: Device) -> Iterator[Config]:
     for kernel, tiles, few in lists:
         for m, n, k, stages, warps in _listed(tiles, problem.m)[: few if aligned else None]:
             yield _config(kernel, (m, n, k // shrink, stages, warps))
-
-
-def _sum(problem: Problem) -> Iterator[Config]:
-    if problem.op in SUM.ops and 1 in (problem.m, problem.n):
-        yield Config.of(SUM.backend, SUM.name)
 
 
 def _grouped(problem: Problem) -> Sequence[Tile]:
