@@ -89,11 +89,7 @@ def cuda(index: int = 0) -> Device | None:
         attribute(_MULTIPROCESSORS),
         round(memory.value / 2**30),
         mig="MIG" in sku,
-        figures={
-            "l2_bytes": attribute(_L2),
-            "smem_bytes": attribute(_SHARED),
-            "clock_mhz": attribute(_CLOCK_KHZ) / 1000,
-        },  # fmt: skip
+        figures=figures,
     )
 
 
