@@ -1,4 +1,4 @@
-"""The efforts of a build (how much it tries) as frozen data."""
+"""The efforts of a build, how much it tries and how long it times, as presets by device kind and name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from gemmdb.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Effort:
     """`breadth`: how much of the space is tried; 0 is the least, and each backend's space defines it.
 
-    `samples`: timed calls of a full measurement; `estimate`: timed calls of the short one at the start of the race.
+    `samples`: timed calls of a full measurement; `estimate`: timed calls of the short one at the start of the search.
     `drop`: a candidate whose estimate is this many times the best one is dropped, but `keep` of them always survive.
     `states`: cache states (`gemmdb.key.problem.L2_STATES`), one protocol each. `compile_s`, `measure_s`: time limits
     in seconds for compiling one candidate and for one round of measuring. `confirm`: whether the winner is measured
@@ -25,43 +25,42 @@ class Effort:
     estimate: int
     drop: float
     keep: int
-    states: tuple[str, ...]
-    compile_s: float
+    states: tuple[str, ...] = ("cold",)
+    compile_s: float = 120.0
     measure_s: float
     confirm: bool = True
     rivals: int = 0
 
 
-EFFORTS = {
-    effort.name: effort
-    for effort in (
-        # There are so few candidates that none is dropped, so no status depends on the noise of an estimate.
-        Effort("quick", 0, 30, 5, 2.0, 16, ("cold",), 120.0, 120.0),
-        Effort("standard", 1, 60, 7, 2.0, 4, ("cold",), 120.0, 240.0),
-        Effort("full", 2, 100, 7, 3.0, 8, ("cold", "hot"), 300.0, 600.0),
-    )
-}
-"""By name, for a CPU."""
-GPU_EFFORTS = {
-    effort.name: effort
-    for effort in (
-        # The first two have the same protocol, so one can continue a table of the other.
-        Effort("quick", 0, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=12),
-        Effort("standard", 1, 30, 3, 1.05, 5, ("cold",), 120.0, 60.0, rivals=12),
-        Effort("full", 2, 60, 3, 1.05, 8, ("cold", "hot"), 300.0, 120.0, rivals=12),
-    )
-}
-"""By name, for a GPU. Of a hundred candidates, an estimate of three samples leaves a handful."""
-
-
-DEFAULTS = {"cpu": "quick"}
-"""The default effort by device kind; `standard` for others, whose `quick` tries only one backend."""
+EFFORTS: dict[tuple[str, str], Effort] = {
+    # A CPU has so few candidates that `quick` drops none: no status depends on the noise of an estimate.
+    ("cpu", "quick"): Effort(name="quick", breadth=0, samples=30, estimate=5, drop=2.0, keep=16, measure_s=120.0),
+    ("cpu", "standard"): Effort(name="standard", breadth=1, samples=60, estimate=7, drop=2.0, keep=4, measure_s=240.0),
+    ("cpu", "full"): Effort(
+        name="full", breadth=2, samples=100, estimate=7, drop=3.0, keep=8, states=("cold", "hot"), compile_s=300.0,
+        measure_s=600.0,
+    ),
+    # On a GPU an estimate of three samples leaves a handful of a hundred candidates. `quick` and `standard` have the
+    # same protocol, so one can continue a table of the other.
+    ("gpu", "quick"): Effort(
+        name="quick", breadth=0, samples=30, estimate=3, drop=1.05, keep=5, measure_s=60.0, rivals=12,
+    ),
+    ("gpu", "standard"): Effort(
+        name="standard", breadth=1, samples=30, estimate=3, drop=1.05, keep=5, measure_s=60.0, rivals=12,
+    ),
+    ("gpu", "full"): Effort(
+        name="full", breadth=2, samples=60, estimate=3, drop=1.05, keep=8, states=("cold", "hot"), compile_s=300.0,
+        measure_s=120.0, rivals=12,
+    ),
+}  # fmt: skip
+"""By kind of device, `cpu` or `gpu`, and name."""
+NAMES = tuple(dict.fromkeys(name for _, name in EFFORTS))
 
 
 def named(name: str | None, kind: str = "cpu") -> Effort:
-    """The effort with that name for devices of `kind`; None gives the default. Raises InputError."""
-    efforts = EFFORTS if kind == "cpu" else GPU_EFFORTS
-    name = name or DEFAULTS.get(kind, "standard")
-    if name not in efforts:
-        raise InputError(f"unknown effort {name!r}; known: {', '.join(efforts)}")
-    return efforts[name]
+    """The effort with that name for devices of `kind`. None gives the default: `quick` on a CPU, elsewhere `standard`,
+    since `quick` tries only one backend there. Raises InputError."""
+    name = name or ("quick" if kind == "cpu" else "standard")
+    if name not in NAMES:
+        raise InputError(f"unknown effort {name!r}; known: {', '.join(NAMES)}")
+    return EFFORTS["cpu" if kind == "cpu" else "gpu", name]

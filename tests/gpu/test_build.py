@@ -68,8 +68,8 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]
         unit = plan(SMALL, config).launches[0].unit
         head = unit.source.partition("#constants#")[0].partition("\n    ")[0]
         (tmp_path / "triton" / "gemmdb" / f"gemmdb_{unit.key}.py").write_text(f"{head}\n    {body}\n")
-    short = effort.Effort("quick", 0, 15, 3, 1.05, 5, ("cold", "hot"), 120.0, 20.0)
-    monkeypatch.setitem(effort.GPU_EFFORTS, "quick", short)
+    short = replace(effort.named("quick", "cuda"), samples=15, states=("cold", "hot"), measure_s=20.0, rivals=0)
+    monkeypatch.setitem(effort.EFFORTS, ("gpu", "quick"), short)
     made = CudaBackend()
     made.space = Space()
     yield made
@@ -89,7 +89,7 @@ def statuses(path: Path, problem: Problem, backend) -> dict[Config, set[Status]]
 
 
 def test_broken_candidates_cost_a_row_each_and_the_build_goes_on(tmp_path, backend, monkeypatch):
-    monkeypatch.setitem(effort.GPU_EFFORTS, "quick", replace(effort.GPU_EFFORTS["quick"], states=("cold",)))
+    monkeypatch.setitem(effort.EFFORTS, ("gpu", "quick"), replace(effort.named("quick", "cuda"), states=("cold",)))
     report = build(request(tmp_path, SMALL, LARGE, AFTER), backend=backend)
     assert (report.measured, report.left) == (3, 0)
     right = {Status.OK}

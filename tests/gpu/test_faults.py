@@ -20,7 +20,7 @@ from gemmdb.table.measurement import Protocol, Status
 from gemmdb.table.reader import Table
 
 PROTOCOL = Protocol("graph", "cold", 10, 7)
-EFFORT = Effort("test", 1, 7, 3, 1.1, 2, ("cold",), 120.0, 30.0)
+EFFORT = Effort(name="test", breadth=1, samples=7, estimate=3, drop=1.1, keep=2, measure_s=30.0)
 PROBLEM = Problem.gemm("mm", m=16, n=8192, k=8192)
 """128 MiB of weight, of which several copies are timed."""
 LEFT = 700 * 2**20

@@ -19,7 +19,7 @@ from gemmdb.table.measurement import Protocol, Status
 
 PROTOCOL = Protocol("graph", "cold", 10, 7)
 PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
-EFFORT = Effort("test", 1, 7, 3, 1.1, 2, ("cold",), 120.0, 20.0)
+EFFORT = Effort(name="test", breadth=1, samples=7, estimate=3, drop=1.1, keep=2, measure_s=20.0)
 """A process that takes the place of a broken one is limited from its cold start: libraries, context, first kernels."""
 
 

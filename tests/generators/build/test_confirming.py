@@ -17,7 +17,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import EMITTED, Protocol, Status, Times, marks
 
 PROTOCOL = Protocol("host", "cold", 1, 30)
-EFFORT = Effort("test", 0, samples=30, estimate=5, drop=9.0, keep=9, states=("cold",), compile_s=1, measure_s=1)
+EFFORT = Effort(name="test", breadth=0, samples=30, estimate=5, drop=9.0, keep=9, compile_s=1, measure_s=1)
 VARIANTS = [template(AUTO, (blocks, 1, 1)) for blocks in range(1, 8)]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.generators.build.race import confirm, race, winner
-from gemmdb.generators.effort import EFFORTS, Effort
+from gemmdb.generators.effort import Effort, named
 from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
@@ -13,7 +13,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import Protocol, Status
 
 PROTOCOL = Protocol("host", "cold", 1, 30)
-EFFORT = Effort("test", 0, samples=30, estimate=5, drop=2.0, keep=2, states=("cold",), compile_s=1, measure_s=1)
+EFFORT = Effort(name="test", breadth=0, samples=30, estimate=5, drop=2.0, keep=2, compile_s=1, measure_s=1)
 VARIANTS = [template(AUTO, (blocks, 1, 1)) for blocks in range(1, 9)]
 
 
@@ -89,7 +89,7 @@ def test_a_gain_that_others_share_is_believed(contest):
 
 def test_quick_drops_nobody(contest):
     times = {ATEN: 100.0, **{config: 10.0**i for i, config in enumerate(VARIANTS)}}
-    outcomes, _ = contest(times, EFFORTS["quick"])
+    outcomes, _ = contest(times, named("quick"))
     assert {o.status for o in outcomes.values()} == {Status.OK}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemmdb.generators.effort import EFFORTS
+from gemmdb.generators.effort import NAMES, named
 from gemmdb.generators.measure.cuda import cutlass_build
 from gemmdb.generators.measure.cuda.emission import Default
 from gemmdb.generators.measure.cuda.requirements import compiler, required, required_promptly
@@ -54,14 +54,14 @@ def test_candidates_from_effort_standard_on_and_where_they_can_be_compiled(h200)
     problem = Problem.gemm("mixed_mm", m=64, n=4096, k=4096)
     with_nvcc = {
         name: [c.config for c in CudaSpace().candidates(problem, h200, effort) if c.config.backend == "cutlass"]
-        for name, effort in EFFORTS.items()
+        for name, effort in zip(NAMES, map(named, NAMES), strict=True)
     }
     assert with_nvcc == {
         "quick": [],
         "standard": cutlass_menu.configs(problem, h200),
         "full": cutlass_menu.configs(problem, h200),
     }
-    without = CudaSpace(cutlass=False).candidates(problem, h200, EFFORTS["standard"])
+    without = CudaSpace(cutlass=False).candidates(problem, h200, named("standard"))
     assert "cutlass" not in {candidate.config.backend for candidate in without}
 
 

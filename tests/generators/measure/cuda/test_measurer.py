@@ -75,7 +75,7 @@ def trial(problem, configs, protocol, samples):
             us[config] = [10.0 + depth] * samples
     return Trial(loads, us, 1000.0)
 """
-EFFORT = Effort("test", 0, 5, 3, 1.05, 5, ("cold",), 20.0, 3.0)
+EFFORT = Effort(name="test", breadth=0, samples=5, estimate=3, drop=1.05, keep=5, compile_s=20.0, measure_s=3.0)
 PROTOCOL = Protocol("graph", "cold", 20, 5)
 PROBLEM = Problem.gemm("mm", m=16, n=512, k=512)
 

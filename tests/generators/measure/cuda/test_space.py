@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmdb.generators.effort import EFFORTS
+from gemmdb.generators.effort import NAMES, named
 from gemmdb.generators.measure.cuda import likely
 from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN
@@ -25,7 +25,7 @@ PROBLEMS = [
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.text[:32])
 def test_candidates_are_legal_distinct_and_always_the_same(problem, h200):
     sizes = []
-    for effort in EFFORTS.values():
+    for effort in map(named, NAMES):
         found = [candidate.config for candidate in CudaSpace().candidates(problem, h200, effort)]
         assert found[0] == ATEN
         assert len(set(found)) == len(found)
@@ -39,7 +39,7 @@ def test_where_the_model_knows_the_problem_what_is_likely_is_tried(h200):
     for problem in PROBLEMS[:4]:
         whole = from_menu(problem, h200)
         gemv = sum(config.kernel == "gemv" for config in whole)
-        tried = list(CudaSpace().candidates(problem, h200, EFFORTS["quick"])[1:])
+        tried = list(CudaSpace().candidates(problem, h200, named("quick"))[1:])
         assert len(tried) == min(len(whole), likely.MOST + gemv)
         assert [c.config for c in tried] == [config for config in whole if config in {c.config for c in tried}]
         assert all(candidate.estimated for candidate in tried) == (len(tried) < len(whole))
@@ -60,13 +60,13 @@ def test_what_the_model_does_not_know_is_tried_whole(h200):
 
 def test_what_is_likely_depends_on_the_problem(h200):
     few, many = (Problem.gemm("mm", m=m, n=4096, k=4096) for m in (16, 64))
-    tried = [{c.config for c in CudaSpace().candidates(p, h200, EFFORTS["quick"])} for p in (few, many)]
+    tried = [{c.config for c in CudaSpace().candidates(p, h200, named("quick"))} for p in (few, many)]
     assert tried[0] != tried[1]
 
 
 def test_the_menu_is_the_first_part_of_the_whole(h200):
     problem = PROBLEMS[0]
-    found = [candidate.config for candidate in CudaSpace().candidates(problem, h200, EFFORTS["full"])]
+    found = [candidate.config for candidate in CudaSpace().candidates(problem, h200, named("full"))]
     menu = from_menu(problem, h200)
     assert found[1 : len(menu) + 1] == menu
     assert len(everything(problem, h200)) > 1000
