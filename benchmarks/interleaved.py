@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmdb.generators.measure.cuda.graphs import capture, elapsed
+from gemmdb.generators.measure.cuda.bench import capture, elapsed
 from gemmdb.table.measurement import Protocol
 
 Call = Callable[[int], None]

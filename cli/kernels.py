@@ -79,18 +79,16 @@ def build(
     """
     if arch != prebuilt.ARCH:
         raise InputError(f"--arch: {arch} has no CUTLASS kernel; {prebuilt.ARCH} has")
+    from gemmdb.generators import cutlass_archive
     from gemmdb.generators.files.manifest import write_manifest
-    from gemmdb.generators.kernels import building, writing
-    from gemmdb.generators.kernels.compiling import Tools
-    from gemmdb.generators.kernels.wanted import wanted
     from gemmdb.table.catalog import Catalog
 
     jobs = jobs or os.cpu_count() or 1
-    tools = Tools.find()
-    units = wanted(Catalog.load())
+    tools = cutlass_archive.Tools.find()
+    units = cutlass_archive.wanted(Catalog.load())
     if not units:
         raise InputError("no table in use names a CUTLASS kernel: `gemmdb tables` lists them")
-    there = building.ready(units, tools)
+    there = cutlass_archive.ready(units, tools)
     left = len(units) - len(there)
     if ready:
         units = {name: units[name] for name in there}
@@ -101,9 +99,10 @@ def build(
         raise InputError("--ready: no kernel is compiled yet")
     with Pulse() as pulse:
         pulse.begin(f"{len(there)}/{len(units)} kernels", aloud=False)
-        files = building.build(units, tools, jobs, lambda done, of: pulse.begin(f"{done}/{of} kernels", aloud=False))
+        done = lambda count, of: pulse.begin(f"{count}/{of} kernels", aloud=False)  # noqa: E731
+        files = cutlass_archive.build(units, tools, jobs, done)
     where = out or prebuilt.shipped(arch)
-    writing.write(files, tools, where)
+    cutlass_archive.write(files, tools, where)
     if where == prebuilt.shipped(arch):  # What the manifest does not describe is not used.
         write_manifest(where.parent)
     say(f"{where}: {count(len(files), 'kernel')}, {where.stat().st_size / 2**20:.1f} MiB")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gemmdb.cli.output import note
 
 if TYPE_CHECKING:
-    from gemmdb.generators.interfaces.progress import State
+    from gemmdb.generators.progress import State
 
 QUIET_SECONDS = 5.0
 """The most seconds between two lines without a terminal, for example in a CI log."""
@@ -57,7 +57,7 @@ class Pulse:
 
 
 class BuildProgress:
-    """A `gemmdb.generators.interfaces.progress.Progress`, to be used as a context manager."""
+    """A `gemmdb.generators.progress.Progress`, to be used as a context manager."""
 
     def __init__(self) -> None:
         # Imported here because rich takes 60 ms to import.

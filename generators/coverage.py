@@ -8,9 +8,8 @@ from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators import effort
+from gemmdb.generators.measure.candidates import only_aten, too_long
 from gemmdb.generators.measure.cpu.space import CpuSpace
-from gemmdb.generators.measure.only_aten import only_aten
-from gemmdb.generators.measure.too_long import too_long
 from gemmdb.hit import RUNGS, Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device

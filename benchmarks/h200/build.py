@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.h200.results import BUILD, archives, builds, described, newest
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files import archive
-from gemmdb.generators.interfaces.progress import State
+from gemmdb.generators.progress import State
 
 EVERY_S = 15.0
 """Seconds between two lines of progress."""

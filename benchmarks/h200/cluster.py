@@ -25,7 +25,7 @@ from benchmarks.common import visible_gpus, write_shapes
 from benchmarks.h200.scaling import Finishes, compile_all
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.request import BuildReport
+from gemmdb.generators.request import BuildReport
 from gemmdb.generators.shapes import loading
 from gemmdb.table.reader import Table
 

@@ -26,9 +26,9 @@ from benchmarks.h200.results import described
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
+from gemmdb.generators.backend import Candidate, Job, Space
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import Effort, named
-from gemmdb.generators.interfaces.backend import Candidate, Job, Space
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.measure.cuda.space import everything
 from gemmdb.generators.shapes import loading
@@ -49,7 +49,7 @@ class Everything:
         self._own, self._most = own, most
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """See `interfaces.Space`."""
+        """See `generators.backend.Space`."""
         others = everything(problem, device)
         likely = likeliest(others, problem, device, self._most // 2)
         some = list(dict.fromkeys((*likely, *others)))[: self._most or None]

@@ -12,13 +12,12 @@ import torch
 import gemmdb.inductor
 from benchmarks.h200.strata import SHARES
 from benchmarks.interleaved import Call, quartiles, timed
+from gemmdb.generators.measure.correctness import Reference, tolerance
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
 from gemmdb.generators.measure.cuda.bench import set_up
 from gemmdb.generators.measure.cuda.session import floor_us
-from gemmdb.generators.measure.program import Operands, Product
-from gemmdb.generators.measure.reference import Reference
-from gemmdb.generators.measure.representative import as_product
-from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.generators.measure.operands import Operands
+from gemmdb.generators.measure.program import Product, as_product
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
 

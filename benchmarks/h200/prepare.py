@@ -21,9 +21,7 @@ from pathlib import Path
 
 from benchmarks.common import SHIPPED, read_shapes
 from benchmarks.h200.peers import draw, population
-from gemmdb.generators.measure.cuda.artifact import Artifact, Built
-from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
-from gemmdb.generators.measure.cuda.requirements import required
+from gemmdb.generators.measure.cuda.artifacts import Artifact, Built, Emitted, only_emitted, required
 from gemmdb.generators.measure.remeasure import sample
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem

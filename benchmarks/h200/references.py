@@ -81,14 +81,14 @@ def _class(problem: Problem) -> str:
 
 
 def _write(problem: Problem) -> str:
-    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda.artifacts import Emission
     from gemmdb.kernels.config import ATEN
 
     return Emission(problem, ATEN).build(90).failure
 
 
 def _times(problem: Problem) -> dict[str, float]:
-    from gemmdb.generators.measure.cuda import calls, emitted, graphs
+    from gemmdb.generators.measure.cuda import bench, calls, emitted
     from gemmdb.generators.measure.cuda.bench import set_up
     from gemmdb.kernels.config import ATEN
     from gemmdb.table.measurement import Protocol
@@ -96,13 +96,13 @@ def _times(problem: Problem) -> dict[str, float]:
     copies = set_up(problem).copies
     ways = {"stand_in_us": calls.aten(problem, copies)[0], "default_us": emitted.bind(problem, ATEN, copies)[0]}
     cold = Protocol("graph", "cold", UNROLL, ROUNDS, version=3)
-    captured = {name: graphs.capture(call, cold, len(copies), UNROLL) for name, call in {"": None, **ways}.items()}
+    captured = {name: bench.capture(call, cold, len(copies), UNROLL) for name, call in {"": None, **ways}.items()}
     taken: dict[str, list[float]] = {name: [] for name in captured}
     for graph in captured.values():
-        graphs.elapsed(graph)
+        bench.elapsed(graph)
     for _ in range(ROUNDS):
         for name, graph in captured.items():
-            taken[name].append(graphs.elapsed(graph))
+            taken[name].append(bench.elapsed(graph))
     empty = taken.pop("")
     return {
         name: median((took - base) / UNROLL for took, base in zip(times, empty, strict=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT
-from gemmdb.generators.interfaces.request import BuildReport
+from gemmdb.generators.request import BuildReport
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 ARCHIVES, BUILD, PEERS = "rows-*.jsonl.xz", "build.json", "peers.jsonl"

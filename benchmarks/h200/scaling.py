@@ -25,8 +25,8 @@ from benchmarks.command import command
 from benchmarks.common import visible_gpus, write_shapes
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import named
-from gemmdb.generators.interfaces.progress import State
 from gemmdb.generators.measure.cuda.backend import CudaBackend
+from gemmdb.generators.progress import State
 from gemmdb.generators.shapes import loading
 
 

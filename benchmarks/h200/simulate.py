@@ -23,7 +23,7 @@ from benchmarks.h200.scaling import Finishes
 from gemmdb.devices import registry
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.cuda import requirements
+from gemmdb.generators.measure.cuda import artifacts
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
@@ -44,8 +44,8 @@ class Simulated(CudaBackend):
 
     def __init__(self, gpus: int, cores: int, seconds: dict[str, float]) -> None:
         def needs(problem: Problem, config: Config) -> list[sleeping.Sleeping]:
-            took = seconds.get(requirements.compiler(config), 0.0)
-            return [sleeping.Sleeping(one.key, took, one.work) for one in requirements.required(problem, config)]
+            took = seconds.get(artifacts.compiler(config), 0.0)
+            return [sleeping.Sleeping(one.key, took, one.work) for one in artifacts.required(problem, config)]
 
         device = registry.find("NVIDIA H200")
         assert device is not None

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmdb.generators.measure.cuda.artifact import Built
-from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.generators.measure.cuda.artifacts import Built
+from gemmdb.generators.measure.cuda.round import Loaded, Round
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, Status
@@ -36,6 +36,7 @@ class Sleeping:
     key: str
     seconds: float
     work: str = ""
+    optional: bool = False
 
     def build(self, capability: int) -> Built:
         """Sleep."""
@@ -56,13 +57,13 @@ def begin(inductor: bool) -> None:
     time.sleep(3)
 
 
-def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:
+def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Round:
     """Sleep; the times come from a hash of problem and config."""
     estimate, full, confirmation = map(float, os.environ[SECONDS].split(","))
     took = estimate if samples < protocol.samples else confirmation if len(configs) == 2 else full
     time.sleep(took)
     us = {config: [_us(problem, config) + 0.001 * i for i in range(samples)] for config in configs}
-    return Trial({config: Loaded(Status.OK, 1e-3) for config in configs}, us, took * 1e6)
+    return Round({config: Loaded(Status.OK, 1e-3) for config in configs}, us, took * 1e6)
 
 
 def _us(problem: Problem, config: Config) -> float:

@@ -67,8 +67,7 @@ def problems() -> Iterator[Problem]:
 def timed(problem: Problem) -> dict[str, float]:
     """Median microseconds of one call by config, all in turn on the GPU of this process."""
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.emission import Emission
-    from gemmdb.generators.measure.cuda.emitted_config import Emitted
+    from gemmdb.generators.measure.cuda.artifacts import Emission, Emitted
 
     configs = [ATEN, *map(Emitted.code_of, TILES)]
     for config in configs[1:]:

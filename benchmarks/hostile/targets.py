@@ -24,9 +24,8 @@ from gemmdb.exchange.foreign.readers import FOREIGN
 from gemmdb.exchange.importing import OWN
 from gemmdb.exchange.report import Tally
 from gemmdb.exchange.share import manifest
+from gemmdb.generators.cutlass_archive import Tools, write
 from gemmdb.generators.files.pack import pack
-from gemmdb.generators.kernels import writing
-from gemmdb.generators.kernels.compiling import Tools
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import archive
 from gemmdb.key.device import Device
@@ -162,7 +161,7 @@ def _archives() -> list[Target]:
         files[name] = {kind: FOLDER / f"{name}.{kind}" for kind in archive.KINDS}
         for kind, file in files[name].items():
             file.write_bytes(f"{name} {kind} ".encode() * 99)
-    writing.write(files, Tools("nvcc", "13.0", FOLDER, "4.2.0"), path)
+    write(files, Tools("nvcc", "13.0", FOLDER, "4.2.0"), path)
     with zipfile.ZipFile(path) as opened:
         index = lzma.decompress(opened.read(archive.INDEX))
     return [

@@ -30,7 +30,7 @@ from benchmarks.offtable import fresh_report
 from benchmarks.offtable.fresh_problems import draw
 from benchmarks.offtable.ways import WAYS
 from gemmdb.generators import effort
-from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome
+from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, Outcome
 from gemmdb.generators.measure import backends
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from gemmdb.devices import load
+from gemmdb.generators.backend import Backend
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.backend import Backend
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.key.device import Device
 

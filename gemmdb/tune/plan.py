@@ -11,14 +11,13 @@ from pathlib import Path
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.generators import effort as efforts
+from gemmdb.generators.backend import Backend
 from gemmdb.generators.build import queue
 from gemmdb.generators.coverage import ask
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Backend
-from gemmdb.generators.interfaces.progress import SECONDS
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.only_aten import only_aten
-from gemmdb.generators.measure.too_long import too_long
+from gemmdb.generators.measure.candidates import only_aten, too_long
+from gemmdb.generators.progress import SECONDS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed

@@ -13,7 +13,7 @@ from gemmdb.devices import load
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildReport, BuildRequest
 from gemmdb.generators.build.build import build as build_table
-from gemmdb.generators.interfaces.progress import Progress
+from gemmdb.generators.progress import Progress
 from gemmdb.report.workload import WorkloadReport, of_workload
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog

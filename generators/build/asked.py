@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import Backend
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Backend
-from gemmdb.generators.measure.only_aten import only_aten
-from gemmdb.generators.measure.too_long import fits, too_long
+from gemmdb.generators.measure.candidates import fits, only_aten, too_long
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device

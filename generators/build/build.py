@@ -10,14 +10,14 @@ from time import monotonic
 
 from gemmdb.errors import InputError
 from gemmdb.generators import effort
+from gemmdb.generators.backend import Backend, silent
 from gemmdb.generators.build import asked, candidate_filter, queue, target
 from gemmdb.generators.build.asked import Recorded
 from gemmdb.generators.build.run import Run
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Backend, silent
-from gemmdb.generators.interfaces.progress import Progress, Silent
-from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, together
 from gemmdb.generators.measure import backends
+from gemmdb.generators.progress import Progress, Silent
+from gemmdb.generators.request import BuildReport, BuildRequest, together
 from gemmdb.generators.shapes import loading
 from gemmdb.key.problem import Problem
 from gemmdb.settings import data_home

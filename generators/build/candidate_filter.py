@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gemmdb.errors import InputError
-from gemmdb.generators.interfaces.backend import Candidate, Job
+from gemmdb.generators.backend import Candidate, Job
 from gemmdb.kernels.config import ATEN
 
 

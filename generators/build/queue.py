@@ -16,9 +16,9 @@ from pathlib import Path
 from threading import Event, Lock
 
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import Backend, Candidate, Job, Outcome, outcome
 from gemmdb.generators.build.race import unconfirmed
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Outcome, outcome
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key import canonical
 from gemmdb.key.problem import Problem

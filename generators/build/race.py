@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from gemmdb.generators.backend import Job, Measurer, Outcome
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Measurer, Outcome
 from gemmdb.generators.measure.quiet import judged
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals

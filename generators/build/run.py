@@ -13,13 +13,13 @@ from time import monotonic, sleep
 from typing import Any
 
 from gemmdb.generators import effort
+from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Prepare, Scheduler
 from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
-from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, Outcome, row
-from gemmdb.generators.interfaces.progress import SECONDS, Progress, Tracker
-from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, brief, command
 from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING
+from gemmdb.generators.progress import SECONDS, Progress, Tracker
+from gemmdb.generators.request import BuildReport, BuildRequest, brief, command
 from gemmdb.table.writer import Store
 
 ASK_S = 1.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from time import monotonic
 
+from gemmdb.generators.backend import Job, Outcome
 from gemmdb.generators.build.queue import Work
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Outcome
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped

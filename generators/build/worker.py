@@ -8,10 +8,10 @@ from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
 
+from gemmdb.generators.backend import Candidate, Job, Lost, Measurer, Outcome
 from gemmdb.generators.build.race import confirm, race, unconfirmed
 from gemmdb.generators.build.scheduler import Scheduler, Task, Won
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate, Job, Lost, Measurer, Outcome
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped

@@ -14,13 +14,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import gemmdb
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import Job, silent
 from gemmdb.generators.cluster import connection, node, resources
 from gemmdb.generators.cluster.compiling import ClusterExecutor
 from gemmdb.generators.cluster.connection import Offer
 from gemmdb.generators.cluster.measurer import Link, RemoteMeasurer
 from gemmdb.generators.cluster.node import Description, Measuring, Site
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, silent
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.table.measurement import Protocol, one_line
 
@@ -56,7 +56,7 @@ def described(offer: Offer, effort: str | None, site: Site) -> Description | Non
 
 @dataclass
 class ClusterBackend:
-    """See `interfaces.backend.Backend`. `late_s`: when a request counts as late; None: by the effort.
+    """See `generators.backend.Backend`. `late_s`: when a request counts as late; None: by the effort.
     `interrupted`: ends the build as Ctrl-C does."""
 
     offer: Offer

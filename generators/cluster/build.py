@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from gemmdb.errors import InputError
 from gemmdb.generators import effort
+from gemmdb.generators.backend import silent
 from gemmdb.generators.build import build as plain
 from gemmdb.generators.build import target
 from gemmdb.generators.cluster import connection
 from gemmdb.generators.cluster.node import Site
-from gemmdb.generators.interfaces.backend import silent
-from gemmdb.generators.interfaces.progress import Progress, Silent, State
-from gemmdb.generators.interfaces.request import BuildReport, BuildRequest
+from gemmdb.generators.progress import Progress, Silent, State
+from gemmdb.generators.request import BuildReport, BuildRequest
 
 if TYPE_CHECKING:
     from gemmdb.generators.cluster.backend import ClusterBackend

@@ -14,8 +14,7 @@ from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.cluster import delivery
 from gemmdb.generators.cluster.resources import SHARE
-from gemmdb.generators.measure.cuda.artifact import Artifact, Built
-from gemmdb.generators.measure.cuda.emission import Default, Emission
+from gemmdb.generators.measure.cuda.artifacts import Artifact, Built, Emission
 
 RETRIES = 2
 """How often Ray begins a task anew whose worker or node went away."""
@@ -25,7 +24,7 @@ APART = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 @dataclass
 class ClusterExecutor(Executor):
-    """Runs `warm(artifact, capability)` as a task of a node that can; anything else does nothing. `kind`: what
+    """Runs `build(artifact, capability)` as a task of a node that can; anything else does nothing. `kind`: what
     compiles, unless the artifact needs Inductor. `resources`: see `resources.compilers`. `elsewhere`: compiled files
     have to be taken to other nodes. `files`: references to them by artifact."""
 
@@ -42,7 +41,7 @@ class ClusterExecutor(Executor):
             future.set_result(None)
             return future
         artifact: Artifact = arguments[0]
-        kind = "inductor" if isinstance(artifact, Emission | Default) else self.kind
+        kind = "inductor" if isinstance(artifact, Emission) else self.kind
         if kind not in self.resources:
             future.set_exception(GemmdbError(f"no node of the cluster compiles with {kind}"))
             return future

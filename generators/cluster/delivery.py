@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.measure.cuda import assembler
-from gemmdb.generators.measure.cuda.artifact import Artifact, Built
+from gemmdb.generators.measure.cuda import compilers
+from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
 Files = Mapping[str, bytes]
 """Compressed contents by path, which begins with the name of a cache."""
@@ -95,7 +95,7 @@ def _roots() -> bytes:
 def _settle() -> None:
     """Set up a process that compiles, once: with a lower priority than those that time, and with their ptxas."""
     os.nice(10)
-    assembler.choose()
+    compilers.choose_ptxas()
     show_gpus()
 
 

@@ -14,10 +14,10 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from gemmdb.errors import GemmdbError
+from gemmdb.generators.backend import Job, Lost, Outcome, ignore, silent
 from gemmdb.generators.cluster.node import Compiled, Measured
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Lost, Outcome, ignore, silent
-from gemmdb.generators.measure.cuda.emitted_config import Emitted
+from gemmdb.generators.measure.cuda.artifacts import Emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -140,7 +140,7 @@ class Link:
 
 @dataclass
 class RemoteMeasurer:
-    """See `interfaces.backend.Measurer`. `precompiler`: compiles as tasks of the cluster; None where the actor compiles
+    """See `generators.backend.Measurer`. `precompiler`: compiles as tasks of the cluster; None where the actor compiles
     for itself. `files`: references to compiled files by artifact. `which`: see `node.Measuring.measure`."""
 
     link: Link
@@ -161,7 +161,7 @@ class RemoteMeasurer:
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """See `interfaces.backend.Measurer.measure`."""
+        """See `generators.backend.Measurer.measure`."""
         came = self._compiled(problem, configs)
         done: Measured = self.link.call("measure", self.which, problem, tuple(configs), protocol, samples, came)
         self.link.note(done.busy_s)
@@ -176,20 +176,20 @@ class RemoteMeasurer:
         return self.link.available()
 
     def compiled(self, problem: Problem, config: Config) -> bool:
-        """See `interfaces.backend.Measurer.compiled`."""
+        """See `generators.backend.Measurer.compiled`."""
         return self.precompiler is None or all(one.done() for one in self.precompiler.submit(problem, config))
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """See `interfaces.backend.Measurer.expect`."""
+        """See `generators.backend.Measurer.expect`."""
         if self.precompiler is not None and all(self.compiled(problem, config) for config in (ATEN, *configs)):
             self.link.tell("expect", self.which, problem, tuple(configs), self._compiled(problem, configs))
 
     def emitted(self, config: Config) -> Config:
-        """See `interfaces.backend.Measurer.emitted`."""
+        """See `generators.backend.Measurer.emitted`."""
         return config if config == ATEN or self.precompiler is None else Emitted.code_of(config)
 
     def fresh(self) -> RemoteMeasurer:
-        """See `interfaces.backend.Measurer.fresh`: the actor makes it at its first use."""
+        """See `generators.backend.Measurer.fresh`: the actor makes it at its first use."""
         return replace(self, which=next(self._numbers))
 
     @property

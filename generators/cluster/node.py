@@ -12,9 +12,9 @@ from typing import Any
 from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError
 from gemmdb.generators import effort as efforts
+from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, Outcome, Space
 from gemmdb.generators.cluster import delivery, resources
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Backend, Candidate, Job, Measurer, Outcome, Space
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.quiet import PATIENCE_S
 from gemmdb.kernels.config import ATEN, Config

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from gemmdb.devices import detect
-from gemmdb.generators.measure.cuda import cutlass_build
+from gemmdb.generators.measure.cuda.compilers import cutlass_tools
 from gemmdb.kernels import cutlass
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import installed
@@ -60,7 +60,7 @@ def compilers() -> dict[str, str]:
         if detect.cuda() is not None:
             found["inductor"] = f"{PREFIX}gpu-{versions}"
     if cutlass.compiler() is not None and cutlass.headers() is not None:
-        found["cutlass"] = f"{PREFIX}nvcc-{cutlass_build.tools()}"
+        found["cutlass"] = f"{PREFIX}nvcc-{cutlass_tools()}"
     return found
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
+from gemmdb.generators.backend import Candidate, Job, Outcome
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Status
 

@@ -17,9 +17,9 @@ from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 
 from gemmdb.generators import effort
+from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.build.queue import Claims
 from gemmdb.generators.build.race import race
-from gemmdb.generators.interfaces.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.live import epilogue
 from gemmdb.generators.live.planning import job, too_large, within
 from gemmdb.generators.measure import backends

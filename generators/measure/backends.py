@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gemmdb.devices import detect, registry
 from gemmdb.errors import InputError
-from gemmdb.generators.interfaces.backend import Backend
+from gemmdb.generators.backend import Backend
 from gemmdb.key.device import Device
 
 

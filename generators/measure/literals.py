@@ -1,14 +1,17 @@
-"""Literal strides and offsets of the layout classes in a Problem's key, the inverse of `gemmdb.key.layout.classify`,
-and literal values of its scalar classes."""
+"""Literal values of the classes in a Problem's key: strides and offsets of layouts, the inverse of
+`gemmdb.key.layout.classify`; scalars; the sizes of groups. Needs no torch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 
 from gemmdb.errors import InputError
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES, Layout
 from gemmdb.key.operands import Bias, Operand, TensorInfo
+from gemmdb.key.problem import Problem
 
 SCALARS = {"unit": (1.0, 1.0), "beta0": (1.0, 0.0), "general": (2.0, 0.4)}
 """A representative (alpha, beta) of each scalar class."""
@@ -71,3 +74,42 @@ def _strides(order: str, rows: int, columns: int, widest: int) -> list[tuple[int
     leading = range(inner + 1, inner + 2 * widest + 1) if padded else (inner,)
     aligned = sorted(leading, key=lambda stride: (stride % widest != 0, stride))
     return [(stride, 1) if base == "row" else (1, stride) for stride in aligned]
+
+
+SKEW = 1.2
+"""In a skewed split, the group at place r of those that have work gets a share proportional to 1 / r ** SKEW."""
+_STEP = 0.618
+"""Neighbours in the order of size are about so large a share of all groups apart: the golden section spreads them."""
+
+
+def splits(problem: Problem) -> list[list[int]]:
+    """Where each group ends, one list for each way to divide: balanced, skewed, and sparse, with most groups empty.
+    Equal lists are not repeated. All of the ragged size is divided. Empty for other ops."""
+    if not problem.spec.grouped:
+        return []
+    total, groups, active = getattr(problem, problem.ragged), problem.groups, problem.active_groups
+    shares = [[1.0] * active, [place**-SKEW for place in range(1, active + 1)], [1.0] * problem.fewest_groups]
+    found = [_ends(_divided(total, share), groups) for share in shares]
+    return list(map(list, dict.fromkeys(map(tuple, found))))
+
+
+def _divided(total: int, shares: Sequence[float]) -> list[int]:
+    """`total` in integer parts like `shares`, largest first, which sum to it."""
+    parts, left, weight = [], total, sum(shares)
+    for share in shares:
+        part = min(left, round(left * share / weight))
+        parts.append(part)
+        left, weight = left - part, weight - share
+    return parts
+
+
+def _ends(sizes: Sequence[int], groups: int) -> list[int]:
+    """The ends of `groups` groups, of which some have these sizes, in an order that mixes large and small ones, and the
+    others none."""
+    order = sorted(range(groups), key=lambda place: place * _STEP % 1)
+    size_of = dict(zip(order, sizes, strict=False))
+    ends, end = [], 0
+    for group in range(groups):
+        end += size_of.get(group, 0)
+        ends.append(end)
+    return ends

@@ -1,64 +1,75 @@
-"""A Problem as a small torch program: operands of its layout classes, and the module that multiplies them."""
+"""The torch program of a Problem: its GEMM as each op spells it, and one representative of each class of epilogues.
+
+The light class is measured with relu of the GEMM, or of its sum with what it reads (Inductor makes one addmm of a sum
+alone); `math` with an exact GELU, or with SiLU of the first tensor it reads times the GEMM; a permuted store with the
+heads of an attention (for a bmm, with the batch between rows and columns). Two classes are not measured: random
+numbers, whose seed a program draws once for many GEMMs, and results of one byte, whose rounding hides errors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from gemmdb.errors import InputError
-from gemmdb.generators.measure import int4, representative
-from gemmdb.generators.measure.literals import literal, literal_bias
-from gemmdb.generators.measure.spelling import SPELLINGS, to_torch
-from gemmdb.generators.measure.splits import splits
-from gemmdb.key import representatives
-from gemmdb.key.operands import TensorInfo
-from gemmdb.key.ops import SCALE_BLOCK
+from gemmdb.generators.measure.literals import SCALARS
+from gemmdb.generators.measure.operands import Operands, read_count, to_torch
+from gemmdb.inductor.match.int4_weight import dequantised
+from gemmdb.key.epilogue import Epilogue
 from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import head
 
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
-MAGNITUDES = 3
-"""How many magnitudes the rows or columns with their own scales cycle through. Most tile sizes are powers of two, so no
-multiple of 3."""
+Beside = Sequence[torch.Tensor]
+BESIDE = ("scale_a", "scale_b", "offsets")
+"""The names of what an op may take beside its matrices, in order."""
+Spelling = Callable[..., torch.Tensor]
+"""(problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None) gives the
+product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings in ALLOCATES ignore
+it."""
+STEEPEST = 1.13
+"""The largest slope of a GELU."""
 
 
-@dataclass(frozen=True)
-class Operands:
-    """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
-    [n] of a `scale` fusion. fp8 operands have fp32 scales: one number [] each, or [m, 1] and [1, n]; of groups [m] and
-    [groups, n]. An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
-    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32,
-    where each of its groups ends.
-    """
+def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Beside, bias: torch.Tensor | None, **out: Any) -> torch.Tensor:
+    if bias is None:
+        return torch.mm(a, b, **out)
+    alpha, beta = SCALARS[p.scalars]
+    return torch.addmm(bias, a, b, alpha=alpha, beta=beta, **out)
 
-    a: torch.Tensor
-    b: torch.Tensor
-    bias: torch.Tensor | None
-    scale: torch.Tensor | None
-    scale_a: torch.Tensor | None = None
-    scale_b: torch.Tensor | None = None
-    reads: tuple[torch.Tensor, ...] = ()
-    offsets: torch.Tensor | None = None
-    zeros: torch.Tensor | None = None
 
-    @property
-    def named(self) -> dict[str, torch.Tensor]:
-        """The tensors that are present, A and B first, by their names in kernels."""
-        found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
-        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b, "offsets": self.offsets, "zeros": self.zeros}
-        found |= {f"read{place}": tensor for place, tensor in enumerate(self.reads, 1)}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+def _int_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, *_: Any, **out: Any) -> torch.Tensor:
+    return torch._int_mm(a, b, **out)
 
-    @classmethod
-    def of(cls, named: Mapping[str, torch.Tensor]) -> Operands:
-        """The operands among tensors by these names."""
-        bias, scale, scale_a, scale_b = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
-        reads = tuple(named[name] for name in ("read1", "read2") if name in named)
-        more = named.get("offsets"), named.get("zeros")
-        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads, *more)
+
+def _bmm(p: Problem, a: torch.Tensor, b: torch.Tensor, *_: Any, **out: Any) -> torch.Tensor:
+    return torch.bmm(a, b, **out)
+
+
+def _scaled_mm(
+    p: Problem, a: torch.Tensor, b: torch.Tensor, scales: Beside, bias: torch.Tensor | None, **out: Any
+) -> torch.Tensor:
+    dtype, fast = to_torch(p.out), p.numerics.fast
+    return torch._scaled_mm(a, b, *scales, bias=bias, out_dtype=dtype, use_fast_accum=fast, **out)
+
+
+def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, beside: Beside, *_: Any, **out: Any) -> torch.Tensor:
+    *scales, offsets = beside
+    if not p.scaled:
+        return torch._grouped_mm(a, b, offs=offsets)
+    dtype, fast = to_torch(p.out), p.numerics.fast
+    return torch._scaled_grouped_mm(a, b, *scales, offs=offsets, out_dtype=dtype, use_fast_accum=fast)
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "mm": _mm, "addmm": _mm, "mixed_mm": _mm, "int_mm": _int_mm, "bmm": _bmm, "scaled_mm": _scaled_mm,
+    "grouped_mm": _grouped_mm,
+}  # fmt: skip
+"""By op. The weight of a mixed_mm is cast before its product."""
+ALLOCATES = ("grouped_mm",)
+"""Ops that torch computes into new memory only."""
 
 
 class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
@@ -73,7 +84,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     def __init__(self, problem: Problem, operands: Operands) -> None:
         super().__init__()
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
-        self.own, self.columns, self.reads = problem.epilogue, head(problem.n), _reads(problem)
+        self.own, self.columns, self.reads = problem.epilogue, head(problem.n), read_count(problem)
         self.has_bias, self.has_scale = operands.bias is not None, problem.fusion == "scale"
         rest = [operands.b if problem.int4 else _stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale, operands.zeros) if t is not None]
@@ -102,7 +113,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         scale = tensors.pop(0) if self.has_scale else None
         a = _stored(problem.a.layout.order, a)
         if problem.int4 is not None:
-            out = int4.multiply(problem, a, [b, *tensors])
+            out = _int4_mm(problem, a, [b, *tensors])
             out, bias = (out if bias is None else out + bias), None
         else:
             b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts else b)
@@ -113,8 +124,27 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             out = out * scale
         if bias is not None and scale is not None:
             out = out + bias
-        results = representative.follow(self.own, self.columns, out, reads)
+        results = follow(self.own, self.columns, out, reads)
         return results if len(results) > 1 else results[0]
+
+
+def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
+    if not order.startswith("col"):
+        return matrix
+    # `nn.Linear` transposes its weight like this; a batch is transposed in its last two dimensions.
+    return matrix.t() if matrix.ndim == 2 else matrix.transpose(1, 2)
+
+
+def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`a` [m, k] times an int4 weight, as a program does it: by ATen's operator for its layouts, which exists on GPUs
+    only, else by a linear layer with the dequantised weight."""
+    own = problem.int4
+    assert own is not None
+    packed, scale, *zeros = tensors
+    if own.inner:
+        return torch.ops.aten._weight_int4pack_mm(a, packed, own.size, scale)
+    weight = dequantised(packed, scale, zeros[0] if zeros else None, own, a.dtype)
+    return torch.nn.functional.linear(a, weight)
 
 
 def set_numerics(problem: Problem) -> None:
@@ -125,166 +155,74 @@ def set_numerics(problem: Problem) -> None:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = problem.numerics.reduced
 
 
-def blank(problem: Problem, device: torch.device) -> Operands:
-    """Uninitialised operands of the problem's classes. Under a fake tensor mode they have no memory. Raises InputError
-    when the sizes cannot have the layout classes, or no representative of the epilogue is measured."""
-    _check(problem)
-    first, second, _ = problem.shapes
-    a = _blank(literal(problem.a, *first), device)
-    bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
-    reads = [torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(_reads(problem))]
-    if problem.int4 is not None:
-        weight = int4.blank(problem, device, a.dtype)
-        return Operands(a, weight.packed, bias, weight.scale, reads=tuple(reads), zeros=weight.zeros)
-    b = _blank(literal(problem.b, *second), device)
-    scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
-    scales = _scales(problem, device)
-    offsets = torch.empty(problem.groups, dtype=torch.int32, device=device) if problem.ragged else None
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets)
+def follow(
+    own: Epilogue | None, columns: int, product: torch.Tensor, reads: list[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """What the program of a problem returns for its `product` [m, n]: the result, and the product if it is kept.
+    `own`: the problem's epilogue. `columns`: those of a head. `reads`: the full-size tensors that the epilogue reads.
+    Dynamo traces this."""
+    if own is None:
+        return (product,)
+    result = ordered(own, _elementwise(own, product, reads), columns)
+    if own.stored:
+        result = result.to(to_torch(own.stored))
+    if own.order != "own":
+        result = result.contiguous()
+    return (result, product) if own.kept else (result,)
 
 
-def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
-    """Random operands of the problem's classes. They come from a generator of their own: torch's global random state
-    does not change.
-
-    Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. fp8
-    operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
-    the dtype. The groups of a grouped_mm are balanced. Raises InputError as `blank`.
-    """
-    _check(problem)
-    random = torch.Generator(device=device).manual_seed(seed)
-    first, second, _ = problem.shapes
-    scales = _scales(problem, device)
-    if scales:
-        # Those of groups are stored without a dimension for K.
-        parts = [scale.unsqueeze(1) for scale in scales] if problem.spec.grouped else scales
-        a = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, parts[0])
-        b = _quantised(literal(problem.b, *second), random, 1.0, parts[1])
-    elif problem.int4 is not None:
-        a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
-        weight = int4.filled(problem, random, a.dtype)
-        b = weight.packed
-    else:
-        a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
-        b = _filled(literal(problem.b, *second), random, 1.0)
-    bias = None
-    if problem.bias is not None:
-        bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
-    scale = weight.scale if problem.int4 is not None else None
-    if problem.fusion == "scale":
-        scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
-    reads = [_like_output(problem, random) for _ in range(_reads(problem))]
-    zeros = weight.zeros if problem.int4 is not None else None
-    offsets = next((torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)[:1]), None)
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets, zeros)
+def _elementwise(own: Epilogue, product: torch.Tensor, reads: list[torch.Tensor]) -> torch.Tensor:
+    result, rest = product, list(reads)
+    if own.arithmetic == "math":
+        result = torch.nn.functional.silu(rest.pop(0)) * result if rest else torch.nn.functional.gelu(result)
+    elif not rest:
+        result = torch.relu(result)
+    for other in rest:
+        result = result + other
+    return result
 
 
-def _check(problem: Problem) -> None:
-    reason = representatives.rejection(problem) or (problem.int4 and problem.int4.rejection(problem.n, problem.k))
-    if reason:
-        raise InputError(str(reason))
+def ordered(own: Epilogue, result: torch.Tensor, columns: int) -> torch.Tensor:
+    """A view of the [m, n] or [batch, m, n] `result` in the order in which it is stored. `columns`: those of a head."""
+    if own.order == "transposed":
+        return result.transpose(-2, -1)
+    if own.order == "permuted":
+        heads = result if result.dim() == 3 else result.view(result.shape[0], result.shape[1] // columns, columns)
+        return heads.permute(1, 0, 2)
+    return result
 
 
-def _reads(problem: Problem) -> int:
-    return problem.epilogue.reads if problem.epilogue else 0
+def output(problem: Problem, device: torch.device) -> torch.Tensor:
+    """An uninitialised tensor of the size, order and dtype of what `follow` returns first."""
+    own, sizes = problem.epilogue, problem.shapes[2]
+    if own is None:
+        return torch.empty(sizes, dtype=to_torch(problem.out), device=device)
+    stored = ordered(own, torch.empty(sizes, device="meta"), head(problem.n)).shape
+    return torch.empty(stored, dtype=to_torch(own.stored or problem.out), device=device)
 
 
-def _pair(scales: list[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return (scales[0], scales[1]) if scales else (None, None)
+def as_product(problem: Problem, stored: torch.Tensor) -> torch.Tensor:
+    """The result of `follow` in the order [m, n] or [batch, m, n]."""
+    own = problem.epilogue
+    if own is None or own.order == "own":
+        return stored
+    if own.order == "transposed":
+        return stored.transpose(-2, -1)
+    product = stored.permute(1, 0, 2)
+    return product if problem.spec.batched else product.flatten(1)
 
 
-def _like_output(problem: Problem, random: torch.Generator) -> torch.Tensor:
-    """A random tensor of the output's size and dtype."""
-    sizes = problem.shapes[2]
-    info = TensorInfo(problem.out, sizes, torch.empty(sizes, device="meta").stride())
-    return _filled(info, random, 1.0).contiguous()
-
-
-def _scale_dtype(problem: Problem) -> torch.dtype:
-    return to_torch(problem.out if problem.spec.integer else problem.a.dtype)
-
-
-def _scales(problem: Problem, device: torch.device) -> list[torch.Tensor]:
-    """Memory for the scales of A and B, none for other ops. Scales of blocks lie as torch wants them: along M, and
-    along K with room for a multiple of four."""
-    if not problem.scaled:
-        return []
-    first, second = problem.scale_sizes
-    if problem.scales != "block":
-        return [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in (first, second)]
-    room = -(-second[0] // 4) * 4
-    return [
-        torch.empty_strided(sizes, (1, apart), dtype=torch.float32, device=device)
-        for sizes, apart in ((first, problem.m), (second, room))
-    ]
-
-
-def _quantised(info: TensorInfo, random: torch.Generator, factor: float, scale: torch.Tensor) -> torch.Tensor:
-    """A random fp8 matrix; its fp32 scales are written to `scale`. A scale is the largest magnitude of its elements
-    divided by the largest number of the dtype. If each row, column or block has its own scale, neighbours get different
-    magnitudes: random rows are so alike that a kernel with the wrong row's scale would pass."""
-    dtype = to_torch(info.dtype)
-    exact = torch.randn(info.sizes, generator=random, device=random.device).mul_(factor)
-    if scale.dim():
-        # Powers of two do not change the fp8 numbers.
-        places = torch.meshgrid(*(torch.arange(size, device=random.device) for size in scale.shape), indexing="ij")
-        turns = torch.stack(places).sum(0) % MAGNITUDES
-        exact.mul_(spread((turns - MAGNITUDES // 2).exp2(), info.sizes))
-    scale.copy_(_largest(exact.abs(), scale.shape).clamp(min=1e-12).div_(torch.finfo(dtype).max))
-    storage = torch.zeros(_elements(info), dtype=dtype, device=random.device)
-    matrix = storage.as_strided(info.sizes, info.strides, info.offset)
-    return matrix.copy_((exact / spread(scale, info.sizes)).to(dtype))
-
-
-def _largest(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """The largest of the values that share a scale, for scales of these sizes."""
-    if not values.numel():
-        return torch.zeros(sizes).to(values)
-    if not sizes:
-        return values.amax()
-    pairs = list(zip(sizes, values.shape, strict=True))
-    if all(size in (1, full) for size, full in pairs):
-        return values.amax([dim for dim, size in enumerate(sizes) if size == 1], keepdim=True)
-    steps = [1 if size == full else full if size == 1 else SCALE_BLOCK for size, full in pairs]
-    (rows, columns), (high, wide) = sizes, steps
-    padded = values.new_zeros(rows * high, columns * wide)
-    padded[: values.shape[0], : values.shape[1]] = values
-    return padded.view(rows, high, columns, wide).amax((1, 3))
-
-
-def spread(scale: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """The scale of each element of a matrix of `sizes`."""
-    for dim, size in enumerate(sizes if scale.dim() else ()):
-        if scale.shape[dim] not in (1, size):
-            scale = scale.repeat_interleave(SCALE_BLOCK, dim).narrow(dim, 0, size)
-    return scale.expand(*sizes)
-
-
-def _blank(info: TensorInfo, device: torch.device) -> torch.Tensor:
-    storage = torch.empty(_elements(info), dtype=to_torch(info.dtype), device=device)
-    return storage.as_strided(info.sizes, info.strides, info.offset)
-
-
-def _elements(info: TensorInfo) -> int:
-    """How many elements of storage a tensor reaches into."""
-    extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
-    return info.offset + extent
-
-
-def _filled(info: TensorInfo, random: torch.Generator, factor: float) -> torch.Tensor:
-    dtype = to_torch(info.dtype)
-    elements = _elements(info)
-    if dtype.is_floating_point:
-        kind = torch.float64 if dtype is torch.float64 else torch.float32
-        storage = torch.randn(elements, generator=random, device=random.device, dtype=kind).mul_(factor).to(dtype)
-    else:
-        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
-        storage = torch.randint(low, high, (elements,), generator=random, device=random.device, dtype=dtype)
-    return storage.as_strided(info.sizes, info.strides, info.offset)
-
-
-def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
-    if not order.startswith("col"):
-        return matrix
-    # `nn.Linear` transposes its weight like this; a batch is transposed in its last two dimensions.
-    return matrix.t() if matrix.ndim == 2 else matrix.transpose(1, 2)
+def exact_epilogue(
+    problem: Problem, product: torch.Tensor, squares: torch.Tensor, reads: list[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The exact result for an exact float64 `product`, and the sums of squares behind it. `reads`: float64."""
+    own = problem.epilogue
+    if own is None:
+        return product, squares
+    result = _elementwise(own, product, reads)
+    rest = list(reads)
+    if own.arithmetic == "math":
+        squares = squares * (torch.nn.functional.silu(rest.pop(0)).square() if rest else STEEPEST**2)
+    for other in rest:
+        squares = squares + other.square()
+    return result, squares

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gemmdb.devices import load
 from gemmdb.devices.load import Load
-from gemmdb.generators.interfaces.backend import Outcome, silent
+from gemmdb.generators.backend import Outcome, silent
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import NOISY
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from gemmdb.generators.interfaces.backend import Job, Outcome, ignore, outcome
+from gemmdb.generators.backend import Job, Outcome, ignore, outcome
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement, Protocol, Status

@@ -9,8 +9,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gemmdb.generators.measure.cuda.compilers import compile_unit
 from gemmdb.generators.measure.cuda.render import Unit, plan
-from gemmdb.generators.measure.cuda.units import compile_unit
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import one_line

@@ -18,11 +18,11 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.generators.interfaces.backend import toolchain
-from gemmdb.generators.interfaces.progress import Progress, Silent, Tracker
-from gemmdb.generators.interfaces.request import BuildReport, BuildRequest, brief, command
+from gemmdb.generators.backend import toolchain
 from gemmdb.generators.modelled import cross_compile, space
 from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
+from gemmdb.generators.progress import Progress, Silent, Tracker
+from gemmdb.generators.request import BuildReport, BuildRequest, brief, command
 from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

@@ -14,7 +14,7 @@ import pytest
 from kit.devices import H200
 
 from benchmarks.offtable import fresh, fresh_problems, fresh_report
-from gemmdb.generators.interfaces.backend import Job, Outcome
+from gemmdb.generators.backend import Job, Outcome
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

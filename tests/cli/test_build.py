@@ -15,7 +15,7 @@ import pytest
 
 from gemmdb.cli.build import terminable
 from gemmdb.cli.progress import BuildProgress, Pulse, left, sizes
-from gemmdb.generators.interfaces.progress import State
+from gemmdb.generators.progress import State
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from kit import lab
 
 from gemmdb.generators.cluster import build as over
-from gemmdb.generators.interfaces.request import BuildReport
+from gemmdb.generators.request import BuildReport
 from gemmdb.table.writer import Store
 
 

@@ -73,7 +73,7 @@ def test_the_rendered_kernel_is_python_with_its_constants() -> None:
 @pytest.mark.usefixtures("plain")
 def test_it_compiles() -> None:
     pytest.importorskip("triton", reason="needs triton, which compiles without a GPU")
-    from gemmdb.generators.measure.cuda.units import compile_unit
+    from gemmdb.generators.measure.cuda.compilers import compile_unit
 
     problem = Problem.gemm("mm", m=100, n=300, k=500)
     unit = render.plan(problem, Config.of("triton", "plain", **PLAIN)).launches[0].unit

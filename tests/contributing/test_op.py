@@ -8,7 +8,7 @@ from kit.guide import run
 
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure import spelling
+from gemmdb.generators.measure import program
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.ops import OPS
@@ -21,7 +21,7 @@ GUIDE = "op.md"
 def half_mm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The op of the guide, registered."""
     monkeypatch.setitem(OPS, "half_mm", run(GUIDE, "record")["HALF_MM"])
-    monkeypatch.setitem(spelling.SPELLINGS, "half_mm", run(GUIDE, "spelling")["half_mm"])
+    monkeypatch.setitem(program.SPELLINGS, "half_mm", run(GUIDE, "spelling")["half_mm"])
 
 
 @pytest.mark.usefixtures("half_mm")

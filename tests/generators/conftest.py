@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.generators.backend import Candidate, Job
 from gemmdb.generators.build.build import BuildRequest
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config

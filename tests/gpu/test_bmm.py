@@ -192,7 +192,7 @@ def test_the_backward_takes_the_template_too(kit: Any) -> None:
 def test_all_are_measured(problem: Problem, config: Config) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda.artifacts import Emission
 
     if not legal(config, problem):
         pytest.skip("not legal")

@@ -8,8 +8,8 @@ import pytest
 
 import gemmdb
 from gemmdb.generators import effort
+from gemmdb.generators.backend import Candidate
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.generators.measure.cuda.render import plan
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.kernels.config import ATEN, Config

@@ -58,13 +58,14 @@ def test_it_is_right_under_the_generator(problem: Problem, configs: list[Config]
 
 
 def test_the_workspace_is_never_larger_than_its_bound() -> None:
-    from gemmdb.generators.measure.cuda import cutlass_build
+    from gemmdb.generators.measure.cuda import compilers
+    from gemmdb.generators.measure.cuda.artifacts import Library
     from gemmdb.kernels import cutlass
 
     problem = CASES[1][0]
-    part = cutlass_build.library(problem, SPLIT)
+    part = Library.of(problem, SPLIT)
     assert part.build(90).failure == ""
-    library = cutlass_build.loaded(part.path)
+    library = compilers.load_library(part.path)
     asked = 0
     for m, n, k in ((1, 16, 128), (64, 4096, 4096), (64, 14336, 4096), (700, 5120, 8192), (4096, 4096, 1024)):
         for split in (0, 2, 5, 16):
@@ -115,9 +116,9 @@ SERVED = [
 
 @pytest.mark.parametrize(("problem", "one"), SERVED, ids=[problem.text[:60] for problem, _ in SERVED])
 def test_inductor_makes_that_one_choice(problem: Problem, one: Config, clean: None) -> None:
-    from gemmdb.generators.measure.program import Product, operands
-    from gemmdb.generators.measure.reference import poison, reference
-    from gemmdb.generators.measure.tolerance import tolerance
+    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.operands import operands
+    from gemmdb.generators.measure.program import Product
 
     device = torch.device("cuda")
     made = operands(problem, device, 1)

@@ -59,7 +59,7 @@ import sys
 from gemmdb import Config, Problem
 from gemmdb.generators.measure.cuda import emitted
 from gemmdb.generators.measure.cuda.backend import CudaBackend
-from gemmdb.generators.measure.cuda.units import Triton
+from gemmdb.generators.measure.cuda.compilers import Triton
 from gemmdb.generators.measure.cuda import elementwise
 
 CudaBackend()
@@ -99,7 +99,7 @@ def test_loading_compiles_nothing_that_another_process_has_compiled(tmp_path: Pa
 def measured(problem: Problem, config: Config) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda.artifacts import Emission
 
     built = Emission(problem, config).build(90)
     assert built.failure == ""
@@ -124,7 +124,7 @@ def test_inductors_templates_are_measured(problem: Problem, config: Config) -> N
     ids=lambda problem: problem.text,
 )  # fmt: skip
 def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.measure.cuda.emitted_config import Emitted
+    from gemmdb.generators.measure.cuda.artifacts import Emitted
 
     measured(problem, Emitted.code_of(config))
 
@@ -133,10 +133,9 @@ def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Conf
 def test_inductors_templates_are_served_as_one_choice(problem: Problem, config: Config) -> None:
     from torch._inductor.utils import run_and_get_code
 
-    from gemmdb.generators.measure.program import Product, operands, set_numerics
-    from gemmdb.generators.measure.reference import poison, reference
-    from gemmdb.generators.measure.representative import as_product
-    from gemmdb.generators.measure.tolerance import tolerance
+    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.operands import operands
+    from gemmdb.generators.measure.program import Product, as_product, set_numerics
 
     set_numerics(problem)
     device = torch.device("cuda")
@@ -170,7 +169,7 @@ def test_alpha_and_beta_reach_the_template() -> None:
 
 def test_a_process_that_generates_code_allocates_nothing_on_the_gpu() -> None:
     """It generates code on operands without memory and never loads a kernel, so it disturbs no timing."""
-    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda.artifacts import Emission
     from gemmdb.processes.pool import IsolatedProcess
 
     process = IsolatedProcess()

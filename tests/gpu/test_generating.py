@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 SCRIPT = """
 import ctypes
 from gemmdb import Config, Problem
-from gemmdb.generators.measure.cuda.emission import Emission
+from gemmdb.generators.measure.cuda.artifacts import Emission
 
 driver = ctypes.CDLL("libcuda.so.1")
 

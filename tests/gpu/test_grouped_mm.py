@@ -52,11 +52,10 @@ PROBLEMS = [
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
 def test_every_split_is_right(problem: Problem, config: Config) -> None:
     from gemmdb.devices.detect import cuda
+    from gemmdb.generators.measure.correctness import reference, tolerance
     from gemmdb.generators.measure.cuda.calls import ours
     from gemmdb.generators.measure.cuda.render import plan
-    from gemmdb.generators.measure.program import operands
-    from gemmdb.generators.measure.reference import reference
-    from gemmdb.generators.measure.tolerance import tolerance
+    from gemmdb.generators.measure.operands import operands
 
     device = cuda()
     assert device is not None
@@ -176,7 +175,7 @@ def test_all_kinds_of_kernels_are_measured(problem: Problem) -> None:
     """The generator's way: code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.devices.detect import cuda
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda.artifacts import Emission
 
     device = cuda()
     assert device is not None

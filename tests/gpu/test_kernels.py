@@ -82,7 +82,7 @@ def test_every_class_of_epilogues(fusion: str, config: Config) -> None:
 def test_epilogues_of_batches(fusion: str) -> None:
     config = Config.of("triton", "inductor_bmm", block_m=64, block_n=64, block_k=64, group_m=8, stages=3, warps=4)
     problem = Problem.gemm("bmm", batch=5, m=72, n=64, k=136, fusion=fusion)
-    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda.artifacts import Emission
 
     assert Emission(problem, config).build(90).failure == ""
     check(problem, config)

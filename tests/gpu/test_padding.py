@@ -44,7 +44,7 @@ CASES = [
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_padding_is_measured(problem: Problem, config: Config) -> None:
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.emission import Emission
+    from gemmdb.generators.measure.cuda.artifacts import Emission
 
     assert Emission(problem, config).build(90).failure == ""
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
@@ -55,9 +55,9 @@ def test_padding_is_measured(problem: Problem, config: Config) -> None:
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_padding_is_served(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.measure.program import Product, operands, set_numerics
-    from gemmdb.generators.measure.reference import poison, reference
-    from gemmdb.generators.measure.tolerance import tolerance
+    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.operands import operands
+    from gemmdb.generators.measure.program import Product, set_numerics
 
     set_numerics(problem)
     device = torch.device("cuda")

@@ -127,7 +127,7 @@ def test_scales_of_blocks_are_applied_within_the_sum(kit: Any, config: Config, p
 @pytest.mark.parametrize("problem", IN_BLOCKS, ids=lambda problem: problem.text)
 def test_scales_of_blocks_are_measured(problem: Problem) -> None:
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.requirements import required
+    from gemmdb.generators.measure.cuda.artifacts import required
 
     aten = session.load(problem, ATEN, PROTOCOL)
     assert aten.status is Status.OK, (problem.text, aten)
@@ -146,9 +146,9 @@ def test_the_matrix_units_own_accumulator_is_a_fast_accumulation(kit: Any) -> No
 
 @pytest.mark.parametrize("config", [narrow(), narrow(split_k=2), GROUPED], ids=lambda config: config.text)
 def test_one_kernel_serves_any_number_of_rows(kit: Any, config: Config) -> None:
-    from gemmdb.generators.measure.program import Product, operands
-    from gemmdb.generators.measure.reference import reference
-    from gemmdb.generators.measure.tolerance import tolerance
+    from gemmdb.generators.measure.correctness import reference, tolerance
+    from gemmdb.generators.measure.operands import operands
+    from gemmdb.generators.measure.program import Product
 
     problems = [scaled(m=m, n=512, k=1024, scales="row", fast_accum=True) for m in (24, 9, 40)]
     made = [operands(problem, torch.device("cuda"), 1) for problem in problems]
@@ -248,7 +248,7 @@ def test_a_linear_that_quantises_its_activation(kit: Any, kernel: str) -> None:
 def test_all_are_measured(config: Config, problem: Problem) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.measure.cuda import session
-    from gemmdb.generators.measure.cuda.requirements import required
+    from gemmdb.generators.measure.cuda.artifacts import required
 
     major, minor = torch.cuda.get_device_capability()
     assert [artifact.build(10 * major + minor).failure for artifact in required(problem, config)] == [""]

@@ -20,7 +20,8 @@ COUNTING: list[tuple[str, dict[str, str | int]]] = [
 
 def test_the_dequantised_weight_never_reaches_memory(make: Any) -> None:
     problem = Problem.gemm("mixed_mm", m=8, n=8192, k=8192, fusion="scale")
-    from gemmdb.generators.measure.program import Product, operands
+    from gemmdb.generators.measure.operands import operands
+    from gemmdb.generators.measure.program import Product
 
     product = Product(problem, operands(problem, torch.device("cuda"), 1))
     with gemmdb.inductor.force(make("narrow", dequant="bits", block_n=128, block_k=128)):

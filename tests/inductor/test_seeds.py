@@ -9,9 +9,9 @@ import pytest
 from kit.devices import H200
 
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import Candidate, Job
 from gemmdb.generators.build.candidate_filter import select
 from gemmdb.generators.effort import named
-from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.kernels.config import ATEN, Config

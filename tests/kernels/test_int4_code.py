@@ -8,8 +8,8 @@ import pytest
 from kit.gpu import make
 
 from gemmdb import Problem
+from gemmdb.generators.measure.cuda.compilers import compile_unit
 from gemmdb.generators.measure.cuda.render import plan
-from gemmdb.generators.measure.cuda.units import compile_unit
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 KINDS = [

@@ -118,7 +118,7 @@ def int4_error(config: Config, packing: str, dtype: str, zeros: str, folder: str
     """As `error`, with int4 weights."""
     from kit import ptx  # noqa: F401 - their instructions, and bf16 in products
 
-    from gemmdb.generators.measure.program import operands
+    from gemmdb.generators.measure.operands import operands
     from gemmdb.inductor.match.int4_weight import dequantised
 
     whole = int4_problem(sum(WIDTHS), packing, dtype, zeros)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.generators.kernels import writing
-from gemmdb.generators.kernels.compiling import Tools
+from gemmdb.generators.cutlass_archive import Tools, write
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import KINDS
@@ -50,7 +49,7 @@ def compiled(folder: Path) -> Path:
 def written(files: Mapping[str, Mapping[str, Path]], folder: Path, tools: Tools) -> Path:
     """The archive of these files."""
     path = folder / "kernels-sm90.zip"
-    writing.write(files, tools, path)
+    write(files, tools, path)
     return path
 
 

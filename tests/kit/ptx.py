@@ -16,9 +16,9 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gemmdb import Config, Problem
+from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.cuda.render import plan
-from gemmdb.generators.measure.program import operands
-from gemmdb.generators.measure.reference import reference
+from gemmdb.generators.measure.operands import operands
 
 _product = InterpreterBuilder.create_dot
 

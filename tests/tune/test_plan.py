@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.generators.interfaces.progress import SECONDS
-from gemmdb.generators.measure.only_aten import ONLY_ATEN
+from gemmdb.generators.measure.candidates import ONLY_ATEN
+from gemmdb.generators.progress import SECONDS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import lookup

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import Job, Measurer, Space, silent
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Measurer, Space, silent
+from gemmdb.generators.measure.candidates import Remembering
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.quiet import Watch
-from gemmdb.generators.measure.remembering import Remembering
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import Job, Outcome, ignore
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
+from gemmdb.generators.measure.correctness import acceptable, tolerance
 from gemmdb.generators.measure.quiet import Watch
-from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, Reply, Task
@@ -99,7 +99,7 @@ class CpuMeasurer:
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """One outcome per config, in order (see `interfaces.backend.Measurer`)."""
+        """One outcome per config, in order (see `generators.backend.Measurer`)."""
         others = [config for config in dict.fromkeys(configs) if config != ATEN]
         size = max(2, LOADED_BYTES // max(problem.bytes, 1))
         batches = [others[start : start + size] for start in range(0, len(others), size)] or [[]]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from gemmdb.devices.detect import cpu_multiplies_tf32
+from gemmdb.generators.backend import Candidate
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate
 from gemmdb.inductor.decide.legality import lowering_rejection
 from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config

@@ -10,15 +10,14 @@ from pathlib import Path
 
 from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import Job, Space, silent
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Space, silent
-from gemmdb.generators.measure.cuda import assembler, elementwise
+from gemmdb.generators.measure.candidates import Remembering
+from gemmdb.generators.measure.cuda import compilers, elementwise
+from gemmdb.generators.measure.cuda.artifacts import Triton, required_promptly
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer, visible
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
-from gemmdb.generators.measure.cuda.requirements import required_promptly
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.cuda.units import Triton
-from gemmdb.generators.measure.remembering import Remembering
 from gemmdb.kernels import cutlass
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
@@ -51,7 +50,7 @@ class CudaBackend:
         driver = loaded_driver() or str(self.provenance().get("driver_version", ""))
         self.toolchain: Toolchain = replace(toolchain, driver=driver)
         self.space: Space = Remembering(CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None))
-        assembler.choose()
+        compilers.choose_ptxas()
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(found.capability, shared)
         self.say: Callable[[str], None] = silent

@@ -1,22 +1,26 @@
-"""A problem set up on a GPU: operands at several addresses, the exact result, and the candidates loaded so far."""
+"""A problem set up on a GPU: operands at several addresses, the exact result, the loaded candidates, and CUDA graphs of
+their calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from gemmdb.generators.measure import representative
-from gemmdb.generators.measure.cuda.calls import Call, Tensors
-from gemmdb.generators.measure.cuda.trial import Loaded
-from gemmdb.generators.measure.program import Operands, operands, set_numerics
-from gemmdb.generators.measure.reference import Reference, reference
-from gemmdb.generators.measure.spelling import to_torch
-from gemmdb.generators.measure.splits import splits
+from gemmdb.generators.measure.correctness import Reference, reference
+from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda.calls import Call, Tensors, launcher
+from gemmdb.generators.measure.cuda.round import Loaded
+from gemmdb.generators.measure.literals import splits
+from gemmdb.generators.measure.operands import Operands, operands, to_torch
+from gemmdb.generators.measure.program import as_product, output, set_numerics
+from gemmdb.inductor.benchmark.graphs import captured
+from gemmdb.inductor.benchmark.graphs import elapsed as once
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import COPIED_BYTES, COPIES
+from gemmdb.table.measurement import COPIED_BYTES, COPIES, Protocol
 
 SEED = 2
 
@@ -60,7 +64,7 @@ def set_up(problem: Problem) -> Bench:
     ways = divided(problem, operands(problem, device, SEED))
     expected = [reference(problem, one) for one in ways]
     tensors = ways[0].named
-    tensors["out"] = representative.output(problem, device)
+    tensors["out"] = output(problem, device)
     if problem.epilogue and problem.epilogue.kept:
         tensors["kept"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
     count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
@@ -109,5 +113,58 @@ def check(bench: Bench, call: Call) -> float:
             if made is not None:
                 out.copy_(made)
         torch.cuda.synchronize()
-        errors.append(bench.expected[index % ways].error(representative.as_product(bench.problem, out)))
+        errors.append(bench.expected[index % ways].error(as_product(bench.problem, out)))
     return float(max(errors))
+
+
+WARMUP = 2
+
+
+def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int | None = None) -> torch.cuda.CUDAGraph:
+    """A graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush unless the
+    cache is hot. None stands for no call. With a hot cache, all calls use the same operands."""
+    calls = calls or protocol.unroll
+    turns = 1 if protocol.l2 == "hot" else copies
+    flush: Callable[[], None] = lambda: None  # noqa: E731
+    if protocol.l2 != "hot":
+        data, sink = flush_buffer(), sink_buffer()
+        names = {"data": data, "sink": sink}
+        flush = launcher(elementwise.flush(), names, {"elements": elementwise.FLUSH_WORDS})
+
+    def steps(count: int) -> None:
+        for index in range(count):
+            flush()
+            if call is not None:
+                call(index % turns)
+
+    stream = _capture_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        steps(min(WARMUP, calls))
+        stream.synchronize()
+        graph = captured(functools.partial(steps, calls))
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph
+
+
+@functools.cache
+def _capture_stream() -> torch.cuda.Stream:
+    # One for all captures: cuBLAS keeps a workspace per stream.
+    return torch.cuda.Stream()
+
+
+def elapsed(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds of one replay."""
+    return once(graph.replay)
+
+
+@functools.cache
+def sink_buffer() -> torch.Tensor:
+    """One int32 that a kernel which only reads may write."""
+    return torch.zeros(1, dtype=torch.int32, device="cuda")
+
+
+@functools.cache
+def flush_buffer() -> torch.Tensor:
+    """The buffer that a flush reads."""
+    return torch.zeros(elementwise.FLUSH_WORDS, dtype=torch.int32, device="cuda")

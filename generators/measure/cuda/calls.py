@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.generators.measure.cuda import cutlass_calls, elementwise, emitted
-from gemmdb.generators.measure.cuda.emitted_config import only_emitted
+from gemmdb.generators.measure.cuda import elementwise, emitted
+from gemmdb.generators.measure.cuda.artifacts import Library, only_emitted
+from gemmdb.generators.measure.cuda.compilers import compile_unit, load_library
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
-from gemmdb.generators.measure.cuda.units import compile_unit
-from gemmdb.generators.measure.spelling import ALLOCATES, BESIDE, SPELLINGS, to_torch
+from gemmdb.generators.measure.operands import to_torch
+from gemmdb.generators.measure.program import ALLOCATES, BESIDE, SPELLINGS
+from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import EMITTED
@@ -35,7 +39,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
     if config.backend == "triton":
         return ours(problem, copies, plan(problem, config))
     if config.backend == "cutlass":
-        return cutlass_calls.bind(problem, config, copies, _follow)
+        return _cutlass(problem, config, copies)
     raise InputError(f"{config.name} is not measured on a GPU")
 
 
@@ -150,13 +154,8 @@ def _allocating_call(
     return call
 
 
-def _follow(problem: Problem, names: Tensors, dtype: str) -> Callable[[], None]:
-    """The kernel that finishes a product in `dtype`, which becomes the tensor `product`."""
-    return _finish(problem, names, dtype, elementwise.after(problem, dtype))
-
-
 def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
-    # A product that is kept is what the kernel reads.
+    """The kernel that finishes a GEMM's result in `dtype`, which becomes the tensor `product`, also if it is kept."""
     names["product"] = torch.empty(problem.shapes[2], dtype=to_torch(dtype), device="cuda")
     return launcher(launch, names, _sizes(problem, names))
 
@@ -205,3 +204,74 @@ def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
     if size not in _scratch:
         _scratch[size] = torch.empty(size, dtype=torch.int8, device="cuda")
     return _scratch[size]
+
+
+_CUTLASS_OPERANDS = ("A", "B", "scale", "bias")
+_CUTLASS_FAILURES = {
+    1: "a tensor is not 16-byte aligned",
+    2: "CUTLASS cannot implement the problem",
+    3: "the workspace is too small",
+    4: "CUTLASS could not initialise the kernel",
+    5: "the kernel could not be launched",
+}
+"""What the kernel's return codes mean."""
+
+
+def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
+    """A cutlass config bound to each copy of the operands, and the seconds that loading it took. Raises RuntimeError
+    when the library cannot be built or the kernel cannot run on the problem."""
+    start = time.perf_counter()
+    artifact = Library.of(problem, config)
+    major, minor = torch.cuda.get_device_capability()
+    failure = artifact.build(major * 10 + minor).failure
+    if failure:
+        raise RuntimeError(failure)
+    library = load_library(artifact.path)
+    seconds = time.perf_counter() - start
+    sizes, order = _cutlass_sizes(problem, copies[0]), cutlass.order(config)
+    # One for all copies: they follow each other on one stream, and each run begins by zeroing its counters.
+    workspace = torch.empty(max(library.gemmdb_workspace(*sizes, *order), 1), dtype=torch.uint8, device="cuda")
+    rest = cutlass.outside(problem)
+    after = []
+    if rest is not None:
+        launch = elementwise.after(rest, problem.a.dtype)
+        after = [_finish(rest, tensors, problem.a.dtype, launch) for tensors in copies]
+    tensors = [
+        [copy.get(name) for name in (*_CUTLASS_OPERANDS, "out" if rest is None else "product")] for copy in copies
+    ]
+    return _CutlassCall(library, (*sizes, *order), tensors, workspace, after), seconds
+
+
+@dataclass(frozen=True)
+class _CutlassCall:
+    """The calls of a library's function, one per copy of the operands. Keeps the tensors alive whose addresses it
+    passes. `after`: the kernel that follows each call, empty if none does."""
+
+    library: Any
+    integers: tuple[int, ...]
+    tensors: Sequence[Sequence[torch.Tensor | None]]
+    workspace: torch.Tensor
+    after: Sequence[Callable[[], None]]
+
+    def __call__(self, index: int) -> None:
+        """Enqueue the call of that number. Raises RuntimeError when the kernel refuses."""
+        pointers = (tensor.data_ptr() if tensor is not None else None for tensor in self.tensors[index])
+        scratch = self.workspace.data_ptr(), self.workspace.nbytes
+        stream = torch.cuda.current_stream().cuda_stream
+        code = self.library.gemmdb_gemm(*pointers, *self.integers, *scratch, stream)
+        if code:
+            raise RuntimeError(_CUTLASS_FAILURES.get(code, f"the kernel returned {code}"))
+        if self.after:
+            self.after[index]()
+
+
+def _cutlass_sizes(problem: Problem, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int, int]:
+    def leading(name: str, along: int, across: int, row: bool) -> int:
+        # A single row's stride is never used and may be anything, but a tensor map needs an aligned one.
+        return int(tensors[name].stride(0 if row else 1)) if across > 1 else along
+
+    m, n, k = problem.m, problem.n, problem.k
+    rows = [operand.layout.order.startswith("row") for operand in (problem.a, problem.b)]
+    lda = leading("A", k, m, True) if rows[0] else leading("A", m, k, False)
+    ldb = leading("B", n, k, True) if rows[1] else leading("B", k, n, False)
+    return m, n, k, lda, ldb

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import importlib
 import multiprocessing
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,8 +19,7 @@ from enum import IntEnum
 from itertools import count
 from multiprocessing.context import BaseContext
 
-from gemmdb.generators.measure.cuda.artifact import Artifact, Built
-from gemmdb.generators.measure.cuda.background import background, preloaded, warm
+from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
 WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
 """Each kind's share of the processes while artifacts of all kinds wait. The others use what one kind does not need.
@@ -94,7 +96,7 @@ class CompilePool:
         with contextlib.suppress(Exception):  # The first artifact will meet the same.
             executor = self._executor(kind)
             for _ in range(count):
-                executor.submit(preloaded)
+                executor.submit(preload_triton)
 
     def hurry(self, key: str, priority: Priority) -> None:
         """Raise the priority of an artifact that still waits; never lower it."""
@@ -174,11 +176,11 @@ class CompilePool:
         item.future.set_running_or_notify_cancel()
         try:
             try:
-                inner = self._executor(item.kind).submit(warm, item.artifact, self.capability)
+                inner = self._executor(item.kind).submit(build, item.artifact, self.capability)
             except BrokenProcessPool:
                 with self._changed:
                     self._executors.pop(item.kind, None)
-                inner = self._executor(item.kind).submit(warm, item.artifact, self.capability)
+                inner = self._executor(item.kind).submit(build, item.artifact, self.capability)
         except Exception as error:  # Closed meanwhile, or no process can be started.
             self._finished(item, None, error)
             return
@@ -195,7 +197,7 @@ class CompilePool:
     def _local(self, kind: str) -> Executor:
         # No limit of tasks per process: a pool whose processes all reach it at once hangs forever
         # (python/cpython#115634).
-        return ProcessPoolExecutor(self.processes, _context(kind), initializer=background)
+        return ProcessPoolExecutor(self.processes, _context(kind), initializer=_background)
 
     def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
         with self._changed:
@@ -224,3 +226,30 @@ def _context(kind: str) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([PRELOAD])
     return context
+
+
+def build(artifact: Artifact, capability: int) -> Built:
+    """Build an artifact."""
+    return artifact.build(capability)
+
+
+def preload_triton() -> None:
+    """Import what compiling a Triton kernel takes."""
+    with contextlib.suppress(Exception):  # The first kernel reports it.
+        importlib.import_module("triton.compiler")
+        importlib.import_module("gemmdb.generators.measure.cuda.compilers")
+
+
+def _background() -> None:
+    """Set up a process that compiles. It has a lower priority than the processes that time, ignores interrupts, and
+    ends when its parent ends, even if the parent crashes."""
+    os.nice(10)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -12,7 +12,6 @@ import hashlib
 import importlib
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,8 +19,10 @@ from pathlib import Path
 import torch
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.measure.cuda.emitted_config import digest
-from gemmdb.generators.measure.program import Operands, Product, blank, set_numerics
+from gemmdb.generators.measure.cuda import compilers
+from gemmdb.generators.measure.cuda.artifacts import digest
+from gemmdb.generators.measure.operands import Operands, blank
+from gemmdb.generators.measure.program import Product, set_numerics
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
@@ -44,7 +45,8 @@ def write(problem: Problem, config: Config, capability: int) -> None:
             emitting.compile_kernel(name, text)
         for text in emitting.cuda_kernels(source):
             emitting.compile_cuda(text)
-    _write(path, source)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    compilers.write(path, source)
 
 
 def path_of(problem: Problem, config: Config) -> Path:
@@ -146,10 +148,3 @@ def share_gpus() -> None:
     visible = outer.split(",") if outer else [str(index) for index in range(torch.cuda.device_count())]
     if len(visible) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[os.getpid() % len(visible)]
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)  # noqa: PTH105

@@ -9,11 +9,11 @@ from threading import Thread
 from typing import Any
 
 from gemmdb.errors import GemmdbError
+from gemmdb.generators.backend import Job, Outcome, ignore
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Job, Outcome, ignore
-from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.artifacts import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
-from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.generators.measure.cuda.round import Loaded, Round
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, out_of_memory
@@ -26,7 +26,7 @@ SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
 
 @dataclass
 class CudaMeasurer:
-    """Times candidates on GPU number `gpu` in an isolated process; see `interfaces.backend.Measurer`. `functions`: a
+    """Times candidates on GPU number `gpu` in an isolated process; see `generators.backend.Measurer`. `functions`: a
     module with the functions of `session`, which run in that process."""
 
     gpu: int
@@ -59,11 +59,11 @@ class CudaMeasurer:
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """See `interfaces.backend.Measurer.measure`. Raises GemmdbError if the GPU has gone: what is measured without
+        """See `generators.backend.Measurer.measure`. Raises GemmdbError if the GPU has gone: what is measured without
         one would be errors for good."""
         wanted = [ATEN, *(config for config in configs if config != ATEN)]
         loads = {config: self._compiled(problem, config) for config in wanted}
-        loads, timed = self._trial(problem, loads, protocol, samples)
+        loads, timed = self._round(problem, loads, protocol, samples)
         if loads[ATEN].status in (Status.ERROR, Status.CRASH):
             self._check()
         aten_us = timed.get(ATEN)
@@ -81,17 +81,17 @@ class CudaMeasurer:
         return True
 
     def ready(self, limit_s: float) -> bool:
-        """See `interfaces.backend.Measurer.ready`."""
+        """See `generators.backend.Measurer.ready`."""
         if self._starting is not None:
             self._starting.join(max(limit_s, 0.0))
         return self._starting is None or not self._starting.is_alive()
 
     def compiled(self, problem: Problem, config: Config) -> bool:
-        """See `interfaces.backend.Measurer.compiled`."""
+        """See `generators.backend.Measurer.compiled`."""
         return all(future.done() for future in self.precompiler.submit(problem, config))
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """See `interfaces.backend.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
+        """See `generators.backend.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
         emitted = tuple(config for config in configs if isinstance(config, Emitted))
         if emitted:
             self._starting = Thread(target=self._load, args=(problem, emitted, self._starting), daemon=True)
@@ -104,7 +104,7 @@ class CudaMeasurer:
         return list(reply.value) if reply.status is Status.OK else None
 
     def emitted(self, config: Config) -> Config:
-        """See `interfaces.backend.Measurer.emitted`. ATen stays as it is: default mode runs exactly that."""
+        """See `generators.backend.Measurer.emitted`. ATen stays as it is: default mode runs exactly that."""
         return config if config == ATEN else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:
@@ -170,7 +170,7 @@ class CudaMeasurer:
                 " what was measured is stored: run the same command when the GPU is back"
             )
 
-    def _trial(
+    def _round(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
         """The result of loading each config, and the samples by config. All in one request, as long as no config
@@ -182,12 +182,12 @@ class CudaMeasurer:
             if ATEN not in able:
                 return loads, {}
             reply = self.process.call(
-                self.effort.measure_s, self.functions.trial, problem, tuple(able), protocol, samples
+                self.effort.measure_s, self.functions.measure, problem, tuple(able), protocol, samples
             )
             if reply.status is not Status.OK:
                 self.process.end()
                 return self._carefully(problem, loads, protocol, samples)
-            done: Trial = reply.value
+            done: Round = reply.value
             self._busy_us += done.busy_us
             found = {config: replace(load, compile_s=compiled[config].compile_s) for config, load in done.loads.items()}
             if not done.fatal:
@@ -199,19 +199,19 @@ class CudaMeasurer:
     def _carefully(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
-        """Like `_trial`, but with ATen and one candidate at a time, to find the candidates that crash."""
+        """Like `_round`, but with ATen and one candidate at a time, to find the candidates that crash."""
         loads, timed = dict(compiled), {}
         able = [config for config, load in loads.items() if load.status is Status.OK]
         for config in able:
             pair = tuple(dict.fromkeys((ATEN, config)))
-            reply = self.process.call(self.effort.measure_s, self.functions.trial, problem, pair, protocol, samples)
+            reply = self.process.call(self.effort.measure_s, self.functions.measure, problem, pair, protocol, samples)
             if reply.status is not Status.OK:
                 self.process.end()
                 loads[config] = Loaded(reply.status, detail=reply.detail)
                 if config == ATEN:
                     break  # Without a reference nothing is timed.
                 continue
-            done: Trial = reply.value
+            done: Round = reply.value
             self._busy_us += done.busy_us
             if done.fatal:
                 self.process.end()

@@ -12,12 +12,9 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from time import monotonic
 
-from gemmdb.generators.interfaces.backend import Job
-from gemmdb.generators.measure.cuda.artifact import Artifact, Built
+from gemmdb.generators.backend import Job
+from gemmdb.generators.measure.cuda.artifacts import Artifact, Built, Emitted, compiler, required
 from gemmdb.generators.measure.cuda.compile_pool import CompilePool, Priority
-from gemmdb.generators.measure.cuda.emission import Default
-from gemmdb.generators.measure.cuda.emitted_config import Emitted
-from gemmdb.generators.measure.cuda.requirements import compiler, required
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
@@ -48,7 +45,7 @@ class Precompiler:
     _futures: dict[str, Future[Built]] = field(default_factory=dict)
     _keys: dict[tuple[Problem, Config], tuple[str, ...]] = field(default_factory=dict)
     _lost: Counter[str] = field(default_factory=Counter)
-    _dispensable: set[Future[Built]] = field(default_factory=set)
+    _optional: set[Future[Built]] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
@@ -80,8 +77,8 @@ class Precompiler:
                 if self._to_begin(artifact.key):
                     self._futures[artifact.key] = self._pool.submit(artifact, compiler(config, artifact), priority)
                     begun.add(artifact.key)
-                    if isinstance(artifact, Default):
-                        self._dispensable.add(self._futures[artifact.key])
+                    if artifact.optional:
+                        self._optional.add(self._futures[artifact.key])
             if new or keys is None:
                 keys = self._keys[problem, config] = tuple(artifact.key for artifact in made)
             found = {key: self._futures[key] for key in keys if key in self._futures}
@@ -132,7 +129,7 @@ class Precompiler:
                 # these itself.
                 self._forget_broken()
                 return None
-            if future in self._dispensable:
+            if future in self._optional:
                 continue
             if built is None:
                 return Status.TIMEOUT, f"not compiled within {limit_s:g} s", limit_s

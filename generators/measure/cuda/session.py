@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from gemmdb.generators.measure.correctness import acceptable
 from gemmdb.generators.measure.cuda import elementwise, emitted
-from gemmdb.generators.measure.cuda.bench import Bench, check, set_up
+from gemmdb.generators.measure.cuda.bench import Bench, capture, check, elapsed, set_up, sink_buffer
 from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
-from gemmdb.generators.measure.cuda.graphs import capture, elapsed, sink_buffer
-from gemmdb.generators.measure.cuda.trial import SAMPLE_US, Loaded, Trial
-from gemmdb.generators.measure.tolerance import acceptable
+from gemmdb.generators.measure.cuda.round import SAMPLE_US, Loaded, Round
 from gemmdb.inductor.benchmark.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -56,7 +55,7 @@ def expect(problem: Problem, configs: Sequence[Config]) -> None:
             emitted.load(problem, config)
 
 
-def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Trial:
+def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Round:
     """Load candidates, ATen first, and time the correct ones with `samples` samples. All other candidates are unloaded.
     Ends early if a candidate leaves the GPU unusable to this process."""
     if _bench is not None and _bench.problem == problem:
@@ -65,12 +64,12 @@ def trial(problem: Problem, configs: Sequence[Config], protocol: Protocol, sampl
     for config in configs:
         loads[config] = load(problem, config, protocol)
         if loads[config].fatal:
-            return Trial(loads)
+            return Round(loads)
         if loads[ATEN].status is not Status.OK:
-            return Trial(_without_reference(configs, loads[ATEN]))
+            return Round(_without_reference(configs, loads[ATEN]))
     right = [config for config in configs if loads[config].status is Status.OK]
     before = _busy_us
-    return Trial(loads, time_round(problem, right, protocol, samples), _busy_us - before)
+    return Round(loads, time_round(problem, right, protocol, samples), _busy_us - before)
 
 
 def _without_reference(configs: Sequence[Config], reference: Loaded) -> dict[Config, Loaded]:

@@ -1,4 +1,4 @@
-"""Candidates on an NVIDIA GPU: ATen, then what the kernels' menus offer."""
+"""Candidates on an NVIDIA GPU: ATen, then the configs of the menus that the cost model finds likely."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from gemmdb.cost.candidates import alike
+from gemmdb.cost.machine import machine
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.trees import Corrected
+from gemmdb.cost.work import Setting, Tile, tile_of
+from gemmdb.generators.backend import Candidate
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate
-from gemmdb.generators.measure.cuda.likely import likely
 from gemmdb.kernels import rules
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cutlass as cutlass_menu
@@ -28,6 +32,7 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.ladder.model import uncovered
 
 MENUS: Mapping[str, Menu] = {
     "gemv": GEMV, "int4_skinny": INT4_SKINNY, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE,
@@ -104,3 +109,35 @@ def _menus(problem: Problem) -> list[Menu]:
 
 def _legal(configs: Iterable[Config], problem: Problem, device: Device) -> list[Config]:
     return [config for config in configs if not config.rejection(problem, device)]
+
+
+MAX_CONFIGS = 16
+"""How many configs are tried where the trees know the problem."""
+MAX_UNCORRECTED = 24
+"""How many are tried where only the cost model knows the problem: on an arch that no trees were fitted on."""
+MAX_CORRECTED = 40
+"""How many configs the trees predict, a tenth of a millisecond each: the fastest by the cost model."""
+ALWAYS_TRIED = ("gemv",)
+"""Kernels with few configs, whose time the model mispredicts by up to a tenth."""
+
+
+def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[Config]:
+    """The configs that are predicted to be the fastest, and those without a prediction, in the given order. All configs
+    if the model covers neither the problem nor one like it, or not the device."""
+    known, modelled = machine(device), alike(problem)
+    if known is None or len(configs) <= MAX_CONFIGS or uncovered(modelled):
+        return list(configs)
+    found = {config: tile_of(config) for config in configs if config.kernel not in ALWAYS_TRIED}
+    tiles = {config: tile for config, tile in found.items() if tile is not None}
+    first = set(_first(tiles, Setting.of(modelled, known)))
+    return [config for config in configs if config in first or config not in tiles]
+
+
+def _first(tiles: Mapping[Config, Tile], setting: Setting) -> list[Config]:
+    expected = {config: FITTED.predict(setting, tile) for config, tile in tiles.items()}
+    order = sorted(tiles, key=expected.__getitem__)
+    corrected = Corrected.of(setting)
+    if corrected is None:
+        return order[:MAX_UNCORRECTED]
+    us = {config: corrected.us(tiles[config]) for config in order[:MAX_CORRECTED]}
+    return sorted(us, key=us.__getitem__)[:MAX_CONFIGS]

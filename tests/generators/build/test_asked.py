@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.generators.backend import Candidate, Outcome
 from gemmdb.generators.build import asked
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.backend import Candidate, Outcome
+from gemmdb.generators.measure.candidates import ONLY_ATEN
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.only_aten import ONLY_ATEN
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query

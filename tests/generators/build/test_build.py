@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import GemmdbError
+from gemmdb.generators.backend import Candidate
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.backend import Candidate
-from gemmdb.generators.interfaces.progress import State
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
+from gemmdb.generators.progress import State
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table

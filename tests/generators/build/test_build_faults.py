@@ -17,12 +17,12 @@ from kit import disks
 from benchmarks.stress import kills, victims
 from benchmarks.stress.contents import contents, differences
 from gemmdb import InputError, Policy, TableError, ladder
+from gemmdb.generators.backend import Candidate, Job
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import named
 from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
-from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.key.problem import Problem, Query
@@ -238,7 +238,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from conftest import ReplayBackend, record, CONFIGS
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.backend import Outcome
+from gemmdb.generators.backend import Outcome
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.generators.shapes import loading as shapes
 from gemmdb.processes.pool import IsolatedProcess

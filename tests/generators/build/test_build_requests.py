@@ -7,7 +7,7 @@ import pytest
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.interfaces.request import command
+from gemmdb.generators.request import command
 from gemmdb.table.reader import Table
 
 

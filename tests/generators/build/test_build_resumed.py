@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gemmdb.generators.backend import ignore
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
-from gemmdb.generators.interfaces.backend import ignore
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config

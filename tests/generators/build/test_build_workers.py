@@ -9,9 +9,9 @@ import pytest
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators import effort
+from gemmdb.generators.backend import Job, Lost, Outcome, ignore
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
-from gemmdb.generators.interfaces.backend import Job, Lost, Outcome, ignore
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import EMITTED, Protocol, Status

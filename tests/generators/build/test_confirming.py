@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gemmdb.generators.backend import Candidate, Job, Outcome
 from gemmdb.generators.build.queue import known
 from gemmdb.generators.build.race import CONFIRMED, confirm, race, unconfirmed
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.cuda.emitted_config import Emitted
+from gemmdb.generators.measure.cuda.artifacts import Emitted
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import EMITTED, Protocol, Status, Times, marks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gemmdb.generators import progress
 from gemmdb.generators.build.build import build
-from gemmdb.generators.interfaces import progress
-from gemmdb.generators.interfaces.progress import SECONDS, State, Tracker
+from gemmdb.generators.progress import SECONDS, State, Tracker
 
 
 class Watcher:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gemmdb.generators.backend import Candidate, Job
 from gemmdb.generators.build.race import confirm, race, winner
 from gemmdb.generators.effort import Effort, named
-from gemmdb.generators.interfaces.backend import Candidate, Job
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config

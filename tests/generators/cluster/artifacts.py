@@ -4,13 +4,14 @@ import dataclasses
 import os
 from pathlib import Path
 
-from gemmdb.generators.measure.cuda.artifact import Built
+from gemmdb.generators.measure.cuda.artifacts import Built
 
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
     key: str
     work: str = ""
+    optional: bool = False
 
     def build(self, capability: int) -> Built:
         if self.key == "die":

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gemmdb.generators.backend import Candidate, Job, Outcome
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device

@@ -4,12 +4,12 @@ looks whether they have come to its host."""
 import dataclasses
 
 from gemmdb.devices import registry
-from gemmdb.generators.measure.cuda import emitted_config, requirements, units
+from gemmdb.generators.measure.cuda import artifacts, compilers
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
+from gemmdb.generators.measure.cuda.round import Loaded, Round
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.cuda.trial import Loaded, Trial
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import installed
@@ -48,12 +48,12 @@ class Gpu(CudaBackend):
         return {}
 
 
-def trial(problem, configs, protocol, samples) -> Trial:
+def measure(problem, configs, protocol, samples) -> Round:
     """Times for the configs whose artifacts are on this host, an error for the others."""
     loads = {config: _load(problem, config) for config in configs}
     times = {config: [10.0 + place + 0.001 * i for i in range(samples)] for place, config in enumerate(configs)}
     times[ATEN] = [50.0 + 0.001 * i for i in range(samples)]
-    return Trial(loads, {config: times[config] for config in configs if loads[config].status is Status.OK}, 1e4)
+    return Round(loads, {config: times[config] for config in configs if loads[config].status is Status.OK}, 1e4)
 
 
 def expect(problem, configs) -> None:
@@ -61,13 +61,13 @@ def expect(problem, configs) -> None:
 
 
 def _load(problem, config) -> Loaded:
-    for artifact in requirements.required(problem, config):
-        if isinstance(config, emitted_config.Emitted):
+    for artifact in artifacts.required(problem, config):
+        if isinstance(config, artifacts.Emitted):
             from gemmdb.generators.measure.cuda import emitted
 
             there = emitted.path_of(problem, config).exists()
         else:
-            there = units._recall(artifact.unit, 90) is not None
+            there = compilers._recall(artifact.unit, 90) is not None
         if not there:
             return Loaded(Status.ERROR, detail=f"{artifact.key} has not come")
     return Loaded(Status.OK, 1e-3)

@@ -8,8 +8,8 @@ import pytest
 from gemmdb.generators.build.build import BuildRequest
 from gemmdb.generators.cluster import connection, delivery, resources
 from gemmdb.generators.cluster.node import Site
-from gemmdb.generators.measure.cuda.artifact import Built
-from gemmdb.generators.measure.cuda.background import warm
+from gemmdb.generators.measure.cuda.artifacts import Built
+from gemmdb.generators.measure.cuda.compile_pool import build
 from gemmdb.table.measurement import TIMED
 from gemmdb.table.reader import Table
 
@@ -30,7 +30,7 @@ def test_artifacts_are_built_by_tasks_and_their_files_come_along(joined, tmp_pat
     files = {}
     executor = ClusterExecutor("triton", {"triton": "gemmdb:torch-of-a-test"}, True, files)
     keys = ("kernel", "fail", "raise", "die", "other")
-    found = {key: executor.submit(warm, Artifact(key), 90) for key in keys}
+    found = {key: executor.submit(build, Artifact(key), 90) for key in keys}
     assert executor.submit(len).result() is None
     assert found["kernel"].result(60) == found["other"].result(60) == Built("", 0.1, 90)
     assert found["fail"].result(60).failure == "does not compile"
@@ -42,7 +42,7 @@ def test_artifacts_are_built_by_tasks_and_their_files_come_along(joined, tmp_pat
     here = tmp_path / "TRITON_CACHE_DIR"
     assert sorted(path.name for path in here.iterdir()) == ["kernel.cubin", "kernel.json", "other.cubin", "other.json"]
     assert (here / "kernel.json").read_text() == f'{{"cubin": "{here}/kernel.cubin"}}'
-    nowhere = ClusterExecutor("cutlass", {}, True, files).submit(warm, Artifact("kernel"), 90)
+    nowhere = ClusterExecutor("cutlass", {}, True, files).submit(build, Artifact("kernel"), 90)
     assert "no node of the cluster compiles with cutlass" in str(nowhere.exception())
 
 

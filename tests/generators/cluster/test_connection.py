@@ -21,7 +21,7 @@ from gemmdb.generators.cluster import connection, resources
 from gemmdb.generators.cluster.build import Shared, build
 from gemmdb.generators.cluster.node import Measuring, Site, describe
 from gemmdb.generators.effort import named
-from gemmdb.generators.interfaces.progress import State
+from gemmdb.generators.progress import State
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain
 

@@ -119,9 +119,9 @@ def test_whoever_has_a_gpu_measured_need_not_load_torch():
         import sys
         from gemmdb.kernels.config import ATEN
         from gemmdb.generators.live import planning
-        from gemmdb.generators.measure.cuda import backend, requirements
+        from gemmdb.generators.measure.cuda import backend, artifacts
         from gemmdb.key.problem import Problem
-        assert requirements.required(Problem.gemm("mixed_mm", m=8, n=64, k=64, fusion="scale"), ATEN)
+        assert artifacts.required(Problem.gemm("mixed_mm", m=8, n=64, k=64, fusion="scale"), ATEN)
         print("torch" in sys.modules)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]

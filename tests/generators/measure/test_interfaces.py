@@ -1,6 +1,6 @@
 """What the rows of a build say of the software that they were measured with."""
 
-from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome, row
+from gemmdb.generators.backend import Candidate, Job, Outcome, row
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

@@ -6,7 +6,7 @@ import pytest
 
 from gemmdb.devices import load
 from gemmdb.devices.load import Load
-from gemmdb.generators.interfaces.backend import Outcome
+from gemmdb.generators.backend import Outcome
 from gemmdb.generators.measure import quiet
 from gemmdb.generators.measure.quiet import Watch, judged
 from gemmdb.kernels.config import ATEN, Config

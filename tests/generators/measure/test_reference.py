@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemmdb.generators.measure import representative
-from gemmdb.generators.measure.program import Product, operands
-from gemmdb.generators.measure.reference import poison, reference
-from gemmdb.generators.measure.tolerance import acceptable, tolerance
+from gemmdb.generators.measure import program
+from gemmdb.generators.measure.correctness import acceptable, poison, reference, tolerance
+from gemmdb.generators.measure.operands import operands
+from gemmdb.generators.measure.program import Product
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Numerics, Operand
 from gemmdb.key.problem import Problem
@@ -134,7 +134,7 @@ def test_sums_in_order_are_right_however_exact_aten_is(k, fusion):
     for place in range(k):
         product.addcmul_(given.a[:, place, None], given.b[place])
     epilogue = None if fusion == "none" else problem.epilogue
-    (result,) = representative.follow(epilogue, problem.n, product + given.bias, list(given.reads))
+    (result,) = program.follow(epilogue, problem.n, product + given.bias, list(given.reads))
     error = reference(problem, given).error(result)
     assert acceptable(problem, error, 0.0)
     assert error > tolerance(problem) / 40  # It is what plain sums lose: ATen's error is a fifth of it at K = 4096.

@@ -9,7 +9,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.measure import backends, quiet
-from gemmdb.generators.measure.cuda.emitted_config import Emitted
+from gemmdb.generators.measure.cuda.artifacts import Emitted
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.generators.measure import representative
-from gemmdb.generators.measure.program import Product, blank, operands
-from gemmdb.generators.measure.reference import reference
-from gemmdb.generators.measure.tolerance import acceptable
+from gemmdb.generators.measure import program
+from gemmdb.generators.measure.correctness import acceptable, reference
+from gemmdb.generators.measure.operands import blank, operands
+from gemmdb.generators.measure.program import Product
 from gemmdb.key import representatives
 from gemmdb.key.epilogue import ARITHMETIC, ORDERS, READS, STORED, Epilogue
 from gemmdb.key.problem import Problem
@@ -37,16 +37,16 @@ def test_the_program_gives_the_exact_result_and_one_wrong_element_is_found(probl
     kept = problem.epilogue.kept
     first = results[0] if kept else results
     assert not kept or torch.equal(results[1], given.a @ given.b)
-    empty = representative.output(problem, CPU)
+    empty = program.output(problem, CPU)
     assert (first.shape, first.dtype) == (empty.shape, empty.dtype)
     assert first.is_contiguous()
     expected = reference(problem, given)
-    error = expected.error(representative.as_product(problem, first))
+    error = expected.error(program.as_product(problem, first))
     assert acceptable(problem, error, error)
     if first.numel():
         wrong = first.clone()
         wrong[(-1,) * wrong.ndim] += 0.1 * float(expected.magnitude.max() + first.abs().max())
-        assert not acceptable(problem, expected.error(representative.as_product(problem, wrong)), error)
+        assert not acceptable(problem, expected.error(program.as_product(problem, wrong)), error)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op} {problem.fusion}")

@@ -9,7 +9,7 @@ from kit.presets import preset
 
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.measure.splits import splits
+from gemmdb.generators.measure.literals import splits
 from gemmdb.generators.shapes import h200_grouped
 from gemmdb.generators.shapes.strata import affordable
 

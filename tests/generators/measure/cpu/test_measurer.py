@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gemmdb.generators.backend import Candidate, Job, Outcome
 from gemmdb.generators.effort import named
-from gemmdb.generators.interfaces.backend import Candidate, Job, Outcome
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.inductor.lower.adapter import vector_units

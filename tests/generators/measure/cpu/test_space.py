@@ -7,8 +7,8 @@ from kit import strategies
 
 from gemmdb.devices import detect
 from gemmdb.generators.effort import NAMES, named
+from gemmdb.generators.measure.candidates import only_aten
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, excluded, template, threadings
-from gemmdb.generators.measure.only_aten import only_aten
 from gemmdb.inductor.decide import legality
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemmdb.generators.measure.cuda import assembler
+from gemmdb.generators.measure.cuda import compilers
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def torch_with(tmp_path, monkeypatch):
     """Pretends that torch lies in a folder, whose `bin/ptxas` has this mode; None for no such file."""
 
     def make(mode, parent=2):
-        setter = tmp_path / assembler.SETTER
+        setter = tmp_path / compilers.PTXAS_SETTER
         setter.parent.mkdir(parents=True)
         setter.write_text(f'ptxas = Path(__file__).absolute().parents[{parent}] / "bin" / "ptxas"\n')
         (tmp_path / "bin").mkdir()
@@ -27,14 +27,14 @@ def torch_with(tmp_path, monkeypatch):
         monkeypatch.setattr(importlib.util, "find_spec", {"torch": spec}.get)
         return str(tmp_path / "bin" / "ptxas")
 
-    monkeypatch.setenv(assembler.VARIABLE, "")
-    monkeypatch.delenv(assembler.VARIABLE)
+    monkeypatch.setenv(compilers.PTXAS_VARIABLE, "")
+    monkeypatch.delenv(compilers.PTXAS_VARIABLE)
     return make
 
 
 def chosen():
-    assembler.choose()
-    return os.environ.get(assembler.VARIABLE)
+    compilers.choose_ptxas()
+    return os.environ.get(compilers.PTXAS_VARIABLE)
 
 
 def test_that_of_torch(torch_with):
@@ -56,14 +56,14 @@ def test_that_which_the_installed_torch_would_set(torch_with, monkeypatch):
     tasks = pytest.importorskip("torch._inductor.runtime.compile_tasks")
     tasks._set_triton_ptxas_path.cache_clear()
     tasks._set_triton_ptxas_path()
-    wanted = os.environ.pop(assembler.VARIABLE, None)
+    wanted = os.environ.pop(compilers.PTXAS_VARIABLE, None)
     assert chosen() == wanted
-    assert assembler._RELATIVE.search(Path(tasks.__file__).read_text())
+    assert compilers._RELATIVE.search(Path(tasks.__file__).read_text())
 
 
 def test_what_the_user_names(torch_with, monkeypatch):
     torch_with(0o755)
-    monkeypatch.setenv(assembler.VARIABLE, "/opt/ptxas")
+    monkeypatch.setenv(compilers.PTXAS_VARIABLE, "/opt/ptxas")
     assert chosen() == "/opt/ptxas"
 
 

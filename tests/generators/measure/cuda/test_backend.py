@@ -4,7 +4,7 @@ import pytest
 
 from gemmdb.devices import registry
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure.cuda import backend, requirements
+from gemmdb.generators.measure.cuda import artifacts, backend
 from gemmdb.generators.measure.cuda.backend import CudaBackend, working
 from gemmdb.key.toolchain import Toolchain
 
@@ -48,9 +48,9 @@ def test_who_waits_for_a_measurement_asks_no_slow_tool(host, monkeypatch, tmp_pa
     warmed = []
     monkeypatch.setattr(backend.Precompiler, "warm", lambda self, artifact: warmed.append(artifact))
     made = CudaBackend(WANTED)
-    assert made.compilers.needs is requirements.required
+    assert made.compilers.needs is artifacts.required
     assert made.prompt_measurer(3, named("quick", "cuda")).gpu == 3
-    assert made.compilers.needs is requirements.required_promptly
+    assert made.compilers.needs is artifacts.required_promptly
     assert made.toolchain.driver == "570.86.15"
     assert len(warmed) == 1
     made.close()

@@ -15,7 +15,7 @@ from gemmdb.generators.measure.cuda.compile_pool import PRELOAD, WEIGHTS, Compil
 ARTIFACTS = """
 import dataclasses, os, sys, time
 from pathlib import Path
-from gemmdb.generators.measure.cuda.artifact import Built
+from gemmdb.generators.measure.cuda.artifacts import Built
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,9 +3,7 @@
 import pytest
 
 from gemmdb.generators.effort import NAMES, named
-from gemmdb.generators.measure.cuda import cutlass_build
-from gemmdb.generators.measure.cuda.emission import Default
-from gemmdb.generators.measure.cuda.requirements import compiler, required, required_promptly
+from gemmdb.generators.measure.cuda.artifacts import Emission, Library, compiler, required, required_promptly
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.menus import cutlass as cutlass_menu
@@ -26,7 +24,7 @@ def test_the_menu_is_legal_distinct_and_small(op, rest, m, h200):
     found = cutlass_menu.configs(problem, h200)
     assert 0 < len(found) == len(set(found)) <= 16
     assert all(config.rejection(problem, h200) is None for config in found)
-    assert len({cutlass_build.library(problem, config).key for config in found}) <= 8
+    assert len({Library.of(problem, config).key for config in found}) <= 8
 
 
 def test_no_kernel_of_the_menu_is_illegal_for_every_problem(h200):
@@ -46,8 +44,8 @@ def test_no_kernel_of_the_menu_is_illegal_for_every_problem(h200):
 def test_sizes_do_not_change_what_is_compiled(h200):
     one, other = (Problem.gemm("mixed_mm", m=512, n=n, k=k, fusion="scale") for n, k in ((4096, 4096), (1024, 14336)))
     for config in cutlass_menu.configs(one, h200):
-        assert cutlass_build.library(one, config) == cutlass_build.library(other, config)
-        assert [artifact.key for artifact in required(one, config)] == [cutlass_build.library(other, config).key]
+        assert Library.of(one, config) == Library.of(other, config)
+        assert [artifact.key for artifact in required(one, config)] == [Library.of(other, config).key]
 
 
 def test_candidates_from_effort_standard_on_and_where_they_can_be_compiled(h200):
@@ -81,7 +79,7 @@ def test_what_surrounds_the_product_is_compiled_with_it():
     sizes = [len({artifact.key for artifact in required(problem, ATEN)}) for problem in (bare, mixed, scaled)]
     assert sizes == [1, 3, 4]  # The flush, the cast of the weight, the scale, default mode's code.
     *kernels, code = required(scaled, ATEN)
-    assert code == Default(scaled)
+    assert (code, code.optional) == (Emission(scaled, ATEN), True)
     assert compiler(ATEN, code) == "inductor"
     assert {compiler(ATEN, artifact) for artifact in kernels} == {"triton"}
 
@@ -89,17 +87,6 @@ def test_what_surrounds_the_product_is_compiled_with_it():
 def test_live_tuning_does_without_the_code_of_default_mode():
     scaled = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, fusion="scale")
     assert required_promptly(scaled, ATEN) == required(scaled, ATEN)[:-1]
-
-
-def test_without_the_code_of_default_mode_a_problem_is_measured_all_the_same(monkeypatch):
-    def fail(*_):
-        raise RuntimeError("Inductor sees another problem")
-
-    pytest.importorskip("torch")
-    from gemmdb.generators.measure.cuda import emitted
-
-    monkeypatch.setattr(emitted, "write", fail)
-    assert Default(Problem.gemm("mixed_mm", m=64, n=4096, k=4096, fusion="scale")).build(90).failure == ""
 
 
 def test_what_a_kernel_leaves_to_another_is_compiled_by_triton(h200):

@@ -4,7 +4,7 @@ import copy
 import pickle
 
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.artifacts import Emitted, only_emitted
 
 PLAIN = template(AUTO, (1, 1, 1))
 

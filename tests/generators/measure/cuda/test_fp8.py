@@ -7,8 +7,7 @@ from kit.devices import A100, H200, L4
 
 from gemmdb import Problem
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure.cuda.likely import MOST, likely
-from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
+from gemmdb.generators.measure.cuda.space import MOST, CudaSpace, from_menu, likely
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.layout import Layout

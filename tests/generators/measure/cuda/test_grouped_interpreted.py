@@ -53,7 +53,7 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     Called in a process of its own."""
     import torch
 
-    from gemmdb.generators.measure.spelling import to_torch
+    from gemmdb.generators.measure.operands import to_torch
 
     problem = Problem.parse(text)
     planned = plan(problem, Config.parse(config))

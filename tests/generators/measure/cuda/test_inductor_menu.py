@@ -9,10 +9,9 @@ from kit.devices import H200
 from gemmdb import Config, Problem
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure.cuda import requirements
-from gemmdb.generators.measure.cuda.emission import Emission
+from gemmdb.generators.measure.cuda import artifacts
+from gemmdb.generators.measure.cuda.artifacts import Emission, Emitted, only_emitted
 from gemmdb.generators.measure.cuda.emitted import share_gpus
-from gemmdb.generators.measure.cuda.emitted_config import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
@@ -149,7 +148,7 @@ def test_emitted_code_is_a_candidate_of_its_own_and_one_part() -> None:
     assert emitted.plain == config
     assert only_emitted(config)
     problem = gemm("mm", m=64, n=64, k=64)
-    assert requirements.required(problem, config) == [Emission(problem, config)]
+    assert artifacts.required(problem, config) == [Emission(problem, config)]
     assert Emission(problem, config).key == Emission(problem, emitted).key
     assert Emission(problem, config).key != Emission(gemm("mm", m=64, n=64, k=128), config).key
 

@@ -9,8 +9,8 @@ from kit.gpu import make
 from gemmdb import Problem
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import elementwise
+from gemmdb.generators.measure.cuda.artifacts import required, required_promptly
 from gemmdb.generators.measure.cuda.render import plan
-from gemmdb.generators.measure.cuda.requirements import required, required_promptly
 from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.errors import GemmdbError
+from gemmdb.generators.backend import Candidate, Job
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Candidate, Job
-from gemmdb.generators.measure.cuda.emitted_config import Emitted
+from gemmdb.generators.measure.cuda.artifacts import Emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.kernels.config import ATEN
@@ -21,7 +21,7 @@ from gemmdb.table.measurement import Protocol, Status
 SESSION = """
 import os, pathlib, time
 from gemmdb.kernels.config import ATEN
-from gemmdb.generators.measure.cuda.trial import Loaded, Trial
+from gemmdb.generators.measure.cuda.round import Loaded, Round
 from gemmdb.table.measurement import Status
 
 ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
@@ -51,13 +51,13 @@ def heard():
     return expected
 
 
-def trial(problem, configs, protocol, samples):
+def measure(problem, configs, protocol, samples):
     assert configs[0] == ATEN
     if problem.m == 8:
         GONE.touch()
     if GONE.exists():
         failed = Loaded(Status.CRASH, detail="CUDA error: unspecified launch failure", fatal=True)
-        return Trial({ATEN: failed})
+        return Round({ATEN: failed})
     if problem.m == 9:
         os._exit(3)
     loads, us = {}, {}
@@ -70,10 +70,10 @@ def trial(problem, configs, protocol, samples):
         loads[config] = Loaded(Status.OOM if problem.m == 7 else Status.OK, 1e-3)
         loads[config] = ENDS.get(depth, loads[config])
         if loads[config].fatal:
-            return Trial(loads)
+            return Round(loads)
         if loads[config].status is Status.OK:
             us[config] = [10.0 + depth] * samples
-    return Trial(loads, us, 1000.0)
+    return Round(loads, us, 1000.0)
 """
 EFFORT = Effort(name="test", breadth=0, samples=5, estimate=3, drop=1.05, keep=5, compile_s=20.0, measure_s=3.0)
 PROTOCOL = Protocol("graph", "cold", 20, 5)

@@ -11,9 +11,8 @@ from kit.presets import preset
 
 from gemmdb import Problem
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure.cuda import elementwise, requirements
-from gemmdb.generators.measure.cuda.emission import Emission
-from gemmdb.generators.measure.cuda.emitted_config import only_emitted
+from gemmdb.generators.measure.cuda import artifacts, elementwise
+from gemmdb.generators.measure.cuda.artifacts import Emission, only_emitted
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.generators.shapes.strata import MOST_BYTES
 from gemmdb.kernels.config import ATEN
@@ -122,7 +121,7 @@ def test_templates_are_parts_of_emitted_code(problems: list[Problem], templates:
     for candidate in CudaSpace().candidates(problems[0], H200, named("standard", "cuda"))[1:]:
         assert candidate.config.name in templates
         assert only_emitted(candidate.config)
-        assert requirements.required(problems[0], candidate.config) == [Emission(problems[0], candidate.config)]
+        assert artifacts.required(problems[0], candidate.config) == [Emission(problems[0], candidate.config)]
         assert len({Emission(one, candidate.config).key for one in problems}) == len(problems)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from kit import gpu
 
-from gemmdb.generators.measure import representative
+from gemmdb.generators.measure import program
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.render import Launch, plan
 from gemmdb.key.epilogue import ORDERS, READS, Epilogue
@@ -237,6 +237,6 @@ def test_results_are_stored_where_the_program_stores_them(op, order):
     source = elementwise.after(problem, "bf16").unit.source
     found = places(source.strip().splitlines(), {"M": rows, "N": 32}, rows)
     # The program's result, holding the number of each element of its memory.
-    stored = representative.output(problem, torch.device("cpu"))
+    stored = program.output(problem, torch.device("cpu"))
     numbers = torch.arange(stored.numel()).view(stored.shape)
-    assert found == representative.as_product(problem, numbers).reshape(-1).tolist()
+    assert found == program.as_product(problem, numbers).reshape(-1).tolist()

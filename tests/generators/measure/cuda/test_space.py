@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.generators.effort import NAMES, named
-from gemmdb.generators.measure.cuda import likely
+from gemmdb.generators.measure.cuda import space
 from gemmdb.generators.measure.cuda.space import CudaSpace, everything, from_menu
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.menus.gemv import MAX_ROWS
@@ -40,7 +40,7 @@ def test_where_the_model_knows_the_problem_what_is_likely_is_tried(h200):
         whole = from_menu(problem, h200)
         gemv = sum(config.kernel == "gemv" for config in whole)
         tried = list(CudaSpace().candidates(problem, h200, named("quick"))[1:])
-        assert len(tried) == min(len(whole), likely.MOST + gemv)
+        assert len(tried) == min(len(whole), space.MOST + gemv)
         assert [c.config for c in tried] == [config for config in whole if config in {c.config for c in tried}]
         assert all(candidate.estimated for candidate in tried) == (len(tried) < len(whole))
 
@@ -49,13 +49,13 @@ def test_where_no_trees_were_fitted_more_is_tried(h200):
     other = replace(h200, arch="sm80", sku="NVIDIA A100-SXM4-80GB", units=108)
     problem = Problem.gemm("mm", m=64, n=4096, k=4096)
     whole = from_menu(problem, other)
-    assert len(whole) > likely.UNCORRECTED
-    assert len(likely.likely(whole, problem, other)) == likely.UNCORRECTED
+    assert len(whole) > space.UNCORRECTED
+    assert len(space.likely(whole, problem, other)) == space.UNCORRECTED
 
 
 def test_what_the_model_does_not_know_is_tried_whole(h200):
     odd = Problem.gemm("mm", m=17, n=1001, k=777)
-    assert likely.likely(from_menu(odd, h200), odd, h200) == from_menu(odd, h200)
+    assert space.likely(from_menu(odd, h200), odd, h200) == from_menu(odd, h200)
 
 
 def test_what_is_likely_depends_on_the_problem(h200):
@@ -99,11 +99,11 @@ def test_few_rows_are_for_narrow_kernels_and_many_for_persistent_ones(op, h200):
     kernels = {}
     for rows in (32, 512):
         problem = Problem.gemm(op, m=rows, n=4096, k=4096)
-        for space in (from_menu, everything):
-            kernels[rows, space] = {config.kernel for config in space(problem, h200)}
-    for space in (from_menu, everything):
-        assert kernels[32, space] == {"tile", "narrow"}
-        assert kernels[512, space] == {"tile", "persistent"}
+        for configs in (from_menu, everything):
+            kernels[rows, configs] = {config.kernel for config in configs(problem, h200)}
+    for configs in (from_menu, everything):
+        assert kernels[32, configs] == {"tile", "narrow"}
+        assert kernels[512, configs] == {"tile", "persistent"}
 
 
 def test_a_narrow_kernel_is_tried_in_several_ways(h200):

@@ -1,16 +1,42 @@
-"""Sizes that take too long to measure, and ranges that hold one."""
+"""The candidates of a problem, found once, and the problems that a build need not or cannot measure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from gemmdb.cost.roofline import work_us
+from gemmdb.generators.backend import Candidate, Space
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.interfaces.backend import Space
+from gemmdb.inductor.observe.journal import ONLY_ATEN
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import ranges
 from gemmdb.ladder.ask import Ask
+
+
+class Remembering:
+    """A space that keeps its answers, which depend on nothing but the arguments. Jobs share the tuples."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._known: dict[tuple[Problem, Device, Effort], tuple[Candidate, ...]] = {}
+
+    def candidates(self, problem: Problem, device: Device, effort: Effort) -> tuple[Candidate, ...]:
+        """See `Space`."""
+        asked = (problem, device, effort)
+        if asked not in self._known:
+            self._known[asked] = tuple(self._space.candidates(problem, device, effort))
+        return self._known[asked]
+
+
+def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) -> str:
+    """Why ATen is the only candidate of a problem, in a phrase; empty if there are others."""
+    others = [one for one in space.candidates(problem, device, effort) if one.config != ATEN]
+    if any(not one.illegal for one in others):
+        return ""
+    return ": ".join([ONLY_ATEN, *dict.fromkeys(one.illegal for one in others)][:2])
+
 
 LONG_S = 10.0
 """A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on

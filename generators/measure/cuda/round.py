@@ -26,7 +26,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Round:
     """The results of loading some candidates, and samples in microseconds of the correct ones. `busy_us`: microseconds
     of all replays on the GPU."""
 

@@ -1,0 +1,241 @@
+"""Compiles CUTLASS kernels in advance, and writes the archive that ships beside the tables. Needs nvcc and no GPU."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import lzma
+import os
+import re
+import secrets
+import subprocess
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gemmdb.errors import InputError
+from gemmdb.kernels import cutlass
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass import entry, prebuilt
+from gemmdb.kernels.cutlass.archive import INDEX, KINDS, MAX_BYTES, Place
+from gemmdb.kernels.cutlass.prebuilt import ARCH
+from gemmdb.key.problem import Problem, Query
+from gemmdb.ladder import lookup
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog
+
+ALLOWED = Policy(compile_cost=10)
+"""A policy that serves CUTLASS kernels."""
+_SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
+"""The dtypes of the scales of columns and rows that quantised programs have, those of torchao first; none where there
+is no such vector."""
+_BIASES = ("", "bf16")
+
+
+def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
+    """By name, the units to compile for the verdicts of all tables of a catalog. Those that were measured come first,
+    the most frequent ones before others. Others follow, with scales and a bias that problems do not name."""
+    picks = list(_picks(catalog))
+    counts = Counter(tuple(cutlass.macros(config, problem).items()) for config, problem in picks)
+    measured = sorted(counts, key=lambda one: (-counts[one], one))
+    joined = (cutlass.macros(config, one, vectors) for config, problem in picks for one, vectors in _joined(problem))
+    units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *joined)]
+    return {unit.name: unit for unit in units}
+
+
+def _picks(catalog: Catalog) -> Iterator[tuple[Config, Problem]]:
+    """Every problem whose verdict is a CUTLASS kernel, with its config."""
+    for table in catalog.tables:
+        for problem, device in table.decided():
+            hit = lookup(Query(problem, device), catalog, ALLOWED, None)
+            if hit is not None and hit.config.backend == "cutlass":
+                yield hit.config, problem
+
+
+def _joined(problem: Problem) -> Iterator[tuple[Problem, cutlass.Vectors]]:
+    if problem.fusion != "scale":
+        return
+    if problem.spec.dequantises:
+        yield problem, cutlass.Vectors("fp32")
+        return
+    for columns, rows in _SCALES:
+        for out in (problem.out, "fp32"):  # A program may go on in fp32, with a SiLU for example.
+            for bias in _BIASES:
+                yield replace(problem, out=out), cutlass.Vectors(columns, rows, bias)
+
+
+FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")
+LINKED = ("-shared", "-cudart", "shared", "-Xlinker", "-s")
+"""A library calls the CUDA runtime that torch has loaded, by its name with the major version."""
+LIMIT_S = 1800
+"""A kernel takes a minute, and several at once on few processors take longer."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What compiles: nvcc and its version, the headers of CUTLASS and theirs."""
+
+    nvcc: str
+    cuda: str
+    headers: Path
+    version: str
+
+    @classmethod
+    def find(cls) -> Tools:
+        """The tools of this machine. Raises InputError if one is missing."""
+        nvcc, headers = cutlass.compiler(), cutlass.headers()
+        if nvcc is None:
+            raise InputError("nvcc is not there: install the CUDA toolkit, or name it in CUDACXX")
+        if headers is None:
+            raise InputError("CUTLASS's headers are not there: pip install 'gemmdb[cutlass]'")
+        told = _run([nvcc, "--version"])
+        release = re.search(r"V(\d+\.\d+\.\d+)", told)
+        numbers = [
+            re.search(rf"#define CUTLASS_{part} (\d+)", _version(headers)) for part in ("MAJOR", "MINOR", "PATCH")
+        ]
+        if release is None or not all(numbers):
+            raise InputError(f"the version of {nvcc} or of the headers in {headers} is unknown")
+        return cls(nvcc, release[1], headers, ".".join(number[1] for number in numbers if number))
+
+    @property
+    def digest(self) -> str:
+        """Changes with the versions and the flags."""
+        text = "\n".join((self.cuda, self.version, *FLAGS, *LINKED))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def compiled(unit: entry.Unit, tools: Tools, folder: Path) -> dict[str, Path]:
+    """The files of a unit by kind. What lies in `folder` already is not compiled again. Raises InputError with the
+    first line of nvcc's if it fails."""
+    paths = {kind: folder / f"{unit.name}.{kind}" for kind in KINDS}
+    if all(path.exists() for path in paths.values()):
+        return paths
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as place:
+        source, made, library = Path(place, "kernel.cu"), Path(place, "kernel.o"), Path(place, "kernel.so")
+        source.write_text(unit.source)
+        _run([tools.nvcc, *FLAGS, f"-I{tools.headers}", "-c", str(source), "-o", str(made)])
+        _run([tools.nvcc, *LINKED, str(made), "-o", str(library)])
+        made.replace(paths["o"])
+        library.replace(paths["so"])
+    return paths
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"{command[0]}: {error}") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]
+        raise InputError(f"{command[0]} ended with {done.returncode}: {lines[0][:300]}")
+    return done.stdout
+
+
+@functools.cache
+def _version(headers: Path) -> str:
+    return (headers / "cutlass" / "version.h").read_text()
+
+
+Done = Callable[[int, int], None]
+"""Is told how many kernels are compiled, and how many there will be."""
+
+
+def cache() -> Path:
+    """The folder of compiled kernels, one below for each set of tools and flags."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "gemmdb" / "kernels"
+
+
+def build(units: Mapping[str, entry.Unit], tools: Tools, jobs: int, done: Done) -> dict[str, dict[str, Path]]:
+    """Compile the units that the cache does not have, `jobs` at once, in their order. Returns the files of all by name
+    and kind. Raises InputError if one fails; those that were done stay in the cache, also after Ctrl-C."""
+    folder = cache() / tools.digest
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, dict[str, Path]] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(compiled, unit, tools, folder): name for name, unit in units.items()}
+        try:
+            for future in as_completed(waiting):
+                found[waiting[future]] = future.result()
+                done(len(found), len(units))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {name: found[name] for name in units}
+
+
+def ready(units: Mapping[str, entry.Unit], tools: Tools) -> list[str]:
+    """The names of the units that the cache has."""
+    folder = cache() / tools.digest
+    return [name for name in units if all((folder / f"{name}.{kind}").exists() for kind in KINDS)]
+
+
+_WHEN = (1980, 1, 1, 0, 0, 0)
+"""The date of every member: the same kernels give the same bytes."""
+
+
+def write(files: Mapping[str, Mapping[str, Path]], tools: Tools, out: Path) -> None:
+    """Write the archive of these files, by name and kind, to `out`, which is replaced. Raises InputError if it cannot
+    be written, or if a kernel is larger than a block."""
+    kernels: dict[str, Place] = {}
+    blocks: dict[str, bytes] = {}
+    for number, names in enumerate(_blocks(files)):
+        block, data = f"kernels-{number}.xz", b""
+        for name in names:
+            parts = {kind: files[name][kind].read_bytes() for kind in KINDS}
+            both = b"".join(parts.values())
+            sizes = {kind: len(part) for kind, part in parts.items()}
+            kernels[name] = Place(block, len(data), sizes, hashlib.sha256(both).hexdigest())
+            data += both
+        blocks[block] = _packed(data)
+    provenance = {
+        "arch": ARCH, "cuda": tools.cuda, "cutlass": tools.version, "flags": [*FLAGS, "/", *LINKED],
+        "source": cutlass.digest("gemm"),
+    }  # fmt: skip
+    told = {"provenance": provenance, "kernels": {name: asdict(place) for name, place in kernels.items()}}
+    index = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    _zip({INDEX: _packed(index.encode()), **blocks}, out)
+
+
+def _blocks(files: Mapping[str, Mapping[str, Path]]) -> Iterator[list[str]]:
+    """The names of the kernels of each block. Kernels whose objects have about the same size are alike: in this
+    order they compress to two thirds of what they do in the order of their names, and an order by their configs spares
+    5% more."""
+    sizes = {name: {kind: files[name][kind].stat().st_size for kind in KINDS} for name in files}
+    block: list[str] = []
+    full = 0
+    for name in sorted(files, key=lambda name: (sizes[name]["o"], name)):
+        size = sum(sizes[name].values())
+        if size > MAX_BYTES:
+            raise InputError(f"{name} has {size:,} bytes, and a kernel of an archive {MAX_BYTES:,} at most")
+        if full + size > MAX_BYTES:
+            yield block
+            block, full = [], 0
+        block.append(name)
+        full += size
+    if block:
+        yield block
+
+
+def _packed(data: bytes) -> bytes:
+    """As .xz, with a dictionary that has room for all of it and for no more."""
+    room = max(len(data), 4096)  # The least that LZMA takes.
+    return lzma.compress(data, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": room}])
+
+
+def _zip(members: Mapping[str, bytes], out: Path) -> None:
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    try:
+        with zipfile.ZipFile(part, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(zipfile.ZipInfo(name, _WHEN), content)
+        part.replace(out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror}); check its folder") from error
+    finally:
+        part.unlink(missing_ok=True)

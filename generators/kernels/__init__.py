@@ -1,1 +1,0 @@
-"""Compiles CUTLASS kernels in advance, and writes the archive that ships beside the tables. Needs nvcc and no GPU."""

@@ -1,0 +1,208 @@
+"""What has to be compiled before a candidate can run, as artifacts that processes of the compile pool build on disk.
+
+Imports no torch: planning a measurement does not need it, and neither do the processes that compile kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol as Interface
+
+from gemmdb.generators.measure.cuda import compilers, elementwise
+from gemmdb.generators.measure.cuda.render import Launch, Unit, plan
+from gemmdb.kernels import cutlass
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.hardware import HOPPER
+from gemmdb.key.canonical import lazy
+from gemmdb.key.problem import Problem
+
+
+@dataclass(frozen=True)
+class Built:
+    """The result of building an artifact: the reason it failed (empty if it succeeded), the seconds spent, and the
+    bytes of shared memory of a block (0: not known before it runs)."""
+
+    failure: str
+    seconds: float
+    shared: int = 0
+
+
+class Artifact(Interface):
+    """Something to compile in another process. The process that measures then loads it from disk."""
+
+    @property
+    def key(self) -> str:
+        """The name of the artifact: equal keys are built once."""
+
+    @property
+    def work(self) -> str:
+        """The name of the slow part of the build, if other artifacts share it: while one is built, the others would
+        wait for it. Empty if no other artifact shares it."""
+
+    @property
+    def optional(self) -> bool:
+        """Whether the candidate can do without it."""
+
+    def build(self, capability: int) -> Built:
+        """Compile for compute capability `capability` (90 for sm90) and leave the result on disk, so that building
+        again is quick."""
+
+
+@dataclass(frozen=True)
+class Triton:
+    """A kernel of ours, compiled into Triton's on-disk cache, with the code that launches it."""
+
+    unit: Unit
+    work, optional = "", False
+
+    @property
+    def key(self) -> str:
+        """The unit's own."""
+        return self.unit.key
+
+    def build(self, capability: int) -> Built:
+        """See `Artifact.build`."""
+        done = compilers.compile_unit(self.unit, capability)
+        if done.kernel is None:
+            return Built(done.failure, done.seconds)
+        compilers.build_launcher(self.unit, done.kernel)
+        return Built("", done.seconds, int(done.kernel.metadata.shared))
+
+
+@dataclass(frozen=True)
+class Library:
+    """A CUTLASS kernel, compiled into a shared library. `source`: the whole of its CUDA source."""
+
+    source: str
+    work, optional = "", False
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> Library:
+        """The library of a legal cutlass config on a problem."""
+        return cls(cutlass.render(config, problem) + compilers.ENTRY)
+
+    @lazy
+    def key(self) -> str:
+        """Changes with the source and the flags."""
+        text = "\n".join((self.source, *cutlass.FLAGS, *compilers.LIBRARY_OPTIONS))
+        return f"cutlass-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+    @property
+    def path(self) -> Path:
+        """Where the library is once it is built with the present compiler and headers."""
+        return compilers.library_folder() / f"{self.key}-{compilers.cutlass_tools()}.so"
+
+    def build(self, capability: int) -> Built:
+        """Run nvcc unless the library is there."""
+        if capability != HOPPER:
+            return Built(f"sm{capability} does not run Hopper's instructions", 0.0)
+        start = time.perf_counter()
+        return Built(compilers.compile_library(self.source, self.path), time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Emitted(Config):
+    """A config to be measured as the code that Inductor emits for it. It equals no other config."""
+
+    @classmethod
+    def code_of(cls, config: Config) -> Emitted:
+        """`config` as emitted code."""
+        return cls(config.backend, config.kernel, config.params)
+
+    @property
+    def plain(self) -> Config:
+        """The config itself."""
+        return Config(self.backend, self.kernel, self.params)
+
+
+def only_emitted(config: Config) -> bool:
+    """Whether `config` is measured as emitted code: because it is an `Emitted`, or because only Inductor can make
+    it."""
+    return isinstance(config, Emitted) or config.spec.emitted
+
+
+def digest(problem: Problem, config: Config) -> str:
+    """32 hexadecimal digits that name the emitted code of a config for a problem."""
+    return hashlib.sha256(f"emitted {problem.text} {config.text}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Emission:
+    """The code that Inductor emits for a config on a problem (`emitted` generates it); for ATEN that of default mode,
+    ATen's GEMM and the kernels around it."""
+
+    problem: Problem
+    config: Config
+
+    @property
+    def key(self) -> str:
+        """A digest of problem and config."""
+        return digest(self.problem, self.config)
+
+    @property
+    def work(self) -> str:
+        """See `Artifact.work`. The code of several problems may hold the same CUTLASS kernel."""
+        return Library.of(self.problem, self.config).key if self.config.backend == "cutlass" else ""
+
+    @property
+    def optional(self) -> bool:
+        """The reference can take kernels of our own around ATen's GEMM (`calls.aten`)."""
+        return self.config == ATEN
+
+    def build(self, capability: int) -> Built:
+        """Generate the code and compile its kernels."""
+        from gemmdb.generators.measure.cuda import emitted  # Needs torch.
+
+        start, failure = time.perf_counter(), ""
+        try:
+            emitted.write(self.problem, self.config, capability)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+        return Built(failure, time.perf_counter() - start)
+
+
+Needs = Callable[[Problem, Config], list[Artifact]]
+"""What has to be compiled before a config can run on a problem."""
+
+
+def required(problem: Problem, config: Config) -> list[Artifact]:
+    """The kernels of a config, and those before and after them. Where ATen's product is not the whole problem, default
+    mode's code is the reference."""
+    if config == ATEN:
+        around = any(elementwise.around(problem))
+        return [*required_promptly(problem, config), *([Emission(problem, ATEN)] if around else [])]
+    if only_emitted(config):
+        return [Emission(problem, config)]
+    if config.backend == "triton":
+        return _triton(*plan(problem, config).launches)
+    if config.backend == "cutlass":
+        rest = cutlass.outside(problem)
+        follows = _triton(elementwise.after(rest, problem.a.dtype)) if rest is not None else []
+        return [Library.of(problem, config), *follows]
+    return []
+
+
+def required_promptly(problem: Problem, config: Config) -> list[Artifact]:
+    """As `required`, for live tuning: a process that compiles takes seconds to import Inductor, so the reference does
+    without default mode's code."""
+    if config == ATEN:
+        return _triton(elementwise.flush(), *elementwise.around(problem))
+    return required(problem, config)
+
+
+def _triton(*launches: Launch | None) -> list[Artifact]:
+    return [Triton(launch.unit) for launch in launches if launch is not None]
+
+
+def compiler(config: Config, artifact: Artifact | None = None) -> str:
+    """What makes a config's artifacts, or one of them: `inductor`, `cutlass` or `triton`. Code with a CUTLASS kernel
+    counts as `cutlass`, since nvcc takes most of its time."""
+    if artifact is not None and config == ATEN:
+        return "inductor" if isinstance(artifact, Emission) else "triton"
+    if isinstance(artifact, Triton) or config == ATEN:
+        return "triton"
+    return "inductor" if only_emitted(config) and config.backend != "cutlass" else config.backend
