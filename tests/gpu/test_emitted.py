@@ -59,7 +59,7 @@ import sys
 from gemmdb import Config, Problem
 from gemmdb.generators.measure.cuda import emitted
 from gemmdb.generators.measure.cuda.backend import CudaBackend
-from gemmdb.generators.measure.cuda.compilers import Triton
+from gemmdb.generators.measure.cuda.artifacts import Triton
 from gemmdb.generators.measure.cuda import elementwise
 
 CudaBackend()

@@ -6,8 +6,8 @@ import torch
 import gemmdb.inductor
 from gemmdb.devices import detect
 from gemmdb.generators.measure.cuda import calls, elementwise
+from gemmdb.generators.measure.cuda.artifacts import Triton
 from gemmdb.generators.measure.cuda.bench import flush_buffer, sink_buffer
-from gemmdb.generators.measure.cuda.compilers import Triton
 from gemmdb.inductor.benchmark import client, tuning
 
 

@@ -7,7 +7,7 @@ from kit.devices import A100, H200, L4
 
 from gemmdb import Problem
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure.cuda.space import MOST, CudaSpace, from_menu, likely
+from gemmdb.generators.measure.cuda.space import MAX_CONFIGS, CudaSpace, from_menu, likely
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.layout import Layout
@@ -105,9 +105,9 @@ def test_what_is_likely_has_the_best_that_was_measured() -> None:
         for problem, device in table.decided():
             times = {one.config: one.ratio for one in table.pooled(problem, device)}
             ours = [config for config in times if config.kernel == "narrow"]
-            if problem.op == "scaled_mm" and len(ours) > MOST:
+            if problem.op == "scaled_mm" and len(ours) > MAX_CONFIGS:
                 first = likely(ours, problem, device)
-                assert len(first) == MOST
+                assert len(first) == MAX_CONFIGS
                 best = min(times.values())
                 lost.append(min(times[one] for one in times if one in first or one not in ours) / best - 1)
     assert len(lost) >= 50

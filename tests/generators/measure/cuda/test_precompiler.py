@@ -179,6 +179,7 @@ class Named:
     """An artifact that is never built."""
 
     key: str
+    optional: bool = False
 
 
 class Recorder:

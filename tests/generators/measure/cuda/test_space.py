@@ -40,7 +40,7 @@ def test_where_the_model_knows_the_problem_what_is_likely_is_tried(h200):
         whole = from_menu(problem, h200)
         gemv = sum(config.kernel == "gemv" for config in whole)
         tried = list(CudaSpace().candidates(problem, h200, named("quick"))[1:])
-        assert len(tried) == min(len(whole), space.MOST + gemv)
+        assert len(tried) == min(len(whole), space.MAX_CONFIGS + gemv)
         assert [c.config for c in tried] == [config for config in whole if config in {c.config for c in tried}]
         assert all(candidate.estimated for candidate in tried) == (len(tried) < len(whole))
 
@@ -49,8 +49,8 @@ def test_where_no_trees_were_fitted_more_is_tried(h200):
     other = replace(h200, arch="sm80", sku="NVIDIA A100-SXM4-80GB", units=108)
     problem = Problem.gemm("mm", m=64, n=4096, k=4096)
     whole = from_menu(problem, other)
-    assert len(whole) > space.UNCORRECTED
-    assert len(space.likely(whole, problem, other)) == space.UNCORRECTED
+    assert len(whole) > space.MAX_UNCORRECTED
+    assert len(space.likely(whole, problem, other)) == space.MAX_UNCORRECTED
 
 
 def test_what_the_model_does_not_know_is_tried_whole(h200):
