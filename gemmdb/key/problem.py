@@ -80,15 +80,15 @@ class Problem(Fields):
         return self._family()
 
     def _family(self) -> str:
-        a, b, rules = self.a, self.b, self.numerics
+        a, b, numerics = self.a, self.b, self.numerics
         bias = "none" if self.bias is None else self.bias.text
-        more = f" scales={self.scales} fast={'01'[rules.fast]}" if self.scaled else ""
+        more = f" scales={self.scales} fast={'01'[numerics.fast]}" if self.scaled else ""
         more += f" groups={self.groups} ragged={self.ragged}" if self.spec.grouped else ""
         more += f" {self.int4.text}" if self.int4 is not None else ""
         return (
             f"a={a.text} b={b.text} out={self.out} bias={bias} scalars={self.scalars} fusion={self.fusion}"
-            f" fp32={rules.fp32} acc={rules.acc} reduced={'01'[rules.reduced]}"
-            f" deterministic={'01'[rules.deterministic]} constant={'01'[self.constant]}{more}"
+            f" fp32={numerics.fp32} acc={numerics.acc} reduced={'01'[numerics.reduced]}"
+            f" deterministic={'01'[numerics.deterministic]} constant={'01'[self.constant]}{more}"
         )
 
     @property
