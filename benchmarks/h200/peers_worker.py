@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ import gemmdb.inductor
 from benchmarks.h200.strata import SHARES
 from benchmarks.interleaved import Call, quartiles, timed
 from gemmdb.generators.measure.correctness import Reference, tolerance
+from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
-from gemmdb.generators.measure.cuda.bench import set_up
-from gemmdb.generators.measure.cuda.session import floor_us
+from gemmdb.generators.measure.cuda.bench import Bench, capture, elapsed, sink_buffer
+from gemmdb.generators.measure.cuda.calls import launcher
 from gemmdb.generators.measure.operands import Operands
 from gemmdb.generators.measure.program import Product, as_product
 from gemmdb.key.problem import Problem
@@ -23,6 +25,9 @@ from gemmdb.table.measurement import Protocol, one_line
 
 LARGEST_PACKED = 120e6
 """The most elements of a weight for which the kernel of the weight-only pattern is timed: it takes milliseconds."""
+
+READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
+"""(Elements per step, steps, warps) of reading kernels."""
 
 
 class Linear(torch.nn.Module):
@@ -48,7 +53,7 @@ def measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
 
 
 def _measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
-    bench = set_up(problem)
+    bench = Bench.of(problem)
     sets = [Operands.of(copy) for copy in bench.copies]
     found: dict[str, Any] = {"tolerance": tolerance(problem), "ways": {}, "us": {}}
     calls: dict[str, Call] = {}
@@ -65,8 +70,24 @@ def _measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
     protocol = Protocol("graph", "cold", UNROLL, samples, version=VERSION)
     found["us"] = timed(calls, len(sets), protocol)
     if any(member(problem) for member, _ in SHARES.values()):
-        found["us"]["floor"] = quartiles(floor_us(problem, protocol, samples) or [])
+        found["us"]["floor"] = quartiles(floor_us(problem, protocol, samples))
     return found
+
+
+def floor_us(problem: Problem, protocol: Protocol, samples: int) -> list[float]:
+    """Microseconds of a streaming read of as many bytes as the weight has, under the same protocol: the fastest of a
+    few kernels that do nothing else."""
+    words = max(problem.weight_bytes // 4, 1)
+    names = {"data": torch.ones(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
+    empty = capture(None, protocol)
+    found = []
+    for shape in READS:
+        run = launcher(elementwise.read(words, *shape), names, {"elements": words})
+        graph = capture(lambda _, run=run: run(), protocol)
+        elapsed(graph), elapsed(empty)
+        times = [max(elapsed(graph) - elapsed(empty), 0.01) / protocol.unroll for _ in range(samples)]
+        found.append((statistics.median(times), times))
+    return min(found)[1]
 
 
 def ways(problem: Problem, table: Path) -> dict[str, tuple[Callable[[Operands], Any], dict[str, Any]]]:

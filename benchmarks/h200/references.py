@@ -89,11 +89,11 @@ def _write(problem: Problem) -> str:
 
 def _times(problem: Problem) -> dict[str, float]:
     from gemmdb.generators.measure.cuda import bench, calls, emitted
-    from gemmdb.generators.measure.cuda.bench import set_up
+    from gemmdb.generators.measure.cuda.bench import Bench
     from gemmdb.kernels.config import ATEN
     from gemmdb.table.measurement import Protocol
 
-    copies = set_up(problem).copies
+    copies = Bench.of(problem).copies
     ways = {"stand_in_us": calls.aten(problem, copies)[0], "default_us": emitted.bind(problem, ATEN, copies)[0]}
     cold = Protocol("graph", "cold", UNROLL, ROUNDS, version=3)
     captured = {name: bench.capture(call, cold, len(copies), UNROLL) for name, call in {"": None, **ways}.items()}

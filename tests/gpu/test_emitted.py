@@ -76,7 +76,7 @@ def test_what_follows_atens_product_is_the_code_of_default_mode() -> None:
     from gemmdb.generators.measure.cuda import bench, calls, emitted
 
     problem = gemm("addmm", m=1024, n=3072, k=768, bias="1d", fusion="pointwise:math")
-    copies = bench.set_up(problem).copies[:1]
+    copies = bench.Bench.of(problem).copies[:1]
     emitted.begin()
     stand_in, _, detail = calls.reference(problem, copies)
     assert (stand_in(0), detail) == (None, "")

@@ -7,7 +7,7 @@ import gemmdb.inductor
 from gemmdb.devices import detect
 from gemmdb.generators.measure.cuda import calls, elementwise
 from gemmdb.generators.measure.cuda.artifacts import Triton
-from gemmdb.generators.measure.cuda.bench import flush_buffer, sink_buffer
+from gemmdb.generators.measure.cuda.bench import sink_buffer
 from gemmdb.inductor.benchmark import client, tuning
 
 
@@ -76,8 +76,8 @@ def test_a_launch_needs_no_compiler_where_the_kernel_was_built_elsewhere(tmp_pat
 
     monkeypatch.setattr("triton.runtime.build._build", compiled)
     monkeypatch.setattr(calls, "_kernels", {})
-    names = {"data": flush_buffer(), "sink": sink_buffer()}
-    calls.launcher(launch, names, {"elements": elementwise.FLUSH_WORDS})()
+    names = {"data": sink_buffer().expand(16).clone(), "sink": sink_buffer()}
+    calls.launcher(launch, names, {"elements": 16})()
     torch.cuda.synchronize()
 
 

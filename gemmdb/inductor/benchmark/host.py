@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gemmdb.devices.cold_cache import flush_bytes
 from gemmdb.devices.detect import last_level_cache_bytes
 
 TRIES = 8
@@ -34,10 +35,10 @@ class Sampler:
 
     @classmethod
     def of(cls, state: str, patience: int) -> Sampler:
-        """The sampler of a cache state, `cold` or `hot`. Cold: a buffer of twice the last-level cache is read."""
+        """The sampler of a cache state, `cold` or `hot`. Cold: the last-level cache is flushed (`cold_cache`)."""
         if state != "cold":
             return cls(_nothing, _settler(), patience)
-        buffer = torch.ones(2 * last_level_cache_bytes() // 8, dtype=torch.int64)
+        buffer = torch.ones(flush_bytes(last_level_cache_bytes()) // 8, dtype=torch.int64)
         return cls(buffer.sum, _settler(), patience)
 
     def time(

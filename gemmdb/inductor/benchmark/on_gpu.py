@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from gemmdb.devices.cold_cache import flush_bytes
 from gemmdb.inductor.benchmark.cutting import extent, sizes
 from gemmdb.inductor.benchmark.graphs import captured, elapsed
 from gemmdb.inductor.benchmark.trial import Trial, clear, differ, inputs
@@ -23,8 +24,6 @@ MOST_COPIES, COPIED_BYTES = 4, 2**28
 """Operands are timed at this many addresses, as long as the copies take at most so much memory."""
 FREE_BYTES = 2**30
 """GPU memory that must stay free beside what a trial takes."""
-LEAST_FLUSH = 2**26
-"""Bytes that a flush reads at least; twice the L2 where that is more."""
 
 Step = Callable[[int], object]
 
@@ -68,7 +67,7 @@ def _copies(fakes: Sequence[torch.Tensor]) -> int:
 
 
 def _flushed(device: torch.device) -> int:
-    return max(LEAST_FLUSH, 2 * int(torch.cuda.get_device_properties(device).L2_cache_size))
+    return flush_bytes(int(torch.cuda.get_device_properties(device).L2_cache_size))
 
 
 @functools.cache

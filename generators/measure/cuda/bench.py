@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from gemmdb.devices.cold_cache import flush_bytes
 from gemmdb.generators.measure.correctness import Reference, reference
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.calls import Call, Tensors, launcher
@@ -23,15 +24,14 @@ from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import COPIED_BYTES, COPIES, Protocol
 
 SEED = 2
-
-
+WARMUP = 2
 Graphs = dict[Config | None, list[torch.cuda.CUDAGraph]]
 
 
 @dataclass
 class Bench:
     """One problem set up for measuring. `graphs` holds, per protocol, each candidate's graph and, under None, the
-    flush alone; of a grouped_mm, one graph for each split. `most`: how many calls each graph has, 0 while the first
+    flush alone; of a grouped_mm, one graph for each split. `count`: how many calls each graph has, 0 while the first
     candidate, ATen, has not been run.
 
     `copies` are equal operands and outputs at different addresses, which the calls of a graph use in turn: the address
@@ -42,34 +42,49 @@ class Bench:
     problem: Problem
     copies: list[Tensors]
     expected: list[Reference]
-    most: int = 0
+    count: int = 0
     calls: dict[Config, Call] = field(default_factory=dict)
     loaded: dict[Config, Loaded] = field(default_factory=dict)
     graphs: dict[str, Graphs] = field(default_factory=dict)
 
-    def only(self, configs: Sequence[Config]) -> None:
+    @classmethod
+    def of(cls, problem: Problem) -> Bench:
+        """A bench with new operands in new memory, and torch's precision switches set for the problem."""
+        # Another process shares this GPU, and new memory means new addresses.
+        torch.cuda.empty_cache()
+        set_numerics(problem)
+        device = torch.device("cuda")
+        ways = divided(problem, operands(problem, device, SEED))
+        tensors = ways[0].named
+        tensors["out"] = output(problem, device)
+        if problem.epilogue and problem.epilogue.kept:
+            tensors["kept"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
+        count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
+        copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
+        return cls(problem, _over(ways, copies), [reference(problem, one) for one in ways])
+
+    def keep(self, configs: Sequence[Config]) -> None:
         """Forget all other candidates with the memory that they hold."""
         for config in [config for config in self.calls if config not in configs]:
             del self.calls[config], self.loaded[config]
             for graphs in self.graphs.values():
                 graphs.pop(config, None)
 
-
-def set_up(problem: Problem) -> Bench:
-    """A Bench with new operands in new memory, and torch's precision switches set for the problem."""
-    # Another process shares this GPU, and new memory means new addresses.
-    torch.cuda.empty_cache()
-    set_numerics(problem)
-    device = torch.device("cuda")
-    ways = divided(problem, operands(problem, device, SEED))
-    expected = [reference(problem, one) for one in ways]
-    tensors = ways[0].named
-    tensors["out"] = output(problem, device)
-    if problem.epilogue and problem.epilogue.kept:
-        tensors["kept"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
-    count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
-    copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
-    return Bench(problem, _over(ways, copies), expected)
+    def error(self, call: Call) -> float:
+        """The error of runs into poisoned memory, on the first and the last copy, and on one of each split. The first
+        copy runs twice, since a run may leave scratch memory changed."""
+        ways, last = len(self.expected), len(self.copies) - 1
+        errors: list[float] = []
+        for index in dict.fromkeys((*range(ways), last)):
+            out = self.copies[index]["out"]
+            for _ in range(1 if index else 2):
+                out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
+                made = call(index)
+                if made is not None:
+                    out.copy_(made)
+            torch.cuda.synchronize()
+            errors.append(self.expected[index % ways].error(as_product(self.problem, out)))
+        return float(max(errors))
 
 
 def divided(problem: Problem, made: Operands) -> list[Operands]:
@@ -100,42 +115,18 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
     return storage.as_strided(tensor.shape, tensor.stride(), start)
 
 
-def check(bench: Bench, call: Call) -> float:
-    """The error of runs into poisoned memory, on the first and the last copy, and on one of each split. The first copy
-    runs twice, since a run may leave scratch memory changed."""
-    ways, last = len(bench.expected), len(bench.copies) - 1
-    errors: list[float] = []
-    for index in dict.fromkeys((*range(ways), last)):
-        out = bench.copies[index]["out"]
-        for _ in range(1 if index else 2):
-            out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
-            made = call(index)
-            if made is not None:
-                out.copy_(made)
-        torch.cuda.synchronize()
-        errors.append(bench.expected[index % ways].error(as_product(bench.problem, out)))
-    return float(max(errors))
-
-
-WARMUP = 2
-
-
 def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int | None = None) -> torch.cuda.CUDAGraph:
     """A graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush unless the
     cache is hot. None stands for no call. With a hot cache, all calls use the same operands."""
-    calls = calls or protocol.unroll
-    turns = 1 if protocol.l2 == "hot" else copies
-    flush: Callable[[], None] = lambda: None  # noqa: E731
-    if protocol.l2 != "hot":
-        data, sink = flush_buffer(), sink_buffer()
-        names = {"data": data, "sink": sink}
-        flush = launcher(elementwise.flush(), names, {"elements": elementwise.FLUSH_WORDS})
+    calls, hot = calls or protocol.unroll, protocol.l2 == "hot"
+    flush = None if hot else _flush()
 
     def steps(count: int) -> None:
         for index in range(count):
-            flush()
+            if flush is not None:
+                flush()
             if call is not None:
-                call(index % turns)
+                call(0 if hot else index % copies)
 
     stream = _capture_stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -147,24 +138,26 @@ def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int |
     return graph
 
 
-@functools.cache
-def _capture_stream() -> torch.cuda.Stream:
-    # One for all captures: cuBLAS keeps a workspace per stream.
-    return torch.cuda.Stream()
-
-
 def elapsed(graph: torch.cuda.CUDAGraph) -> float:
     """Microseconds of one replay."""
     return once(graph.replay)
 
 
 @functools.cache
-def sink_buffer() -> torch.Tensor:
-    """One int32 that a kernel which only reads may write."""
-    return torch.zeros(1, dtype=torch.int32, device="cuda")
+def _capture_stream() -> torch.cuda.Stream:
+    # One for all captures: cuBLAS keeps a workspace per stream.
+    return torch.cuda.Stream()
 
 
 @functools.cache
-def flush_buffer() -> torch.Tensor:
-    """The buffer that a flush reads."""
-    return torch.zeros(elementwise.FLUSH_WORDS, dtype=torch.int32, device="cuda")
+def _flush() -> Callable[[], None]:
+    """Evicts the L2 of the current GPU."""
+    words = flush_bytes(int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)) // 4
+    names = {"data": torch.zeros(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
+    return launcher(elementwise.flush(words), names, {"elements": words})
+
+
+@functools.cache
+def sink_buffer() -> torch.Tensor:
+    """One int32 that a kernel which only reads may write."""
+    return torch.zeros(1, dtype=torch.int32, device="cuda")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -79,22 +77,21 @@ def reference(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float,
 
 def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
     """The reference bound to each copy of the operands; there is nothing to load. Kernels of ours stand in for those
-    that default mode has around the product: without reads they do as well, but an exact GELU takes them up to half as
+    that default mode has around the GEMM: without reads they do as well, but an exact GELU takes them up to half as
     long again."""
-    around = elementwise.around(problem)
-    of_one = _allocating_call if problem.op in ALLOCATES else _aten_call
-    made = [of_one(problem, tensors, around) for tensors in copies]
+    first, last = elementwise.around(problem)
+    if problem.op in ALLOCATES or (problem.int4 is not None and problem.int4.inner):
+        made = [_allocating_call(problem, names, last) for names in copies]
+    else:
+        made = [_aten_call(problem, names, first, last) for names in copies]
     return lambda index: made[index](), 0.0
 
 
 def _aten_call(
-    problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
+    problem: Problem, names: Tensors, first: Launch | None, last: Launch | None
 ) -> Callable[[], torch.Tensor | None]:
     """Nearly what Inductor's default does: one ATen call, with a cast of the weight before it and a pointwise kernel
     after it where the problem needs them."""
-    first, last = around
-    if problem.int4 is not None and problem.int4.inner:
-        return _tiled_call(problem, names, last)
     before, after, weight, product = None, None, names["B"], names["out"]
     if first is not None:
         dtype = to_torch(problem.a.dtype)
@@ -122,30 +119,16 @@ def _aten_call(
     return call
 
 
-def _tiled_call(problem: Problem, names: Tensors, last: Launch | None) -> Callable[[], torch.Tensor | None]:
-    """ATen's operator for a tiled int4 weight, which makes its output itself, and the kernel that follows."""
-    own = problem.int4
-    assert own is not None
-    sizes = None if last is None else _sizes(problem, names)
+def _allocating_call(problem: Problem, names: Tensors, last: Launch | None) -> Callable[[], torch.Tensor | None]:
+    """As `_aten_call`, where ATen puts the result into new memory, which costs nothing when a graph replays."""
+    beside, own = [names[name] for name in BESIDE if name in names], problem.int4
 
     def call() -> torch.Tensor | None:
-        made: torch.Tensor = torch.ops.aten._weight_int4pack_mm(names["A"], names["B"], own.size, names["scale"])
-        if last is None or sizes is None:
-            return made
-        launcher(last, {**names, "product": made}, sizes)()
-        return None
-
-    return call
-
-
-def _allocating_call(
-    problem: Problem, names: Tensors, around: tuple[Launch | None, Launch | None]
-) -> Callable[[], torch.Tensor | None]:
-    """As `_aten_call`, for a product that torch puts into new memory, which costs nothing when a graph replays."""
-    beside, last = [names[name] for name in BESIDE if name in names], around[1]
-
-    def call() -> torch.Tensor | None:
-        product = SPELLINGS[problem.op](problem, names["A"], names["B"], beside, None)
+        product: torch.Tensor
+        if own is not None:
+            product = torch.ops.aten._weight_int4pack_mm(names["A"], names["B"], own.size, names["scale"])
+        else:
+            product = SPELLINGS[problem.op](problem, names["A"], names["B"], beside, None)
         if last is None:
             return product
         launcher(last, {**names, "product": product}, _sizes(problem, names))()
@@ -176,14 +159,10 @@ def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[
             raise RuntimeError(f"{name[0]} is not 16-byte aligned")
     programs, *others = launch.grid
     if launch.resident:
-        programs = min(programs, launch.resident * _multiprocessors())
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        programs = min(programs, launch.resident * int(properties.multi_processor_count))
     run = kernel[(programs, *others)]
     return lambda: run(*arguments)
-
-
-@functools.cache
-def _multiprocessors() -> int:
-    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
 
 
 def _kernel(unit: Unit) -> tuple[Any, float]:
@@ -236,33 +215,19 @@ def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tup
     if rest is not None:
         launch = elementwise.after(rest, problem.a.dtype)
         after = [_finish(rest, tensors, problem.a.dtype, launch) for tensors in copies]
-    tensors = [
-        [copy.get(name) for name in (*_CUTLASS_OPERANDS, "out" if rest is None else "product")] for copy in copies
-    ]
-    return _CutlassCall(library, (*sizes, *order), tensors, workspace, after), seconds
+    names = (*_CUTLASS_OPERANDS, "out" if rest is None else "product")
+    tensors = [[copy.get(name) for name in names] for copy in copies]
 
-
-@dataclass(frozen=True)
-class _CutlassCall:
-    """The calls of a library's function, one per copy of the operands. Keeps the tensors alive whose addresses it
-    passes. `after`: the kernel that follows each call, empty if none does."""
-
-    library: Any
-    integers: tuple[int, ...]
-    tensors: Sequence[Sequence[torch.Tensor | None]]
-    workspace: torch.Tensor
-    after: Sequence[Callable[[], None]]
-
-    def __call__(self, index: int) -> None:
-        """Enqueue the call of that number. Raises RuntimeError when the kernel refuses."""
-        pointers = (tensor.data_ptr() if tensor is not None else None for tensor in self.tensors[index])
-        scratch = self.workspace.data_ptr(), self.workspace.nbytes
-        stream = torch.cuda.current_stream().cuda_stream
-        code = self.library.gemmdb_gemm(*pointers, *self.integers, *scratch, stream)
+    def call(index: int) -> None:
+        pointers = (tensor.data_ptr() if tensor is not None else None for tensor in tensors[index])
+        scratch = workspace.data_ptr(), workspace.nbytes
+        code = library.gemmdb_gemm(*pointers, *sizes, *order, *scratch, torch.cuda.current_stream().cuda_stream)
         if code:
             raise RuntimeError(_CUTLASS_FAILURES.get(code, f"the kernel returned {code}"))
-        if self.after:
-            self.after[index]()
+        if after:
+            after[index]()
+
+    return call, seconds
 
 
 def _cutlass_sizes(problem: Problem, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int, int]:

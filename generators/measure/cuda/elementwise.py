@@ -9,6 +9,7 @@ from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.generators.measure.cuda.render import (
     HEAD,
+    VECTOR,
     Launch,
     Unit,
     divisors,
@@ -25,11 +26,6 @@ from gemmdb.key.problem import Problem
 CAST_BLOCK = 1024
 SIDE = 64
 """Rows and columns of the tiles in which an output is transposed."""
-FLUSH_WORDS = 32 * 2**20
-"""int32 words that a flush reads: 128 MiB, twice any L2. With twice as many, no median of 36 kernels on an H200 changed
-by more than chance, and every sample includes the noise of its flushes."""
-READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
-"""(Elements per step, steps, warps) of reading kernels; the first one flushes."""
 
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
@@ -142,15 +138,14 @@ def _transposed(problem: Problem) -> str:
     return f"({matrix}.to(tl.int64) * N + idx_n) * {problem.m} + {row}"
 
 
-def flush() -> Launch:
-    """Reads FLUSH_WORDS int32 of `data`."""
-    return read(FLUSH_WORDS)
+def flush(words: int = VECTOR) -> Launch:
+    """Reads `words` int32 of `data`, a multiple of VECTOR, so that one compiled kernel flushes every cache."""
+    return read(words, 4096, 8, 8)
 
 
-def read(words: int, shape: tuple[int, int, int] = READS[0]) -> Launch:
-    """Reads `words` int32 of `data` and keeps nothing. It flushes L2 without leaving dirty lines, and its time is the
-    least that a kernel which reads its operands once can take. `shape`: one of READS."""
-    block, steps, warps = shape
+def read(words: int, block: int, steps: int, warps: int) -> Launch:
+    """Reads `words` int32 of `data` and keeps nothing, `steps` times `block` in each program. It evicts L2 without
+    leaving dirty lines, and its time is the least that a kernel which reads its operands once can take."""
     lines = (
         f"acc = tl.zeros(({block},), dtype=tl.int32)",
         f"for step in tl.static_range({steps}):",

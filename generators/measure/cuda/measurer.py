@@ -97,12 +97,6 @@ class CudaMeasurer:
             self._starting = Thread(target=self._load, args=(problem, emitted, self._starting), daemon=True)
             self._starting.start()
 
-    def floor(self, problem: Problem, protocol: Protocol, samples: int) -> list[float] | None:
-        """Samples in microseconds of a streaming read of the weight's bytes, None when that failed."""
-        self._started()
-        reply = self.process.call(self.effort.measure_s, self.functions.floor_us, problem, protocol, samples)
-        return list(reply.value) if reply.status is Status.OK else None
-
     def emitted(self, config: Config) -> Config:
         """See `generators.backend.Measurer.emitted`. ATen stays as it is: default mode runs exactly that."""
         return config if config == ATEN else Emitted.code_of(config)

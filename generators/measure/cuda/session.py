@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from gemmdb.generators.measure.correctness import acceptable
-from gemmdb.generators.measure.cuda import elementwise, emitted
-from gemmdb.generators.measure.cuda.bench import Bench, capture, check, elapsed, set_up, sink_buffer
-from gemmdb.generators.measure.cuda.calls import Call, bind, launcher, reference
+from gemmdb.generators.measure.cuda import emitted
+from gemmdb.generators.measure.cuda.bench import Bench, capture, elapsed
+from gemmdb.generators.measure.cuda.calls import Call, bind, reference
 from gemmdb.generators.measure.cuda.round import SAMPLE_US, Loaded, Round
 from gemmdb.inductor.benchmark.graphs import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
@@ -23,7 +23,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
 
-FEWEST, LONGEST_US = 7, 1.5e6
+MIN_ROUNDS, LONG_US = 7, 1.5e6
 """The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
 SPLIT_NOISE = 0.01
 """How much slower than ATen a candidate may be on one split of the groups, relative: as little as two processes differ
@@ -59,23 +59,20 @@ def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol, sam
     """Load candidates, ATen first, and time the correct ones with `samples` samples. All other candidates are unloaded.
     Ends early if a candidate leaves the GPU unusable to this process."""
     if _bench is not None and _bench.problem == problem:
-        _bench.only(configs)
+        _bench.keep(configs)
     loads: dict[Config, Loaded] = {}
     for config in configs:
         loads[config] = load(problem, config, protocol)
         if loads[config].fatal:
             return Round(loads)
-        if loads[ATEN].status is not Status.OK:
-            return Round(_without_reference(configs, loads[ATEN]))
+        aten = loads[ATEN]
+        if aten.status is not Status.OK:
+            status = Status.OOM if aten.status is Status.OOM else Status.ERROR
+            lost = Loaded(status, detail=one_line(f"no reference: {aten.status}: {aten.detail}"))
+            return Round({config: aten if config == ATEN else lost for config in configs})
     right = [config for config in configs if loads[config].status is Status.OK]
     before = _busy_us
     return Round(loads, time_round(problem, right, protocol, samples), _busy_us - before)
-
-
-def _without_reference(configs: Sequence[Config], reference: Loaded) -> dict[Config, Loaded]:
-    status = Status.OOM if reference.status is Status.OOM else Status.ERROR
-    lost = Loaded(status, detail=one_line(f"no reference: {reference.status}: {reference.detail}"))
-    return {config: reference if config == ATEN else lost for config in configs}
 
 
 def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
@@ -84,11 +81,53 @@ def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
         return _load(problem, config, protocol)
     except Exception as error:
         detail = one_line(f"{type(error).__name__}: {error}")
+        alive = _alive()
         # torch raises another exception when a library or the driver runs out of memory.
-        if isinstance(error, torch.OutOfMemoryError) or (out_of_memory(detail) and _alive()):
+        if isinstance(error, torch.OutOfMemoryError) or (out_of_memory(detail) and alive):
             return Loaded(Status.OOM, detail=detail)
-        fatal = not _alive()
-        return Loaded(Status.CRASH if fatal else Status.ERROR, detail=detail, fatal=fatal)
+        return Loaded(Status.ERROR if alive else Status.CRASH, detail=detail, fatal=not alive)
+
+
+def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
+    global _bench
+    if _bench is None or _bench.problem != problem:
+        _bench = None
+        _bench = Bench.of(problem)
+    bench = _bench
+    if config not in bench.calls:
+        made = reference(problem, bench.copies) if config == ATEN else (*bind(problem, config, bench.copies), "")
+        call, compile_s, detail = made
+        error = bench.error(call)
+        known = bench.loaded.get(ATEN)
+        if not acceptable(problem, error, known.error if known and known.error is not None else error):
+            return Loaded(Status.WRONG, error, compile_s)
+        bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s, detail)
+    call, ways, copies = bench.calls[config], len(bench.expected), len(bench.copies)
+    if not bench.count:
+        # As many as in the protocol, or fewer if the few microseconds of a replay no longer matter beside them.
+        pairs = max(1, min(protocol.unroll, int(SAMPLE_US / max(once(lambda: call(0)), 1.0))))
+        bench.count = -(-pairs // ways)
+    graphs = bench.graphs.setdefault(protocol.text, {})
+    if protocol.l2 != "hot" and None not in graphs:
+        graphs[None] = [capture(None, protocol, copies, bench.count)]
+    if config not in graphs:
+        turns = [_on_split(call, way, ways) for way in range(ways)]
+        graphs[config] = [capture(turn, protocol, copies // ways, bench.count) for turn in turns]
+    return bench.loaded[config]
+
+
+def _on_split(call: Call, way: int, ways: int) -> Call:
+    """The call on the copies of one split."""
+    return lambda index: call(way + index * ways)
+
+
+def _alive() -> bool:
+    """Whether this process can still work on the GPU."""
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
 
 
 def time_round(
@@ -104,23 +143,26 @@ def time_round(
     """
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
-    graphs = _bench.graphs[protocol.text]
+    graphs, count = _bench.graphs[protocol.text], _bench.count
     order: list[Config | None] = [None] if protocol.l2 != "hot" else []
     order += [ATEN, *(config for config in configs if config != ATEN)]
     first = {key: statistics.fmean(map(elapsed, graphs[key])) for key in order}
-    rounds = min(samples, max(FEWEST, int(LONGEST_US / max(sum(first.values()), 1.0))))
+    rounds = min(samples, max(MIN_ROUNDS, int(LONG_US / max(sum(first.values()), 1.0))))
     times: dict[Config | None, list[list[float]]] = {key: [] for key in order}
     for index in range(rounds):
         for turn in range(len(order)):
             key = order[(index + turn) % len(order)]
             times[key].append([elapsed(graph) for graph in graphs[key]])
         if index == 0 and samples < protocol.samples:
-            order = _in_reach(order, {key: min(first[key], statistics.fmean(times[key][0])) for key in order})
+            us = {key: min(first[key], statistics.fmean(times[key][0])) for key in order}
+            base = us.get(None, 0.0)
+            limit = HOPELESS * max(min(time - base for key, time in us.items() if key is not None), 0.0)
+            order = [key for key in order if key in (None, ATEN) or us[key] - base <= limit]
     global _busy_us
     _busy_us += sum(first[key] * len(graphs[key]) for key in first) + sum(sum(map(sum, one)) for one in times.values())
     empty = times.pop(None, [[0.0]] * rounds)
     return _over_splits({
-        config: [[max(t - f, 0.01) / _bench.most for t in found] for found, (f,) in zip(all_found, empty, strict=False)]
+        config: [[max(t - f, 0.01) / count for t in found] for found, (f,) in zip(all_found, empty, strict=False)]
         for config, all_found in times.items()
         if config is not None
     })  # fmt: skip
@@ -144,80 +186,3 @@ def _over_splits(us: dict[Config, list[list[float]]]) -> dict[Config, list[float
         return [mean * one[worst] / aten[worst] for one in found]
 
     return {config: list(map(statistics.fmean, found)) if config == ATEN else of(found) for config, found in us.items()}
-
-
-def _in_reach(order: Sequence[Config | None], first: dict[Config | None, float]) -> list[Config | None]:
-    """The keys without the candidates that take far longer than the best."""
-    base = first.get(None, 0.0)
-    best = min(time - base for key, time in first.items() if key is not None)
-    return [key for key in order if key in (None, ATEN) or first[key] - base <= HOPELESS * max(best, 0.0)]
-
-
-def floor_us(problem: Problem, protocol: Protocol, samples: int) -> list[float]:
-    """Microseconds of a streaming read of as many bytes as the weight has, under the same protocol: the fastest of a
-    few kernels that do nothing else."""
-    words = max(problem.weight_bytes // 4, 1)
-    names = {"data": torch.ones(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
-    empty = capture(None, protocol)
-    found = []
-    for shape in elementwise.READS:
-        graph = capture(_alone(launcher(elementwise.read(words, shape), names, {"elements": words})), protocol)
-        elapsed(graph), elapsed(empty)
-        times = [max(elapsed(graph) - elapsed(empty), 0.01) / protocol.unroll for _ in range(samples)]
-        found.append((statistics.median(times), times))
-    return min(found)[1]
-
-
-def _alone(step: Callable[[], None]) -> Call:
-    return lambda _: step()
-
-
-def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
-    bench = _bench_of(problem)
-    if config not in bench.calls:
-        made = reference(problem, bench.copies) if config == ATEN else (*bind(problem, config, bench.copies), "")
-        call, compile_s, detail = made
-        error = check(bench, call)
-        known = bench.loaded.get(ATEN)
-        if not acceptable(problem, error, known.error if known and known.error is not None else error):
-            return Loaded(Status.WRONG, error, compile_s)
-        bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s, detail)
-    ways = len(bench.expected)
-    if not bench.most:
-        bench.most = -(-_pairs(protocol, bench.calls[config]) // ways)
-    graphs = bench.graphs.setdefault(protocol.text, {})
-    copies = len(bench.copies)
-    if protocol.l2 != "hot" and None not in graphs:
-        graphs[None] = [capture(None, protocol, copies, bench.most)]
-    if config not in graphs:
-        turns = [_turns(bench.calls[config], way, ways) for way in range(ways)]
-        graphs[config] = [capture(turn, protocol, copies // ways, bench.most) for turn in turns]
-    return bench.loaded[config]
-
-
-def _turns(call: Call, way: int, ways: int) -> Call:
-    """The call on the copies of one split."""
-    return lambda index: call(way + index * ways)
-
-
-def _bench_of(problem: Problem) -> Bench:
-    global _bench
-    if _bench is None or _bench.problem != problem:
-        _bench = None
-        _bench = set_up(problem)
-    return _bench
-
-
-def _pairs(protocol: Protocol, call: Call) -> int:
-    """How many calls a graph has: as in the protocol, or fewer if they take so long that the few microseconds of a
-    replay no longer matter."""
-    took = once(lambda: call(0))
-    return max(1, min(protocol.unroll, int(SAMPLE_US / max(took, 1.0))))
-
-
-def _alive() -> bool:
-    try:
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
