@@ -16,6 +16,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import EMITTED, Measurement, Protocol, Status, Times, marks
 
 
@@ -45,12 +46,11 @@ class Lost(GemmdbError):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config to try on a problem. `illegal`: the reason of the legality rule that excludes it, empty if none does. An
-    illegal candidate becomes a row and is never run. `estimated`: an estimate let it in, and a better estimate might
-    have left it out."""
+    """A config to try on a problem. `rejected`: why a legality rule excludes it; it then becomes a row of status
+    `illegal` and is never run. `estimated`: an estimate let it in, and a better estimate might have left it out."""
 
     config: Config
-    illegal: str = ""
+    rejected: Rejected | None = None
     estimated: bool = False
 
 
@@ -58,19 +58,19 @@ class Candidate:
 class Job:
     """All work on one problem under one protocol: the unit that is claimed, measured and stored as a whole.
 
-    `raced`: the outcomes of a stored race whose confirmations are incomplete; only the missing confirmations are left
+    `searched`: the outcomes of a stored search whose confirmations are incomplete; only the missing ones are left
     to do. `confirmed`: those that exist."""
 
     problem: Problem
     protocol: Protocol
     candidates: tuple[Candidate, ...]
-    raced: tuple[Outcome, ...] = ()
+    searched: tuple[Outcome, ...] = ()
     confirmed: tuple[Outcome, ...] = ()
 
     @property
     def legal(self) -> tuple[Config, ...]:
         """The configs to run, in order."""
-        return tuple(c.config for c in self.candidates if not c.illegal)
+        return tuple(c.config for c in self.candidates if not c.rejected)
 
 
 class Space(Interface):
@@ -90,7 +90,8 @@ def silent(_text: str) -> None:
 
 
 class Measurer(Interface):
-    """Times candidates on one device, in isolated processes."""
+    """Times candidates on one device, in isolated processes. A subclass inherits what a measurer does that is always
+    there, compiles nothing ahead and only ever times emitted code."""
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Compile what these jobs need, for all measurers of the backend. It may block or work in the background;
@@ -111,20 +112,25 @@ class Measurer(Interface):
     def available(self) -> bool:
         """Whether the device is there now. False for one of another host that is busy or went away. Returns at once.
         Raises GemmdbError if it will never be."""
+        return True
 
     def ready(self, limit_s: float) -> bool:
         """Wait at most `limit_s` seconds for the process that times; whether it can begin now."""
+        return True
 
     def compiled(self, problem: Problem, config: Config) -> bool:
         """Whether `measure` need not wait for what a config needs: it is compiled, or that has failed."""
+        return True
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """Announces what will be measured soon. The measurer may prepare it in the background while another one
         measures. Returns at once."""
+        return
 
     def emitted(self, config: Config) -> Config:
         """The config to pass to `measure` to time the code that the compiler emits for `config`. It equals no other
         config. It is `config` itself if the measurer only ever times emitted code."""
+        return config
 
     def fresh(self) -> Measurer:
         """A measurer of the same device that measures in another process. Closing this one closes it."""
@@ -132,6 +138,7 @@ class Measurer(Interface):
     @property
     def busy_s(self) -> float | None:
         """Seconds that the device has spent in timed calls so far, those of `fresh` included; None if unknown."""
+        return None
 
     def close(self) -> None:
         """End all isolated processes. Idempotent. Another thread may call it to stop a `measure`."""
@@ -155,6 +162,7 @@ class Backend(Interface):
     def busy(self) -> str:
         """What other programs do on the devices now, in one phrase; empty if nothing, or if it is unknown. Asked while
         nothing is measured."""
+        return ""
 
     @property
     def workers(self) -> int:
@@ -165,6 +173,7 @@ class Backend(Interface):
 
     def begin(self, jobs: Sequence[Job]) -> None:
         """Announces all jobs of a build before its first worker starts, so that slow compilations can start early."""
+        return
 
     def measurer(self, worker: int, effort: Effort) -> Measurer:
         """The measurer of a worker (0 to `workers` - 1). It may start its process now, and that of its `fresh`
@@ -173,12 +182,15 @@ class Backend(Interface):
     def prompt_measurer(self, gpu: int, effort: Effort) -> Measurer:
         """A measurer on GPU number `gpu` of the host for somebody who waits for it. Everything that it needs starts
         now; it confirms no winners."""
+        return self.measurer(0, effort)
 
     def close(self) -> None:
         """End what the measurers share. Call it after they are closed. Idempotent."""
+        return
 
     def provenance(self) -> dict[str, object]:
         """JSON-ready device readings for the run's record: clocks, caches, power caps."""
+        return {}
 
 
 def outcome(row: Measurement) -> Outcome:

@@ -189,6 +189,6 @@ def _in_vain(one: Asked, catalog: Catalog) -> str:
         return ""
     space, quick = CpuSpace(), effort.named("quick")
     if reason := only_aten(one.entry.problem, one.device, space, quick):
-        return reason
+        return str(reason)
     ask = Ask(one.query, catalog.tables, Policy(), installed(one.device.kind))
-    return too_long(ask, unmeasured(ask), space, quick) if ask.symbolic else ""
+    return str((ask.symbolic and too_long(ask, unmeasured(ask), space, quick)) or "")

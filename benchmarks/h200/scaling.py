@@ -110,7 +110,7 @@ def compile_all(effort: str, listed: Path) -> dict[str, float]:
             id(future): future
             for problem in loading.load(str(listed), "cuda")
             for candidate in backend.space.candidates(problem, backend.device, named(effort, "cuda"))
-            if not candidate.illegal
+            if not candidate.rejected
             for future in backend.compilers.submit(problem, candidate.config)
         }
         seconds = sum(future.result().seconds for future in futures.values())

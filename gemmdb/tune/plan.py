@@ -183,9 +183,9 @@ def _objection(missed: _Missed, device: Device, backend: Backend, effort: Effort
     if one.saving is not None and one.saving.us <= 0:
         return NOTHING
     if reason := only_aten(one.problem, device, backend.space, effort):
-        return reason
+        return str(reason)
     query = Query(one.problem, device, {name: (low, high) for name, low, high in one.ranges})
     if missed.lacking:
         at = Ask(query, catalog.tables, Policy(), backend.toolchain)
-        return too_long(at, missed.lacking, backend.space, effort)
+        return str(too_long(at, missed.lacking, backend.space, effort) or "")
     return "" if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else DONE

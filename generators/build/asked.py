@@ -96,7 +96,7 @@ def first(of: Recorded, backend: Backend, effort: Effort, tables: Tables) -> Wan
     wanted: dict[Problem, None] = {}
     for problem in of.fixed:
         if reason := only_aten(problem, backend.device, backend.space, effort):
-            left_out[reason] += 1
+            left_out[str(reason)] += 1
         else:
             wanted[problem] = None
     begun = []
@@ -106,7 +106,7 @@ def first(of: Recorded, backend: Backend, effort: Effort, tables: Tables) -> Wan
         reason = only_aten(query.problem, backend.device, backend.space, effort)
         reason = reason or too_long(ask, missing, backend.space, effort)
         if reason:
-            left_out[reason] += 1
+            left_out[str(reason)] += 1
         else:
             begun.append(query)
             some = [query.problem, *_some(ask, missing, tables.built)]

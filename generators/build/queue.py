@@ -86,15 +86,15 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
     if sum(map(bool, found.values())) >= len(job.candidates):
         tried = {config.name for config, known in found.items() if known}
         missing = tuple(c for c in missing if found[c.config] or not c.estimated or c.config.name not in tried)
-    if any(not candidate.illegal for candidate in missing):
+    if any(not candidate.rejected for candidate in missing):
         rivals = [pooled.config for pooled in pool(rows, unsafe(every)) if pooled.config != ATEN][:RIVALS]
         # The decision stays: when the claimed job is looked up again, the shorter list must not count as tried.
         decided = (replace(candidate, estimated=False) for candidate in missing)
         return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *decided))))
-    raced, confirmed = known(rows, unsafe(every), effort)
-    if not unconfirmed(raced, confirmed, effort):
-        raced = confirmed = ()
-    return replace(job, candidates=missing, raced=raced, confirmed=confirmed) if missing or raced else None
+    searched, confirmed = known(rows, unsafe(every), effort)
+    if not unconfirmed(searched, confirmed, effort):
+        searched = confirmed = ()
+    return replace(job, candidates=missing, searched=searched, confirmed=confirmed) if missing or searched else None
 
 
 def _hindered(row: Measurement) -> bool:
@@ -129,13 +129,13 @@ def known(
     for row in rows:
         if row.config not in banned:
             by_config[row.config].append(row)
-    raced = {config: min(of, key=_plainness) for config, of in by_config.items()}
+    searched = {config: min(of, key=_plainness) for config, of in by_config.items()}
     # ATen was timed with all of them and counts as often as in the run: with its spread it may tie with the best.
-    confirmed = [row for row in by_config[ATEN] if row is not raced[ATEN]]
+    confirmed = [row for row in by_config[ATEN] if row is not searched[ATEN]]
     for config, of in by_config.items():
         if config != ATEN and _confirmed(of, effort):
-            confirmed += [row for row in of if row is not raced[config]] or of
-    first, again = (tuple(map(outcome, some)) for some in (raced.values(), confirmed))
+            confirmed += [row for row in of if row is not searched[config]] or of
+    first, again = (tuple(map(outcome, some)) for some in (searched.values(), confirmed))
     return first, again
 
 

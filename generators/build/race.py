@@ -33,7 +33,7 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
     Every candidate gets an outcome, independent of the others. So timing noise does not decide which (problem, config)
     pairs a table holds, only whether a correct candidate is `ok` or `slow`. ATen is always measured in full.
     """
-    illegal = [Outcome(c.config, Status.ILLEGAL, detail=c.illegal) for c in job.candidates if c.illegal]
+    illegal = [Outcome(c.config, Status.ILLEGAL, detail=c.rejected.reason) for c in job.candidates if c.rejected]
     if not job.legal:
         return illegal
     estimates = list(measurer.measure(job.problem, job.legal, job.protocol, effort.estimate))

@@ -38,7 +38,7 @@ Prepare = Callable[[Sequence[Job], Callable[[Job], None]], None]
 
 @dataclass(frozen=True)
 class Won:
-    """A raced job. `picks`: the configs to confirm next. `confirmed`: what has been confirmed so far."""
+    """A searched job. `picks`: the configs to confirm next. `confirmed`: what has been confirmed so far."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
@@ -169,7 +169,7 @@ class Scheduler(Thread):
         (self._ready if self._earlier(won) else self._due).append(won)
 
     def _earlier(self, won: Won) -> bool:
-        return bool(won.job.raced) and self._work.overlap
+        return bool(won.job.searched) and self._work.overlap
 
     def _wait_for_room(self) -> bool:
         """Wait until more jobs may be claimed. False if the build stops first."""

@@ -37,7 +37,7 @@ class Finished:
     @property
     def done(self) -> bool:
         """Whether the job counts as measured now. False for a job of an earlier build that still needs confirming."""
-        return not (self.more and self.job.raced)
+        return not (self.more and self.job.searched)
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Confirmed:
 
     @property
     def done(self) -> bool:
-        """Whether the job counts as measured now. It did already if this build raced it."""
-        return bool(self.job.raced)
+        """Whether the job counts as measured now. It did already if this build searched it."""
+        return bool(self.job.searched)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Worker(Thread):
 
     def _race(self, job: Job) -> None:
         self._messages.put(Phase("racing", job.problem))
-        outcomes = () if job.raced else tuple(race(job, self._effort, self._measurer))
-        known = job.raced or outcomes
+        outcomes = () if job.searched else tuple(race(job, self._effort, self._measurer))
+        known = job.searched or outcomes
         picks = unconfirmed(known, job.confirmed, self._effort) if self._effort.confirm else ()
         self._messages.put(Finished(job, outcomes, more=bool(picks)))
         if picks:
@@ -140,7 +140,9 @@ class Worker(Thread):
             return tuple(Outcome(config, lost.status, detail=f"set aside: {lost}"[:MAX_DETAIL]) for config in configs)
 
         if task.race is not None:
-            illegal = (Outcome(c.config, Status.ILLEGAL, detail=c.illegal) for c in task.race.candidates if c.illegal)
+            illegal = (
+                Outcome(c.config, Status.ILLEGAL, detail=c.rejected.reason) for c in task.race.candidates if c.rejected
+            )
             self._messages.put(Finished(task.race, (*illegal, *failed(task.race.legal))))
         for won in task.confirm:
             self._messages.put(Confirmed(won.job, (*won.confirmed, *failed(won.picks))))

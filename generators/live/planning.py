@@ -58,7 +58,7 @@ def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[
     if request.candidates:
         return request.candidates
     tried = backend.space.candidates(request.problem, backend.device, chosen)
-    return [one.config for one in tried if not one.illegal]
+    return [one.config for one in tried if not one.rejected]
 
 
 def _allowed(config: Config, request: Request, backend: Backend) -> bool:

@@ -13,9 +13,14 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.ladder import ranges
 from gemmdb.ladder.ask import Ask
+from gemmdb.rejected import Rejected
+
+MAX_TIMED_S = 10.0
+"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on
+such a size, from compiling to confirming, takes several times as long."""
 
 
-class Remembering:
+class CachedSpace:
     """A space that keeps its answers, which depend on nothing but the arguments. Jobs share the tuples."""
 
     def __init__(self, space: Space) -> None:
@@ -30,34 +35,28 @@ class Remembering:
         return self._known[asked]
 
 
-def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) -> str:
-    """Why ATen is the only candidate of a problem, in a phrase; empty if there are others."""
+def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) -> Rejected | None:
+    """Why ATen is the only candidate of a problem; None if there are others."""
     others = [one for one in space.candidates(problem, device, effort) if one.config != ATEN]
-    if any(not one.illegal for one in others):
-        return ""
-    return ": ".join([ONLY_ATEN, *dict.fromkeys(one.illegal for one in others)][:2])
+    reasons = dict.fromkeys(str(one.rejected) for one in others if one.rejected)
+    return None if any(not one.rejected for one in others) else Rejected(": ".join([ONLY_ATEN, *reasons][:2]))
 
 
-LONG_S = 10.0
-"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on
-such a size, from compiling to confirming, takes several times as long."""
-
-
-def too_long(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> str:
-    """Why a range cannot be measured: a size of `missing` takes too long, and one kernel has to serve all sizes. Empty
+def too_long(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> Rejected | None:
+    """Why a range cannot be measured: a size of `missing` takes too long, and one kernel has to serve all sizes. None
     if it can."""
     slow = [one for one in missing if not fits(one, ask.device, space, effort)]
     if not slow or ranges.divisible(ask) is not None:
-        return ""
+        return None
     sizes = " ".join(f"{name}={getattr(slow[-1], name)}" for name in ask.symbolic)
-    return (
-        f"its range of sizes holds {sizes}, which takes more than {LONG_S:.0f} s to measure; a smaller range"
+    return Rejected(
+        f"its range of sizes holds {sizes}, which takes more than {MAX_TIMED_S:.0f} s to measure; a smaller range"
         " (torch._dynamo.mark_dynamic with max=) can be measured"
     )
 
 
 def fits(problem: Problem, device: Device, space: Space, effort: Effort) -> bool:
-    """Whether the timed calls of a size are expected to take no longer than LONG_S."""
-    tried = sum(not one.illegal for one in space.candidates(problem, device, effort))
+    """Whether the timed calls of a size are expected to take no longer than MAX_TIMED_S."""
+    tried = sum(not one.rejected for one in space.candidates(problem, device, effort))
     kept = min(tried, max(effort.keep, 2))
-    return work_us(problem, device) * 1e-6 * effort.samples * kept <= LONG_S
+    return work_us(problem, device) * 1e-6 * effort.samples * kept <= MAX_TIMED_S

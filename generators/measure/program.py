@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
+from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.operands import Operands, read_count, to_torch
 from gemmdb.inductor.match.int4_weight import dequantised
+from gemmdb.inductor.observe.journal import Event
+from gemmdb.kernels.config import Config
 from gemmdb.key.epilogue import Epilogue
 from gemmdb.key.problem import Problem
 from gemmdb.key.representatives import head
@@ -145,6 +148,14 @@ def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor])
         return torch.ops.aten._weight_int4pack_mm(a, packed, own.size, scale)
     weight = dequantised(packed, scale, zeros[0] if zeros else None, own, a.dtype)
     return torch.nn.functional.linear(a, weight)
+
+
+def check_lowered(problem: Problem, config: Config, seen: Sequence[Event]) -> None:
+    """Raise GemmdbError unless Inductor has `seen` this problem alone in its program, and took this config."""
+    if [event.problem for event in seen] != [problem.text]:
+        raise GemmdbError(f"Inductor sees another problem: {', '.join(event.problem for event in seen) or 'none'}")
+    if seen[0].note or seen[0].config != config.text:
+        raise GemmdbError(seen[0].note or f"Inductor took {seen[0].config}")
 
 
 def set_numerics(problem: Problem) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import Lock
@@ -16,7 +15,7 @@ from time import monotonic, sleep
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import effort
-from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, Outcome, row
+from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, row
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.quiet import PATIENCE_S, judged
 from gemmdb.generators.progress import SECONDS, Progress, Silent, Tracker
@@ -25,11 +24,13 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
-from gemmdb.table.record import Record
-from gemmdb.table.verdict import Pooled, Verdict, pool, tied
+from gemmdb.table.verdict import Verdict, pool, tied
 
 TOLERANCE = 0.02
 """A row is confirmed if its time is this close (relative) to the recorded one."""
+MAX_BEHIND = 0.1
+"""What a pick may be slower than the best, at the ends of both intervals, for its verdict to hold. Two kernels of a few
+microseconds that are equally fast come to 0.08, since processes differ."""
 OTHERS = 3
 """How many configs are timed besides ATen, the pick and its ties: the fastest others, which may be better now."""
 
@@ -42,6 +43,11 @@ class Moved:
     config: Config
     recorded_us: float
     now_us: float | None
+
+    @property
+    def change(self) -> float:
+        """How far the new time is from the recorded one, relative; infinite if it failed now."""
+        return float("inf") if self.now_us is None else abs(self.now_us / self.recorded_us - 1)
 
 
 @dataclass(frozen=True)
@@ -75,15 +81,10 @@ class Sampled:
     recorded: Mapping[Config, float]
     emitted: frozenset[Config]
 
-    @property
-    def job(self) -> Job:
-        """The job of timing them."""
-        return Job(self.verdict.problem, self.verdict.protocol, tuple(map(Candidate, self.recorded)))
-
-    def measured(self, measurer: Measurer) -> Job:
-        """The same job for `measurer`: configs that were timed as emitted code are timed as emitted code again."""
+    def job(self, measurer: Measurer) -> Job:
+        """The job of timing them: configs that were timed as emitted code are timed as emitted code again."""
         configs = [measurer.emitted(config) if config in self.emitted else config for config in self.recorded]
-        return replace(self.job, candidates=tuple(map(Candidate, configs)))
+        return Job(self.verdict.problem, self.verdict.protocol, tuple(map(Candidate, configs)))
 
 
 def remeasure(
@@ -108,25 +109,23 @@ def remeasure(
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {backend.toolchain.klass}")
     try:
-        busy = _wait(backend)
+        until = monotonic() + PATIENCE_S
+        while (busy := backend.busy()) and monotonic() < until:
+            sleep(1.0)
         fresh = _measure(sampled, backend, progress or Silent(), bool(busy))
     finally:
         backend.close()
     judged = Counter(holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
-    disturbed = sum(row.disturbed for rows in fresh for row in rows)
-    pairs = [pair for one, rows in zip(sampled, fresh, strict=True) for pair in _pairs(one, rows)]
-    moved = sorted((pair for pair in pairs if _change(pair) > tolerance), key=_change, reverse=True)
+    compared = []
+    for one, rows in zip(sampled, fresh, strict=True):
+        now = {row.config: row.times.median_us if row.times else None for row in rows}
+        compared += [Moved(one.verdict.problem, config, us, now[config]) for config, us in one.recorded.items()]
+    moved = tuple(sorted((one for one in compared if one.change > tolerance), key=lambda one: one.change, reverse=True))
     return Remeasured(
-        len(sampled), judged[True], len(pairs), len(pairs) - len(moved), tuple(moved), judged[None], disturbed, busy
-    )
-
-
-def _wait(backend: Backend) -> str:
-    """What still keeps the devices busy after some patience, in one phrase."""
-    until = monotonic() + PATIENCE_S
-    while (busy := backend.busy()) and monotonic() < until:
-        sleep(1.0)
-    return busy
+        problems=len(sampled), held=judged[True], unclear=judged[None], rows=len(compared),
+        within=len(compared) - len(moved), moved=moved, busy=busy,
+        disturbed=sum(row.disturbed for rows in fresh for row in rows),
+    )  # fmt: skip
 
 
 def _backend(table: Table, path: Path) -> Backend:
@@ -155,33 +154,29 @@ def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = 
         verdict for problem in problems for verdict in table.verdicts(problem, device) if verdict.klass == klass
     ]
     chosen = random.Random(seed).sample(verdicts, min(n, len(verdicts)))
+    return [_sampled(verdict, table, device) for verdict in chosen]
+
+
+def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
+    """A verdict with the recorded times of what is timed again. Times of a packed table are relative to ATen's."""
+    us: dict[Config, float] = {}  # The fastest first.
+    emitted = []
     if table.packed:
-        return [_pooled(verdict, table.record(verdict.problem, device)) for verdict in chosen]
-    return [_sampled(verdict, table.rows(verdict.problem, device)) for verdict in chosen]
-
-
-def _pooled(verdict: Verdict, record: Record | None) -> Sampled:
-    """The sample of a packed table, whose times are relative to ATen's."""
-    group = record.find(verdict.protocol.l2, verdict.klass) if record else None
-    known = {one.config: one for one in group.times if one.full} if group else {}
-    chosen = _chosen(verdict, known)
-    recorded = {config: known[config].ratio * group.aten_us for config in chosen} if group else {}
-    return Sampled(verdict, recorded, frozenset(config for config in chosen if known[config].emitted))
-
-
-def _chosen(verdict: Verdict, known: Collection[Config]) -> list[Config]:
-    """What is timed of the `known` configs, which come fastest first."""
-    others = [config for config in known if config != ATEN and config not in verdict.ties][:OTHERS]
-    return [config for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in known]
-
-
-def _sampled(verdict: Verdict, rows: Sequence[Measurement]) -> Sampled:
-    same = [r for r in rows if r.protocol == verdict.protocol and r.toolchain.klass == verdict.klass]
-    pooled = {p.config: p.rows for p in pool(same)}
-    chosen = _chosen(verdict, pooled)
-    recorded = {config: median(row.times.median_us for row in pooled[config] if row.times) for config in chosen}
-    emitted = frozenset(config for config in chosen if all(row.emitted for row in pooled[config]))
-    return Sampled(verdict, recorded, emitted)
+        record = table.record(verdict.problem, device)
+        group = record.find(verdict.protocol.l2, verdict.klass) if record else None
+        for time in group.times if group else ():
+            if time.full:
+                us[time.config] = time.ratio * group.aten_us if group else 0.0
+                emitted += [time.config] * time.emitted
+    else:
+        rows = table.rows(verdict.problem, device)
+        same = [r for r in rows if r.protocol == verdict.protocol and r.toolchain.klass == verdict.klass]
+        for one in pool(same):
+            us[one.config] = median(row.times.median_us for row in one.rows if row.times)
+            emitted += [one.config] * all(row.emitted for row in one.rows)
+    others = [config for config in us if config != ATEN and config not in verdict.ties][:OTHERS]
+    recorded = {config: us[config] for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in us}
+    return Sampled(verdict, recorded, frozenset(emitted) & frozenset(recorded))
 
 
 def _measure(sampled: Sequence[Sampled], backend: Backend, progress: Progress, busy: bool) -> list[list[Measurement]]:
@@ -189,64 +184,33 @@ def _measure(sampled: Sequence[Sampled], backend: Backend, progress: Progress, b
     tracker, lock = Tracker(progress, len(sampled), 0, SECONDS.get(backend.device.kind)), Lock()
     workers = max(min(backend.workers, len(sampled)), 1)
     measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
+
+    def measure(measurer: Measurer, share: Sequence[Sampled]) -> list[list[Measurement]]:
+        jobs = [one.job(measurer) for one in share]
+        with lock:
+            tracker.say("compiling", jobs[0].problem)
+        measurer.prepare(jobs)
+        found = []
+        for one, job in zip(share, jobs, strict=True):
+            with lock:
+                tracker.say("timing", job.problem)
+            outcomes = judged(measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples))
+            found.append([
+                row(job, replace(outcome, config=config, disturbed=busy or outcome.disturbed), backend, "remeasure")
+                for config, outcome in zip(one.recorded, outcomes, strict=True)
+            ])  # fmt: skip
+            with lock:
+                tracker.finished(job.problem)
+        return found
+
     with ThreadPoolExecutor(workers) as threads:
         try:
             shares = [sampled[worker::workers] for worker in range(workers)]
-            some = partial(_measure_some, backend=backend, tell=partial(_tell, tracker, lock), busy=busy)
-            found = list(threads.map(some, measurers, shares))
+            found = list(threads.map(measure, measurers, shares))
         finally:
             for measurer in measurers:
                 measurer.close()
     return [found[place % workers][place // workers] for place in range(len(sampled))]
-
-
-def _tell(tracker: Tracker, lock: Lock, phase: str, problem: Problem) -> None:
-    """Report a phase, from any thread. Ends a problem if `phase` is empty."""
-    with lock:
-        if phase:
-            tracker.say(phase, problem)
-        else:
-            tracker.finished(problem)
-
-
-def _measure_some(
-    measurer: Measurer,
-    sampled: Sequence[Sampled],
-    backend: Backend,
-    tell: Callable[[str, Problem], None],
-    busy: bool,
-) -> list[list[Measurement]]:
-    jobs = [one.measured(measurer) for one in sampled]
-    if jobs:
-        tell("compiling", jobs[0].problem)
-    measurer.prepare(jobs)
-    found = []
-    for one, job in zip(sampled, jobs, strict=True):
-        tell("timing", one.verdict.problem)
-        found.append([
-            row(one.job, replace(outcome, config=config, disturbed=busy or outcome.disturbed), backend, "remeasure")
-            for config, outcome in zip(one.recorded, _outcomes(measurer, job), strict=True)
-        ])  # fmt: skip
-        tell("", one.verdict.problem)
-    return found
-
-
-def _outcomes(measurer: Measurer, job: Job) -> Sequence[Outcome]:
-    return judged(measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples))
-
-
-def _pairs(one: Sampled, rows: Sequence[Measurement]) -> list[Moved]:
-    now = {row.config: row.times.median_us if row.times else None for row in rows}
-    return [Moved(one.verdict.problem, config, us, now[config]) for config, us in one.recorded.items()]
-
-
-def _change(pair: Moved) -> float:
-    return float("inf") if pair.now_us is None else abs(pair.now_us / pair.recorded_us - 1)
-
-
-WIDE = 0.1
-"""What a pick may be slower than the best, at the ends of both intervals, for its verdict to hold. Two kernels of a few
-microseconds that are equally fast come to 0.08, since processes differ."""
 
 
 def holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool | None:
@@ -254,7 +218,7 @@ def holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool | None:
 
     It does not hold if the pick is slower than the best, beyond both intervals, or failed. It holds if the pick is
     tied with the best and, where it is not ATen, certainly faster than ATen; not if the intervals are so wide that
-    the pick may be slower than the best by more than WIDE.
+    the pick may be slower than the best by more than MAX_BEHIND.
     """
     pooled = pool(rows)
     pick = next((p for p in pooled if p.config == verdict.pick), None)
@@ -264,18 +228,8 @@ def holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool | None:
         return None
     if not tied(pooled[0], pick):
         return False
-    unsure = max((_most(pick) / _least(p) - 1 for p in pooled if p is not pick), default=0.0) > WIDE
-    return None if unsure or (pick.config != ATEN and _slowest(pick) >= 1) else True
-
-
-def _most(one: Pooled) -> float:
-    return one.ratio * (1 + one.spread)
-
-
-def _least(one: Pooled) -> float:
-    return one.ratio * (1 - min(one.spread, 0.99))
-
-
-def _slowest(one: Pooled) -> float:
-    """The upper end of the interval of its time relative to ATen."""
-    return max(row.times.high_us / row.times.aten_us for row in one.rows if row.times)
+    slowest = pick.ratio * (1 + pick.spread)
+    if any(slowest / (p.ratio * (1 - min(p.spread, 0.99))) - 1 > MAX_BEHIND for p in pooled if p is not pick):
+        return None
+    beside_aten = max(row.times.high_us / row.times.aten_us for row in pick.rows if row.times)
+    return None if pick.config != ATEN and beside_aten >= 1 else True

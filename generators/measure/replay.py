@@ -6,13 +6,13 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from gemmdb.generators.backend import Job, Outcome, ignore, outcome
+from gemmdb.generators.backend import Job, Measurer, Outcome, ignore, outcome
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement, Protocol, Status
 
 
-class Replay:
+class Replay(Measurer):
     """Answers with the first recorded row of a (problem, config). `calls`: the requests so far.
 
     A config without a row is an `error`, like a config that does not compile.
@@ -37,25 +37,6 @@ class Replay:
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
 
-    def available(self) -> bool:
-        """True: the device is one of this host."""
-        return True
-
-    def ready(self, limit_s: float) -> bool:
-        """True: there is nothing to start."""
-        return True
-
-    def compiled(self, problem: Problem, config: Config) -> bool:
-        """True: nothing is compiled."""
-        return True
-
-    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Do nothing."""
-
-    def emitted(self, config: Config) -> Config:
-        """The config itself, since there are no rows of emitted code."""
-        return config
-
     def fresh(self) -> Replay:
         """A replay whose rows have one more sample than recorded, so that they are new rows. `renewed` counts these
         calls."""
@@ -63,14 +44,6 @@ class Replay:
         again = copy.copy(self)
         again._more = 1
         return again
-
-    @property
-    def busy_s(self) -> float | None:
-        """None, since there is no device."""
-        return None
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _outcome(self, problem: Problem, config: Config) -> Outcome:
         row = self._rows.get((problem, config))

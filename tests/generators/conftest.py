@@ -16,6 +16,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 DEVICE = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
@@ -51,7 +52,7 @@ class ReplaySpace:
     """Four configs for every problem, of which the last is illegal for single rows."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        return [Candidate(c, "one row" if c == SPLIT_K and problem.m == 1 else "") for c in CONFIGS]
+        return [Candidate(c, Rejected("one row") if c == SPLIT_K and problem.m == 1 else None) for c in CONFIGS]
 
 
 class ReplayBackend:

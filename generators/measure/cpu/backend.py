@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
-from gemmdb.generators.backend import Job, Measurer, Space, silent
+from gemmdb.generators.backend import Backend, Measurer, Space, silent
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.candidates import Remembering
+from gemmdb.generators.measure.candidates import CachedSpace
 from gemmdb.generators.measure.cpu.measurer import CpuMeasurer
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.quiet import Watch
@@ -19,8 +19,9 @@ from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
 
 
-class CpuBackend:
-    """This machine's CPU with the threads that torch would use. Raises InputError without torch."""
+class CpuBackend(Backend):
+    """This machine's CPU with the threads that torch would use. Compiles nothing ahead, which would disturb the times.
+    Raises InputError without torch."""
 
     workers = 1
     chunk = 4
@@ -32,15 +33,12 @@ class CpuBackend:
             raise InputError("building a table needs torch: pip install torch")
         self.device: Device = device or cpu()
         self.toolchain: Toolchain = toolchain
-        self.space: Space = Remembering(CpuSpace())
+        self.space: Space = CachedSpace(CpuSpace())
         self.say: Callable[[str], None] = silent
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """Host clock, one call per sample, one protocol per cache state of the effort."""
         return [Protocol("host", state, 1, effort.samples) for state in effort.states]
-
-    def begin(self, jobs: Sequence[Job]) -> None:
-        """Do nothing: compiling would disturb the times of the first jobs."""
 
     def measurer(self, worker: int, effort: Effort) -> Measurer:
         """The only measurer. It compiles in as many processes as there are usable cores, at most 8, and starts nothing
@@ -48,17 +46,6 @@ class CpuBackend:
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         watch = Watch(self.device.units, say=lambda text: self.say(text))
         return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch)
-
-    def prompt_measurer(self, gpu: int, effort: Effort) -> Measurer:
-        """The only measurer."""
-        return self.measurer(0, effort)
-
-    def busy(self) -> str:
-        """Empty: each measurement looks by itself."""
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: nothing is shared."""
 
     def provenance(self) -> dict[str, object]:
         """The size of the evicted cache, and the frequency governor, which decides how steady the clock is."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gemmdb.errors import InputError
-from gemmdb.generators.backend import Job, Outcome, ignore
+from gemmdb.generators.backend import Job, Measurer, Outcome, ignore
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.correctness import acceptable, tolerance
 from gemmdb.generators.measure.quiet import Watch
@@ -44,7 +44,7 @@ LOADED_BYTES = 2 * 2**30
 
 
 @dataclass
-class CpuMeasurer:
+class CpuMeasurer(Measurer):
     """Times candidates with `threads` threads. `compilers`: how many processes compile at once.
 
     All builds of this user on this machine take turns to time, and none compiles while another one times. `watch` sees
@@ -118,35 +118,15 @@ class CpuMeasurer:
             return [self._failed.get((problem, c), Outcome(c, status, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
 
-    def available(self) -> bool:
-        """True: the device is one of this host."""
-        return True
-
-    def ready(self, limit_s: float) -> bool:
-        """True: the process starts when it is needed."""
-        return True
-
     def compiled(self, problem: Problem, config: Config) -> bool:
         """Whether `prepare` has compiled the config."""
         return (problem, config) in self._compiled
-
-    def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Do nothing: preparing on a CPU disturbs what is timed on it."""
-
-    def emitted(self, config: Config) -> Config:
-        """The config itself: all configs are measured as emitted code."""
-        return config
 
     def fresh(self) -> CpuMeasurer:
         """This measurer with a new process. Two processes at once would keep two sets of packed weights."""
         self._timer.end()
         self._loaded, self._current = {}, None
         return self
-
-    @property
-    def busy_s(self) -> float | None:
-        """None: the CPU also does all the other work, so the time is not counted."""
-        return None
 
     def close(self) -> None:
         """End all processes."""

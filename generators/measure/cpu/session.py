@@ -23,7 +23,7 @@ import torch._inductor.config as inductor_config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.correctness import Reference, poison, reference
 from gemmdb.generators.measure.operands import operands
-from gemmdb.generators.measure.program import FP32_MODES, Product, as_product
+from gemmdb.generators.measure.program import FP32_MODES, Product, as_product, check_lowered
 from gemmdb.inductor import force
 from gemmdb.inductor.benchmark.host import Sampler
 from gemmdb.inductor.lower.adapter import vector_units
@@ -197,19 +197,11 @@ def compile_candidate(problem: Problem, product: Product, config: Config) -> Com
         torch.compile(product, backend=backend, dynamic=False, fullgraph=True)(*product.inputs)
     if len(capture.graphs) != 1:
         raise GemmdbError(f"compiled to {len(capture.graphs)} graphs, not one")
-    _check(problem, config)
-    code, arguments = capture.graphs[0]
-    return Compiled(code.current_callable, tuple(_position(tensor, product.inputs) for tensor in arguments))
-
-
-def _check(problem: Problem, config: Config) -> None:
     if JOURNAL.errors:
         raise GemmdbError(f"the lowering failed: {JOURNAL.errors[0]}")
-    seen = JOURNAL.events
-    if [event.problem for event in seen] != [problem.text]:
-        raise GemmdbError(f"Inductor sees another problem: {', '.join(event.problem for event in seen) or 'none'}")
-    if seen[0].note or seen[0].config != config.text:
-        raise GemmdbError(seen[0].note or f"Inductor took {seen[0].config}")
+    check_lowered(problem, config, JOURNAL.events)
+    code, arguments = capture.graphs[0]
+    return Compiled(code.current_callable, tuple(_position(tensor, product.inputs) for tensor in arguments))
 
 
 def _position(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> int:

@@ -16,6 +16,7 @@ from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import installed, minor
+from gemmdb.rejected import Rejected
 
 Factors = tuple[int, int, int]
 
@@ -45,35 +46,35 @@ class CpuSpace:
         configs = [ATEN]
         if problem.op in GPU_ALONE:
             # The C++ template for batches packs nothing and is offered only under max-autotune. fp8 has none.
-            return [Candidate(ATEN, excluded(ATEN, problem, device))]
+            return [Candidate(ATEN, rejection(ATEN, problem, device))]
         if problem.op in INT8PACK.ops:
             configs.append(Config.of("aten", "int8pack_mm"))
-        if excluded(auto, problem, device):
+        if rejection(auto, problem, device):
             configs.append(auto)
         else:
             configs += islice(_templates(problem, device.units, effort.breadth), TEMPLATES[effort.breadth])
-        return [Candidate(config, excluded(config, problem, device)) for config in configs]
+        return [Candidate(config, rejection(config, problem, device)) for config in configs]
 
 
-def excluded(config: Config, problem: Problem, device: Device) -> str:
-    """Why `config` must not run `problem` on `device`, in one phrase; empty if it may run."""
+def rejection(config: Config, problem: Problem, device: Device) -> Rejected | None:
+    """Why `config` must not run `problem` on `device`, None if it may."""
     if problem.empty:
-        return "Inductor leaves nothing to compute of a product of size zero"
+        return Rejected("Inductor leaves nothing to compute of a product of size zero")
     if reason := representatives.rejection(problem):
-        return str(reason)
+        return reason
     if problem.scaled and problem.spec.grouped:
-        return "ATen multiplies groups of fp8 on a GPU alone"
+        return Rejected("ATen multiplies groups of fp8 on a GPU alone")
     if problem.scales == "row" and _release() < SCALED_ROWS:
-        return "ATen takes scales of rows on a CPU from torch 2.12 on"
+        return Rejected("ATen takes scales of rows on a CPU from torch 2.12 on")
     if problem.scales == "block":
-        return "ATen takes no scales of blocks on a CPU"
+        return Rejected("ATen takes no scales of blocks on a CPU")
     if problem.spec.batched and (problem.k == 1 or problem.m == problem.n == 1):
-        return "Inductor makes no product of batches of vectors on a CPU, but multiplies their elements"
+        return Rejected("Inductor makes no product of batches of vectors on a CPU, but multiplies their elements")
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
-        return "this CPU multiplies fp32 in full, also where TF32 is allowed"
+        return Rejected("this CPU multiplies fp32 in full, also where TF32 is allowed")
     if config == ATEN:
-        return ""
-    return str(config.rejection(problem, device) or lowering_rejection(config, problem) or "")
+        return None
+    return config.rejection(problem, device) or lowering_rejection(config, problem)
 
 
 def _release() -> tuple[int, ...]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gemmdb.devices.detect import cuda
 from gemmdb.errors import InputError
-from gemmdb.generators.backend import Job, Space, silent
+from gemmdb.generators.backend import Backend, Job, Space, silent
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.candidates import Remembering
+from gemmdb.generators.measure.candidates import CachedSpace
 from gemmdb.generators.measure.cuda import compilers, elementwise
 from gemmdb.generators.measure.cuda.artifacts import Triton, required_promptly
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer, visible
@@ -35,7 +35,7 @@ LOADED = Path("/proc/driver/nvidia/version")
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
 
-class CudaBackend:
+class CudaBackend(Backend):
     """The GPUs of this host that equal the first. Raises InputError without a GPU or without torch."""
 
     overlap = True
@@ -49,7 +49,7 @@ class CudaBackend:
         self.device: Device = found
         driver = loaded_driver() or str(self.provenance().get("driver_version", ""))
         self.toolchain: Toolchain = replace(toolchain, driver=driver)
-        self.space: Space = Remembering(CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None))
+        self.space: Space = CachedSpace(CudaSpace(cutlass.compiler() is not None and cutlass.headers() is not None))
         compilers.choose_ptxas()
         shared = int(found.figures.get("smem_bytes", 48 * 1024))
         self.compilers = Precompiler(found.capability, shared)

@@ -22,11 +22,10 @@ from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.cuda import compilers
 from gemmdb.generators.measure.cuda.artifacts import digest
 from gemmdb.generators.measure.operands import Operands, blank
-from gemmdb.generators.measure.program import Product, set_numerics
+from gemmdb.generators.measure.program import Product, check_lowered, set_numerics
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
-CUDA = torch.device("cuda")
 Tensors = dict[str, torch.Tensor]
 
 
@@ -79,13 +78,10 @@ def generate(problem: Problem, config: Config) -> str:
     plain = Config(config.backend, config.kernel, config.params)
     with torch.no_grad(), emitting.no_gpu_context(), force(plain):
         with FakeTensorMode():
-            product = Product(problem, blank(problem, CUDA))
+            product = Product(problem, blank(problem, torch.device("cuda")))
             graph = make_fx(product)(*product.inputs)
         source, seen = emitting.output_code(graph, list(product.inputs), lambda: list(JOURNAL.pending()))
-    if [event.problem for event in seen] != [problem.text]:
-        raise GemmdbError(f"Inductor sees another problem: {', '.join(event.problem for event in seen) or 'none'}")
-    if seen[0].note or seen[0].config != plain.text:
-        raise GemmdbError(seen[0].note or f"Inductor took {seen[0].config}")
+    check_lowered(problem, plain, seen)
     return source
 
 
@@ -99,7 +95,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
     output: emitted code writes into memory of its own. Raises when it cannot be loaded."""
     start = time.perf_counter()
     function = load(problem, config)
-    inputs = [_inputs(problem, tensors) for tensors in copies]
+    inputs = [Product(problem, Operands.of(tensors)).inputs for tensors in copies]
 
     def call(index: int) -> torch.Tensor:
         output: torch.Tensor = function(list(inputs[index]))[0]
@@ -121,10 +117,6 @@ def _loaded(path: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]
     if not path.exists():
         raise GemmdbError("the code was not generated")
     return emitting.load(path)
-
-
-def _inputs(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, ...]:
-    return Product(problem, Operands.of(tensors)).inputs
 
 
 def _prepare() -> None:

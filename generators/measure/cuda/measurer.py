@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.backend import Job, Outcome, ignore
+from gemmdb.generators.backend import Job, Measurer, Outcome, ignore
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.artifacts import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
@@ -25,7 +26,7 @@ SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
 
 
 @dataclass
-class CudaMeasurer:
+class CudaMeasurer(Measurer):
     """Times candidates on GPU number `gpu` in an isolated process; see `generators.backend.Measurer`. `functions`: a
     module with the functions of `session`, which run in that process."""
 
@@ -61,8 +62,7 @@ class CudaMeasurer:
     ) -> Sequence[Outcome]:
         """See `generators.backend.Measurer.measure`. Raises GemmdbError if the GPU has gone: what is measured without
         one would be errors for good."""
-        wanted = [ATEN, *(config for config in configs if config != ATEN)]
-        loads = {config: self._compiled(problem, config) for config in wanted}
+        loads = {config: self._compiled(problem, config) for config in dict.fromkeys((ATEN, *configs))}
         loads, timed = self._round(problem, loads, protocol, samples)
         if loads[ATEN].status in (Status.ERROR, Status.CRASH):
             self._check()
@@ -75,10 +75,6 @@ class CudaMeasurer:
             found = times(timed[config], aten_us) if load.status is Status.OK and aten_us else None
             outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
         return outcomes
-
-    def available(self) -> bool:
-        """True: the device is one of this host."""
-        return True
 
     def ready(self, limit_s: float) -> bool:
         """See `generators.backend.Measurer.ready`."""
@@ -94,8 +90,7 @@ class CudaMeasurer:
         """See `generators.backend.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
         emitted = tuple(config for config in configs if isinstance(config, Emitted))
         if emitted:
-            self._starting = Thread(target=self._load, args=(problem, emitted, self._starting), daemon=True)
-            self._starting.start()
+            self._call_later(self.effort.measure_s, self.functions.expect, problem, emitted, vital=False)
 
     def emitted(self, config: Config) -> Config:
         """See `generators.backend.Measurer.emitted`. ATen stays as it is: default mode runs exactly that."""
@@ -122,31 +117,22 @@ class CudaMeasurer:
         """Start the process, and load Inductor in it, each once and without waiting."""
         if self._starting is None or inductor > self._inductor:
             self._inductor = inductor
-            self._starting = Thread(target=self._warm, args=(inductor, self._starting), daemon=True)
-            self._starting.start()
+            self._call_later(self.effort.compile_s, self.functions.begin, inductor)
 
-    def _warm(self, inductor: bool, before: Thread | None) -> None:
-        if before is not None:
-            before.join()
-        try:
-            self.process.call(self.effort.compile_s, self.functions.begin, inductor)
-        except GemmdbError:
-            return  # The first measurement will meet the same.
+    def _call_later(self, limit_s: float, function: Any, *arguments: Any, vital: bool = True) -> None:
+        """Call a function of the process after what it does now. Not `vital`: where it fails, the process ends, and
+        measuring finds out why."""
+        before = self._starting
 
-    def _load(self, problem: Problem, configs: tuple[Config, ...], before: Thread | None) -> None:
-        if before is not None:
-            before.join()
-        try:
-            reply = self.process.call(self.effort.measure_s, self.functions.expect, problem, configs)
-        except GemmdbError:
-            return
-        if reply.status is not Status.OK:
-            self.process.end()  # Measuring finds out which config it was.
+        def run() -> None:
+            if before is not None:
+                before.join()
+            with contextlib.suppress(GemmdbError):  # The first measurement will meet the same.
+                if self.process.call(limit_s, function, *arguments).status is not Status.OK and not vital:
+                    self.process.end()
 
-    def _started(self) -> None:
-        """Wait for the thread that talks to the process: requests must not mix."""
-        if self._starting is not None:
-            self._starting.join()
+        self._starting = Thread(target=run, daemon=True)
+        self._starting.start()
 
     def _compiled(self, problem: Problem, config: Config) -> Loaded:
         failure = self.precompiler.failure(problem, config, self.effort.compile_s)
@@ -164,55 +150,50 @@ class CudaMeasurer:
                 " what was measured is stored: run the same command when the GPU is back"
             )
 
+    def _ask(self, problem: Problem, configs: Iterable[Config], protocol: Protocol, samples: int) -> Round | Loaded:
+        """One round in the process; a Loaded if the process crashed or hung, and was ended."""
+        reply = self.process.call(
+            self.effort.measure_s, self.functions.measure, problem, tuple(configs), protocol, samples
+        )
+        if reply.status is not Status.OK:
+            self.process.end()
+            return Loaded(reply.status, detail=reply.detail)
+        done: Round = reply.value
+        self._busy_us += done.busy_us
+        if done.fatal:
+            self.process.end()
+        return done
+
     def _round(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
         """The result of loading each config, and the samples by config. All in one request, as long as no config
-        crashes the process."""
-        self._started()
+        crashes the process; then with ATen and one candidate at a time, to find those that do."""
+        if self._starting is not None:
+            self._starting.join()  # Requests must not mix.
         loads = dict(compiled)
         while True:
             able = [config for config, load in loads.items() if load.status is Status.OK]
             if ATEN not in able:
                 return loads, {}
-            reply = self.process.call(
-                self.effort.measure_s, self.functions.measure, problem, tuple(able), protocol, samples
-            )
-            if reply.status is not Status.OK:
-                self.process.end()
-                return self._carefully(problem, loads, protocol, samples)
-            done: Round = reply.value
-            self._busy_us += done.busy_us
+            done = self._ask(problem, able, protocol, samples)
+            if isinstance(done, Loaded):
+                break
             found = {config: replace(load, compile_s=compiled[config].compile_s) for config, load in done.loads.items()}
             if not done.fatal:
                 return loads | found, done.samples
             # The candidate that broke the process is known. The others are loaded again.
-            self.process.end()
             loads |= {config: load for config, load in found.items() if load.status is not Status.OK}
-
-    def _carefully(
-        self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
-    ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
-        """Like `_round`, but with ATen and one candidate at a time, to find the candidates that crash."""
-        loads, timed = dict(compiled), {}
-        able = [config for config, load in loads.items() if load.status is Status.OK]
+        timed: dict[Config, list[float]] = {}
         for config in able:
-            pair = tuple(dict.fromkeys((ATEN, config)))
-            reply = self.process.call(self.effort.measure_s, self.functions.measure, problem, pair, protocol, samples)
-            if reply.status is not Status.OK:
-                self.process.end()
-                loads[config] = Loaded(reply.status, detail=reply.detail)
-                if config == ATEN:
-                    break  # Without a reference nothing is timed.
+            done = self._ask(problem, dict.fromkeys((ATEN, config)), protocol, samples)
+            if not isinstance(done, Loaded):
+                loads[config] = replace(done.loads[config], compile_s=compiled[config].compile_s)
+                timed |= {one: us for one, us in done.samples.items() if one == config}
                 continue
-            done: Round = reply.value
-            self._busy_us += done.busy_us
-            if done.fatal:
-                self.process.end()
-            found = done.loads[config]
-            loads[config] = replace(found, compile_s=compiled[config].compile_s)
-            if config in done.samples:
-                timed[config] = done.samples[config]
+            loads[config] = done
+            if config == ATEN:
+                break  # Without a reference nothing is timed.
         return loads, timed
 
 

@@ -94,7 +94,7 @@ class Precompiler:
         first, except for winners of an earlier build, which may be thousands.
         """
         slow = [config for config in job.legal if compiler(config) == "cutlass"]
-        won = not job.raced and any(isinstance(config, Emitted) for config in job.legal)
+        won = not job.searched and any(isinstance(config, Emitted) for config in job.legal)
         first = Priority.URGENT if won else Priority.NORMAL
         futures = {future for config in slow for future in self.submit(job.problem, config, first)}
         rest = Priority.LATER if any(not future.done() for future in futures) else first

@@ -64,7 +64,7 @@ class CudaSpace:
         rejected = rejected or representatives.rejection(problem)
         rejected = rejected or (None if own is None else own.rejection(problem.n, problem.k))
         if rejected:
-            return [Candidate(ATEN, rejected.reason)]
+            return [Candidate(ATEN, rejected)]
         if problem.empty:
             return [Candidate(ATEN)]
         whole = from_menu(problem, device)

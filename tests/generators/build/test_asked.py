@@ -16,6 +16,7 @@ from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.ladder import lookup
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import Status, Times
@@ -51,7 +52,7 @@ def measure(replay_backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Two:
         def candidates(self, problem, device, effort):
             why = "" if problem.constant else "the weight must be a constant"
-            return [Candidate(ATEN), Candidate(CPP, why)]
+            return [Candidate(ATEN), Candidate(CPP, Rejected(why) if why else None)]
 
     def run(recorded: list[Entry], template_us=lambda m: 50.0, **asked_for):
         shapes, out = tmp_path / "workload.jsonl", tmp_path / "table.db"

@@ -13,6 +13,7 @@ from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.generators.progress import State
 from gemmdb.kernels.config import ATEN
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -156,7 +157,7 @@ def test_a_new_candidate_that_is_illegal_needs_no_timing(request_, replay_backen
 
     class Wider:
         def candidates(self, problem, device, effort):
-            return [*replay_backend.space.candidates(problem, device, effort), Candidate(new, "too wide")]
+            return [*replay_backend.space.candidates(problem, device, effort), Candidate(new, Rejected("too wide"))]
 
     backend = replay_backend(rows)
     backend.space = Wider()

@@ -214,12 +214,12 @@ def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, repla
 def test_an_interrupt_waits_for_no_compiler(request_, replay_backend, rows):
     class Interrupt:
         def __init__(self):
-            self.raced = set()
+            self.searched = set()
 
         def update(self, state):
             if state.phase == "racing":
-                self.raced.add(state.current)
-            elif len(self.raced) == 7 and state.phase == "waiting":
+                self.searched.add(state.current)
+            elif len(self.searched) == 7 and state.phase == "waiting":
                 raise KeyboardInterrupt
 
     backend = replay_backend(rows, replay=Never)
@@ -274,7 +274,7 @@ class Three:
 
 def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_this_one_go_first(problems):
     jobs = [Job(problem, Protocol("host", "cold", 1, 30), ()) for problem in problems[:5]]
-    earlier = [replace(job, raced=(Outcome(ATEN, Status.ERROR),)) for job in jobs[3:]]
+    earlier = [replace(job, searched=(Outcome(ATEN, Status.ERROR),)) for job in jobs[3:]]
     scheduling = scheduler.Scheduler(
         Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1
     )

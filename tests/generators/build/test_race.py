@@ -10,6 +10,7 @@ from gemmdb.generators.effort import Effort, named
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol, Status
 
 PROTOCOL = Protocol("host", "cold", 1, 30)
@@ -71,7 +72,7 @@ def test_a_failure_is_an_outcome_and_not_tried_again(contest, status):
 
 def test_an_illegal_candidate_is_never_measured(problems, rows):
     measurer = Replay(rows)
-    job = Job(problems[0], PROTOCOL, (Candidate(ATEN), Candidate(VARIANTS[0], "because")))
+    job = Job(problems[0], PROTOCOL, (Candidate(ATEN), Candidate(VARIANTS[0], Rejected("because"))))
     outcomes = race(job, EFFORT, measurer)
     assert next((o.config, o.status, o.detail) for o in outcomes) == (VARIANTS[0], Status.ILLEGAL, "because")
     assert all(VARIANTS[0] not in configs for _, configs, _ in measurer.calls)
@@ -111,7 +112,7 @@ def test_confirming_measures_aten_along(problems, rows):
 
 def test_where_nothing_is_legal_nothing_is_measured(problems, rows):
     measurer = Replay(rows)
-    outcomes = race(Job(problems[0], PROTOCOL, (Candidate(ATEN, "because"),)), EFFORT, measurer)
+    outcomes = race(Job(problems[0], PROTOCOL, (Candidate(ATEN, Rejected("because")),)), EFFORT, measurer)
     assert [(o.config, o.status) for o in outcomes] == [(ATEN, Status.ILLEGAL)]
     assert measurer.calls == []
 

@@ -13,6 +13,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol, Status, Times
 
 CONFIGS = (ATEN, template(AUTO, AUTO), template((1, 2, 1), AUTO), template((1, 1, 2), AUTO))
@@ -25,7 +26,7 @@ class Space:
     """Four configs for every problem, of which the last is illegal for single rows."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> list[Candidate]:
-        return [Candidate(c, "one row" if c == CONFIGS[3] and problem.m == 1 else "") for c in CONFIGS]
+        return [Candidate(c, Rejected("one row") if c == CONFIGS[3] and problem.m == 1 else None) for c in CONFIGS]
 
 
 @dataclass(frozen=True)

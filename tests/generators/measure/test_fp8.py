@@ -209,7 +209,7 @@ def test_the_module_of_groups_of_fp8_takes_its_tensors_in_this_order(monkeypatch
 def test_no_cpu_measures_groups_of_fp8():
     (candidate,) = space.CpuSpace().candidates(experts(), cpu(), named("full", "cpu"))
     assert candidate.config == ATEN
-    assert candidate.illegal == "ATen multiplies groups of fp8 on a GPU alone"
+    assert str(candidate.rejected) == "ATen multiplies groups of fp8 on a GPU alone"
 
 
 def test_operands_by_name_and_back():
@@ -234,5 +234,5 @@ def test_aten_is_all_there_is_on_a_cpu(monkeypatch, scales, release, legal):
     monkeypatch.setattr(space, "installed", lambda kind: Toolchain(torch=release))
     (candidate,) = space.CpuSpace().candidates(scaled(scales=scales, constant_weight=True), cpu(2), named("full"))
     assert candidate.config == ATEN
-    assert bool(candidate.illegal) == ("row" in scales and legal != "row")
-    assert not candidate.illegal or "from torch 2.12 on" in candidate.illegal
+    assert bool(candidate.rejected) == ("row" in scales and legal != "row")
+    assert not candidate.rejected or "from torch 2.12 on" in str(candidate.rejected)

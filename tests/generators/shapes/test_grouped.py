@@ -40,7 +40,7 @@ def test_all_of_it_is_products_of_groups_that_a_build_measures():
     for problem in [*PROBLEMS[:WHOLE:7], *PROBLEMS[WHOLE::3]]:
         found = space.candidates(problem, H200, effort)
         assert len(found) >= 4, problem.text
-        assert not any(one.illegal for one in found)
+        assert not any(one.rejected for one in found)
         assert splits(problem)
 
 

@@ -12,6 +12,7 @@ from gemmdb.inductor.lower.adapter import vector_units
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import PING, Limits
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol, Status
 
 PROBLEM = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
@@ -115,7 +116,9 @@ def test_where_the_reference_was_killed_all_are_tried_again(status, others):
 @pytest.mark.slow
 def test_what_does_not_compile_is_not_tried_again(measurer):
     assert measurer._timer.first == PING
-    measurer.prepare([Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(AT_ONCE), Candidate(SEGFAULT, "illegal")))])
+    measurer.prepare(
+        [Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(AT_ONCE), Candidate(SEGFAULT, Rejected("illegal"))))]
+    )
     (timer,) = {measurer._timer.pid}
     (outcome,) = measurer.measure(PROBLEM, [AT_ONCE], PROTOCOL, 5)
     assert timer is None

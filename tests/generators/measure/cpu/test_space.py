@@ -8,7 +8,7 @@ from kit import strategies
 from gemmdb.devices import detect
 from gemmdb.generators.effort import NAMES, named
 from gemmdb.generators.measure.candidates import only_aten
-from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, excluded, template, threadings
+from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, rejection, template, threadings
 from gemmdb.inductor.decide import legality
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -42,10 +42,10 @@ def test_candidates_are_distinct_and_begin_with_aten(op, m, n, k, constant, effo
     configs = [candidate.config for candidate in found]
     assert configs[0] == ATEN
     assert len(configs) == len(set(configs))
-    assert bool(found[0].illegal) == (0 in (m, n, k))
+    assert bool(found[0].rejected) == (0 in (m, n, k))
     assert list(found) == list(SPACE.candidates(problem, cpu(threads), named(effort)))
     for candidate in found:
-        if not candidate.illegal and candidate.config.backend == "cpp":
+        if not candidate.rejected and candidate.config.backend == "cpp":
             factors = [candidate.config.values[f"threads_{axis}"] for axis in "mnk"]
             assert factors == [0, 0, 0] or factors[0] * factors[1] * factors[2] == threads
 
@@ -68,21 +68,21 @@ def test_quick_tries_aten_and_a_few():
 def test_where_the_template_is_illegal_one_row_says_why(problem, reason):
     found = SPACE.candidates(problem, cpu(2), named("full"))
     (candidate,) = (candidate for candidate in found if candidate.config.backend == "cpp")
-    assert reason in candidate.illegal
+    assert reason in str(candidate.rejected)
 
 
 def test_thread_factors_are_those_of_the_device():
     problem = Problem.gemm("mm", m=64, n=1024, k=1024, constant_weight=True)
     config = template((1, 4, 1), AUTO)
-    assert not excluded(config, problem, cpu(4))
-    assert "threads" in excluded(config, problem, cpu(2))
+    assert not rejection(config, problem, cpu(4))
+    assert "threads" in rejection(config, problem, cpu(2))
 
 
 @pytest.mark.parametrize("supported", [False, True])
 def test_tf32_is_a_problem_of_cpus_that_have_it(monkeypatch, supported):
     monkeypatch.setattr(detect, "_cpuinfo", lambda: {"flags": "avx2 amx_fp16" if supported else "avx2"})
     problem = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", tf32=True)
-    assert bool(excluded(ATEN, problem, cpu(2))) is not supported
+    assert bool(rejection(ATEN, problem, cpu(2))) is not supported
 
 
 def test_threadings_fit_the_problem_and_move_little():
@@ -109,5 +109,5 @@ def test_aten_is_all_there_is_for_a_batch(sizes, reason):
     batch, m, n, k = sizes
     (candidate,) = SPACE.candidates(Problem.gemm("bmm", batch=batch, m=m, n=n, k=k), cpu(2), named("full"))
     assert candidate.config == ATEN
-    assert reason in candidate.illegal
-    assert bool(reason) == bool(candidate.illegal)
+    assert reason in str(candidate.rejected)
+    assert bool(reason) == bool(candidate.rejected)

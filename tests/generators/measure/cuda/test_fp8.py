@@ -72,7 +72,7 @@ def test_which_kernels_are_tried_at_which_sizes(rest: dict[str, str]) -> None:
 def test_what_torch_does_not_multiply_is_one_illegal_row(problem: Problem, reason: str) -> None:
     (candidate,) = CudaSpace().candidates(problem, H200, named("full", "cuda"))
     assert candidate.config == ATEN
-    assert reason in candidate.illegal
+    assert reason in str(candidate.rejected)
 
 
 @pytest.mark.parametrize("m", [1, 16, 48, 512])
@@ -83,7 +83,7 @@ def test_what_is_tried_with_scales_of_blocks(m: int) -> None:
     assert 4 < len(found) <= 16
     assert {1} < {one.config.values["split_k"] for one in found[1:]}
     (refused,) = CudaSpace().candidates(problem, L4, named("standard", "cuda"))
-    assert "Hopper" in refused.illegal
+    assert "Hopper" in str(refused.rejected)
     for config in (one.config for one in found[1:]):
         assert config.rejection(problem, H200) is None
         assert "applies scales of blocks" in str(config.rejection(scaled(m, 4096, 7168), H200))
@@ -94,8 +94,8 @@ def test_what_is_tried_with_scales_of_blocks(m: int) -> None:
 
 def test_no_fp8_before_ada() -> None:
     (candidate,) = CudaSpace().candidates(scaled(), A100, named("full", "cuda"))
-    assert "sm80 cannot multiply fp8" in candidate.illegal
-    assert not CudaSpace().candidates(scaled(), L4, named("full", "cuda"))[0].illegal
+    assert "sm80 cannot multiply fp8" in str(candidate.rejected)
+    assert not CudaSpace().candidates(scaled(), L4, named("full", "cuda"))[0].rejected
 
 
 def test_what_is_likely_has_the_best_that_was_measured() -> None:

@@ -45,7 +45,7 @@ def test_the_whole_space_has_the_menu():
 def test_sizes_without_whole_groups_are_one_illegal_row():
     (candidate,) = CudaSpace().candidates(int4(k=4160), H200, named("full", "cuda"))
     assert candidate.config == ATEN
-    assert "wants K in steps of 128" in candidate.illegal
+    assert "wants K in steps of 128" in str(candidate.rejected)
 
 
 @pytest.mark.parametrize(("flags", "tensors"), [

@@ -125,11 +125,11 @@ def test_a_product_whose_reference_dies_is_an_error_of_its_own(gpu, make):
 
 def test_the_process_that_confirms_is_started_where_winners_are_confirmed(gpu):
     gpu.start(confirms=False)
-    gpu._started()
+    gpu.ready(60)
     assert gpu.process.call(10, gpu.functions.asked).value == [False]
     assert gpu._other is None
     gpu.start()
-    gpu.fresh()._started()
+    gpu.fresh().ready(60)
     assert gpu.fresh().process.call(10, gpu.functions.asked).value == [True]
     assert gpu.fresh().process.pid != gpu.process.pid
 
@@ -137,7 +137,7 @@ def test_the_process_that_confirms_is_started_where_winners_are_confirmed(gpu):
 def test_inductor_is_loaded_where_something_has_to_be_measured_as_emitted_code(gpu, make):
     def prepared(config):
         gpu.prepare([Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(config)))])
-        gpu._started()
+        gpu.ready(60)
         return gpu.process.call(10, gpu.functions.asked).value
 
     gpu.start(confirms=False)
@@ -213,4 +213,4 @@ def test_what_dies_while_it_is_loaded_ahead_costs_nothing(gpu, make):
     assert statuses(gpu, make, 16, 64) == ["ok", "ok", "ok"]
     gpu.close()
     gpu.expect(PROBLEM, [Emitted.code_of(make.tile(block_k=64))])
-    gpu._started()
+    gpu.ready(60)

@@ -54,7 +54,7 @@ def test_what_is_tried(problem: Problem, effort: str, kernels: set[str], most: i
     assert found[0].config == ATEN
     assert {one.config.name for one in found[1:]} == kernels
     assert 3 <= len(found) <= most
-    assert not any(one.illegal for one in found)
+    assert not any(one.rejected for one in found)
     # The cost model ranks our kernels; of other kernels everything is tried.
     assert {one.config.name for one in found if one.estimated} <= OURS
 

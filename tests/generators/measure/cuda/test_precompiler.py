@@ -226,7 +226,7 @@ def test_what_waits_for_nvcc_anyway_makes_way_and_winners_go_first(monkeypatch, 
         ("Config triton", "hurry", Priority.NORMAL),  # A problem wants it that need not wait for nvcc.
         ("Emitted triton", "inductor", Priority.URGENT),
     ]
-    earlier = replace(job(3, Emitted.code_of(tile)), raced=(Outcome(tile, Status.ERROR),))
+    earlier = replace(job(3, Emitted.code_of(tile)), searched=(Outcome(tile, Status.ERROR),))
     pool, begun = recorded(monkeypatch, lambda problem, config: [Named(f"{problem.m}")])
     pool.prepare(earlier, print)
     assert begun == [("3", "inductor", Priority.NORMAL)]  # Of a race before this build.
