@@ -153,7 +153,7 @@ class AsRaced(Disappointing):
 
 
 def test_where_rivals_are_confirmed_two_processes_do_it(request_, replay_backend, rows, monkeypatch):
-    monkeypatch.setitem(effort.EFFORTS, "quick", replace(effort.named("quick"), rivals=3))
+    monkeypatch.setitem(effort.EFFORTS, ("cpu", "quick"), replace(effort.named("quick"), rivals=3))
     backend = replay_backend(rows, replay=AsRaced)
     backend.overlap = True
     assert build(request_, backend=backend).measured == 7
