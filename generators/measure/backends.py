@@ -1,29 +1,11 @@
-"""The registry of device kinds that can be measured, and the device of this machine that an `--arch` means."""
+"""The backend that measures a device, and the device of this machine that an `--arch` means."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from gemmdb.devices import detect, registry
 from gemmdb.errors import InputError
 from gemmdb.generators.backend import Backend
 from gemmdb.key.device import Device
-
-
-def _cpu(device: Device) -> Backend:
-    from gemmdb.generators.measure.cpu.backend import CpuBackend
-
-    return CpuBackend(device)
-
-
-def _cuda(device: Device) -> Backend:
-    from gemmdb.generators.measure.cuda.backend import CudaBackend
-
-    return CudaBackend(device)
-
-
-FACTORIES: dict[str, Callable[[Device], Backend]] = {"cpu": _cpu, "cuda": _cuda}
-"""What makes the backend of each device kind. A backend is imported only when it is used: it needs torch or triton."""
 
 
 def device_for(arch: str) -> Device:
@@ -53,6 +35,13 @@ def is_here(arch: str) -> bool:
 
 def backend_for(device: Device) -> Backend:
     """The backend that measures on `device`. Raises InputError for a kind that this version cannot measure."""
-    if device.kind not in FACTORIES:
-        raise InputError(f"measuring on {device.kind} devices is not available in this version")
-    return FACTORIES[device.kind](device)
+    # A backend is imported only when it is used: it needs torch or triton.
+    if device.kind == "cpu":
+        from gemmdb.generators.measure.cpu.backend import CpuBackend
+
+        return CpuBackend(device)
+    if device.kind == "cuda":
+        from gemmdb.generators.measure.cuda.backend import CudaBackend
+
+        return CudaBackend(device)
+    raise InputError(f"measuring on {device.kind} devices is not available in this version")

@@ -70,21 +70,23 @@ class Operands:
 def blank(problem: Problem, device: torch.device) -> Operands:
     """Uninitialised operands of the problem's classes. Under a fake tensor mode they have no memory. Raises InputError
     when the sizes cannot have the layout classes, or no representative of the epilogue is measured."""
-    _check(problem)
-    first, second, _ = problem.shapes
+    reason = representatives.rejection(problem) or (problem.int4 and problem.int4.rejection(problem.n, problem.k))
+    if reason:
+        raise InputError(str(reason))
+    first, second, out = problem.shapes
     a = _blank(literal(problem.a, *first), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
-    reads = [
-        torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device) for _ in range(read_count(problem))
-    ]
+    reads = tuple(torch.empty(out, dtype=to_torch(problem.out), device=device) for _ in range(read_count(problem)))
     if problem.int4 is not None:
-        weight = _blank_int4(problem, device, a.dtype)
-        return Operands(a, weight.packed, bias, weight.scale, reads=tuple(reads), zeros=weight.zeros)
-    b = _blank(literal(problem.b, *second), device)
-    scale = torch.empty(problem.n, dtype=_scale_dtype(problem), device=device) if problem.fusion == "scale" else None
-    scales = _scales(problem, device)
+        b, scale, zeros = _blank_int4(problem, problem.int4, device)
+        return Operands(a, b, bias, scale, reads=reads, zeros=zeros)
+    b, scale = _blank(literal(problem.b, *second), device), None
+    if problem.fusion == "scale":
+        dtype = to_torch(problem.out if problem.spec.integer else problem.a.dtype)
+        scale = torch.empty(problem.n, dtype=dtype, device=device)
     offsets = torch.empty(problem.groups, dtype=torch.int32, device=device) if problem.ragged else None
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets)
+    scale_a, scale_b = _scales(problem, device)
+    return Operands(a, b, bias, scale, scale_a, scale_b, reads, offsets)
 
 
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
@@ -95,38 +97,28 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
     the dtype. The groups of a grouped_mm are balanced. Raises InputError as `blank`.
     """
-    _check(problem)
-    random = torch.Generator(device=device).manual_seed(seed)
-    first, second, _ = problem.shapes
-    scales = _scales(problem, device)
-    if scales:
+    made, random = blank(problem, device), torch.Generator(device=device).manual_seed(seed)
+    small = max(problem.k, 1) ** -0.5
+    if made.scale_a is not None and made.scale_b is not None:
         # Those of groups are stored without a dimension for K.
-        parts = [scale.unsqueeze(1) for scale in scales] if problem.spec.grouped else scales
-        a = _quantised(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5, parts[0])
-        b = _quantised(literal(problem.b, *second), random, 1.0, parts[1])
-    elif problem.int4 is not None:
-        a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
-        weight = _filled_int4(problem, random, a.dtype)
-        b = weight.packed
+        parts = [one.unsqueeze(1) if problem.spec.grouped else one for one in (made.scale_a, made.scale_b)]
+        _quantise(made.a, random, small, parts[0])
+        _quantise(made.b, random, 1.0, parts[1])
     else:
-        a = _filled(literal(problem.a, *first), random, max(problem.k, 1) ** -0.5)
-        b = _filled(literal(problem.b, *second), random, 1.0)
-    bias = None
-    if problem.bias is not None:
-        bias = _filled(literal_bias(problem.bias, problem.m, problem.n), random, 1.0)
-    scale = weight.scale if problem.int4 is not None else None
-    if problem.fusion == "scale":
-        scale = torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001).to(_scale_dtype(problem))
-    reads = [_like_output(problem, random) for _ in range(read_count(problem))]
-    zeros = weight.zeros if problem.int4 is not None else None
-    offsets = next((torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)[:1]), None)
-    return Operands(a, b, bias, scale, *_pair(scales), tuple(reads), offsets, zeros)
-
-
-def _check(problem: Problem) -> None:
-    reason = representatives.rejection(problem) or (problem.int4 and problem.int4.rejection(problem.n, problem.k))
-    if reason:
-        raise InputError(str(reason))
+        _fill(made.a, random, small)
+        if problem.int4 is not None:
+            _fill_int4(made, random, inner=bool(problem.int4.inner))
+        else:
+            _fill(made.b, random, 1.0)
+    if made.bias is not None:
+        _fill(made.bias, random, 1.0)
+    if made.scale is not None and problem.int4 is None:
+        made.scale.copy_(torch.rand(problem.n, generator=random, device=device).mul(0.01).add(0.001))
+    for read in made.reads:
+        _fill(read, random, 1.0)
+    if made.offsets is not None:
+        made.offsets.copy_(torch.tensor(splits(problem)[0], dtype=torch.int32, device=device))
+    return made
 
 
 def read_count(problem: Problem) -> int:
@@ -134,51 +126,34 @@ def read_count(problem: Problem) -> int:
     return problem.epilogue.reads if problem.epilogue else 0
 
 
-def _pair(scales: list[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return (scales[0], scales[1]) if scales else (None, None)
-
-
-def _like_output(problem: Problem, random: torch.Generator) -> torch.Tensor:
-    """A random tensor of the output's size and dtype."""
-    sizes = problem.shapes[2]
-    info = TensorInfo(problem.out, sizes, torch.empty(sizes, device="meta").stride())
-    return _filled(info, random, 1.0).contiguous()
-
-
-def _scale_dtype(problem: Problem) -> torch.dtype:
-    return to_torch(problem.out if problem.spec.integer else problem.a.dtype)
-
-
-def _scales(problem: Problem, device: torch.device) -> list[torch.Tensor]:
-    """Memory for the scales of A and B, none for other ops. Scales of blocks lie as torch wants them: along M, and
+def _scales(problem: Problem, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Memory for the scales of A and B, None for other ops. Scales of blocks lie as torch wants them: along M, and
     along K with room for a multiple of four."""
     if not problem.scaled:
-        return []
+        return None, None
     first, second = problem.scale_sizes
     if problem.scales != "block":
-        return [torch.empty(sizes, dtype=torch.float32, device=device) for sizes in (first, second)]
+        a, b = (torch.empty(sizes, dtype=torch.float32, device=device) for sizes in (first, second))
+        return a, b
     room = -(-second[0] // 4) * 4
-    return [
-        torch.empty_strided(sizes, (1, apart), dtype=torch.float32, device=device)
-        for sizes, apart in ((first, problem.m), (second, room))
-    ]
+    a = torch.empty_strided(first, (1, problem.m), dtype=torch.float32, device=device)
+    return a, torch.empty_strided(second, (1, room), dtype=torch.float32, device=device)
 
 
-def _quantised(info: TensorInfo, random: torch.Generator, factor: float, scale: torch.Tensor) -> torch.Tensor:
-    """A random fp8 matrix; its fp32 scales are written to `scale`. A scale is the largest magnitude of its elements
-    divided by the largest number of the dtype. If each row, column or block has its own scale, neighbours get different
-    magnitudes: random rows are so alike that a kernel with the wrong row's scale would pass."""
-    dtype = to_torch(info.dtype)
-    exact = torch.randn(info.sizes, generator=random, device=random.device).mul_(factor)
+def _quantise(matrix: torch.Tensor, random: torch.Generator, factor: float, scale: torch.Tensor) -> None:
+    """Make a random fp8 matrix; its fp32 scales are written to `scale`. A scale is the largest magnitude of its
+    elements divided by the largest number of the dtype. If each row, column or block has its own scale, neighbours get
+    different magnitudes: random rows are so alike that a kernel with the wrong row's scale would pass."""
+    sizes = matrix.shape
+    exact = torch.randn(sizes, generator=random, device=random.device).mul_(factor)
     if scale.dim():
         # Powers of two do not change the fp8 numbers.
         places = torch.meshgrid(*(torch.arange(size, device=random.device) for size in scale.shape), indexing="ij")
         turns = torch.stack(places).sum(0) % MAGNITUDES
-        exact.mul_(spread((turns - MAGNITUDES // 2).exp2(), info.sizes))
-    scale.copy_(_largest(exact.abs(), scale.shape).clamp(min=1e-12).div_(torch.finfo(dtype).max))
-    storage = torch.zeros(_elements(info), dtype=dtype, device=random.device)
-    matrix = storage.as_strided(info.sizes, info.strides, info.offset)
-    return matrix.copy_((exact / spread(scale, info.sizes)).to(dtype))
+        exact.mul_(spread((turns - MAGNITUDES // 2).exp2(), sizes))
+    scale.copy_(_largest(exact.abs(), scale.shape).clamp(min=1e-12).div_(torch.finfo(matrix.dtype).max))
+    _memory(matrix).zero_()
+    matrix.copy_((exact / spread(scale, sizes)).to(matrix.dtype))
 
 
 def _largest(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -206,80 +181,58 @@ def spread(scale: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _blank(info: TensorInfo, device: torch.device) -> torch.Tensor:
-    storage = torch.empty(_elements(info), dtype=to_torch(info.dtype), device=device)
+    extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
+    storage = torch.empty(info.offset + extent, dtype=to_torch(info.dtype), device=device)
     return storage.as_strided(info.sizes, info.strides, info.offset)
 
 
-def _elements(info: TensorInfo) -> int:
-    """How many elements of storage a tensor reaches into."""
-    extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
-    return info.offset + extent
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """All memory behind a tensor, with its gaps and offset, as a vector."""
+    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
 
 
-def _filled(info: TensorInfo, random: torch.Generator, factor: float) -> torch.Tensor:
-    dtype = to_torch(info.dtype)
-    elements = _elements(info)
+def _fill(tensor: torch.Tensor, random: torch.Generator, factor: float) -> None:
+    """Fill the memory of a tensor with random numbers: of a normal distribution times `factor`, or any integers."""
+    memory, dtype, device = _memory(tensor), tensor.dtype, random.device
     if dtype.is_floating_point:
         kind = torch.float64 if dtype is torch.float64 else torch.float32
-        storage = torch.randn(elements, generator=random, device=random.device, dtype=kind).mul_(factor).to(dtype)
+        memory.copy_(torch.randn(len(memory), generator=random, device=device, dtype=kind).mul_(factor))
     else:
         low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
-        storage = torch.randint(low, high, (elements,), generator=random, device=random.device, dtype=dtype)
-    return storage.as_strided(info.sizes, info.strides, info.offset)
+        memory.copy_(torch.randint(low, high, (len(memory),), generator=random, device=device, dtype=dtype))
 
 
-@dataclass(frozen=True)
-class Int4Weight:
-    """The tensors of an int4 weight [n, k], as `gemmdb.key.int4` describes them: `packed`, the scales, and the zero
-    points if they are not beside the scales."""
-
-    packed: torch.Tensor
-    scale: torch.Tensor
-    zeros: torch.Tensor | None = None
-
-    @property
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """Those that are present."""
-        return tuple(one for one in (self.packed, self.scale, self.zeros) if one is not None)
-
-
-def _blank_int4(problem: Problem, device: torch.device, dtype: torch.dtype) -> Int4Weight:
-    """An uninitialised weight. `dtype`: that of the activation, of which the scales are."""
-    own, n, k = _own(problem), problem.n, problem.k
-    count = k // own.size
+def _blank_int4(
+    problem: Problem, own: Int4Format, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The tensors of an uninitialised int4 weight [n, k], as `gemmdb.key.int4` describes them: packed, the scales, and
+    the zero points if they are not beside the scales."""
+    n, k, count, dtype = problem.n, problem.k, problem.k // own.size, to_torch(problem.a.dtype)
     if own.inner:
         sizes = (n // 8, k // (16 * own.inner), 32, own.inner // 2)
         packed = torch.empty(sizes, dtype=torch.int32, device=device)
-        return Int4Weight(packed, torch.empty(count, n, 2, dtype=dtype, device=device))
+        return packed, torch.empty(count, n, 2, dtype=dtype, device=device), None
     zeros = None
     if own.zeros != "none":
         kind = {"uint8": torch.uint8, "int8": torch.int8}.get(own.zeros, dtype)
         zeros = torch.empty(n, count, dtype=kind, device=device)
     packed = torch.empty(n, k // 2, dtype=torch.uint8, device=device)
-    return Int4Weight(packed, torch.empty(n, count, dtype=dtype, device=device), zeros)
+    return packed, torch.empty(n, count, dtype=dtype, device=device), zeros
 
 
-def _filled_int4(problem: Problem, random: torch.Generator, dtype: torch.dtype) -> Int4Weight:
-    """A random weight whose numbers are near 1. Scales and zero points differ from group to group by much more than the
-    error of a kernel, so one that takes those of another group is found out."""
-    own, device = _own(problem), torch.device(random.device)
-    weight = _blank_int4(problem, device, dtype)
-    bits = torch.iinfo(weight.packed.dtype)
-    weight.packed.random_(bits.min, bits.max + 1, generator=random)
-    sizes = (problem.k // own.size, problem.n)
+def _fill_int4(made: Operands, random: torch.Generator, inner: bool) -> None:
+    """Make a random int4 weight whose numbers are near 1. Scales and zero points differ from group to group by much
+    more than the error of a kernel, so one that takes those of another group is found out."""
+    assert made.scale is not None
+    bits, device = torch.iinfo(made.b.dtype), random.device
+    made.b.random_(bits.min, bits.max + 1, generator=random)
+    sizes = tuple(made.scale.shape[:2]) if inner else tuple(reversed(made.scale.shape))  # [groups, n]
     scale = torch.rand(sizes, generator=random, device=device).add(0.5).mul(0.2)
-    if own.inner:
+    if inner:
         added = torch.rand(sizes, generator=random, device=device).sub(0.5)
-        weight.scale.copy_(torch.stack([scale, added], dim=-1))
-        return weight
-    weight.scale.copy_(scale.t())
-    if weight.zeros is not None:
+        made.scale.copy_(torch.stack([scale, added], dim=-1))
+        return
+    made.scale.copy_(scale.t())
+    if made.zeros is not None:
         # About the middle of the numbers.
-        weight.zeros.copy_(torch.randint(FROM - 2, FROM + 3, sizes[::-1], generator=random, device=device))
-    return weight
-
-
-def _own(problem: Problem) -> Int4Format:
-    if problem.int4 is None:
-        raise InputError(f"{problem.text} has no int4 weight")
-    return problem.int4
+        made.zeros.copy_(torch.randint(FROM - 2, FROM + 3, sizes[::-1], generator=random, device=device))

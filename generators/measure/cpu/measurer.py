@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -65,12 +65,8 @@ class CpuMeasurer(Measurer):
     _since_start: int = 0
 
     def __post_init__(self) -> None:
-        environment = {
-            "OMP_NUM_THREADS": str(self.threads),
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
-            "GEMMDB_DISABLE": "",
-        }
-        self._server = ForkServer(environment, IMPORTS)
+        threads = {"OMP_NUM_THREADS": str(self.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        self._server = ForkServer({**threads, "GEMMDB_DISABLE": ""}, IMPORTS)
         timer, *compilers = (IsolatedProcess({}, self.limits, self._server) for _ in range(1 + self.compilers))
         self._timer, self._compilers = timer, compilers
 
@@ -81,8 +77,12 @@ class CpuMeasurer(Measurer):
         tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
         with machine(exclusive=False, given_up=self._is_closed):
             replies = spread(self._compilers, self.effort.compile_s, tasks)
-            if any(reply.status is Status.OK for reply in replies):
-                self._learn()
+            if not self._learnt and any(reply.status is Status.OK for reply in replies):
+                # Pass on to future processes what one that has compiled found out about the vector units.
+                if self._compilers[-1].call(self.effort.compile_s, session.usable).value:
+                    for process in (self._timer, *self._compilers):
+                        process.first = Task(session.trust)
+                self._learnt = True
         self._since_start += len(tasks)
         if self._since_start > RESTART:
             for process in self._compilers:
@@ -109,7 +109,9 @@ class CpuMeasurer(Measurer):
                 ready = [config for config in (ATEN, *batch) if self._load(problem, config)]
                 timed, disturbed = self.watch.timed(partial(self._time, problem, ready, protocol, samples))
                 for config, times in timed.items():
-                    outcomes[config] = replace(self._timed(problem, config, times), disturbed=disturbed)
+                    error, compiled = self._loaded.get(config), self._compiled.get((problem, config))
+                    seconds = compiled.compile_s if compiled else None
+                    outcomes[config] = Outcome(config, Status.OK, times, error, seconds, disturbed=disturbed)
         reference = self._failed.get((problem, ATEN))
         if reference is not None:
             lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]
@@ -134,14 +136,6 @@ class CpuMeasurer(Measurer):
         for process in (self._timer, *self._compilers):
             process.close()
         self._server.close()
-
-    def _learn(self) -> None:
-        """Pass on to future processes what one that has compiled found out about the vector units."""
-        if not self._learnt:
-            if self._compilers[-1].call(self.effort.compile_s, session.usable).value:
-                for process in (self._timer, *self._compilers):
-                    process.first = Task(session.trust)
-            self._learnt = True
 
     def _is_closed(self) -> bool:
         return self._closed
@@ -194,10 +188,6 @@ class CpuMeasurer(Measurer):
     def _fail(self, problem: Problem, config: Config, reply: Reply) -> None:
         error = reply.value if reply.status is Status.WRONG and math.isfinite(reply.value) else None
         self._failed[problem, config] = Outcome(config, reply.status, error=error, detail=reply.detail)
-
-    def _timed(self, problem: Problem, config: Config, times: Times) -> Outcome:
-        compiled = self._compiled.get((problem, config))
-        return Outcome(config, Status.OK, times, self._loaded.get(config), compiled.compile_s if compiled else None)
 
 
 @contextmanager

@@ -36,6 +36,22 @@ CPU = torch.device("cpu")
 TIMED_SEED, CHECKED_SEED = 1, 2
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """`function` takes the list of the graph's arguments and empties it; `order` says which input each of them is."""
+
+    function: Callable[[list[Any]], Sequence[torch.Tensor]]
+    order: tuple[int, ...]
+
+    def arguments(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        """The list to call `function` with."""
+        return [inputs[position] for position in self.order]
+
+    def __call__(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The product of these inputs."""
+        return self.function(self.arguments(inputs))[0]
+
+
 @dataclass
 class Bench:
     """A problem set up for measuring: its program, the inputs for the check, and the loaded candidates."""
@@ -104,19 +120,13 @@ def time_round(
                 break
             for turn in range(len(runs)):
                 chosen = (index + turn) % len(runs)
-                samples_us = times[order[chosen]]
-                samples_us.append(_sample(sampler, runs[chosen], inputs, samples_us, protocol.l2))
+                run, us = runs[chosen], times[order[chosen]]
+                # Another candidate ran last, so with a hot cache a call brings the operands back into it.
+                touch = functools.partial(run, inputs) if protocol.l2 == "hot" else None
+                us.append(sampler.time(run.function, run.arguments(inputs), min(us, default=math.inf), touch))
     finally:
         gc.enable()
     return times
-
-
-def _sample(
-    sampler: Sampler, run: Compiled, inputs: tuple[torch.Tensor, ...], known_us: Sequence[float], state: str
-) -> float:
-    # Another candidate ran last, so with a hot cache a call brings the operands back into it.
-    touch = functools.partial(run, inputs) if state == "hot" else None
-    return sampler.time(run.function, run.arguments(inputs), min(known_us, default=math.inf), touch)
 
 
 def _setup(problem: Problem, threads: int) -> Bench:
@@ -140,53 +150,30 @@ def _configure(problem: Problem, threads: int) -> None:
         raise MemoryError(f"an output of {' x '.join(map(str, problem.shapes[2]))} does not fit")
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """`function` takes the list of the graph's arguments and empties it; `order` says which input each of them is."""
-
-    function: Callable[[list[Any]], Sequence[torch.Tensor]]
-    order: tuple[int, ...]
-
-    def arguments(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """The list to call `function` with."""
-        return [inputs[position] for position in self.order]
-
-    def __call__(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The product of these inputs."""
-        return self.function(self.arguments(inputs))[0]
-
-
-class _Capture:
-    """Replaces Inductor's innermost compile step; keeps the code that it returns and the arguments of the calls."""
-
-    def __init__(self) -> None:
-        self.graphs: list[tuple[Any, list[Any]]] = []
-
-    def compile(self, graph: Any, inputs: Any, **options: Any) -> Any:
-        """Compile as Inductor does and note each call of the result."""
-        code = inductor.compile_fx_inner(graph, inputs, **options)
-
-        def run(arguments: list[Any]) -> Any:
-            self.graphs.append((code, list(arguments)))
-            return code(arguments)
-
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
-
-
 def compile_candidate(problem: Problem, product: Product, config: Config) -> Compiled:
     """Compile the product with `config` as `torch.compile` would, with freezing where the weight is constant.
 
     Raises GemmdbError if Inductor saw another problem or did not take this config, and whatever Inductor raises.
     """
-    capture = _Capture()
+    graphs: list[tuple[Any, list[Any]]] = []
     torch._dynamo.reset()
     JOURNAL.clear()
     # A cached graph would hide what is compiled. The cache of compiled C++ is keyed by source and stays on.
     patches = {"freezing": problem.constant, "fx_graph_cache": False}
 
+    def compile_graph(graph: Any, inputs: Any, **options: Any) -> Any:
+        """Compile as Inductor's innermost step does, and note the code and its arguments at each call."""
+        code = inductor.compile_fx_inner(graph, inputs, **options)
+
+        def run(arguments: list[Any]) -> Any:
+            graphs.append((code, list(arguments)))
+            return code(arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
     def backend(graph: Any, inputs: Any) -> Any:
-        return inductor.compile_fx(graph, inputs, inner_compile=capture.compile)
+        return inductor.compile_fx(graph, inputs, inner_compile=compile_graph)
 
     with (
         torch.no_grad(),
@@ -195,12 +182,12 @@ def compile_candidate(problem: Problem, product: Product, config: Config) -> Com
         force(config),
     ):
         torch.compile(product, backend=backend, dynamic=False, fullgraph=True)(*product.inputs)
-    if len(capture.graphs) != 1:
-        raise GemmdbError(f"compiled to {len(capture.graphs)} graphs, not one")
+    if len(graphs) != 1:
+        raise GemmdbError(f"compiled to {len(graphs)} graphs, not one")
     if JOURNAL.errors:
         raise GemmdbError(f"the lowering failed: {JOURNAL.errors[0]}")
     check_lowered(problem, config, JOURNAL.events)
-    code, arguments = capture.graphs[0]
+    code, arguments = graphs[0]
     return Compiled(code.current_callable, tuple(_position(tensor, product.inputs) for tensor in arguments))
 
 

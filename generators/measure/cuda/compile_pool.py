@@ -4,6 +4,7 @@ first."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import importlib
 import multiprocessing
@@ -17,7 +18,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
-from multiprocessing.context import BaseContext
 
 from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
@@ -66,7 +66,7 @@ class CompilePool:
 
     def __init__(self, capability: int, processes: int, make: Callable[[str], Executor] | None = None) -> None:
         self.capability, self.processes = capability, processes
-        self._make = make or self._local
+        self._make = make or functools.partial(_local, processes)
         self._executors: dict[str, Executor] = {}
         self._waiting: dict[str, _Item] = {}
         self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in WEIGHTS}
@@ -148,7 +148,9 @@ class CompilePool:
         heads = {kind: head for kind, heap in self._heaps.items() if (head := self._head(heap)) is not None}
         if not heads:
             return None
-        kind = min(heads, key=lambda kind: self._running[kind] / _weight(heads[kind]))
+        urgent = {kind for kind, head in heads.items() if head.priority is Priority.URGENT and kind != "cutlass"}
+        shares = {kind: AWAITED if kind in urgent else WEIGHTS[kind] for kind in heads}
+        kind = min(heads, key=lambda kind: self._running[kind] / shares[kind])
         item = heads[kind]
         del self._waiting[item.artifact.key]
         self._running[kind] += 1
@@ -194,11 +196,6 @@ class CompilePool:
                 self._executors[kind] = self._make(kind)
             return self._executors[kind]
 
-    def _local(self, kind: str) -> Executor:
-        # No limit of tasks per process: a pool whose processes all reach it at once hangs forever
-        # (python/cpython#115634).
-        return ProcessPoolExecutor(self.processes, _context(kind), initializer=_background)
-
     def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
         with self._changed:
             self._running[item.kind] -= 1
@@ -212,20 +209,15 @@ class CompilePool:
             item.future.set_result(inner.result())
 
 
-def _weight(head: _Item) -> float:
-    """The share of the processes for a kind whose next artifact is `head`."""
-    return AWAITED if head.priority is Priority.URGENT and head.kind != "cutlass" else WEIGHTS[head.kind]
-
-
-def _context(kind: str) -> BaseContext:
-    """How processes of a kind start. They are not forked from this process, since they would share its CUDA state.
+def _local(processes: int, kind: str) -> Executor:
+    """The processes of this host for a kind. They are not forked from this process, whose CUDA state they would share.
     Triton processes start fresh because they import little; the other kinds fork from a server that has already
     imported what they need."""
-    if kind == "triton":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([PRELOAD])
-    return context
+    context = multiprocessing.get_context("spawn" if kind == "triton" else "forkserver")
+    if kind != "triton":
+        context.set_forkserver_preload([PRELOAD])
+    # No limit of tasks per process: a pool whose processes all reach it at once hangs forever (python/cpython#115634).
+    return ProcessPoolExecutor(processes, context, initializer=_background)
 
 
 def build(artifact: Artifact, capability: int) -> Built:
@@ -245,11 +237,11 @@ def _background() -> None:
     ends when its parent ends, even if the parent crashes."""
     os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow_parent, daemon=True).start()
 
+    def follow_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=follow_parent, daemon=True).start()

@@ -41,12 +41,8 @@ def compile_unit(unit: Unit, capability: int) -> Compiled:
     known = _recall(unit, capability)
     if known is not None:
         return Compiled(known, "", time.perf_counter() - start)
-    known_divisors = dict(unit.divisors)
-    attributes = {
-        (place,): [["tt.divisibility", known_divisors[name]]]
-        for place, (name, _) in enumerate(unit.args)
-        if name in known_divisors
-    }
+    places = {name: place for place, (name, _) in enumerate(unit.args)}
+    attributes = {(places[name],): [["tt.divisibility", divisor]] for name, divisor in unit.divisors}
     try:
         import triton
         from triton.backends.compiler import GPUTarget
@@ -57,7 +53,9 @@ def compile_unit(unit: Unit, capability: int) -> Compiled:
         kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     except Exception as error:
         return Compiled(None, f"{type(error).__name__}: {error}", time.perf_counter() - start)
-    _remember(unit, capability, kernel)
+    # Note where Triton keeps the kernel: it would parse the source to find it, ten times as long as loading takes.
+    group = {name: str(path) for name, path in kernel.metadata_group.items() if name.endswith((".json", ".cubin"))}
+    write(_record(unit, capability), json.dumps({"group": group, "hash": kernel.hash}))
     return Compiled(kernel, "", time.perf_counter() - start)
 
 
@@ -78,13 +76,6 @@ def build_launcher(unit: Unit, kernel: Any) -> None:
 
         CudaUtils()
         CudaLauncher(_Source(dict(unit.args), {}), kernel.metadata)
-
-
-def _remember(unit: Unit, capability: int, kernel: Any) -> None:
-    """Note where Triton keeps a kernel. Triton would parse the source to find it again, which takes ten times as long
-    as loading it."""
-    group = {name: str(path) for name, path in kernel.metadata_group.items() if name.endswith((".json", ".cubin"))}
-    write(_record(unit, capability), json.dumps({"group": group, "hash": kernel.hash}))
 
 
 def _recall(unit: Unit, capability: int) -> Any:
@@ -125,16 +116,11 @@ def write(path: Path, text: str) -> None:
     os.replace(file.name, path)  # noqa: PTH105
 
 
-@functools.cache
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def folder() -> Path:
     """Where sources and notes are kept, beside Triton's cache."""
-    home = os.environ.get("TRITON_CACHE_DIR") or str(Path.home() / ".triton" / "cache")
-    return _made(Path(home) / "gemmdb")
+    found = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache") / "gemmdb"
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 PTXAS_VARIABLE = "TRITON_PTXAS_PATH"

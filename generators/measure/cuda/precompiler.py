@@ -99,7 +99,7 @@ class Precompiler:
         futures = {future for config in slow for future in self.submit(job.problem, config, first)}
         rest = Priority.LATER if any(not future.done() for future in futures) else first
         futures |= {f for config in job.legal if config not in slow for f in self.submit(job.problem, config, rest)}
-        Countdown(job, ready).start(futures)
+        call_when_done(futures, lambda: ready(job))
 
     def begin(self, jobs: Iterable[Job]) -> None:
         """Start nvcc on what these jobs need, first the artifacts that most jobs wait for."""
@@ -184,34 +184,26 @@ class Precompiler:
 
     def _forget_broken(self) -> None:
         with self._lock:
-            broken = {key for key, future in self._futures.items() if _is_broken(future)}
+            done = {key: future for key, future in self._futures.items() if future.done() and not future.cancelled()}
+            broken = {key for key, future in done.items() if isinstance(future.exception(), BrokenProcessPool)}
             self._lost.update(broken)
             for key in broken:
                 del self._futures[key]
 
 
-class Countdown:
-    """Calls `ready` with a job once all of some futures are done."""
+def call_when_done(futures: Iterable[Future[Built]], then: Callable[[], None]) -> None:
+    """Call `then` once, from any thread, when all of some futures are done."""
+    unfinished = [future for future in futures if not future.done()]
+    left, lock = len(unfinished) + 1, threading.Lock()
 
-    def __init__(self, job: Job, ready: Callable[[Job], None]) -> None:
-        self._job, self._ready = job, ready
-        self._left, self._lock = 1, threading.Lock()
-
-    def start(self, futures: Iterable[Future[Built]]) -> None:
-        """Begin to count."""
-        unfinished = [future for future in futures if not future.done()]
-        self._left += len(unfinished)
-        for future in unfinished:
-            future.add_done_callback(self._one_less)
-        self._one_less()
-
-    def _one_less(self, _future: Future[Built] | None = None) -> None:
-        with self._lock:
-            self._left -= 1
-            last = self._left == 0
+    def one_less(_future: Future[Built] | None = None) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = left == 0
         if last:
-            self._ready(self._job)
+            then()
 
-
-def _is_broken(future: Future[Built]) -> bool:
-    return future.done() and not future.cancelled() and isinstance(future.exception(), BrokenProcessPool)
+    for future in unfinished:
+        future.add_done_callback(one_less)
+    one_less()

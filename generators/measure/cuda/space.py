@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -72,7 +72,10 @@ class CudaSpace:
         fewer = len(tried) < len(whole)
         ours = [Candidate(config, estimated=fewer) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
-        beyond = _beyond(problem, device, {*tried, *others}) if effort.breadth == 2 else []
+        beyond: list[Config] = []
+        if effort.breadth == 2:
+            known = {*tried, *others}
+            beyond = list(islice((config for config in everything(problem, device) if config not in known), BEYOND))
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
@@ -81,10 +84,6 @@ class CudaSpace:
         takes = self.cutlass and problem.op in KERNELS["cutlass", "gemm"].ops
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
         return [*ours, *inductor_menu.configs(problem, device)]
-
-
-def _beyond(problem: Problem, device: Device, known: Collection[Config]) -> list[Config]:
-    return list(islice((config for config in everything(problem, device) if config not in known), BEYOND))
 
 
 def from_menu(problem: Problem, device: Device) -> list[Config]:

@@ -111,7 +111,7 @@ def made(monkeypatch, replay_backend, rows):
     backend, found = replay_backend(rows), []
     monkeypatch.setattr(detect, "cuda", lambda: None)
     monkeypatch.setattr(detect, "cpu", lambda: replace(backend.device, units=backend.device.units + 3))
-    monkeypatch.setitem(backends.FACTORIES, "cpu", lambda device: found.append(device) or backend)
+    monkeypatch.setattr(backends, "backend_for", lambda device: found.append(device) or backend)
     return found
 
 
