@@ -9,7 +9,7 @@ from gemmdb.generators.measure import program
 from gemmdb.generators.measure.correctness import acceptable, poison, reference, tolerance
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.program import Product
-from gemmdb.key.layout import Layout
+from gemmdb.key.layout import Layout, classify
 from gemmdb.key.operands import Numerics, Operand
 from gemmdb.key.problem import Problem
 
@@ -68,12 +68,19 @@ PROBLEMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
-def test_eager_is_right_and_one_wrong_element_is_not(problem):
+def made(problem):
+    """Operands and the exact result."""
     given = operands(problem, CPU, seed=1)
+    return given, reference(problem, given)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
+def test_operands_have_their_classes_eager_is_right_and_one_wrong_element_is_not(problem):
+    given, expected = made(problem)
+    for tensor, operand in ((given.a, problem.a), (given.b, problem.b)):
+        assert classify(tensor.shape, tensor.stride(), tensor.storage_offset(), operand.dtype) == operand.layout
     product = Product(problem, given)
     result = product(*product.inputs)
-    expected = reference(problem, given)
     error = expected.error(result)
     assert acceptable(problem, error, error)
     assert result.dtype == product(*product.inputs).dtype
@@ -84,36 +91,20 @@ def test_eager_is_right_and_one_wrong_element_is_not(problem):
         assert not acceptable(problem, expected.error(wrong), error)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
-def test_operands_have_the_classes_of_the_problem(problem):
-    from gemmdb.key.layout import classify
-
-    given = operands(problem, CPU, seed=1)
-    for tensor, operand in ((given.a, problem.a), (given.b, problem.b)):
-        assert classify(tensor.shape, tensor.stride(), tensor.storage_offset(), operand.dtype) == operand.layout
-
-
 def test_the_last_k_blocks_must_be_summed():
     # What a kernel gets wrong that copies EVEN_K from another K: the tail of the sum is missing.
     problem = GEMM("mm", m=8, n=8, k=1000, dtype="bf16")
-    given = operands(problem, CPU, seed=1)
-    short = given.a[:, :992] @ given.b[:992]
-    assert reference(problem, given).error(short) > tolerance(problem)
+    given, expected = made(problem)
+    assert expected.error(given.a[:, :992] @ given.b[:992]) > tolerance(problem)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_not_a_number_is_never_right(bad):
-    problem = GEMM("mm", **SIZES, dtype="fp32")
-    given = operands(problem, CPU, seed=1)
+def test_infinite_numbers_and_other_shapes_are_never_right():
+    given, expected = made(GEMM("mm", **SIZES, dtype="fp32"))
     result = given.a @ given.b
-    result[3, 3] = bad
-    assert reference(problem, given).error(result) == float("inf")
-
-
-def test_a_result_of_another_shape_is_never_right():
-    problem = GEMM("mm", **SIZES, dtype="fp32")
-    given = operands(problem, CPU, seed=1)
-    assert reference(problem, given).error((given.a @ given.b)[:, :-1]) == float("inf")
+    assert expected.error(result[:, :-1]) == float("inf")
+    for bad in (float("nan"), float("inf")):
+        result[3, 3] = bad
+        assert expected.error(result) == float("inf")
 
 
 def test_a_candidate_must_not_be_much_less_accurate_than_aten():
@@ -129,13 +120,13 @@ def test_a_candidate_must_not_be_much_less_accurate_than_aten():
 def test_sums_in_order_are_right_however_exact_aten_is(k, fusion):
     """Splitting a sum makes it more exact, not the one that is not split wrong."""
     problem = GEMM("addmm", m=32, n=512, k=k, dtype="fp32", fusion=fusion)
-    given = operands(problem, CPU, seed=1)
+    given, expected = made(problem)
     product = torch.zeros(problem.m, problem.n)
     for place in range(k):
         product.addcmul_(given.a[:, place, None], given.b[place])
     epilogue = None if fusion == "none" else problem.epilogue
     (result,) = program.follow(epilogue, problem.n, product + given.bias, list(given.reads))
-    error = reference(problem, given).error(result)
+    error = expected.error(result)
     assert acceptable(problem, error, 0.0)
     assert error > tolerance(problem) / 40  # It is what plain sums lose: ATen's error is a fifth of it at K = 4096.
 
@@ -151,8 +142,8 @@ def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
 @pytest.mark.parametrize("how", ["tf32", "bfloat16", "float16"])
 def test_inputs_of_less_precision_are_wrong_in_fp32_though_tf32_is_allowed_and_aten_uses_none(k, how):
     problem = GEMM("mm", m=8, n=64, k=k, dtype="fp32")
-    given = operands(problem, CPU, seed=1)
-    error = reference(problem, given).error(rounded(given.a, how) @ rounded(given.b, how))
+    given, expected = made(problem)
+    error = expected.error(rounded(given.a, how) @ rounded(given.b, how))
     assert not acceptable(problem, error, error)
     assert not acceptable(replace(problem, numerics=Numerics("tf32")), error, 1e-6)
 
@@ -160,22 +151,17 @@ def test_inputs_of_less_precision_are_wrong_in_fp32_though_tf32_is_allowed_and_a
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_sums_in_fp16_are_wrong(dtype):
     problem = GEMM("mm", m=8, n=64, k=512, dtype=dtype)
-    given = operands(problem, CPU, seed=1)
+    given, right = made(problem)
     sums = torch.zeros(problem.m, problem.n, dtype=torch.float16)
     for place in range(problem.k):
         sums.addcmul_(given.a[:, place, None].half(), given.b[place].half())
-    right = reference(problem, given)
     assert not acceptable(problem, right.error(sums.to(given.a.dtype)), right.error(given.a @ given.b))
 
 
-def test_integers_are_exact():
-    problem = GEMM("int_mm", **SIZES)
+def test_integers_are_exact_and_tf32_is_given_its_rounding():
+    problem, plain = GEMM("int_mm", **SIZES), GEMM("mm", **SIZES, dtype="fp32")
     assert tolerance(problem) == 0.0
     assert not acceptable(problem, 1e-12, 1e-12)
-
-
-def test_tf32_is_given_its_rounding():
-    plain = GEMM("mm", **SIZES, dtype="fp32")
     assert tolerance(replace(plain, numerics=Numerics("tf32"))) > 100 * tolerance(plain)
 
 

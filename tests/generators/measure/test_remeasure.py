@@ -30,25 +30,50 @@ def table(shapes_file, tmp_path, replay_backend, rows):
     return request.out
 
 
-def scaled(row, factor):
-    """The same row with other times."""
+def timed(row, factor=1.0, reach=0.01):
+    """The same row with `factor` of its time, and an interval of `reach` of that to each side."""
     if row.times is None:
         return row
     us = row.times.median_us * factor
-    return replace(row, times=Times(us, us * 0.99, us * 1.01, 30, row.times.aten_us))
+    return replace(row, times=Times(us, us * (1 - reach), us * (1 + reach), 30, row.times.aten_us))
 
 
-def test_the_same_times_confirm_everything(table, replay_backend, rows):
-    result = remeasure(table, 4, backend=replay_backend(rows))
-    assert (result.problems, result.held, result.rows, result.within) == (4, 4, 12, 12)
-    assert result.moved == ()
+def is_pick(row):
+    return row.config.values.get("threads_n") == 2
+
+
+CASES = {
+    "the same times": (lambda row: row, (7, 0, 0), 21),
+    "a pick that lost": (lambda row: timed(row, 2.0) if is_pick(row) else row, (0, 7, 0), 14),
+    "narrow intervals": (lambda row: timed(row, reach=0.02), (7, 0, 0), 21),
+    "twice as slow as ATen, with intervals that hold everything":
+        (lambda row: timed(row, 3.4 if is_pick(row) else 1.0, 0.24), (0, 7, 0), 14),
+    "wide intervals confirm nothing": (lambda row: timed(row, reach=0.24), (0, 0, 7), 21),
+    "a pick that may be as slow as ATen":
+        (lambda row: replace(row, times=Times(97.0, 96.0, 101.0, 30, 100.0)) if row.times and row.config != ATEN
+         else row, (0, 0, 7), 7),
+    "a busy machine": (lambda row: replace(row, detail=DISTURBED) if row.times else row, (0, 0, 7), 21),
+    "an unsteady reference": (lambda row: timed(row, reach=0.3) if row.config == ATEN else row, (0, 0, 7), 21),
+}  # fmt: skip
+"""What has become of the rows; how many verdicts hold, fail, are unclear; how many rows are within the tolerance."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_new_times_say_of_the_verdicts(table, replay_backend, rows, case):
+    change, verdicts, within = CASES[case]
+    result = remeasure(table, 100, backend=replay_backend(list(map(change, rows))))
+    assert (result.held, result.failed, result.unclear) == verdicts
+    assert (result.problems, result.rows, result.within, len(result.moved)) == (7, 21, within, 21 - within)
+    assert result.disturbed == (21 if case in ("a busy machine", "an unsteady reference") else 0)
+    if case == "a pick that lost":
+        assert {(moved.recorded_us, moved.now_us) for moved in result.moved} == {(60.0, 120.0)}
 
 
 def test_a_packed_table_is_timed_again_like_the_table_it_is_of(table, replay_backend, rows, tmp_path):
     pack(table, tmp_path / "packed.db")
     result = remeasure(tmp_path / "packed.db", 4, backend=replay_backend(rows), seed=1)
     assert (result.problems, result.held, result.rows, result.within) == (4, 4, 12, 12)
-    slower = [scaled(row, 1.5) for row in rows]
+    slower = [timed(row, 1.5) for row in rows]
     one, other = (
         remeasure(path, 7, backend=replay_backend(slower), seed=1) for path in (table, tmp_path / "packed.db")
     )
@@ -65,7 +90,7 @@ def test_all_devices_share_the_work(table, replay_backend, rows):
 
 
 def test_a_seed_draws_the_same_problems_again(table, replay_backend, rows):
-    slower = [scaled(row, 1.5) for row in rows]
+    slower = [timed(row, 1.5) for row in rows]
 
     def drawn(seed):
         moved = remeasure(table, 3, backend=replay_backend(slower), seed=seed).moved
@@ -75,21 +100,11 @@ def test_a_seed_draws_the_same_problems_again(table, replay_backend, rows):
     assert len({drawn(seed) for seed in range(20)}) > 1
 
 
-def test_a_pick_that_lost_is_told(table, replay_backend, rows):
-    slower = [
-        scaled(row, 2.0) if row.config.backend == "cpp" and row.config.values["threads_n"] else row for row in rows
-    ]
-    result = remeasure(table, 100, backend=replay_backend(slower))
-    assert (result.problems, result.held) == (7, 0)
-    assert (result.rows, result.within) == (21, 14)
-    assert {(moved.recorded_us, moved.now_us) for moved in result.moved} == {(60.0, 120.0)}
-
-
 def test_a_pick_that_fails_now_is_told_first(table, replay_backend, rows, problems):
     broken = [
         replace(row, status=Status.CRASH, times=None)
-        if row.problem == problems[2] and row.config.values.get("threads_n") == 2
-        else scaled(row, 1.05)
+        if row.problem == problems[2] and is_pick(row)
+        else timed(row, 1.05)
         for row in rows
     ]
     result = remeasure(table, 100, backend=replay_backend(broken))
@@ -151,44 +166,6 @@ def test_what_was_recorded_of_emitted_code_is_timed_as_emitted_code(
     (replay,) = backend.made
     for _, configs, _ in replay.calls:
         assert sum(isinstance(config, Emitted) for config in configs) == 1, "of each problem the pick was confirmed"
-
-
-def spread(row, reach):
-    """The same row with an interval of so much to each side."""
-    if row.times is None:
-        return row
-    us = row.times.median_us
-    return replace(row, times=Times(us, us * (1 - reach), us * (1 + reach), 30, row.times.aten_us))
-
-
-def test_wide_intervals_confirm_nothing(table, replay_backend, rows):
-    assert remeasure(table, 100, backend=replay_backend([spread(row, 0.02) for row in rows])).held == 7
-    # Twice as slow as ATen, with intervals that hold everything.
-    slow = [spread(scaled(row, 3.4) if row.config.values.get("threads_n") else row, 0.24) for row in rows]
-    result = remeasure(table, 100, backend=replay_backend(slow))
-    assert (result.held, result.failed, result.unclear) == (0, 7, 0)
-    wide = remeasure(table, 100, backend=replay_backend([spread(row, 0.24) for row in rows]))
-    assert (wide.held, wide.failed, wide.unclear) == (0, 0, 7)
-
-
-def test_a_pick_that_may_be_as_slow_as_aten_is_unclear(table, replay_backend, rows):
-    close = [
-        replace(row, times=Times(97.0, 96.0, 101.0, 30, 100.0)) if row.times and row.config != ATEN else row
-        for row in rows
-    ]
-    result = remeasure(table, 100, backend=replay_backend(close))
-    assert (result.held, result.failed, result.unclear) == (0, 0, 7)
-
-
-def test_times_of_a_busy_machine_tell_nothing(table, replay_backend, rows):
-    busy = [replace(row, detail=DISTURBED) if row.times else row for row in rows]
-    result = remeasure(table, 100, backend=replay_backend(busy))
-    assert (result.held, result.failed, result.unclear, result.disturbed) == (0, 0, 7, 21)
-
-
-def test_with_a_reference_that_is_unsteady_nothing_is_told(table, replay_backend, rows):
-    unsteady = [spread(row, 0.3) if row.config == ATEN else row for row in rows]
-    assert remeasure(table, 100, backend=replay_backend(unsteady)).unclear == 7
 
 
 def test_what_others_do_on_the_devices_is_asked_first(table, replay_backend, rows, monkeypatch):

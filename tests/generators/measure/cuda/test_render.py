@@ -13,6 +13,8 @@ from gemmdb.generators.measure import program
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.render import Launch, plan
 from gemmdb.key.epilogue import ORDERS, READS, Epilogue
+from gemmdb.key.layout import Layout
+from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
 gemm = Problem.gemm
@@ -187,6 +189,62 @@ def test_the_kernels_around_aten_render():
         launch = elementwise.read(2**20 + 1, block, steps, warps)
         check(launch)
         assert (launch.grid[0] - 1) * block * steps < 2**20 + 1 <= launch.grid[0] * block * steps
+
+
+INTERLEAVED = Operand("bf16", Layout("row-padded", 8, "interleaved"))
+BMM = {"op": "bmm", "batch": 8, "m": 64, "n": 64, "k": 128}
+FP8 = {"op": "scaled_mm", "m": 512, "n": 4096, "k": 4096}
+
+
+@pytest.mark.parametrize(("bare", "followed", "plain"), [
+    (gemm(**BMM), replace(gemm(**BMM, fusion="pointwise"), a=INTERLEAVED), gemm("mm", m=8 * 64, n=64, k=128)),
+    *(
+        (gemm(**FP8, **rest), gemm(**FP8, **rest, fusion="pointwise", out_dtype="fp16"),
+         gemm(**{**FP8, "op": "mm"}, dtype="fp16"))
+        for rest in ({}, {"scales": "row", "fast_accum": True, "bias": "1d"})
+    ),
+], ids=["bmm", "scaled_mm", "scaled_mm of rows"])  # fmt: skip
+def test_what_follows_is_that_of_one_gemm_in_the_outputs_dtype(bare, followed, plain):
+    assert elementwise.around(bare) == (None, None)
+    before, after = elementwise.around(followed)
+    assert before is None
+    assert after == elementwise.after(replace(plain, fusion="pointwise"), plain.out)
+
+
+def int4(**rest):
+    return gemm("mixed_mm", **{"m": 16, "n": 4096, "k": 4096, "weight_dtype": "int4", **rest})
+
+
+@pytest.mark.parametrize(("flags", "tensors"), [
+    ({}, [("B", "*i32"), ("scale", "*bf16")]),
+    ({"packing": "low-first"}, [("B", "*u8"), ("scale", "*bf16")]),
+    ({"packing": "low-first", "zeros": "uint8", "dtype": "fp16"}, [("B", "*u8"), ("scale", "*fp16"), ("zeros", "*u8")]),
+])  # fmt: skip
+def test_what_a_kernel_of_int4_takes(flags, tensors):
+    for config in (gpu.make("int4"), gpu.make("int4", scaled="sums", split_k=2)):
+        made = plan(int4(**flags), config)
+        (launch,) = made.launches
+        check(launch)
+        assert list(launch.unit.args)[1 : 1 + len(tensors)] == tensors
+        assert launch.grid == (64, config.values["split_k"], 1)
+        assert (made.partials > 0, made.counters) == (config.values["split_k"] > 1, 64 * (config.values["split_k"] > 1))
+
+
+def test_programs_of_int4_for_a_few_rows_take_all_of_k():
+    made = plan(int4(m=3, n=1032), gpu.make("int4_skinny", block_n=32))
+    assert [launch.grid for launch in made.launches] == [(33, 1, 1)]
+    assert (made.partials, made.counters) == (0, 0)
+
+
+def test_what_aten_runs_around_its_gemm_of_int4():
+    """The operator of a tiled weight dequantises by itself and adds nothing."""
+    assert elementwise.around(int4()) == (None, None)
+    first, last = elementwise.around(int4(bias="1d"))
+    assert first is None
+    assert "bias" in dict(last.unit.args)
+    first, last = elementwise.around(int4(packing="low-first", zeros="bf16"))
+    assert [name for name, _ in first.unit.args] == ["B", "scale", "zeros", "cast", "elements"]
+    assert last is None
 
 
 CLASSES = [Epilogue(*fields) for fields in product(("light", "math"), READS, (False, True), ORDERS, ("", "fp32"))]

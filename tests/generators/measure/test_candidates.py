@@ -1,16 +1,20 @@
-"""A build asks several times for the candidates of a problem."""
+"""The candidates of a problem are found once, and rows name the source of the kernel that they measured."""
 
 from collections import Counter
 
 import pytest
 
 from gemmdb.devices.detect import cpu
+from gemmdb.generators.backend import Candidate, Job, Outcome, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.asked import Recorded, Tables, first
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cpu.backend import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.kernels import triton
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
+from gemmdb.table.measurement import Protocol, Status, Times
 from gemmdb.table.writer import Store
 
 PROBLEM, OTHER = (Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32", constant_weight=True) for m in (4, 8))
@@ -38,3 +42,13 @@ def test_the_candidates_of_each_problem_are_found_once(monkeypatch, tmp_path):
     assert all(job.candidates == tuple(real(CpuSpace(), job.problem, cpu(), effort)) for job in jobs)
     assert backend.space.candidates(PROBLEM, cpu(), named("full")) != jobs[0].candidates
     assert set(asked.values()) == {1}
+
+
+def test_a_row_of_our_own_kernel_names_the_kernels_source(replay_backend):
+    gemv = Config.of("triton", "gemv", block_n=8, block_k=256, unroll=2, dequant="cast", warps=4, stages=5)
+    job = Job(Problem.gemm("mm", m=1, n=64, k=64), Protocol("host", "cold", 1, 30), (Candidate(ATEN), Candidate(gemv)))
+    times, backend = Times(50.0, 49.0, 51.0, 30, 100.0), replay_backend([])
+    found = {c: row(job, Outcome(c, Status.OK, times), backend, "run").toolchain for c in (ATEN, gemv)}
+    assert found[ATEN] == backend.toolchain
+    assert found[gemv].source == triton.digest("gemv")
+    assert found[gemv].klass == backend.toolchain.klass
