@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import subprocess
 import time
@@ -20,12 +21,13 @@ SHIPPED = ROOT / "tables" / "sm90-nvidia-h200.db"
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file, which may be compressed (.gz), none if there is no file. A line that was cut off by
-    an interrupt is left out."""
+    """The objects of a JSONL file, compressed (.gz, .xz) or not; none if there is no file. A line that an interrupt cut
+    off is left out."""
     if not path.exists():
         return []
     found, raw = [], path.read_bytes()
-    for line in (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().splitlines():
+    decompress = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)
+    for line in decompress(raw).decode().splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:

@@ -21,7 +21,7 @@ takes 16, two of them at an eighth of the rate."""
 TRANSPOSED = 0.05
 """The share of a kernel's time that a transposed store is charged. On an H200, tiles of our kernel gained at most this
 much less over ATen and a kernel after it than with a store in their own order, and more at two of five sizes
-(benchmarks/results/h200/checks/2026-11-23-stores.json)."""
+(benchmarks/results/h200/stores.json)."""
 
 
 def roofline_us(problem: Problem, device: Device) -> float:

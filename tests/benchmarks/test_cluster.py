@@ -1,11 +1,9 @@
 """`python -m benchmarks.h200 cluster` without GPUs: its options, the order of its builds, and its summary."""
 
 import argparse
-import json
 
 import pytest
 
-from benchmarks.common import ROOT
 from benchmarks.h200 import cluster
 from gemmdb.errors import InputError
 
@@ -56,25 +54,3 @@ def test_the_medians_are_compared():
     late = cluster.summary([one("plain", 100.0), one("ray", 120.0, pairs=99)])
     assert not late["within"]
     assert not late["same_rows"]
-
-
-RESULTS = ("h200/checks/2026-11-25-cluster.json", "h100/2026-11-25/cluster.json")
-
-
-@pytest.mark.parametrize("result", RESULTS)
-def test_the_documents_figures_are_those_of_the_raw_results(result):
-    found = json.loads((ROOT / "benchmarks/results" / result).read_text())
-    page = " ".join((ROOT / "docs/how-to/cluster.md").read_text().split())
-    for value in (
-        lambda one: one["first_after_s"],
-        lambda one: one["seconds"] - one["first_after_s"],
-        lambda one: one["seconds"],
-    ):
-        cells = (
-            " and ".join(f"{value(one):.1f}" for one in found["builds"] if one["kind"] == kind)
-            for kind in cluster.KINDS
-        )
-        assert f" seconds | {' | '.join(cells)} |" in page
-    assert f" {found['ratio']['seconds']:.2f} times" in page
-    assert found["same_rows"]
-    assert f"the same {found['builds'][0]['pairs']:,}" in page

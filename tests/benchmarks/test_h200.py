@@ -15,7 +15,7 @@ from kit import gpu
 from kit.devices import H200
 from kit.tables import Kit
 
-from benchmarks.common import ROOT, SHIPPED, json_lines
+from benchmarks.common import SHIPPED
 from benchmarks.h200 import peers, peers_report, report, results
 from benchmarks.h200.strata import STRATA
 from gemmdb.generators.files import archive
@@ -222,29 +222,3 @@ def test_rows_of_other_sources_and_of_illegal_configs_are_not_shipped() -> None:
     stages = {stages: Config.of("triton", "int4", **tall, stages=stages) for stages in (3, 5)}
     at = replace(row, problem=int4, toolchain=replace(kit.new, source=stages[3].spec.digest()))
     assert [ship.holds(replace(at, config=one)) for one in stages.values()] == [False, True]
-
-
-SAMPLED = ("grouped_mm", "scaled_mm, M <= 64", "bmm", "int4 weights, M <= 16")
-PAGES = [
-    ("On an H100", "h100/2026-11-27/peers-of-three-ops.jsonl", SAMPLED[:3]),
-    ("On an H100", "h100/2026-11-27/peers.jsonl", SAMPLED[3:]),
-    ("The shipped H200 table", "h200/checks/2026-11-26-peers.jsonl", SAMPLED[1:2]),
-    ("The shipped H200 table", "h200/checks/2026-11-26-peers-of-new-rows.jsonl", (SAMPLED[0], *SAMPLED[2:])),
-]
-
-
-@pytest.mark.parametrize(("section", "raw", "strata"), PAGES)
-def test_the_samples_against_max_autotune_are_those_of_the_page(
-    section: str, raw: str, strata: tuple[str, ...]
-) -> None:
-    page = (ROOT / "docs" / "results.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
-    summary = peers_report.summary(json_lines(ROOT / "benchmarks" / "results" / raw))
-    assert summary is not None
-    figures = [one for one in summary["figures"] if one["problems"] in strata]
-    assert len(figures) == len(strata)
-    for one in figures:
-        low, high = one["autotune_interval"]
-        cells = f"{one['autotune']:.2f}x | {low:.2f} to {high:.2f} | {one['default']:.2f}x"
-        assert f"| {one['problems']} | {one['number']} | {cells} |" in page
-    for share in summary["floors"] if SAMPLED[3] in strata else []:
-        assert f"{share['share']:.2f} of a streaming read of the weight over {share['number']} problems" in page

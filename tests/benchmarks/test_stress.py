@@ -1,4 +1,4 @@
-"""What docs/faults.md and docs/scale.md say is what was measured; the tools work on a small scale."""
+"""The stress tools work on a small scale."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import multiprocessing
 import subprocess
 import sys
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.common import json_lines
-from benchmarks.stress import contents, crowd, invented, kills, readers, rows, scale, victims, writers
+from benchmarks.stress import contents, crowd, invented, readers, rows, victims, writers
 from gemmdb.generators.files.verify import verify
 from gemmdb.table.measurement import Status
 
@@ -24,43 +23,6 @@ ROOT = Path(__file__).parents[2]
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait for each other take minutes beside other workers of the tests."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def test_the_tables_of_the_page_about_scale_are_what_the_tool_prints() -> None:
-    page = (ROOT / "docs" / "scale.md").read_text()
-    assert [line for line in scale.lines(scale.defaults()) if line not in page] == []
-
-
-def test_lookups_of_the_largest_table_take_ten_microseconds_and_memory_does_not_grow_with_the_rows() -> None:
-    found = scale.measured()
-    assert found.lookup_us <= 10
-    assert max(found.peaks) >= 1_000_000
-    assert all(peak < 400 for peaks in found.peaks.values() for peak in peaks.values())
-
-
-def test_readers_and_writers_all_came_to_their_turn() -> None:
-    found, page = scale.loads(), (ROOT / "docs" / "faults.md").read_text()
-    written = found["writers"]
-    assert (written["processes"], written["errors"], written["rows"]) == (200, 0, written["expected_rows"])
-    for name in ("alone", "beside a writer", "beside a writer without a pause"):
-        one = found["readers"][name]
-        assert one["errors"] == 0
-        assert f"{one['lookup_us']['median']:.1f} us" in page
-    assert f"{written['write_s']['median']:.1f} s" in page
-    assert f"{written['write_s']['max']:.1f} s" in page
-
-
-def test_processes_that_compile_at_once_are_served_unless_torch_waits_too_long_for_a_lock() -> None:
-    page = (ROOT / "docs" / "faults.md").read_text()
-    runs = json_lines(ROOT / "benchmarks/results/load/compiles.jsonl")
-    assert [run["processes"] for run in runs] == [64, 16]
-    for run in runs:
-        alone, beside = run["alone"], run["beside a writer"]
-        assert all(one["compiled"] + one["errors"] == run["processes"] for one in (alone, beside))
-        last = max(one["seconds"] for one in (alone, beside))
-        assert (beside["errors"] > 0) == (last > 600)
-        assert f"| {run['processes']} | {alone['compiled']} | {beside['compiled']} | {last:.0f} s |" in page
-    assert "'exact', 'aten:default'" in runs[0]["beside a writer"]["error"]
 
 
 @pytest.mark.slow
@@ -76,15 +38,6 @@ def test_two_processes_compile_with_one_table(tmp_path: Path) -> None:
         assert found[name]["memory_mib"] > 0
 
 
-def test_a_build_beside_processes_that_compile_gave_what_an_undisturbed_one_gives() -> None:
-    page = " ".join((ROOT / "docs" / "faults.md").read_text().split())
-    (run,) = json_lines(ROOT / "benchmarks/results/load/building.jsonl")
-    assert (run["processes"], run["code"], run["errors"], run["last"]) == (8, 0, 0, 8)
-    assert [run[name] for name in ("missing", "more", "untimed", "given_up", "findings") if run[name]] == []
-    assert f"{sum(run['compiles'].values())} times while the build ran" in page
-    assert f"the build took {run['build_s']:.0f} s, and alone {run['build_alone_s']:.0f} s" in page
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_processes_compile_while_a_build_writes_their_table(tmp_path: Path) -> None:
@@ -98,34 +51,6 @@ def test_processes_compile_while_a_build_writes_their_table(tmp_path: Path) -> N
     assert found["pairs"] > 1
     assert [found[name] for name in ("missing", "more", "untimed", "given_up", "findings") if found[name]] == []
     assert sum(found["compiles"].values()) >= 2
-
-
-def test_a_hundred_kills_lost_nothing() -> None:
-    done = json_lines(ROOT / "benchmarks/results/faults/kills.jsonl")
-    killed = sum((Counter(line["killed"]) for line in done), Counter())
-    assert killed.total() >= 100
-    assert sum(line["orphans"] for line in done) == 0
-    assert max(line["longest_s"] for line in done) < kills.LIMIT_S
-    assert [line[name] for line in done for name in ("missing", "more") if line[name]] == []
-    assert done[-1]["untimed"] == []  # One was untimed before its status was mended.
-    page = (ROOT / "docs" / "faults.md").read_text()
-    for kind, number in killed.items():
-        assert f"| {kind} | {number} |" in page
-
-
-def test_a_hundred_kills_over_a_cluster_lost_nothing() -> None:
-    done = json_lines(ROOT / "benchmarks/results/faults/cluster-kills.jsonl")
-    killed = sum((Counter(line["killed"]) for line in done), Counter())
-    assert killed.total() >= 100
-    assert killed["node"] >= 20
-    assert max(line["longest_s"] for line in done) < kills.LIMIT_S
-    assert [line[name] for line in done for name in ("faults", "missing", "more") if line[name]] == []
-    assert sum(line["orphans"] for line in done) == 0
-    assert done[-1]["untimed"] == []  # Three were untimed before their statuses were mended.
-    page = (ROOT / "docs" / "faults.md").read_text()
-    assert f"{killed.total()} kills of {sum(line['builds'] for line in done)} builds" in page
-    for kind, number in killed.items():
-        assert f"| {kind} | {number} |" in page
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_exponentials_and_transposed_stores_are_charged_on_a_gpu(lab, monkeypatc
 
 
 def test_a_transposed_store_is_charged_what_it_was_measured_to_cost():
-    found = json.loads((ROOT / "benchmarks/results/h200/checks/2026-11-23-stores.json").read_text())
+    found = json.loads((ROOT / "benchmarks/results/h200/stores.json").read_text())
     gains = {Problem.parse(row["problem"]): stores.gain(row) for row in found["rows"]}
     assert list(gains) == list(stores.problems())
     lost = [gains[replace(problem, fusion="pointwise")] / gain - 1

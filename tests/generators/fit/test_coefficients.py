@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import lzma
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import COEFFICIENTS, tile_of
 from gemmdb.devices import registry
+from gemmdb.generators.files import archive
 from gemmdb.generators.fit import cost_model, menu, write
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
@@ -108,7 +110,10 @@ def test_the_shipped_data_is_whole_and_names_its_archives():
         assert list(menus) == sorted(menus)
         assert all(tile_of(Config.parse(text)) for texts in menus.values() for text in texts)
     for path, digest in (*data.PROVENANCE["archives"].items(), *data.own()["provenance"]["archives"].items()):
-        assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest
+        # The digest is that of the archive as a build writes it. Two archives are stored with a stronger preset since.
+        raw = (ROOT / path).read_bytes()
+        written = lzma.compress(lzma.decompress(raw), preset=archive.PRESET)
+        assert digest in (hashlib.sha256(raw).hexdigest(), hashlib.sha256(written).hexdigest())
 
 
 def test_what_the_model_does_not_cover_is_chosen_as_it_is_measured():
