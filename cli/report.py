@@ -34,7 +34,8 @@ def report(
 
     A program is run and recorded; the page says of each of its GEMMs what answers it, what that gains, and why ATen
     runs where it does. The page holds all that it needs and loads nothing from a server, so it can be sent to a
-    colleague as it is. It has filters and a searchable table, and can be printed. docs/report.md explains its charts.
+    colleague as it is. It has filters and a searchable table, and can be printed. docs/how-to/report.md explains its
+    charts.
     Needs `gemmdb[report]`.
 
     \b

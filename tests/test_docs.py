@@ -21,7 +21,7 @@ def document(request: pytest.FixtureRequest) -> Path:
 
 
 def test_there_are_documents() -> None:
-    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"} <= set(DOCUMENTS)
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/contributing/architecture.md"} <= set(DOCUMENTS)
 
 
 def test_its_links_lead_somewhere(document: Path) -> None:

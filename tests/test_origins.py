@@ -1,4 +1,4 @@
-"""`docs/origins.md` explains every row S1 to S24 that a test cites, and the tests that it names exist."""
+"""`docs/contributing/origins.md` explains every row S1 to S24 that a test cites, and the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ROWS = dict(re.findall(r"^\| (S\d+) \|.*\| (.*) \|$", (ROOT / "docs" / "origins.md").read_text(), re.MULTILINE))
+PAGE = (ROOT / "docs" / "contributing" / "origins.md").read_text()
+ROWS = dict(re.findall(r"^\| (S\d+) \|.*\| (.*) \|$", PAGE, re.MULTILINE))
 """The tests that each row names, by row."""
 TESTS = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)}
 

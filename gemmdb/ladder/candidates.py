@@ -50,7 +50,7 @@ def _in_turns(*lists: Sequence[Config]) -> list[Config]:
 def _expected(ask: Ask) -> list[Config]:
     """First the configs of a modelled table, whose kernels were compiled for the device, then the model's ranking. If
     both are empty: configs that were the best on similar problems. Where an op has trees of its own, the ranking and
-    these alternate, which found more on held-out problems than either (docs/lookup.md)."""
+    these alternate, which found more on held-out problems than either (docs/contributing/lookup.md)."""
     modelled = rank(ask, FIRST * TIMES_MORE)
     best = [] if isinstance(modelled, str) else [one.config for one in modelled.best]
     if ask.problem.op in TREE_OPS:

@@ -46,7 +46,7 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
     """The prediction, corrected by the trees and with the best of the cost model's candidates. `times_more`: multiplies
     how many of both are used; a lookup has time for 1. The prediction is unchanged if no trees were fitted on the arch,
     the cost model does not cover the problem, or the policy switches it off. Ops with trees of their own stay as they
-    are: trees do not make these predictions better (docs/lookup.md)."""
+    are: trees do not make these predictions better (docs/contributing/lookup.md)."""
     known = machine(ask.device)
     if known is None or not ask.policy.model or uncovered(ask.problem):
         return prediction

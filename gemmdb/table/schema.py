@@ -109,7 +109,7 @@ _PACKED = {"packed": re.compile("1"), "source": _DIGEST}
 
 
 class Header(NamedTuple):
-    """What `meta` says about the whole file. docs/table-format.md explains each field."""
+    """What `meta` says about the whole file. docs/contributing/table-format.md explains each field."""
 
     digest: str
     generation: int

@@ -80,7 +80,7 @@ def ops(counts: dict[str, int]) -> dict[str, int]:
 
 
 def test_the_table_of_presets_has_their_sizes():
-    text = (ROOT / "docs" / "building.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "build.md").read_text()
     listed = re.findall(r"^\| `([\w-]+)` \| ([\d,]+)(?:,[^|]*)? \|", text.partition("## Presets")[2], re.MULTILINE)
     assert len(listed) >= 4
     assert listed == [(name, f"{len(loading.load(name, 'cuda')):,}") for name, _ in listed]

@@ -1,4 +1,4 @@
-"""AOTInductor (row S23 of `docs/origins.md`): packages made with gemmdb are run by a process without it."""
+"""AOTInductor (row S23 of the origins): packages made with gemmdb are run by a process without it."""
 
 from __future__ import annotations
 

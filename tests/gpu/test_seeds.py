@@ -1,6 +1,6 @@
 """Behaviour of Inductor that gemmdb keeps, on a GPU: ops, bias kinds, sizes, numerics, epilogues, shared memory.
 
-A test's name begins with the row of `docs/origins.md` that it shows.
+A test's name begins with the row of `docs/contributing/origins.md` that it shows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AOTInductor on a CPU (row S23 of `docs/origins.md`): no arguments, mapped weights, misaligned outputs."""
+"""AOTInductor on a CPU (row S23 of the origins): no arguments, mapped weights, misaligned outputs."""
 
 from __future__ import annotations
 

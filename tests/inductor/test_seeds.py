@@ -1,5 +1,5 @@
 """CUTLASS from a minimum size on (row S16), stream-K candidates (row S17), allow and deny lists (row S21); see
-`docs/origins.md`."""
+`docs/contributing/origins.md`."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def config_of(kernel, changes):
     ],
 )  # fmt: skip
 def test_what_takes_the_compiler_minutes_is_illegal(kernel, problem, changes, reason):
-    """The times are in docs/kernels.md, of Triton 3.6 for sm90."""
+    """The times are in docs/contributing/kernels.md, of Triton 3.6 for sm90."""
     found = config_of(kernel, changes).rejection(problem, GPU)
     assert found is None if reason is None else reason in str(found)
 

@@ -1,4 +1,4 @@
-"""Layout classes, and alignment: the examples of row S22 (`docs/origins.md`), and what holds for every tensor."""
+"""Layout classes, and alignment: the examples of row S22 (docs/contributing), and what holds for every tensor."""
 
 import pytest
 from hypothesis import assume, given

@@ -74,8 +74,8 @@ def test_no_page_loads_anything_from_elsewhere(built: Path) -> None:
 
 def test_a_link_between_places_of_the_repository_leads_to_the_page() -> None:
     guide = ROOT / "CONTRIBUTING.md"
-    assert site.relinked("[a](docs/origins.md#x) [b](https://x.org/y.md)", guide) == (
-        "[a](origins.md#x) [b](https://x.org/y.md)"
+    assert site.relinked("[a](docs/contributing/origins.md#x) [b](https://x.org/y.md)", guide) == (
+        "[a](contributing/origins.md#x) [b](https://x.org/y.md)"
     )
     assert site.relinked("[a](../examples/aot.py)", ROOT / "docs/cli.md") == "[a](examples/aot.py)"
     assert site.relinked("[a](../../README.md)", ROOT / "docs/contributing/gpu.md") == "[a](../README.md)"

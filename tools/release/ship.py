@@ -6,7 +6,7 @@ FOLDER holds archives, as `python -m benchmarks.h200 build` writes them; default
 rows are united, except four kinds that are out of date: rows of our kernels whose source has changed since (lookups
 check the source of Inductor's templates themselves), rows of configs that have become illegal, rows of the first
 protocol, which timed operands at one address, and rows of problems that no graph asks for. Writes
-`tables/sm90-nvidia-h200.db`, packed: verdicts and all timings (docs/table-format.md), and `tables/manifest.json`. Packs
+`tables/sm90-nvidia-h200.db`, packed: verdicts and all timings, and `tables/manifest.json`. Packs
 the other tables of the folder if they are not. The same archives give the same bytes.
 """
 

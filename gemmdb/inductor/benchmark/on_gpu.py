@@ -17,7 +17,7 @@ from gemmdb.table.measurement import Protocol
 
 PROTOCOL = Protocol("graph", "cold", 10, 15, version=4)
 """As a build's protocol, except that what the graph has just computed is in the cache: after each flush, it is written
-anew. docs/measuring.md describes it."""
+anew. docs/contributing/measuring.md describes it."""
 SAMPLE_US = 2000.0
 """A graph has only as many calls as fit into this time."""
 MOST_COPIES, COPIED_BYTES = 4, 2**28

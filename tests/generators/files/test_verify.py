@@ -134,7 +134,7 @@ def test_a_folder_without_a_manifest_is_named(tmp_path):
 
 
 def test_the_documented_format_is_the_schema():
-    text = (Path(__file__).parents[3] / "docs" / "table-format.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "contributing" / "table-format.md").read_text()
     assert schema.VERDICT_SQL.split() == re.search(r"```sql\n(.*?)\n```", text, re.S)[1].split()
     for name, statement in schema.SCHEMA.items():
         assert f"`{name}`" in text or f"`{name} (" in text, name

@@ -170,6 +170,6 @@ def test_select():
 
 
 def test_the_example_of_the_docs_loads(load):
-    text = (Path(__file__).parents[3] / "docs" / "building.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "build.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(load(example)) == 13

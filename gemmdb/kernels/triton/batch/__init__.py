@@ -39,5 +39,5 @@ KERNEL = shared.kernel(
     rejection, Template(__name__, shared.even_constants, shared.tile_grid, shared.reduction), splits=("split_k",),
     emitted=True,
 )  # fmt: skip
-"""docs/kernels.md says what each parameter does. It is measured as emitted code: what follows a batched GEMM is
+"""Parameters: docs/contributing/kernels.md. It is measured as emitted code: what follows a batched GEMM is
 fused by Inductor."""

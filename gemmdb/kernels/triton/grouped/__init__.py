@@ -107,5 +107,5 @@ KERNEL = shared.kernel(
     rejection, Template(__name__, names, grid, reduction), optional={"split_k": IntRange(2, MAX_SPLIT)},
     splits=("split_k",), maps=shared.loads_by_tma, compiled=compiled,
 )  # fmt: skip
-"""docs/kernels.md says what each parameter does. `flatten`: the loads of a program's next tile are in flight while it
+"""Parameters: docs/contributing/kernels.md. `flatten`: the loads of a program's next tile are in flight while it
 stores this one. Rows beyond the last group are then left as they are, as ATen leaves them."""

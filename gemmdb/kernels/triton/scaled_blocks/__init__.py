@@ -47,4 +47,4 @@ KERNEL = shared.kernel(
     },
     rejection, Template(__name__, names, shared.tile_grid, shared.reduction), splits=("split_k",), emitted=True,
 )  # fmt: skip
-"""docs/kernels.md says what each parameter does. The step along K is a block of scales."""
+"""docs/contributing/kernels.md says what each parameter does. The step along K is a block of scales."""

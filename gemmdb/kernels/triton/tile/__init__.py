@@ -53,5 +53,5 @@ KERNEL = shared.kernel(
     },
     rejection, Template(__name__, names, shared.tile_grid, reduction), splits=("split_k",), maps=shared.loads_by_tma,
 )  # fmt: skip
-"""docs/kernels.md says what each parameter does. `reduce`: how the partial sums of a split K are summed, by a second
+"""Parameters: docs/contributing/kernels.md. `reduce`: how the partial sums of a split K are summed, by a second
 kernel or by the last program of each tile."""
