@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT
+from gemmdb.inductor.lower.adapter.versions import SUPPORTED_TORCH
 
 FOLDER = ROOT / ".matrix"
 RESULT = ROOT / "benchmarks" / "results" / "torch-matrix.json"
-VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def installed(version: str) -> tuple[Path, str]:
@@ -66,7 +66,7 @@ def tested(version: str, arguments: list[str]) -> dict[str, Any]:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
-    parser.add_argument("--versions", default=",".join(VERSIONS), help="comma-separated; default: all supported ones")
+    parser.add_argument("--versions", default=",".join(SUPPORTED_TORCH), help="comma-separated; default: all")
     parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE", help="the result")
     parser.add_argument("--keep", action="store_true", help="keep the virtual environments")
     parser.add_argument("pytest", nargs="*", metavar="ARGUMENT", help="of pytest, after --; default: tests/inductor")

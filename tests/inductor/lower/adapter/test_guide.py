@@ -7,6 +7,7 @@ import pytest
 
 from gemmdb.inductor.lower import adapter
 from gemmdb.inductor.lower.adapter import patches
+from gemmdb.inductor.lower.adapter.versions import SUPPORTED_TORCH
 
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "contributing" / "torch.md").read_text()
@@ -41,6 +42,11 @@ def test_what_the_example_names_is_there(cells):
     assert all(name in source for name, place in zip(names, places, strict=True) if not place.is_file())
 
 
-def test_the_matrix_is_where_the_guide_says():
-    assert re.search(r"^VERSIONS = ", (ROOT / "benchmarks" / "torch" / "matrix.py").read_text(), re.MULTILINE)
+def test_the_documents_name_the_supported_versions_of_torch():
+    supported = f"torch {SUPPORTED_TORCH[0]} to {SUPPORTED_TORCH[-1]}"
+    for page in ("README.md", "docs/install.md", "docs/contributing/integration.md", "docs/contributing/origins.md"):
+        assert set(re.findall(r"torch 2\.\d+ to 2\.\d+", (ROOT / page).read_text())) == {supported}, page
+
+
+def test_the_digests_are_where_the_guide_says():
     assert re.search(r"^EQUIVALENT = ", (ROOT / "gemmdb" / "kernels" / "inductor.py").read_text(), re.M)
