@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import lzma
@@ -95,9 +94,8 @@ class Tools:
             raise InputError("CUTLASS's headers are not there: pip install 'gemmdb[cutlass]'")
         told = _run([nvcc, "--version"])
         release = re.search(r"V(\d+\.\d+\.\d+)", told)
-        numbers = [
-            re.search(rf"#define CUTLASS_{part} (\d+)", _version(headers)) for part in ("MAJOR", "MINOR", "PATCH")
-        ]
+        version = (headers / "cutlass" / "version.h").read_text()
+        numbers = [re.search(rf"#define CUTLASS_{part} (\d+)", version) for part in ("MAJOR", "MINOR", "PATCH")]
         if release is None or not all(numbers):
             raise InputError(f"the version of {nvcc} or of the headers in {headers} is unknown")
         return cls(nvcc, release[1], headers, ".".join(number[1] for number in numbers if number))
@@ -134,11 +132,6 @@ def _run(command: Sequence[str]) -> str:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]
         raise InputError(f"{command[0]} ended with {done.returncode}: {lines[0][:300]}")
     return done.stdout
-
-
-@functools.cache
-def _version(headers: Path) -> str:
-    return (headers / "cutlass" / "version.h").read_text()
 
 
 Done = Callable[[int, int], None]

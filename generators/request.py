@@ -12,7 +12,7 @@ from gemmdb.key.device import Device
 
 JSON_NAMES = {"workers": "lanes", "worker_seconds": "lane_seconds"}
 """Fields of a BuildReport whose names in JSON differ: scripts and recorded reports have these."""
-MOST_WORDS, LONGEST_WORD = 64, 200
+MAX_WORDS, MAX_WORD_CHARS = 64, 200
 """How many words of a command, and how many characters of a word, a run keeps."""
 
 
@@ -117,19 +117,19 @@ def unplaced(value: Any) -> Any:
 
 
 def brief(value: Any) -> Any:
-    """A value of a request as a run keeps it: `unplaced`, and a text of more than LONGEST_WORD characters is cut."""
+    """A value of a request as a run keeps it: `unplaced`, and a text of more than MAX_WORD_CHARS characters is cut."""
     value = unplaced(value)
-    return f"{value[:LONGEST_WORD]}..." if isinstance(value, str) and len(value) > LONGEST_WORD else value
+    return f"{value[:MAX_WORD_CHARS]}..." if isinstance(value, str) and len(value) > MAX_WORD_CHARS else value
 
 
 def command() -> list[str]:
     """The command of this process, as recorded in a table: without paths, without the address of a cluster, and
-    without words beyond the first MOST_WORDS, which may be thousands of a test runner."""
+    without words beyond the first MAX_WORDS, which may be thousands of a test runner."""
     words = [Path(sys.argv[0]).name, *map(brief, sys.argv[1:])]
     for place, word in enumerate(words):
         if word.startswith("--ray="):
             words[place] = "--ray=ADDRESS"
         elif word == "--ray" and place + 1 < len(words):
             words[place + 1] = "ADDRESS"
-    left = len(words) - MOST_WORDS
-    return words if left <= 0 else [*words[:MOST_WORDS], f"... and {left:,} more"]
+    left = len(words) - MAX_WORDS
+    return words if left <= 0 else [*words[:MAX_WORDS], f"... and {left:,} more"]

@@ -17,7 +17,7 @@ from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Prepare, Scheduler
 from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
-from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING
+from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING_TEXT
 from gemmdb.generators.progress import SECONDS, Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, brief, command
 from gemmdb.table.writer import Store
@@ -111,7 +111,7 @@ class Run:
         """Wait a little while others use the devices."""
         until = monotonic() + PATIENCE_S
         while (busy := self.backend.busy()) and monotonic() < until:
-            self.tracker.say(f"{WAITING}: {busy}")
+            self.tracker.say(f"{WAITING_TEXT}: {busy}")
             sleep(ASK_S)
         self.busy = busy
 

@@ -26,7 +26,7 @@ off the others: DeepSeek-V3's technical report (arXiv 2412.19437, 3.3.2), which 
 products with K = 4096; 4 times this, times the root of 4096, is 3.1%."""
 ATEN_MULTIPLE = 4.0
 """A candidate's error may be this many times the error of ATen on the same inputs."""
-ALWAYS = 2.0
+MIN_ROUNDINGS = 2.0
 """So many roundings of the output, and times sqrt(k) of the accumulate dtype, are right whatever ATen's error is.
 
 Sums of k random products, one after the other and each rounded once, are off by 0.30 sqrt(k) roundings of the sum's
@@ -60,8 +60,8 @@ def tolerance(problem: Problem) -> float:
 
 def acceptable(problem: Problem, error: float, aten_error: float) -> bool:
     """Whether a result with `error` is right: within the tolerance, and at most 4 times less accurate than ATen's
-    unless both are below what plain sums in the accumulate dtype lose (ALWAYS)."""
-    floor = 0.0 if problem.out not in EPSILONS else ALWAYS * (_rounding(problem) + _sums(problem))
+    unless both are below what plain sums in the accumulate dtype lose (MIN_ROUNDINGS)."""
+    floor = 0.0 if problem.out not in EPSILONS else MIN_ROUNDINGS * (_rounding(problem) + _sums(problem))
     return error <= tolerance(problem) and error <= max(ATEN_MULTIPLE * aten_error, floor)
 
 
@@ -78,9 +78,9 @@ def _rounding(problem: Problem) -> float:
     return max(EPSILONS[problem.out], EPSILONS.get(stored, 0.0))
 
 
-ROW_FLOPS = 8e9
+MAX_EXACT_FLOPS = 8e9
 """With more float64 work than this, only a sample of the rows is checked. It always includes the first and the last."""
-MATRICES = 64
+MAX_MATRICES = 64
 """How many matrices of a batch are checked at most."""
 
 
@@ -120,8 +120,8 @@ def reference(problem: Problem, operands: Operands) -> Reference:
     once in float64 would take up to eight times the memory of the operands."""
     device, n = operands.a.device, problem.n
     parts = _parts(problem, operands)
-    many = max(2, int(ROW_FLOPS / max(2 * n * problem.k, 1)))
-    matrices = _sample(len(parts), min(many // 2 + 1, MATRICES), problem.key)
+    many = max(2, int(MAX_EXACT_FLOPS / max(2 * n * problem.k, 1)))
+    matrices = _sample(len(parts), min(many // 2 + 1, MAX_MATRICES), problem.key)
     few = max(2, many // max(len(matrices), 1))
     (alpha, beta), rows, exacts, terms = SCALARS[problem.scalars], [], [], []
     for matrix in matrices:

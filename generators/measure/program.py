@@ -32,7 +32,7 @@ Spelling = Callable[..., torch.Tensor]
 """(problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None) gives the
 product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings in ALLOCATES ignore
 it."""
-STEEPEST = 1.13
+MAX_GELU_SLOPE = 1.13
 """The largest slope of a GELU."""
 
 
@@ -233,7 +233,7 @@ def exact_epilogue(
     result = _elementwise(own, product, reads)
     rest = list(reads)
     if own.arithmetic == "math":
-        squares = squares * (torch.nn.functional.silu(rest.pop(0)).square() if rest else STEEPEST**2)
+        squares = squares * (torch.nn.functional.silu(rest.pop(0)).square() if rest else MAX_GELU_SLOPE**2)
     for other in rest:
         squares = squares + other.square()
     return result, squares

@@ -15,7 +15,7 @@ from gemmdb.table.measurement import NOISY
 
 PATIENCE_S = 15.0
 """The most seconds that a build, or a sample of `verify`, waits for a quiet machine in all."""
-WAITING = "waiting for a quiet machine"
+WAITING_TEXT = "waiting for a quiet machine"
 T = TypeVar("T")
 
 
@@ -55,7 +55,7 @@ class Watch:
         if self.patience_s <= 0:
             return False
         start = monotonic()
-        self.last = load.wait(self.patience_s, self.threads, lambda busy: self.say(f"{WAITING}: {busy.text}"))
+        self.last = load.wait(self.patience_s, self.threads, lambda busy: self.say(f"{WAITING_TEXT}: {busy.text}"))
         self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # A first look is free.
         return True
 

@@ -31,7 +31,7 @@ TOLERANCE = 0.02
 MAX_BEHIND = 0.1
 """What a pick may be slower than the best, at the ends of both intervals, for its verdict to hold. Two kernels of a few
 microseconds that are equally fast come to 0.08, since processes differ."""
-OTHERS = 3
+NEXT_BEST = 3
 """How many configs are timed besides ATen, the pick and its ties: the fastest others, which may be better now."""
 
 
@@ -174,7 +174,7 @@ def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
         for one in pool(same):
             us[one.config] = median(row.times.median_us for row in one.rows if row.times)
             emitted += [one.config] * all(row.emitted for row in one.rows)
-    others = [config for config in us if config != ATEN and config not in verdict.ties][:OTHERS]
+    others = [config for config in us if config != ATEN and config not in verdict.ties][:NEXT_BEST]
     recorded = {config: us[config] for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in us}
     return Sampled(verdict, recorded, frozenset(emitted) & frozenset(recorded))
 

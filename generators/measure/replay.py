@@ -1,4 +1,4 @@
-"""A Measurer that answers from recorded Measurements, so the whole race runs without a device or a clock."""
+"""A Measurer that answers from recorded Measurements, so that the whole search runs without a device or a clock."""
 
 from __future__ import annotations
 

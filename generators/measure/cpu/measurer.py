@@ -36,10 +36,10 @@ IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.mea
 """What the processes fork with: seconds of imports, which one process does for all."""
 POLL_S = 0.1
 """How often, in seconds, a busy machine is tried again."""
-RESTART = 200
+MAX_COMPILES = 200
 """After this many compilations, the processes that compile are replaced, since they never free what they have
 loaded."""
-LOADED_BYTES = 2 * 2**30
+MAX_LOADED_BYTES = 2 * 2**30
 """The most memory of candidates that are timed together. Each holds its own packed copy of the weight."""
 
 
@@ -84,7 +84,7 @@ class CpuMeasurer(Measurer):
                         process.first = Task(session.trust)
                 self._learnt = True
         self._since_start += len(tasks)
-        if self._since_start > RESTART:
+        if self._since_start > MAX_COMPILES:
             for process in self._compilers:
                 process.end()
             self._since_start = 0
@@ -101,7 +101,7 @@ class CpuMeasurer(Measurer):
     ) -> Sequence[Outcome]:
         """One outcome per config, in order (see `generators.backend.Measurer`)."""
         others = [config for config in dict.fromkeys(configs) if config != ATEN]
-        size = max(2, LOADED_BYTES // max(problem.bytes, 1))
+        size = max(2, MAX_LOADED_BYTES // max(problem.bytes, 1))
         batches = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
         outcomes: dict[Config, Outcome] = {}
         with machine(exclusive=True, given_up=self._is_closed):

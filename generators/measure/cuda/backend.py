@@ -31,7 +31,7 @@ VERSION = 3
 """Version 1 timed all calls on operands at one address, version 2 ten calls on ten copies after flushes of 256 MiB."""
 BUSY_PERCENT = 5
 """From this share of the last second on, as nvidia-smi reads it, a GPU on which nothing of ours runs is busy."""
-LOADED = Path("/proc/driver/nvidia/version")
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
 
@@ -87,11 +87,7 @@ class CudaBackend(Backend):
 
     def busy(self) -> str:
         """The GPUs that others keep busy, as nvidia-smi reads it; empty without it."""
-        try:
-            lines = _smi("--query-gpu=index,uuid,utilization.gpu")
-        except (OSError, subprocess.SubprocessError):
-            return ""
-        return working(lines, {visible(gpu) for gpu in self._gpus})
+        return working(_smi("--query-gpu=index,uuid,utilization.gpu"), {visible(gpu) for gpu in self._gpus})
 
     def close(self) -> None:
         """End the processes that compile."""
@@ -99,10 +95,7 @@ class CudaBackend(Backend):
 
     def provenance(self) -> dict[str, object]:
         """Driver, clocks, power limit and temperature as nvidia-smi reads them, empty without it."""
-        try:
-            reply = _smi(f"--query-gpu={','.join(_READINGS)}")
-        except (OSError, subprocess.SubprocessError):
-            return {}
+        reply = _smi(f"--query-gpu={','.join(_READINGS)}")
         return dict(zip(_READINGS, (value.strip() for value in reply[0].split(",")), strict=False)) if reply else {}
 
 
@@ -119,7 +112,7 @@ def loaded_driver() -> str:
     """The version of the driver as the kernel of Linux knows it, empty where it does not. It is what nvidia-smi reads,
     which may take a second to start."""
     try:
-        text = LOADED.read_text()
+        text = DRIVER_FILE.read_text()
     except OSError:
         return ""
     found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
@@ -127,13 +120,14 @@ def loaded_driver() -> str:
 
 
 def _count() -> int:
-    try:
-        return len(_smi("--query-gpu=index"))
-    except (OSError, subprocess.SubprocessError):
-        return 1
+    return len(_smi("--query-gpu=index")) or 1
 
 
 def _smi(query: str) -> list[str]:
+    """A line for each GPU of what nvidia-smi tells; none where it fails or is not there."""
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
-    reply = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    try:
+        reply = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
     return reply.stdout.splitlines()

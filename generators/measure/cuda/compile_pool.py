@@ -29,7 +29,7 @@ kinds together never run more processes than there are processors: three nvcc pr
 times as long, and hold their gigabytes of memory for as long.
 """
 
-AWAITED = 1.4
+URGENT_WEIGHT = 1.4
 """The share of a kind whose next artifact a winner waits for, unless nvcc compiles it. Such an artifact takes a second
 or two, and then a GPU has work. With 0.15, three GPUs idled for 94% of seven minutes while 64 processors compiled."""
 
@@ -149,7 +149,7 @@ class CompilePool:
         if not heads:
             return None
         urgent = {kind for kind, head in heads.items() if head.priority is Priority.URGENT and kind != "cutlass"}
-        shares = {kind: AWAITED if kind in urgent else WEIGHTS[kind] for kind in heads}
+        shares = {kind: URGENT_WEIGHT if kind in urgent else WEIGHTS[kind] for kind in heads}
         kind = min(heads, key=lambda kind: self._running[kind] / shares[kind])
         item = heads[kind]
         del self._waiting[item.artifact.key]

@@ -1,4 +1,4 @@
-"""The Measurer of a GPU: a pool of processes compiles, one isolated process races, another one confirms."""
+"""The Measurer of a GPU: a pool of processes compiles, one isolated process times candidates, another one confirms."""
 
 from __future__ import annotations
 

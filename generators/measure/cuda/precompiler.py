@@ -22,9 +22,9 @@ from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import Status, one_line
 
 POLL_S = 0.2
-WARM = 6
+WARM_PROCESSES = 6
 """How many processes are started before they are needed: the candidates of one problem, and what is around ATen."""
-SUSPECT = 2
+MAX_CRASHES = 2
 """An artifact that was being compiled when this many processes died is left to the process that times: a crash there
 costs only one row."""
 
@@ -58,7 +58,7 @@ class Precompiler:
         with self._lock:
             if artifact.key not in self._futures and not self._closed:
                 self._futures[artifact.key] = self._pool.submit(artifact, "triton", Priority.URGENT)
-        self._pool.warm("triton", min(self.processes, WARM))
+        self._pool.warm("triton", min(self.processes, WARM_PROCESSES))
 
     def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
         """Start to compile what a config needs on a problem, unless that has started; the futures of its artifacts.
@@ -158,7 +158,7 @@ class Precompiler:
         self._pool.close()
 
     def _to_begin(self, key: str) -> bool:
-        return key not in self._futures and self._lost[key] < SUSPECT
+        return key not in self._futures and self._lost[key] < MAX_CRASHES
 
     def _wait(self, future: Future[Built], limit_s: float) -> Built | None:
         """The result, None when compiling takes longer than that; waiting for its turn does not count."""

@@ -28,7 +28,7 @@ MIN_ROUNDS, LONG_US = 7, 1.5e6
 SPLIT_NOISE = 0.01
 """How much slower than ATen a candidate may be on one split of the groups, relative: as little as two processes differ
 by."""
-HOPELESS = 1.5
+MAX_SLOWDOWN = 1.5
 """A candidate that is this many times slower than the best gets no more samples in an estimate."""
 
 
@@ -156,7 +156,7 @@ def time_round(
         if index == 0 and samples < protocol.samples:
             us = {key: min(first[key], statistics.fmean(times[key][0])) for key in order}
             base = us.get(None, 0.0)
-            limit = HOPELESS * max(min(time - base for key, time in us.items() if key is not None), 0.0)
+            limit = MAX_SLOWDOWN * max(min(time - base for key, time in us.items() if key is not None), 0.0)
             order = [key for key in order if key in (None, ATEN) or us[key] - base <= limit]
     global _busy_us
     _busy_us += sum(first[key] * len(graphs[key]) for key in first) + sum(sum(map(sum, one)) for one in times.values())

@@ -40,7 +40,7 @@ MENUS: Mapping[str, Menu] = {
 }  # fmt: skip
 """What is tried of each of our Triton kernels, in this order."""
 DEQUANTISED_INT4 = Config.of("aten", "dequantised")
-BEYOND = 300
+MAX_SAMPLED = 300
 """Configs of the whole space that breadth 2 tries after the menu."""
 
 
@@ -75,7 +75,8 @@ class CudaSpace:
         beyond: list[Config] = []
         if effort.breadth == 2:
             known = {*tried, *others}
-            beyond = list(islice((config for config in everything(problem, device) if config not in known), BEYOND))
+            rest = (config for config in everything(problem, device) if config not in known)
+            beyond = list(islice(rest, MAX_SAMPLED))
         return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:

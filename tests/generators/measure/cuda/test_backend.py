@@ -42,7 +42,7 @@ def test_who_waits_for_a_measurement_asks_no_slow_tool(host, monkeypatch, tmp_pa
 
     version = tmp_path / "version"
     version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\n")
-    monkeypatch.setattr(backend, "LOADED", version)
+    monkeypatch.setattr(backend, "DRIVER_FILE", version)
     monkeypatch.setattr(backend, "_smi", slow)
     monkeypatch.setattr(backend, "_count", lambda: slow("--query-gpu=index"))
     warmed = []
@@ -66,7 +66,7 @@ def test_who_waits_for_a_measurement_asks_no_slow_tool(host, monkeypatch, tmp_pa
 )
 def test_the_driver_that_is_loaded(text, version, monkeypatch, tmp_path):
     path = tmp_path / "version"
-    monkeypatch.setattr(backend, "LOADED", path)
+    monkeypatch.setattr(backend, "DRIVER_FILE", path)
     assert backend.loaded_driver() == ""
     path.write_text(text)
     assert backend.loaded_driver() == version
@@ -91,10 +91,12 @@ def test_gpus_that_others_use_are_named(ours: set[str], busy: str) -> None:
 def test_a_host_asks_nvidia_smi_about_its_own_gpus(host, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(backend, "_smi", lambda query: ["0, a, 90", "1, b, 0", "2, c, 90", "3, d, 40"])
-    assert CudaBackend(WANTED).busy() == "another program keeps GPU 3 busy (40%)"
+    made = CudaBackend(WANTED)
+    assert made.busy() == "another program keeps GPU 3 busy (40%)"
 
-    def missing(query):
-        raise FileNotFoundError(query)
 
-    monkeypatch.setattr(backend, "_smi", missing)
-    assert CudaBackend(WANTED).busy() == ""
+def test_without_nvidia_smi_nothing_is_known(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert backend._smi("--query-gpu=index") == []
+    assert backend._count() == 1
+    assert working([], {"0"}) == ""
