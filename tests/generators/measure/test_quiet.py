@@ -50,29 +50,21 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
-def test_on_a_quiet_machine_it_looks_once_and_measures_once(machine: Machine) -> None:
-    machine.during, machine.waited = [QUIET, QUIET], [QUIET]
-    watch = Watch(2)
-    assert watch.timed(machine.measure) == (1, False)
-    assert watch.timed(machine.measure) == (2, False)
+CASES = {
+    "a quiet machine is looked at once and measured on once": ([QUIET, QUIET], [QUIET], 0.0, [(1, False), (2, False)]),
+    "what was disturbed is measured again when it is quiet": ([BUSY, QUIET], [QUIET, QUIET], 0.0, [(2, False)]),
+    "what is disturbed again is marked": ([BUSY, BUSY], [BUSY, BUSY], 0.0, [(2, True)]),
+    "without patience it neither waits nor repeats":
+        ([BUSY, BUSY, QUIET], [BUSY], 30.0, [(1, True), (2, True), (3, False)]),
+}  # fmt: skip
 
 
-def test_what_was_disturbed_is_measured_again_when_it_is_quiet(machine: Machine) -> None:
-    machine.during, machine.waited = [BUSY, QUIET], [QUIET, QUIET]
-    assert Watch(2).timed(machine.measure) == (2, False)
-
-
-def test_what_is_disturbed_again_is_marked(machine: Machine) -> None:
-    machine.during, machine.waited = [BUSY, BUSY], [BUSY, BUSY]
-    assert Watch(2).timed(machine.measure) == (2, True)
-
-
-def test_without_patience_it_neither_waits_nor_repeats(machine: Machine) -> None:
-    machine.during, machine.waited, machine.takes_s = [BUSY, BUSY, QUIET], [BUSY], 30.0
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_measured_beside_other_programs(machine: Machine, case: str) -> None:
+    machine.during, machine.waited, machine.takes_s, wanted = CASES[case]
+    machine.during, machine.waited = list(machine.during), list(machine.waited)
     watch = Watch(2, patience_s=20.0)
-    assert watch.timed(machine.measure) == (1, True)
-    assert watch.timed(machine.measure) == (2, True)
-    assert watch.timed(machine.measure) == (3, False)
+    assert [watch.timed(machine.measure) for _ in wanted] == wanted
 
 
 def test_of_a_measurement_that_is_too_short_what_was_known_before_holds(machine: Machine) -> None:
@@ -80,8 +72,7 @@ def test_of_a_measurement_that_is_too_short_what_was_known_before_holds(machine:
     watch = Watch(2)
     assert watch.timed(machine.measure) == (1, False)
     watch.patience_s = 0.0
-    assert watch.timed(machine.measure) == (2, True)
-    assert watch.timed(machine.measure) == (3, True)
+    assert [watch.timed(machine.measure) for _ in range(2)] == [(2, True), (3, True)]
 
 
 def outcome(config: Config, us: float, reach: float) -> Outcome:

@@ -105,11 +105,6 @@ def statuses(gpu, make, *depths, problem=PROBLEM):
     return [str(outcome.status) for outcome in outcomes]
 
 
-def test_right_and_wrong_candidates_are_one_request(gpu, make):
-    assert statuses(gpu, make, 16, 256, 64) == ["ok", "ok", "wrong", "ok"]
-    assert gpu.busy_s == pytest.approx(1e-3)
-
-
 def test_a_gpu_that_disappears_ends_the_work_and_leaves_no_errors_behind(gpu, make, tmp_path):
     assert statuses(gpu, make, 16) == ["ok", "ok"]
     with pytest.raises(GemmdbError, match=r"^GPU 0 does not compute any more \(RuntimeError: CUDA error: no CUDA"):
@@ -171,9 +166,13 @@ def test_a_config_is_compiled_when_all_that_it_needs_is(make):
     assert seen == [False, False, True]
 
 
-def test_what_spoils_the_process_is_known_and_the_others_are_tried_again(gpu, make):
-    assert statuses(gpu, make, 16, 128, 64, 256) == ["ok", "ok", "crash", "ok", "wrong"]
-    assert gpu.busy_s == pytest.approx(1e-3)  # The first request timed nothing.
+@pytest.mark.parametrize(("depths", "found"), [
+    ((16, 256, 64), ["ok", "ok", "wrong", "ok"]),
+    ((16, 128, 64, 256), ["ok", "ok", "crash", "ok", "wrong"]),  # The first request timed nothing.
+])  # fmt: skip
+def test_wrong_candidates_and_those_that_spoil_the_process_cost_their_own_row(gpu, make, depths, found):
+    assert statuses(gpu, make, *depths) == found
+    assert gpu.busy_s == pytest.approx(1e-3)
 
 
 @pytest.mark.parametrize(("depth", "status"), [(512, "crash"), (1024, "timeout")])

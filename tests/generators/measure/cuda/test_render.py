@@ -96,28 +96,22 @@ def test_fp8_operands_are_scaled_in_the_epilogue(make, scales, places, weight, p
 
 @pytest.mark.parametrize("config", ["tile", "gemv", "narrow"])
 def test_one_unit_serves_all_sizes_of_a_divisibility_class(make, config):
-    chosen = getattr(make, config)()
-    units = {
-        plan(gemm("mm", m=m, n=n, k=k), chosen).launches[0].unit
-        for m, n, k in ((7, 4096, 4096), (5, 14336, 8192), (8, 512, 256))
-    }
+    """K = 1480 is a multiple of 8. A kernel that does not know loads single elements and takes ten times as long."""
+
+    def unit(m, n, k):
+        return plan(gemm("mm", m=m, n=n, k=k), getattr(make, config)()).launches[0].unit
+
+    units = {unit(*sizes) for sizes in ((7, 4096, 4096), (5, 14336, 8192), (8, 512, 256))}
     assert len(units) == 1
-    odd = plan(gemm("mm", m=7, n=4096, k=4100), chosen).launches[0].unit
+    odd = unit(7, 4096, 4100)
     assert odd not in units
     assert "EVEN_K: tl.constexpr = False" in odd.source
+    assert dict(unit(7, 1004, 1480).divisors) == {"A": 16, "B": 16, "out": 16, "arg_N": 4, "arg_K": 8}
 
 
 def test_a_transposed_activation_makes_the_rows_count_for_alignment(make):
     units = [plan(gemm("mm", m=m, n=512, k=512, layout="tn"), make.tile()).launches[0].unit for m in (32, 33)]
-    assert dict(units[0].divisors)["arg_M"] == 16
-    assert "arg_M" not in dict(units[1].divisors)
-
-
-@pytest.mark.parametrize("config", ["tile", "gemv", "narrow"])
-def test_a_kernel_knows_what_its_sizes_are_multiples_of(make, config):
-    """K = 1480 is a multiple of 8. A kernel that does not know loads single elements and takes ten times as long."""
-    unit = plan(gemm("mm", m=7, n=1004, k=1480), getattr(make, config)()).launches[0].unit
-    assert dict(unit.divisors) == {"A": 16, "B": 16, "out": 16, "arg_N": 4, "arg_K": 8}
+    assert [dict(unit.divisors).get("arg_M") for unit in units] == [16, None]
 
 
 def test_the_partial_sums_are_reduced_by_a_second_kernel_or_by_the_last_program(make):
@@ -146,12 +140,6 @@ def test_a_narrow_kernel_reads_the_scale_once_before_the_loop(make, split, swap)
     assert source.index("scale + ") < source.index("for step") < source.index("* factor") < source.index("bias + ")
 
 
-def test_a_narrow_kernel_leaves_other_scales_to_the_epilogue(make):
-    (launch,) = plan(gemm("int_mm", m=32, n=512, k=256, fusion="scale"), make.narrow()).launches
-    source = check(launch)
-    assert source.index("for step") < source.index("tl.load(scale")
-
-
 def test_programs_begin_at_different_places_of_k(make):
     problem = gemm("mm", m=20, n=1000, k=4100)
     sources = [check(plan(problem, make.narrow(stagger=stagger)).launches[0]) for stagger in (0, 1)]
@@ -169,11 +157,11 @@ def test_alpha_and_beta_are_in_the_epilogue(make, scalars, added):
         assert added is None or f"{added}\n" in source
 
 
-def test_the_epilogue_of_an_integer_product_scales_in_fp32(make):
-    (launch,) = plan(gemm("int_mm", m=32, n=512, k=256, fusion="scale"), make.tile()).launches
-    source = check(launch)
-    assert "out_dtype=tl.int32" in source
-    assert source.index("acc.to(tl.float32)") < source.index("tl.load(scale")
+def test_the_epilogue_of_an_integer_gemm_scales_in_fp32_behind_the_loop(make):
+    for config in (make.tile(), make.narrow()):
+        source = check(plan(gemm("int_mm", m=32, n=512, k=256, fusion="scale"), config).launches[0])
+        assert "out_dtype=tl.int32" in source
+        assert source.index("for ") < source.index("acc.to(tl.float32)") < source.index("tl.load(scale")
 
 
 def test_the_kernels_around_aten_render():
