@@ -95,20 +95,10 @@ class BuildOptions:
         from gemmdb.generators.build.build import BuildRequest
 
         return BuildRequest(
-            self.arch,
-            _words(self.ops or ""),
-            _words(self.dtypes or ""),
-            self.shapes,
-            self.effort,
-            self.out,
-            self.gpus,
-            self.ray,
-            self.modelled,
-            self.minutes,
-            self.allow,
-            self.deny,
-            self.every,
-        )
+            arch=self.arch, ops=_words(self.ops or ""), dtypes=_words(self.dtypes or ""), shapes=self.shapes,
+            effort=self.effort, out=self.out, gpus=self.gpus, ray=self.ray, modelled=self.modelled,
+            minutes=self.minutes, allow=self.allow, deny=self.deny, every=self.every,
+        )  # fmt: skip
 
 
 def _words(text: str) -> tuple[str, ...]:

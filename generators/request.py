@@ -16,7 +16,7 @@ MAX_WORDS, MAX_WORD_CHARS = 64, 200
 """How many words of a command, and how many characters of a word, a run keeps."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BuildRequest:
     """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
     for all. `shapes`: the name of a preset or a file (see `loading.load`). `effort`: see `effort.named`. None for
@@ -42,7 +42,7 @@ class BuildRequest:
     every: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BuildReport:
     """The result of a build. `problems`: how many were requested; `jobs`: how many jobs they make; `before`: jobs that
     the table held already; `measured`: jobs done now; `elsewhere`: jobs that another build finished meanwhile; `rows`:

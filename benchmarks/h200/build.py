@@ -63,7 +63,7 @@ def main(options: argparse.Namespace) -> None:
     seconds = {"restore": time.monotonic() - begun}
     print(f"{restored:,} rows restored in {seconds['restore']:.0f} s", flush=True)
     request = BuildRequest(
-        options.arch, shapes=options.shapes, effort=options.effort, out=table, gpus=options.gpus,
+        arch=options.arch, shapes=options.shapes, effort=options.effort, out=table, gpus=options.gpus,
         minutes=options.minutes, deny=options.deny,
     )  # fmt: skip
     report = build(request, Lines())

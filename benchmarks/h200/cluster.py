@@ -104,7 +104,7 @@ def one(options: argparse.Namespace, listed: Path) -> dict[str, Any]:
     kind = options.one.partition("-")[0]
     out, finishes = options.out / f"{options.one}.db", Finishes()
     out.unlink(missing_ok=True)
-    request = BuildRequest("native", shapes=str(listed), effort=options.effort, out=out, gpus=options.gpus,
+    request = BuildRequest(arch="native", shapes=str(listed), effort=options.effort, out=out, gpus=options.gpus,
                            ray="local" if kind == "ray" else None)  # fmt: skip
     report = built(request, finishes)
     with Table.open(out) as table:

@@ -88,7 +88,7 @@ def simulated(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         sleeping.SECONDS: options.gpu_seconds,
     }
     finishes = Finishes()
-    request = BuildRequest("sm90", shapes=options.shapes, effort="standard", out=folder / "table.db",
+    request = BuildRequest(arch="sm90", shapes=options.shapes, effort="standard", out=folder / "table.db",
                            minutes=options.minutes)  # fmt: skip
     report = build(request, finishes, Simulated(options.gpus, options.cores, WARM_S if options.warm else COLD_S))
     used = time.process_time()

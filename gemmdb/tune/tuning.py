@@ -145,7 +145,7 @@ def _build(request: Request, state: State, plan: Plan, progress: Progress | None
     kind = plan.wanted[0].device.kind
     built = build_table(
         BuildRequest(
-            "cpu" if kind == "cpu" else "native",
+            arch="cpu" if kind == "cpu" else "native",
             shapes=str(state.queue),
             effort=request.effort,
             out=request.table,

@@ -59,23 +59,12 @@ class Run:
     def report(self, out: Path, problems: int) -> BuildReport:
         """The report of the run."""
         return BuildReport(
-            out,
-            self.backend.device,
-            problems,
-            len(self.jobs),
-            self.before,
-            self.measured,
-            self.elsewhere,
-            self.rows,
-            dict(sorted(self.statuses.items())),
-            monotonic() - self.started,
-            self.interrupted,
-            self._warnings(),
-            disturbed=self.disturbed,
-            workers=self.workers,
-            worker_seconds=self.worker_seconds,
-            busy_seconds=self.busy_seconds,
-        )
+            out=out, device=self.backend.device, problems=problems, jobs=len(self.jobs), before=self.before,
+            measured=self.measured, elsewhere=self.elsewhere, rows=self.rows,
+            statuses=dict(sorted(self.statuses.items())), seconds=monotonic() - self.started,
+            interrupted=self.interrupted, warnings=self._warnings(), disturbed=self.disturbed, workers=self.workers,
+            worker_seconds=self.worker_seconds, busy_seconds=self.busy_seconds,
+        )  # fmt: skip
 
     def _work(self) -> None:
         with ExitStack() as stack:

@@ -113,8 +113,9 @@ class _Run:
         """The report of the run."""
         statuses = {"ok": self.rows} if self.rows else {}
         return BuildReport(
-            self.out, self.device, len(problems), len(problems), self.before, self.done, 0, self.rows, statuses,
-            monotonic() - self.started, self.interrupted, modelled=True,
+            out=self.out, device=self.device, problems=len(problems), jobs=len(problems), before=self.before,
+            measured=self.done, elsewhere=0, rows=self.rows, statuses=statuses, seconds=monotonic() - self.started,
+            interrupted=self.interrupted, modelled=True,
         )  # fmt: skip
 
     def _measurements(self, problem: Problem, base: Toolchain, run: str) -> Iterator[Measurement]:

@@ -19,7 +19,8 @@ def test_the_other_devices_follow_the_first(gemmdb, tmp_path, monkeypatch):
 
     def build(request, progress, say):
         asked.append(request.ray)
-        return [BuildReport(out, device, 1, 1, 0, 1, 0, 2, {"ok": 2}, 1.0, workers=3) for device in (lab.CPU, other)]
+        done = {"problems": 1, "jobs": 1, "before": 0, "measured": 1, "elsewhere": 0, "rows": 2, "statuses": {"ok": 2}}
+        return [BuildReport(out=out, device=device, **done, seconds=1.0, workers=3) for device in (lab.CPU, other)]
 
     monkeypatch.setattr(over, "build", build)
     command = ("build", "--arch", "native", "--ray", "10.0.0.5:6379", "--out", str(out))

@@ -66,7 +66,7 @@ def test_a_gpu_whose_memory_others_hold_is_out_of_memory_and_measured_by_the_nex
     assert device is not None
     shapes = tmp_path / "shapes.json"
     shapes.write_text('[{"op": "mm", "m": 16, "n": 8192, "k": 8192}]')
-    request = BuildRequest(device.arch, shapes=str(shapes), effort="quick", out=tmp_path / "gpu.db", gpus=1)
+    request = BuildRequest(arch=device.arch, shapes=str(shapes), effort="quick", out=tmp_path / "gpu.db", gpus=1)
     held = _hold()
     try:
         build(request)

@@ -93,7 +93,7 @@ def test_a_build_on_this_gpu_fills_a_table_that_answers(tmp_path: Path) -> None:
     assert device is not None
     shapes = tmp_path / "shapes.json"
     shapes.write_text('[{"op": "mixed_mm", "m": [1, 16], "n": 4096, "k": 4096, "fusion": "scale"}]')
-    request = BuildRequest(device.arch, shapes=str(shapes), effort="quick", out=tmp_path / "gpu.db")
+    request = BuildRequest(arch=device.arch, shapes=str(shapes), effort="quick", out=tmp_path / "gpu.db")
     report = build(request)
     assert report.measured == 2
     assert build(request).measured == 0

@@ -36,7 +36,7 @@ def test_a_build_with_modelled_measures_where_the_gpu_is(tmp_path: Path) -> None
     shapes, gpu = tmp_path / "one.json", detect.cuda()
     assert gpu is not None
     shapes.write_text('[{"op": "mixed_mm", "m": 16, "n": 1024, "k": 1024, "fusion": "scale"}]')
-    report = build(BuildRequest(gpu.arch, shapes=str(shapes), out=tmp_path / "t.db", modelled=True))
+    report = build(BuildRequest(arch=gpu.arch, shapes=str(shapes), out=tmp_path / "t.db", modelled=True))
     assert not report.modelled
     with Table.open(report.out) as table:
         assert {row.protocol.clock for row in table.measurements()} == {"graph"}

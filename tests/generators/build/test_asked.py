@@ -62,7 +62,9 @@ def measure(replay_backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         backend = replay_backend([], replay=formula)
         backend.space = Two()
         said = []
-        report = build(BuildRequest("cpu", shapes=str(shapes), out=out, **asked_for), backend=backend, say=said.append)
+        report = build(
+            BuildRequest(arch="cpu", shapes=str(shapes), out=out, **asked_for), backend=backend, say=said.append
+        )
         measured = [problem.m for one in backend.made for problem, _, samples in one.calls if samples == 30]
         return report, sorted(set(measured)), said
 
@@ -129,7 +131,7 @@ def test_a_shapes_file_says_what_is_measured(replay_backend, tmp_path, rows):
     path.write_text('[{"op": "mm", "m": [1, 2], "n": 64, "k": 64, "dtype": "fp32", "constant_weight": true}]')
     assert asked.recorded(str(path), [], replay_backend.device) is None
     assert asked.recorded("cpu-quick", [], replay_backend.device) is None
-    report = build(BuildRequest("cpu", shapes=str(path), out=tmp_path / "t.db"), backend=replay_backend(rows))
+    report = build(BuildRequest(arch="cpu", shapes=str(path), out=tmp_path / "t.db"), backend=replay_backend(rows))
     assert (report.measured, report.left_out) == (2, {})
 
 

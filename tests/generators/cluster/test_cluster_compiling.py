@@ -69,7 +69,9 @@ def test_a_node_measures_what_another_has_compiled(nodes, tmp_path):
         env_vars=caches(tmp_path / "measuring"),
     )  # fmt: skip
     try:
-        request = BuildRequest("sm90", shapes=str(shapes), effort="quick", out=tmp_path / "t.db", ray=nodes.address)
+        request = BuildRequest(
+            arch="sm90", shapes=str(shapes), effort="quick", out=tmp_path / "t.db", ray=nodes.address
+        )
         (report,) = build(request, site=Site(find, Gpu))
     finally:
         nodes.remove(measuring)
