@@ -60,7 +60,7 @@ def test_every_split_is_right(problem: Problem, config: Config) -> None:
     device = cuda()
     assert device is not None
     if reason := config.rejection(problem, device):
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     made = operands(problem, torch.device("cuda"), 1)
     for ends in ends_of(problem.m if problem.ragged == "m" else problem.k):
         one = replace(made, offsets=torch.tensor(ends, dtype=torch.int32, device="cuda"))

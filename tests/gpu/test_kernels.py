@@ -52,7 +52,7 @@ def check(problem: Problem, config: Config) -> None:
     device = detect.cuda()
     assert device is not None
     if (reason := config.rejection(problem, device)) is not None:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     loaded = session.load(problem, config, PROTOCOL)
     assert loaded.status is Status.OK, (problem.text, config.text, loaded)

@@ -205,5 +205,7 @@ def test_s24_legality_comes_from_the_devices_own_limit(kit: Any, tile: Any) -> N
     assert large.rejection(problem, device) is None
     found, _ = kit.compiled(lambda a, b: a @ b.t(), kit.rand(512, 512), kit.rand(512, 512), config=large)
     assert kit.served() == [large.text]
-    assert "shared memory" in str(tile(block_m=256, block_n=256, block_k=256).rejection(problem, device))
+    assert "shared memory" in str(
+        tile(block_m=256, block_n=128, block_k=64, warps=8, stages=8).rejection(problem, device)
+    )
     assert found.isfinite().all()

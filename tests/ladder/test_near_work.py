@@ -8,8 +8,9 @@ import pytest
 
 from gemmdb.cost.terms import Estimator
 from gemmdb.cost.trees import Trees
+from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import policy_filter, remembering
+from gemmdb.ladder import remembering
 from gemmdb.ladder.ask import Ask
 from gemmdb.ladder.near import near
 from gemmdb.ladder.tree_correction import NEARBY, OWN
@@ -45,7 +46,7 @@ def counted(monkeypatch):
     """How often each of some functions was called."""
     calls: Counter[str] = Counter()
     for owner, name in (
-        (Trees, "total"), (Estimator, "of_counts"), (Table, "record"), (Table, "barred"), (policy_filter, "illegal"),
+        (Trees, "total"), (Estimator, "of_counts"), (Table, "record"), (Table, "barred"), (Config, "rejection"),
     ):  # fmt: skip
         real = getattr(owner, name)
 
@@ -64,7 +65,7 @@ def test_an_answer_from_records_in_memory_takes_few_predictions(asked, counted):
     assert 0 < counted["total"] <= (NEARBY + OWN + 1) * ASKED
     assert 0 < counted["total"] <= 5 * ASKED
     assert 0 < counted["of_counts"] <= 23 * ASKED
-    assert 0 < counted["illegal"] <= 12 * ASKED
+    assert 0 < counted["rejection"] <= 12 * ASKED
 
 
 def test_an_answer_takes_a_bounded_number_of_calls(asked):

@@ -215,7 +215,7 @@ def test_on_a_cpu_the_kernel_is_refused_and_the_product_is_right():
     with gemmdb.inductor.force(CONFIG):
         result = torch.compile(lambda x, w: x @ w.t())(x, w)
     (entry,) = gemmdb.inductor.stats()["products"]
-    assert "Hopper" in entry["note"]
+    assert "cutlass:gemm does not solve mm on cpu" in entry["note"]
     torch.testing.assert_close(result, x @ w.t())
 
 
