@@ -75,7 +75,7 @@ def splits_reduction(config: Config) -> bool:
     A factor of 0 lets the backend choose from the sizes, so only an explicit 1 keeps one order of summation.
     """
     values = config.values
-    return any(values[name] != 1 for name in config.spec.splits)
+    return any(values.get(name, 1) != 1 for name in config.spec.splits)
 
 
 def required_gain(policy: Policy, verified: bool | None) -> float:
