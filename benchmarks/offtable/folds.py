@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from gemmdb.cost import candidates as menu
 from gemmdb.cost import transfer, trees
+from gemmdb.cost.data import menus as shipped_menus
 from gemmdb.cost.data import rest as shipped_rest
 from gemmdb.cost.features import TREE_OPS
 from gemmdb.cost.model import FITTED, Coefficients
@@ -78,4 +79,4 @@ def _fitted(
     if base:
         documents[""] = fit_trees.document(base, fitted)
     rest = fit_menu.rest(others) if base else shipped_rest()
-    return fitted, documents, {**menu.menus(), **fit_menu.menus(covered)}, dict(rest)
+    return fitted, documents, {**shipped_menus(), **fit_menu.menus(covered)}, dict(rest)
