@@ -53,8 +53,10 @@ def in_turns(path: Path) -> Iterator[Turns]:
     So the programs of a GPU are compiled side by side also in the ways that measure."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
-    from gemmdb.inductor.benchmark import budget, client, confirming, on_gpu
-    from gemmdb.inductor.decide import horizontal as fusing
+    from gemmdb.inductor.benchmark import budget, client
+    from gemmdb.inductor.benchmark import confirm as confirming
+    from gemmdb.inductor.benchmark import horizontal as fusing
+    from gemmdb.inductor.benchmark import samples as on_gpu
 
     turns = Turns(path)
     clocks: tuple[Any, ...] = (confirming, fusing, budget)

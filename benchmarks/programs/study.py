@@ -15,9 +15,9 @@ from benchmarks.programs import blame
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.ways import Way
 from benchmarks.programs.work import Job, first_call
+from gemmdb.inductor.benchmark import confirm_job as confirming
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import job as confirming
-from gemmdb.inductor.benchmark import on_gpu
+from gemmdb.inductor.benchmark import samples as on_gpu
 from gemmdb.inductor.benchmark.trial import Trial
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower.adapter.emitting import replaced

@@ -39,7 +39,7 @@ def child(device: str, wait: float | None) -> dict[str, Any]:
 
     import gemmdb.inductor
     from benchmarks.torch import live_model
-    from gemmdb.inductor.benchmark import worth
+    from gemmdb.inductor.benchmark import tune_rules as worth
 
     if wait is not None:
         worth.FIRST_S = worth.FURTHER_S = wait

@@ -6,8 +6,9 @@ import time
 from torch._inductor.runtime.benchmarking import benchmarker
 
 from benchmarks.programs import locks
-from gemmdb.inductor.benchmark import budget, client, confirming
-from gemmdb.inductor.decide import horizontal as fusing
+from gemmdb.inductor.benchmark import budget, client
+from gemmdb.inductor.benchmark import confirm as confirming
+from gemmdb.inductor.benchmark import horizontal as fusing
 
 
 def test_timings_take_turns_and_their_waiting_is_counted(tmp_path):

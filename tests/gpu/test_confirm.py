@@ -11,8 +11,9 @@ import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
 from gemmdb.hit import Hit
+from gemmdb.inductor.benchmark import confirm as confirming
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import confirming, on_gpu
+from gemmdb.inductor.benchmark import samples as on_gpu
 from gemmdb.inductor.decide.session import Mode
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.table_session import TableSession

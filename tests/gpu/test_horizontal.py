@@ -9,8 +9,8 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import Policy
+from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark import horizontal_trial as trial
-from gemmdb.inductor.decide import horizontal as fusing
 from gemmdb.inductor.observe.journal import JOURNAL
 
 CASES = {

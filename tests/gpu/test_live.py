@@ -8,7 +8,8 @@ from gemmdb.devices import detect
 from gemmdb.generators.measure.cuda import calls, elementwise
 from gemmdb.generators.measure.cuda.artifacts import Triton
 from gemmdb.generators.measure.cuda.bench import sink_buffer
-from gemmdb.inductor.benchmark import client, tuning
+from gemmdb.inductor.benchmark import client
+from gemmdb.inductor.benchmark import tune as tuning
 
 
 @pytest.fixture

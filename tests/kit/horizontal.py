@@ -16,9 +16,9 @@ from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
-from gemmdb.inductor.match import horizontal_groups as groups
+from gemmdb.inductor.match import horizontal as groups
 from gemmdb.inductor.match import products
-from gemmdb.inductor.match.horizontal_groups import Group
+from gemmdb.inductor.match.horizontal import Group
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.benchmark import on_gpu
-from gemmdb.inductor.benchmark.cutting import computes_weight
+from gemmdb.inductor.benchmark import samples as on_gpu
+from gemmdb.inductor.benchmark.subgraph import computes_weight
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import ranks
 from gemmdb.kernels.config import ATEN, Config

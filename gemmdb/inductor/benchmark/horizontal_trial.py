@@ -9,14 +9,15 @@ from typing import Any
 import torch
 
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import cutting, on_gpu
+from gemmdb.inductor.benchmark import samples as on_gpu
+from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.ahead import Steer
-from gemmdb.inductor.benchmark.job import Unconfirmed, only
+from gemmdb.inductor.benchmark.confirm_job import Unconfirmed, only
 from gemmdb.inductor.benchmark.trial import noisy
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import nested
 from gemmdb.inductor.lower.horizontal import Fused
-from gemmdb.inductor.match.horizontal_groups import Group
+from gemmdb.inductor.match.horizontal import Group
 from gemmdb.inductor.match.horizontal_members import OWN
 from gemmdb.inductor.match.horizontal_rewriting import rewrite
 from gemmdb.inductor.observe.journal import JOURNAL

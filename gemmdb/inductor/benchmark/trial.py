@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.benchmark.cutting import extent
+from gemmdb.inductor.benchmark.subgraph import extent
 from gemmdb.table.measurement import NOISY, Protocol
 from gemmdb.table.stats import times
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.inductor.benchmark import searching
+from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.decide import uncompiled
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.entry import active

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor.benchmark import confirm_rules, tuning
-from gemmdb.inductor.benchmark.confirming import Confirmation
+from gemmdb.inductor.benchmark import confirm_rules
+from gemmdb.inductor.benchmark import tune as tuning
+from gemmdb.inductor.benchmark.confirm import Confirmation
+from gemmdb.inductor.benchmark.horizontal import Fusion
 from gemmdb.inductor.decide import deciding, legality
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.decide.horizontal import Fusion
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower.adapter import state

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor.benchmark import confirming, tuning
+from gemmdb.inductor.benchmark import confirm as confirming
+from gemmdb.inductor.benchmark import horizontal as fusing
+from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.benchmark.ahead import Ahead
 from gemmdb.inductor.decide import deciding, outcome, uncompiled
-from gemmdb.inductor.decide import horizontal as fusing
 from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor.benchmark import searching
+from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.decide import legality, outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4

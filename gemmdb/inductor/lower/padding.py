@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.benchmark import tuning
+from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import padding, state

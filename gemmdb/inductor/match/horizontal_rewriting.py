@@ -9,7 +9,7 @@ import torch
 from gemmdb.inductor.lower.horizontal import HORIZONTAL, Fused
 from gemmdb.inductor.match import ops, rewriting
 from gemmdb.inductor.match.extract import value
-from gemmdb.inductor.match.horizontal_groups import Group
+from gemmdb.inductor.match.horizontal import Group
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Live tuning: which candidates, how many samples. The measuring itself: tests/inductor/live/test_live.py."""
+"""Live tuning: which candidates, how many samples. The measuring itself: tests/inductor/benchmark/test_tune.py."""
 
 import subprocess
 import sys

@@ -7,9 +7,9 @@ from kit.products import ROWS
 
 import gemmdb.inductor
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark.confirming import Confirmation
+from gemmdb.inductor.benchmark import horizontal as fusing
+from gemmdb.inductor.benchmark.confirm import Confirmation
 from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
-from gemmdb.inductor.decide import horizontal as fusing
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import templates

@@ -8,10 +8,10 @@ import torch._inductor.config as inductor_config
 from kit.horizontal import NARROW, POLICY, decided, half, session, traced
 
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import cutting
+from gemmdb.inductor.benchmark import horizontal as fusing
+from gemmdb.inductor.benchmark import subgraph as cutting
+from gemmdb.inductor.benchmark.confirm_job import Unconfirmed
 from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
-from gemmdb.inductor.benchmark.job import Unconfirmed
-from gemmdb.inductor.decide import horizontal as fusing
 from gemmdb.inductor.match import ops
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN

@@ -8,7 +8,7 @@ from kit.horizontal import decided, fp8_linear, grouped, half, quantised, traced
 
 import gemmdb.inductor
 from gemmdb.devices import detect
-from gemmdb.inductor.match import horizontal_groups as groups
+from gemmdb.inductor.match import horizontal as groups
 from gemmdb.inductor.match import ops
 from gemmdb.kernels.triton import parts
 

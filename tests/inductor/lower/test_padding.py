@@ -15,7 +15,7 @@ from gemmdb.generators.measure.correctness import reference, tolerance
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.program import Product
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import tuning as live
+from gemmdb.inductor.benchmark import tune as live
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import padding

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from gemmdb.devices import detect
-from gemmdb.inductor.benchmark import client, crowd, worth
+from gemmdb.inductor.benchmark import client, crowd
 from gemmdb.inductor.benchmark import live_rules as rules
+from gemmdb.inductor.benchmark import tune_rules as worth
 from gemmdb.inductor.benchmark.budget import BUDGET, over
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision

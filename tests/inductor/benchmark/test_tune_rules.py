@@ -6,7 +6,7 @@ import pytest
 
 from gemmdb.devices import detect, registry
 from gemmdb.inductor.benchmark import live_rules as rules
-from gemmdb.inductor.benchmark import tuning
+from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.journal import Event

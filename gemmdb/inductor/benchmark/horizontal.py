@@ -11,16 +11,16 @@ from typing import Any
 
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import cutting
+from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.ahead import Ahead, Steer, ready
 from gemmdb.inductor.benchmark.budget import BUDGET
+from gemmdb.inductor.benchmark.confirm_job import Unconfirmed
 from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial, fused
-from gemmdb.inductor.benchmark.job import Unconfirmed
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import horizontal_groups as groups
-from gemmdb.inductor.match.horizontal_groups import Group
+from gemmdb.inductor.match import horizontal as groups
+from gemmdb.inductor.match.horizontal import Group
 from gemmdb.inductor.match.horizontal_members import Member
 from gemmdb.inductor.match.horizontal_rewriting import rewrite
 from gemmdb.inductor.observe.journal import JOURNAL, Event

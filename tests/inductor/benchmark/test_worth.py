@@ -10,7 +10,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb.devices import registry
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import client, tuning, worth
+from gemmdb.inductor.benchmark import client
+from gemmdb.inductor.benchmark import tune as tuning
+from gemmdb.inductor.benchmark import tune_rules as worth
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry import install
 from gemmdb.inductor.observe.journal import JOURNAL, Event

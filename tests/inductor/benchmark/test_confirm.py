@@ -16,8 +16,11 @@ from torch._inductor.utils import run_and_get_code
 import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.hit import Hit
+from gemmdb.inductor.benchmark import confirm as confirming
+from gemmdb.inductor.benchmark import confirm_job as job
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import confirming, job, on_cpu, on_gpu
+from gemmdb.inductor.benchmark import on_cpu
+from gemmdb.inductor.benchmark import samples as on_gpu
 from gemmdb.inductor.benchmark.budget import BUDGET, allowed_s
 from gemmdb.inductor.benchmark.trial import Trial
 from gemmdb.inductor.entry import active

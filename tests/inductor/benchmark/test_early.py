@@ -10,11 +10,11 @@ from kit.horizontal import NARROW, half, session, traced
 import gemmdb.inductor
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark.ahead import Ahead
+from gemmdb.inductor.benchmark.confirm_job import Job, Unconfirmed
 from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
-from gemmdb.inductor.benchmark.job import Job, Unconfirmed
 from gemmdb.inductor.decide import deciding
-from gemmdb.inductor.decide import horizontal as fusing
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.joint_pass import JointPass
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gemmdb.devices.cold_cache import flush_bytes
-from gemmdb.inductor.benchmark.cutting import extent, sizes
-from gemmdb.inductor.benchmark.graphs import captured, elapsed
+from gemmdb.inductor.benchmark.subgraph import extent, sizes
+from gemmdb.inductor.benchmark.timing import captured, elapsed
 from gemmdb.inductor.benchmark.trial import Trial, clear, differ, inputs
 from gemmdb.inductor.lower.adapter.emitting import Function
 from gemmdb.phases import PHASES

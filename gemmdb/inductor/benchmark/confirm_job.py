@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import cutting, on_cpu, on_gpu
+from gemmdb.inductor.benchmark import on_cpu
+from gemmdb.inductor.benchmark import samples as on_gpu
+from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.ahead import Steer
 from gemmdb.inductor.benchmark.trial import Trial, noisy
 from gemmdb.inductor.decide.decision import Decision

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemmdb.inductor.benchmark import worth
+from gemmdb.inductor.benchmark import tune_rules as worth
 from gemmdb.inductor.benchmark.budget import BUDGET, PROCESS_S, Budget, allowed_s, over
 from gemmdb.settings import CONFIRM_S, Policy, Settings
 

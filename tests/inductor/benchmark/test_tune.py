@@ -14,8 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import gemmdb.inductor
 from gemmdb.devices import detect, registry
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import client, tuning
+from gemmdb.inductor.benchmark import client
 from gemmdb.inductor.benchmark import live_rules as rules
+from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.benchmark.budget import BUDGET, PROCESS_S
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry import install

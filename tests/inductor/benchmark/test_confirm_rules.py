@@ -10,8 +10,9 @@ from kit.sessions import FakeSession
 
 from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
+from gemmdb.inductor.benchmark import confirm as confirming
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import confirming, on_gpu
+from gemmdb.inductor.benchmark import samples as on_gpu
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import cutting
+from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.ahead import Ahead, Steer, ready
 from gemmdb.inductor.benchmark.budget import BUDGET, over
-from gemmdb.inductor.benchmark.job import Job, Result, Unconfirmed, store
+from gemmdb.inductor.benchmark.confirm_job import Job, Result, Unconfirmed, store
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Mode

@@ -7,7 +7,9 @@ from kit.sessions import FakeSession
 
 from gemmdb.devices import detect, load, registry
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import client, crowd, tuning, worth
+from gemmdb.inductor.benchmark import client, crowd
+from gemmdb.inductor.benchmark import tune as tuning
+from gemmdb.inductor.benchmark import tune_rules as worth
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN

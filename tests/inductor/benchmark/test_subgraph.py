@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Problem
-from gemmdb.inductor.benchmark import cutting
+from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.trial import inputs
 
 FUSED = Problem.gemm("mm", m=8, n=16, k=32, fusion="pointwise")
