@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
+
+    from gemmdb.generators.measure.operands import Operands, spread
 
 from gemmdb.generators.measure.literals import SCALARS
-from gemmdb.generators.measure.operands import Operands, spread
 from gemmdb.generators.measure.program import exact_epilogue, output
 from gemmdb.inductor.match.int4_weight import dequantised
 from gemmdb.kernels.rules import MAX_PROMOTED_K
@@ -103,6 +106,8 @@ class Reference:
         its terms, and the kernel cannot avoid those. Nor can it avoid the rounding of numbers too small for the
         result's dtype: in fp16 a millionth is off by up to 3%. The gap between these numbers is taken off.
         """
+        import torch
+
         if tuple(result.shape) != self.sizes:
             return math.inf
         if self.exact.numel() == 0:
@@ -118,6 +123,8 @@ class Reference:
 def reference(problem: Problem, operands: Operands) -> Reference:
     """The Reference for literal operands, computed on their device, matrix by matrix of a batch or of groups: all at
     once in float64 would take up to eight times the memory of the operands."""
+    import torch
+
     device, n = operands.a.device, problem.n
     parts = _parts(problem, operands)
     many = max(2, int(MAX_EXACT_FLOPS / max(2 * n * problem.k, 1)))
@@ -171,6 +178,8 @@ class _Part:
 def _parts(problem: Problem, operands: Operands) -> list[_Part]:
     """The GEMM itself, or those of a batch or of the groups that have rows. Rows beyond the last group belong to no
     GEMM and may hold anything; a group without any of K has zeros."""
+    import torch
+
     a, b, scale_a, scale_b = operands.a, operands.b, operands.scale_a, operands.scale_b
     if problem.spec.batched:
         return [_Part(place * len(one), one, other) for place, (one, other) in enumerate(zip(a, b, strict=True))]
