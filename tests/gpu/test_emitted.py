@@ -198,5 +198,7 @@ def test_a_build_confirms_winners_as_emitted_code(tmp_path: Path) -> None:
     emitted = [row for row in rows if row.detail == EMITTED]
     assert emitted
     for row in emitted:
+        if row.config == ATEN or row.config.spec.emitted:
+            continue  # Both are timed as emitted code from the beginning.
         alone = [r for r in rows if r.config == row.config and r.status is Status.OK and r.detail == ""]
-        assert alone, "it was raced as a kernel by itself first"
+        assert alone, "it was timed as a kernel by itself first"
