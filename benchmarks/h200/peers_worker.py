@@ -14,13 +14,14 @@ import torch
 import gemmdb.inductor
 from benchmarks.h200.strata import SHARES
 from benchmarks.interleaved import Call, quartiles, timed
-from gemmdb.generators.measure.correctness import Reference, tolerance
+from gemmdb.generators.measure.correctness import Reference
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
 from gemmdb.generators.measure.cuda.bench import Bench, capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.calls import launcher
 from gemmdb.generators.measure.operands import Operands
 from gemmdb.generators.measure.program import Product, as_product
+from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
 

@@ -85,9 +85,10 @@ def measured(problem: Problem, repeats: int) -> dict[str, Any]:
     import torch
 
     import gemmdb.inductor
-    from gemmdb.generators.measure.correctness import reference, tolerance
+    from gemmdb.generators.measure.correctness import reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import Product, set_numerics
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     made = operands(problem, torch.device("cuda"), 1)

@@ -12,11 +12,12 @@ import torch
 import gemmdb.inductor
 from benchmarks.interleaved import timed
 from gemmdb import Config, Problem, Protocol
-from gemmdb.generators.measure.correctness import reference, tolerance
+from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.cuda.calls import aten, ours
 from gemmdb.generators.measure.cuda.render import plan
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.program import Product, as_product
+from gemmdb.generators.measure.tolerance import tolerance
 
 COPIED_BYTES = 2**30
 """The most bytes of all copies of the operands."""

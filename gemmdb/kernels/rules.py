@@ -83,7 +83,7 @@ def by_rows_and_columns(problem: Problem) -> bool:
 
 def summed_in_full(device: Device, by_warp_groups: bool) -> bool:
     """Whether a Triton kernel that sums fp8 products in the matrix unit gets fp32 sums. Hopper's warp-group
-    instructions keep about 14 bits (see `gemmdb.generators.measure.correctness`)."""
+    instructions keep about 14 bits (see `gemmdb.generators.measure.tolerance`)."""
     return device.capability in _CONVERTED and not by_warp_groups
 
 

@@ -191,8 +191,9 @@ def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(tmp_path: Pa
     from torch._dynamo.utils import counters
 
     from benchmarks.h200 import peers_worker
-    from gemmdb.generators.measure.correctness import reference, tolerance
+    from gemmdb.generators.measure.correctness import reference
     from gemmdb.generators.measure.operands import operands
+    from gemmdb.generators.measure.tolerance import tolerance
 
     problem = Problem.gemm("mixed_mm", m=4, n=64, k=128, fusion="scale")
     made = operands(problem, torch.device("cpu"), 1)

@@ -116,9 +116,10 @@ SERVED = [
 
 @pytest.mark.parametrize(("problem", "one"), SERVED, ids=[problem.text[:60] for problem, _ in SERVED])
 def test_inductor_makes_that_one_choice(problem: Problem, one: Config, clean: None) -> None:
-    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.correctness import poison, reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import Product
+    from gemmdb.generators.measure.tolerance import tolerance
 
     device = torch.device("cuda")
     made = operands(problem, device, 1)

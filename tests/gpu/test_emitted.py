@@ -133,9 +133,10 @@ def test_our_kernels_are_measured_as_emitted_code(problem: Problem, config: Conf
 def test_inductors_templates_are_served_as_one_choice(problem: Problem, config: Config) -> None:
     from torch._inductor.utils import run_and_get_code
 
-    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.correctness import poison, reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import Product, as_product, set_numerics
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")

@@ -52,10 +52,11 @@ PROBLEMS = [
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
 def test_every_split_is_right(problem: Problem, config: Config) -> None:
     from gemmdb.devices.detect import cuda
-    from gemmdb.generators.measure.correctness import reference, tolerance
+    from gemmdb.generators.measure.correctness import reference
     from gemmdb.generators.measure.cuda.calls import ours
     from gemmdb.generators.measure.cuda.render import plan
     from gemmdb.generators.measure.operands import operands
+    from gemmdb.generators.measure.tolerance import tolerance
 
     device = cuda()
     assert device is not None

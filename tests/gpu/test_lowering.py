@@ -56,9 +56,10 @@ def run(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, s
 
 
 def check(problem: Problem, config: Config, seed: int = 1) -> str:
-    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.correctness import poison, reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import FP32_MODES, Product
+    from gemmdb.generators.measure.tolerance import tolerance
 
     torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
     try:

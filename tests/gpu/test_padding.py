@@ -55,9 +55,10 @@ def test_padding_is_measured(problem: Problem, config: Config) -> None:
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_padding_is_served(problem: Problem, config: Config) -> None:
-    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.correctness import poison, reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import Product, set_numerics
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")

@@ -31,9 +31,10 @@ PROBLEMS = chosen(24, 7) if torch.cuda.is_available() and prebuilt.archive() els
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text[:70])
 def test_a_verdict_is_served_from_the_archive(problem: Problem, clean: None) -> None:
-    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.correctness import poison, reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import Product, set_numerics
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     made = operands(problem, torch.device("cuda"), 1)

@@ -146,9 +146,10 @@ def test_the_matrix_units_own_accumulator_is_a_fast_accumulation(kit: Any) -> No
 
 @pytest.mark.parametrize("config", [narrow(), narrow(split_k=2), GROUPED], ids=lambda config: config.text)
 def test_one_kernel_serves_any_number_of_rows(kit: Any, config: Config) -> None:
-    from gemmdb.generators.measure.correctness import reference, tolerance
+    from gemmdb.generators.measure.correctness import reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import Product
+    from gemmdb.generators.measure.tolerance import tolerance
 
     problems = [scaled(m=m, n=512, k=1024, scales="row", fast_accum=True) for m in (24, 9, 40)]
     made = [operands(problem, torch.device("cuda"), 1) for problem in problems]

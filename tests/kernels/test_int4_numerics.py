@@ -10,7 +10,7 @@ from kit.gpu import make
 from kit.inductor import ROOT, run
 
 from gemmdb import Problem
-from gemmdb.generators.measure.correctness import tolerance
+from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.device import Device
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")

@@ -154,9 +154,10 @@ def solved(problem: Problem, config: Config | None) -> tuple[Any, str]:
     from torch._inductor.utils import run_and_get_code
 
     import gemmdb.inductor
-    from gemmdb.generators.measure.correctness import poison, reference, tolerance
+    from gemmdb.generators.measure.correctness import poison, reference
     from gemmdb.generators.measure.operands import operands
     from gemmdb.generators.measure.program import Product, set_numerics
+    from gemmdb.generators.measure.tolerance import tolerance
 
     set_numerics(problem)
     device = torch.device("cuda")

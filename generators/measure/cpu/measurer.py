@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 from gemmdb.errors import InputError
 from gemmdb.generators.backend import Job, Measurer, Outcome, ignore
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.correctness import acceptable, tolerance
 from gemmdb.generators.measure.quiet import Watch
+from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import Elsewhere, Reply, Task

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
-from gemmdb.generators.measure.correctness import acceptable
 from gemmdb.generators.measure.cuda import emitted
 from gemmdb.generators.measure.cuda.bench import Bench, capture, elapsed
 from gemmdb.generators.measure.cuda.calls import Call, bind, reference
 from gemmdb.generators.measure.cuda.round import SAMPLE_US, Loaded, Round
+from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.inductor.benchmark.timing import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

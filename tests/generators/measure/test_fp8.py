@@ -8,11 +8,12 @@ import torch
 
 from gemmdb.devices.detect import cpu
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure.correctness import acceptable, reference, tolerance
+from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.cpu import space
 from gemmdb.generators.measure.cuda import bench
 from gemmdb.generators.measure.operands import Operands, blank, operands
 from gemmdb.generators.measure.program import SPELLINGS, Product
+from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Numerics, Operand

@@ -7,9 +7,10 @@ import torch
 
 from gemmdb import Problem
 from gemmdb.errors import InputError
-from gemmdb.generators.measure.correctness import reference, tolerance
+from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.operands import Operands, blank, operands
 from gemmdb.generators.measure.program import Product
+from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.generators.shapes import loading
 from gemmdb.inductor.match.int4_weight import dequantised, numbers
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gemmdb.generators.measure import program
-from gemmdb.generators.measure.correctness import acceptable, poison, reference, tolerance
+from gemmdb.generators.measure.correctness import poison, reference
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.program import Product
+from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.key.layout import Layout, classify
 from gemmdb.key.operands import Numerics, Operand
 from gemmdb.key.problem import Problem

@@ -7,9 +7,10 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure import program
-from gemmdb.generators.measure.correctness import acceptable, reference
+from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.operands import blank, operands
 from gemmdb.generators.measure.program import Product
+from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.key import representatives
 from gemmdb.key.epilogue import ARITHMETIC, ORDERS, READS, STORED, Epilogue
 from gemmdb.key.problem import Problem

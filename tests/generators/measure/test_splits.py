@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.gpu import make
 
-from gemmdb.generators.measure.correctness import reference, tolerance
+from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.cuda import bench, session
 from gemmdb.generators.measure.literals import splits
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.program import Product
+from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 

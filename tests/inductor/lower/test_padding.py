@@ -11,9 +11,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.generators.measure.correctness import reference, tolerance
+from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.program import Product
+from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import tune as live
 from gemmdb.inductor.decide import legality

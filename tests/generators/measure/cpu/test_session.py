@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemmdb.generators.measure.correctness import acceptable
 from gemmdb.generators.measure.cpu import session
 from gemmdb.generators.measure.cpu.measurer import machine
 from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Numerics, Operand
