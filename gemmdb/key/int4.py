@@ -24,6 +24,8 @@ points are [N, K / group]: the weight is (number - zero) * scale."""
 PACKINGS = (*TILED, *BYTES)
 WEIGHT = Operand(INT4, Layout("col", 16))
 """An int4 weight in the key. It is dense: 32 neighbours along K, the smallest group, are 16 bytes."""
+ZERO_NUMBER = 8
+"""The number that stands for a weight of zero without zero points."""
 INTEGERS = ("uint8", "int8")
 """Dtypes of zero points beside that of the activation."""
 

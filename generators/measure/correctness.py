@@ -11,7 +11,7 @@ import torch
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.operands import Operands, spread
 from gemmdb.generators.measure.program import exact_epilogue, output
-from gemmdb.inductor.match.int4_weight import dequantised
+from gemmdb.inductor.match.ops import dequantised
 from gemmdb.key.problem import Problem
 
 MAX_EXACT_FLOPS = 8e9

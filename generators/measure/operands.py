@@ -9,9 +9,8 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.literals import literal, literal_bias, splits
-from gemmdb.inductor.match.int4_weight import FROM
 from gemmdb.key import representatives
-from gemmdb.key.int4 import Int4Format
+from gemmdb.key.int4 import ZERO_NUMBER, Int4Format
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
@@ -235,4 +234,4 @@ def _fill_int4(made: Operands, random: torch.Generator, inner: bool) -> None:
     made.scale.copy_(scale.t())
     if made.zeros is not None:
         # About the middle of the numbers.
-        made.zeros.copy_(torch.randint(FROM - 2, FROM + 3, sizes[::-1], generator=random, device=device))
+        made.zeros.copy_(torch.randint(ZERO_NUMBER - 2, ZERO_NUMBER + 3, sizes[::-1], generator=random, device=device))

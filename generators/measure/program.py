@@ -16,7 +16,7 @@ import torch
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.operands import Operands, read_count, to_torch
-from gemmdb.inductor.match.int4_weight import dequantised
+from gemmdb.inductor.match.ops import dequantised
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import Config
 from gemmdb.key.epilogue import Epilogue

@@ -104,7 +104,7 @@ def test_the_layout_is_torchs(kit: Any) -> None:
     """A weight that torch packs, in the layouts for all numbers of inner tiles."""
     numbers = torch.randint(0, 16, (64, 256), device="cuda", dtype=torch.int32)
     in_bytes = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
-    from gemmdb.inductor.match.int4_weight import numbers as read
+    from gemmdb.inductor.match.ops import numbers as read
 
     for inner in (2, 4, 8):
         packed = torch.ops.aten._convert_weight_to_int4pack(in_bytes, inner)

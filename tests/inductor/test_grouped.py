@@ -17,7 +17,7 @@ import gemmdb.inductor
 from gemmdb import Problem
 from gemmdb.inductor import force
 from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.match import products
+from gemmdb.inductor.match import gemms
 from gemmdb.key.problem import Query
 from gemmdb.settings import Policy
 
@@ -99,8 +99,8 @@ def test_a_bias_and_other_offsets_are_no_problem():
     ):  # fmt: skip
         node = graph.call_function(call, tuple(nodes[name] for name in arguments))
         node.meta["val"] = rand(16, 64)
-        with pytest.raises(products.Unsupported, match=reason):
-            products.product(node)
+        with pytest.raises(gemms.Unsupported, match=reason):
+            gemms.read(node)
 
 
 def test_what_transformers_calls_for_other_dtypes_is_counted(kit):

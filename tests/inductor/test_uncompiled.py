@@ -13,7 +13,7 @@ import gemmdb.inductor
 from gemmdb import Policy, Problem
 from gemmdb.inductor import force
 from gemmdb.inductor.decide import legality, uncompiled
-from gemmdb.inductor.match.taken_apart import TakenApart
+from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.key.problem import Query
 
@@ -111,7 +111,7 @@ def test_a_graph_with_branches_is_compiled_again_as_a_whole(kit, table, no_micro
 def test_the_second_attempt_reports_what_tracing_lost_too(monkeypatch):
     """It begins with the journal of before, and what the joint graph lost was entered into that of the first."""
     JOURNAL.drop()
-    apart = TakenApart(None)
+    apart = DecomposedGemms(None)
     apart._events.append(Event("a product", "uncovered"))
     seen = []
 

@@ -119,7 +119,7 @@ def int4_error(config: Config, packing: str, dtype: str, zeros: str, folder: str
     from kit import ptx  # noqa: F401 - their instructions, and bf16 in products
 
     from gemmdb.generators.measure.operands import operands
-    from gemmdb.inductor.match.int4_weight import dequantised
+    from gemmdb.inductor.match.ops import dequantised
 
     whole = int4_problem(sum(WIDTHS), packing, dtype, zeros)
     made = [operands(whole.resized(5, width, whole.k), torch.device("cpu"), width) for width in WIDTHS]

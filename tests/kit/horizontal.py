@@ -16,8 +16,8 @@ from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.match import gemms
 from gemmdb.inductor.match import horizontal as groups
-from gemmdb.inductor.match import products
 from gemmdb.inductor.match.horizontal import Group
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
@@ -50,7 +50,7 @@ def decided(
     """The products of a graph, each with the decision for ATen, of `us` microseconds each."""
     found = []
     for node in graph.graph.nodes:
-        product = products.product(node) if node.op == "call_function" else None
+        product = gemms.read(node) if node.op == "call_function" else None
         if product is not None:
             query = replace(product.query, device=H200)
             event = Event(query.problem.text, "near", ATEN.text, H200.text, expected_us=us, speedup=1.0)

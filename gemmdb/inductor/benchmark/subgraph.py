@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-from gemmdb.inductor.match import chains, extract, int_mm_scale
+from gemmdb.inductor.match import epilogues, fx, int_mm_scale
 from gemmdb.key.problem import Problem
 
 MOST_NODES = 24
@@ -35,17 +35,17 @@ class Piece:
     @property
     def fakes(self) -> list[torch.Tensor]:
         """The fake tensors of the inputs that are no constants."""
-        return [extract.value(node) for node in self.inputs if node.op != "get_attr"]
+        return [fx.value(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
     def device(self) -> torch.device:
         """The device of the product."""
-        return torch.device(extract.value(self.product).device)
+        return torch.device(fx.value(self.product).device)
 
     @property
     def outputs(self) -> int:
         """Bytes of the results."""
-        return sizes([extract.value(node) for node in self.results])
+        return sizes([fx.value(node) for node in self.results])
 
     @property
     def warm(self) -> list[bool]:
@@ -162,8 +162,8 @@ def _named(target: Any) -> str:
 
 def _fused(product: Any, problem: Problem) -> set[Any]:
     """The operators after a product that its kernel may compute."""
-    chain = chains.follow(product)
-    found = set() if chain is None or len(chain.members) > MOST_NODES else chains.nodes(product, chain)
+    chain = epilogues.follow(product)
+    found = set() if chain is None or len(chain.members) > MOST_NODES else epilogues.nodes(product, chain)
     scaling = int_mm_scale.find(product) if problem.spec.integer else None
     if scaling is not None:  # The kernel applies the scales also where something else computes what follows.
         found |= {*scaling.steps}
@@ -178,7 +178,7 @@ def _follow(product: Any, nodes: set[Any]) -> None:
     waiting = [product]
     while waiting and len(nodes) <= MOST_NODES:
         for user in waiting.pop(0).users:
-            if user not in nodes and (user.target in extract.VIEWS or extract.is_pointwise(user)):
+            if user not in nodes and (user.target in fx.RESHAPES or fx.is_pointwise(user)):
                 nodes.add(user)
                 waiting.append(user)
 
@@ -191,7 +191,7 @@ def _close(nodes: set[Any], products: set[Any], places: Mapping[Any, int]) -> No
         for one in waiting.pop().all_input_nodes:
             if one in nodes or not _depends(one, products, places, first):
                 continue
-            if len(nodes) > MOST_NODES or not (one.target in _VIEWS or extract.is_pointwise(one)):
+            if len(nodes) > MOST_NODES or not (one.target in _VIEWS or fx.is_pointwise(one)):
                 raise Uncut(f"{one.name} lies between the products")
             nodes.add(one)
             waiting.append(one)
@@ -231,8 +231,8 @@ def _is_expanded(node: Any) -> bool:
 def _check(node: Any) -> None:
     """Raise Uncut unless a node's value is one tensor of fixed sizes."""
     try:
-        value = extract.value(node)
-    except extract.Unsupported as error:
+        value = fx.value(node)
+    except fx.Unsupported as error:
         raise Uncut(f"{node.name} is not a tensor") from error
     if value.layout is torch.strided:
         steps = (*value.shape, *value.stride(), value.storage_offset())
@@ -262,11 +262,11 @@ def _given(node: Any) -> bool:
 _aten = torch.ops.aten
 _WEIGHTS = {_aten.mm.default: 1, _aten.addmm.default: 2, _aten._int_mm.default: 1, _aten._scaled_mm.default: 1}
 """Where the second operand of a product is among its arguments."""
-_VIEWS = (*extract.VIEWS, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
+_VIEWS = (*fx.RESHAPES, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
 
 
 def _described(node: Any, name: str) -> str:
-    value = extract.value(node)
+    value = fx.value(node)
     kind = "constant" if node.op == "get_attr" else "input"
     if value.layout is not torch.strided:
         return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.layout}"

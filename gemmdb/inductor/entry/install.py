@@ -30,7 +30,7 @@ from gemmdb.inductor.lower.adapter import (
     zeroing,
 )
 from gemmdb.inductor.lower.adapter import padding as pad_mm
-from gemmdb.inductor.match.taken_apart import TakenApart
+from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.observe import summary
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.inductor.observe.stats import BENCHMARKS
@@ -108,7 +108,7 @@ def bodies() -> Mapping[str, Any] | None:
 def slots(session: Session) -> Mapping[str, Any]:
     """Our passes by slot for one session. Within a compile each GEMM is looked up until it is answered once."""
     session = session.remembering()
-    post_grad = PostGradPass(session, TakenApart(session))
+    post_grad = PostGradPass(session, DecomposedGemms(session))
     return {"joint_custom_pre_pass": JointPass(session, post_grad), "post_grad_custom_post_pass": post_grad}
 
 

@@ -20,8 +20,8 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import int4, mixed, products
-from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.match import gemms, int4, mixed
+from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.key.problem import Query
 
@@ -83,7 +83,7 @@ class JointPass:
         """Rewrite a weight-only GEMM with an answer. Returns whether it was rewritten."""
         try:
             found.leave_mark(constant)
-            product = products.product(found.node)
+            product = gemms.read(found.node)
         except Unsupported:
             return False
         if product is None:
@@ -105,7 +105,7 @@ class JointPass:
     def _look_ahead(self, node: Any, queries: list[Query]) -> None:
         """Note the query of a GEMM that would be tuned live if it missed."""
         try:
-            product = products.product(node) if node.op == "call_function" else None
+            product = gemms.read(node) if node.op == "call_function" else None
             if product and deciding.to_tune(self.session, product.query):
                 queries.append(product.query)
         except Exception as error:
@@ -141,10 +141,10 @@ class JointPass:
     def _decided(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
         """The GEMMs of a graph with what the tables say. What live tuning will measure has no answer yet."""
         for node in graph.nodes:
-            if node.op != "call_function" or products.uncovered(node) is not None:
+            if node.op != "call_function" or gemms.uncovered(node) is not None:
                 continue
             try:
-                product = products.product(node)
+                product = gemms.read(node)
             except Unsupported:
                 continue
             if product is None or product.guessed or confirm_rules.objection(product.query, self.session.policy):

@@ -21,9 +21,9 @@ from gemmdb.inductor.decide import deciding, outcome, uncompiled
 from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import convolutions, int4, int4_products, int_mm_scale, mixed, ops, origin, products, reading
-from gemmdb.inductor.match.extract import Unsupported
-from gemmdb.inductor.match.taken_apart import TakenApart
+from gemmdb.inductor.lower.decomposed import DecomposedGemms
+from gemmdb.inductor.match import convolutions, extract, fx, gemms, int4, int_mm_scale, mixed, ops
+from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.phases import PHASES
@@ -35,7 +35,7 @@ Pairs = Sequence[tuple[Any, Decision]]
 class PostGradPass:
     """Looks every GEMM of the final graph up; this is where events are counted."""
 
-    def __init__(self, session: Session, apart: TakenApart) -> None:
+    def __init__(self, session: Session, apart: DecomposedGemms) -> None:
         self.session, self.apart = session, apart
         self.identity = session.identity
         self.ahead = Ahead()
@@ -93,13 +93,13 @@ class PostGradPass:
     def _visit(self, node: Any) -> Decision | None:
         if node.op != "call_function":
             return None
-        name = products.uncovered(node)
+        name = gemms.uncovered(node)
         if name is not None:
             JOURNAL.enter(Event(name, "uncovered"))
             return None
         _mark_anew(node)
         try:
-            product = products.product(node)
+            product = gemms.read(node)
         except Unsupported as error:
             JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
             return None
@@ -111,7 +111,7 @@ class PostGradPass:
             # Inductor would time it at a guess of its own, and the rows would be kept under ours.
             note = f"not tuned: its sizes are data-dependent; {event.note}"
             decision, event = replace(decision, config=ATEN), replace(event, rung="aten", config=ATEN.text, note=note)
-        where = origin.origin(node)
+        where = fx.origin(node)
         decision = replace(decision, event=replace(event, module=where.module, source=where.source))
         JOURNAL.enter(decision.event, decision.entry)
         return decision
@@ -125,7 +125,7 @@ class PostGradPass:
 def _leave(node: Any, decision: Decision) -> None:
     """Leave a decision on the node that the lowering will see: this one, or one that takes more of the graph over."""
     own = (ops.register(), ops.register_int4(), ops.register_scaled())  # Always lowered by us.
-    if int_mm_scale.wanted(decision):
+    if int_mm_scale.scales_in_kernel(decision.config, decision.problem):
         found = int_mm_scale.absorb(node)
         if found is not None:
             found.meta[DECISION] = decision
@@ -133,9 +133,9 @@ def _leave(node: Any, decision: Decision) -> None:
         if decision.config is not None and decision.config.backend == "cutlass":
             outcome.refuse(decision, "the scale is not a tensor over the columns or rows")
             decision = replace(decision, config=ATEN, refused=True)
-    if node.target is int4_products.TILED_MM:
+    if node.target is int4.TILED_MM:
         if decision.branches or decision.config not in (None, ATEN):
-            int4_products.absorb(node).meta[DECISION] = decision
+            int4.absorb(node).meta[DECISION] = decision
     elif decision.unanswered and node.target not in own:
         outcome.left_alone(decision)
     # Inductor's default is left alone, except where Inductor would then search, and for our own operators.
@@ -150,7 +150,7 @@ def _without(gone: set[Any], pairs: Pairs) -> Pairs:
 def _mark_anew(node: Any) -> None:
     """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a GEMM and a sum without
     handing their metadata on."""
-    if node.target is torch.ops.aten.addmm.default and reading.MARK not in node.meta.get("custom", {}):
+    if node.target is torch.ops.aten.addmm.default and extract.WEIGHT_MARK not in node.meta.get("custom", {}):
         found = mixed.find(node) or int4.find(node)
         if found is not None:
             found.leave_mark(found.weight.op == "get_attr")

@@ -11,7 +11,7 @@ import torch
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.lower.adapter import branching, ir_view, state
-from gemmdb.inductor.match import extract, ops
+from gemmdb.inductor.match import fx, ops
 
 aten = torch.ops.aten
 
@@ -52,7 +52,7 @@ def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:
         return "M turned out to be fixed"
     # A branch sees where an operand begins, but not how far into its storage that is.
     offsets = [fake.storage_offset() for fake in fakes]
-    return "" if all(extract.known(one == 0) for one in offsets) else "an operand begins inside its storage"
+    return "" if all(fx.known(one == 0) for one in offsets) else "an operand begins inside its storage"
 
 
 def _divided(decision: Decision) -> tuple[Decision, Decision]:

@@ -15,6 +15,7 @@ from gemmdb.inductor.decide import deciding, legality, outcome
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower import cutlass, inductor_templates, padding, summing, triton
 from gemmdb.inductor.lower.adapter import ir_view, state
+from gemmdb.inductor.match.calls import Call
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -68,15 +69,15 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
 
 def generated(
     decision: Decision,
-    args: tuple[Any, ...],
+    call: Call,
     scale: Any = None,
+    rows: Any = None,
     scalars: tuple[float, float] = (1, 1),
-    **vectors: Any,
 ) -> Any:
-    """The product as a generated kernel or on padded operands, for the final layouts of its operands. `vectors`: `rows`
-    and `bias` of an integer product. If that is not possible, returns None and leaves a note in the journal."""
+    """The GEMM as a generated kernel or on padded operands, for the final layouts of its operands. `scale`, `rows`:
+    vectors over N and M that scale it. If that is not possible, returns None and leaves a note in the journal."""
     try:
-        operands = triton.Operands.of(decision.query, args, scale, **vectors)
+        operands = triton.Operands.of(decision.query, call, scale, rows)
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
         config = confirmed(decision, pair)

@@ -14,7 +14,8 @@ from gemmdb.inductor.decide import legality, outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4
 from gemmdb.inductor.lower.adapter import ir_view, state
-from gemmdb.inductor.match import grouped, ops, scaled_mm
+from gemmdb.inductor.match import calls, ops
+from gemmdb.inductor.match.calls import Call
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
@@ -64,8 +65,8 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
             from_the_start = map(ir_view.from_the_start, args)
             result = emit.cpp(decision, config, functools.partial(original, *from_the_start, **kwargs))
         else:
-            operands = _operands(decision, args, kwargs)
-            result = emit.generated(decision, operands, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
+            call = _call(decision, args, kwargs)
+            result = emit.generated(decision, call, scalars=(kwargs.get("alpha", 1), kwargs.get("beta", 1)))
         if result is not None:
             return result
     elif config != ATEN:
@@ -74,13 +75,16 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
         return original(*args, **kwargs)
 
 
-def _operands(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The arguments of an operator as `triton.Operands.of` takes them. A baddbmm that has a Decision adds nothing."""
-    if decision.problem.spec.grouped:
-        return grouped.read(state.current_node().target, args, kwargs).operands
-    if not decision.problem.scaled:
-        return args[-2:] if decision.problem.spec.batched else args
-    return scaled_mm.read(state.current_node().target, args, kwargs).operands
+def _call(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The operands of an operator in Inductor's IR. A baddbmm that has a Decision adds nothing."""
+    spec = decision.problem.spec
+    if spec.grouped or decision.problem.scaled:
+        return calls.read(state.current_node().target, args, kwargs)
+    if spec.bias == "always":
+        bias, a, b = args
+        return Call(a, b, bias=bias)
+    a, b = args[-2:] if spec.batched else args
+    return Call(a, b)
 
 
 def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
@@ -96,7 +100,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
     """Lower `gemmdb::int_mm_scaled`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
-    result = emit.generated(decision, (a, b), scale, rows=rows, bias=bias) if decision is not None else None
+    result = emit.generated(decision, Call(a, b, bias=bias), scale, rows) if decision is not None else None
     if result is not None:
         return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
@@ -120,7 +124,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
         outcome.refuse(decision, refusal)
         return None
     if config.backend in ("cutlass", "triton"):
-        return emit.generated(decision, (a, w), scale if config.backend == "triton" else cast)
+        return emit.generated(decision, Call(a, w), scale if config.backend == "triton" else cast)
     return None if config == ATEN else _mixed_with(decision, config, (a, w, cast), scale_first)
 
 

@@ -14,7 +14,7 @@ from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import padding, state
 from gemmdb.inductor.lower.triton import Operands, check
-from gemmdb.inductor.match import products
+from gemmdb.inductor.match import gemms
 from gemmdb.kernels.aten import misaligned, padded_sizes
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
@@ -59,7 +59,7 @@ def answered(current: Session | None, node: Any) -> bool:
     if current is None:
         return False
     try:
-        product = products.product(node)
+        product = gemms.read(node)
     except Exception:
         # gemmdb does not steer a node that it cannot read.
         return False
@@ -90,7 +90,7 @@ def _count(node: Any, query: Query) -> int:
     count = 0
     for other in node.graph.find_nodes(op="call_function", target=node.target):
         with contextlib.suppress(Exception):
-            found = products.product(other)
+            found = gemms.read(other)
             count += found is not None and found.query.problem == query.problem
     return count
 

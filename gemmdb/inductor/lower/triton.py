@@ -10,6 +10,7 @@ import torch
 
 from gemmdb.inductor.lower.adapter import guessing, ir_view, templates
 from gemmdb.inductor.match import extract
+from gemmdb.inductor.match.calls import Call
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import LARGEST_OFFSET
@@ -42,18 +43,12 @@ class Operands:
     offsets: Any = None
 
     @classmethod
-    def of(cls, query: Query, args: tuple[Any, ...], scale: Any = None, rows: Any = None, bias: Any = None) -> Operands:
-        """The operands from an operator's arguments. Settles the layouts of A and B. The arguments of a scaled_mm are
-        A, B, their scales and the bias, those of a grouped_mm A, B, the offsets, and the scales of fp8 operands."""
-        if query.problem.spec.grouped:
-            a, b, offsets, *scales = map(templates.settled, args)
-            return cls(a, b, ranges=query.ranges, offsets=offsets, scales=tuple(scales))
-        if query.problem.scaled:
-            a, b, *scales, bias = args
-            settled = (templates.settled(a), templates.settled(b))
-            return cls(*settled, None, bias, query.ranges, tuple(scales))
-        bias, a, b = args if query.problem.spec.bias == "always" else (bias, *args)
-        return cls(templates.settled(a), templates.settled(b), scale, bias, query.ranges, rows=rows)
+    def of(cls, query: Query, call: Call, scale: Any = None, rows: Any = None) -> Operands:
+        """The operands of an operator's arguments. Settles the layouts of A and B, and of all that has groups."""
+        a, b, offsets, scales = templates.settled(call.a), templates.settled(call.b), None, call.scales
+        if call.offsets is not None:
+            offsets, scales = templates.settled(call.offsets), tuple(map(templates.settled, scales))
+        return cls(a, b, scale, call.bias, query.ranges, scales, rows, offsets)
 
     @property
     def vectors(self) -> bool:

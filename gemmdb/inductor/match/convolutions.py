@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import rewriting
-from gemmdb.inductor.match.extract import value
+from gemmdb.inductor.match import fx
+from gemmdb.inductor.match.fx import value
 
 aten = torch.ops.aten
 
@@ -46,7 +46,7 @@ def _replace(graph: Any, node: Any) -> None:
     out = value(weight).shape[0]
 
     def call(target: Any, *args: Any) -> Any:
-        return rewriting.call(graph, target, args, node.meta)
+        return fx.call(graph, target, args, node.meta)
 
     with graph.inserting_before(node):
         rows = call(aten.permute.default, x, [0, 2, 3, 1])

@@ -1,11 +1,14 @@
-"""FX values to the key: sizes to hints and ranges, strides and offset to layout classes, torch's state to numerics.
+"""FX values to the key: sizes to hints and ranges, strides and offset to layout classes, torch's state to numerics, and
+the Query of a GEMM.
 
 Sympy and symbolic integers stay in here. The results contain only plain integers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +16,12 @@ import torch
 
 from gemmdb.devices import detect
 from gemmdb.inductor.lower.adapter import guessing, state
+from gemmdb.inductor.match import fx
+from gemmdb.inductor.match.fx import Unsupported, known, value
 from gemmdb.key.device import Device
 from gemmdb.key.layout import VECTOR_BYTES, classify
 from gemmdb.key.operands import Bias, Numerics, TensorInfo, default_numerics
+from gemmdb.key.problem import Problem, Query
 from gemmdb.key.rules import LARGEST_SIZE
 
 DTYPES = {
@@ -26,19 +32,10 @@ DTYPES = {
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 Range = tuple[int, int | None]
+WEIGHT_MARK = "gemmdb_mixed"
+"""Key in the metadata `custom` of a GEMM with a cast int8 or uint8 weight. The value describes that weight as [N, K],
+and the GEMM's fusion and bias. For an int4 weight it has the group size, zero points and packing."""
 aten = torch.ops.aten
-
-
-class Unsupported(Exception):
-    """This product has no Problem: a dtype or a shape outside the key."""
-
-
-def value(node: Any) -> Any:
-    """The fake tensor of an FX node; raises Unsupported for anything else."""
-    val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(val, torch.Tensor):
-        raise Unsupported("no tensor metadata")
-    return val
 
 
 def dtype_name(dtype: Any) -> str:
@@ -49,7 +46,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def hint(size: Any) -> int:
-    """The size to look up by: a plain size itself, a symbolic size's hint, a guess for one that comes out of data."""
+    """The size to look up by: a plain size itself, a symbolic size's hint, a guess for a data-dependent one."""
     if isinstance(size, int):
         return size
     node = size.node
@@ -81,9 +78,9 @@ def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] 
     for step in (*val.stride(), val.storage_offset()):
         # The alignment class would come from a guess.
         if guessing.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
-            raise Unsupported("rows come out of data, and may begin at no multiple of 16 bytes")
+            raise Unsupported("rows of data-dependent length may not begin at multiples of 16 bytes")
     if any(guessing.from_data(size) and hint(size) < 1 for size in val.shape):
-        raise Unsupported("a size comes out of data, and nothing is known that a guess could be made from")
+        raise Unsupported("a data-dependent size of which nothing is known, so it cannot be guessed")
     return TensorInfo(
         dtype_name(val.dtype),
         tuple(hint(s) for s in val.shape) if sizes is None else tuple(sizes),
@@ -99,9 +96,7 @@ def matrix(val: Any) -> TensorInfo:
         return info
     if len(info.sizes) < 2:
         raise Unsupported("a vector")
-    rows, columns = 1, info.sizes[-1]
-    for size in info.sizes[:-1]:
-        rows *= size
+    rows, columns = math.prod(info.sizes[:-1]), info.sizes[-1]
     rest = [pair for pair in zip(info.sizes[:-1], info.strides[:-1], strict=True) if pair[0] != 1]
     if any(stride != size * step for (_, stride), (size, step) in pairwise(rest)):
         # These dimensions cannot be viewed as one, so Inductor copies to dense rows.
@@ -116,15 +111,12 @@ def bias(val: Any, m: int, n: int) -> Bias:
     sizes, strides = info.sizes, info.strides
     if len(sizes) < 2:
         sizes, strides = (1,) * (2 - len(sizes)) + sizes, (0,) * (2 - len(strides)) + strides
-    broadcast_rows = sizes[0] == 1 or strides[0] == 0
-    broadcast_columns = (sizes[1] == 1 or strides[1] == 0) and n != 1
-    if broadcast_rows:
-        layout = classify((1, sizes[1]), (sizes[1], strides[1]), info.offset, info.dtype)
-        return Bias("1d", info.dtype, layout.align)
-    if broadcast_columns:
-        layout = classify((m, 1), (strides[0], 1), info.offset, info.dtype)
-        return Bias("column", info.dtype, layout.align)
-    return Bias("full", info.dtype, classify(sizes, strides, info.offset, info.dtype).align)
+    kind = "full"
+    if sizes[0] == 1 or strides[0] == 0:
+        kind, sizes, strides = "1d", (1, sizes[1]), (sizes[1], strides[1])
+    elif (sizes[1] == 1 or strides[1] == 0) and n != 1:
+        kind, sizes, strides = "column", (m, 1), (strides[0], 1)
+    return Bias(kind, info.dtype, classify(sizes, strides, info.offset, info.dtype).align)
 
 
 def scalars(alpha: Any, beta: Any) -> str:
@@ -172,47 +164,42 @@ def device(of: Any) -> Device:
     return found
 
 
-VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,
-         aten.squeeze.default, aten.squeeze.dim, aten.expand.default)  # fmt: skip
-_CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
+@dataclass(frozen=True)
+class Gemm:
+    """One GEMM node and the Query for it. `guessed`: a size is data-dependent, and the problem has a guess for it."""
+
+    node: Any
+    query: Query
+    guessed: bool = False
 
 
-def users(node: Any) -> list[Any]:
-    """The nodes that use the value of `node`, directly or through views."""
-    found = []
-    for user in node.users:
-        found += users(user) if user.target in VIEWS else [user]
-    return found
+def two_operands(op: str, node: Any, a: Any, b: Any, fast: bool = False, **fields: Any) -> Gemm | None:
+    """The GEMM at `node` of two nodes, matrices or batches of them, as they are. `fields`: of the Problem. `fast`: fp8
+    operands may be accumulated in less than fp32."""
+    first, second = value(a), value(b)
+    info = tensor(first)
+    problem = Problem.from_tensors(
+        op, info, tensor(second), constant=is_constant(b),
+        numerics=replace(numerics(info.dtype, first.device.type), fast=fast),
+        **{"out": dtype_name(value(node).dtype), **fields},
+    )  # fmt: skip
+    sizes = {"m": first.shape[-2], "n": second.shape[-1], "k": first.shape[-1]}
+    return gemm(node, problem, sizes, first.device)
 
 
-def is_pointwise(node: Any) -> bool:
-    """Whether `node` is an elementwise operator, which Inductor can fuse into a template."""
-    tags = getattr(node.target, "tags", ())
-    return node.op == "call_function" and (torch.Tag.pointwise in tags or node.target in _CASTS)
+def gemm(node: Any, problem: Problem, sizes: dict[str, Any], on: Any) -> Gemm | None:
+    """The Gemm of a problem whose sizes are hints, with the ranges of all symbolic `sizes`, on a torch device. None if
+    there is nothing to multiply: Inductor then removes the GEMM or fills the output."""
+    if problem.empty:
+        return None
+    limits = {name: bounds(size) for name, size in sizes.items()}
+    ranges = {name: one for name, one in limits.items() if one is not None}
+    guessed = any(guessing.from_data(size) for size in sizes.values())
+    return Gemm(node, Query(problem, device(on), ranges), guessed)
 
 
-def known(condition: Any) -> bool:
-    """Whether a condition on sizes certainly holds. Adds no guard, and does not raise for an unbacked size."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return bool(statically_known_true(condition))
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same dtype and device. A number in CPU memory may multiply a tensor on a GPU, but no
-    kernel on the GPU can read it."""
-    return bool(one.dtype == other.dtype and one.device == other.device)
-
-
-def over_columns(val: Any, columns: Any) -> bool:
-    """Whether `val` is one number, or a vector over the last dimension of size `columns`, after broadcasting."""
-    shape = val.shape
-    return all(known(size == 1) for size in shape[:-1]) and (
-        not shape or known(shape[-1] == 1) or known(shape[-1] == columns)
-    )
-
-
-def keeps_columns(node: Any, columns: Any) -> bool:
-    """Whether the last dimension of `node`, a view of a product, is still the product's N of size `columns`."""
-    shape = value(node).shape
-    return bool(shape) and known(shape[-1] == columns)
+def is_constant(node: Any) -> bool:
+    """Whether `node` is a constant of the graph, or a view of one."""
+    while node.op == "call_function" and node.target in (aten.permute.default, aten.t.default, *fx.RESHAPES):
+        node = node.args[0]
+    return bool(node.op == "get_attr")

@@ -10,7 +10,7 @@ import torch
 
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.match import horizontal_members as members
-from gemmdb.inductor.match.extract import Unsupported, value
+from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.horizontal_members import Member, shared
 from gemmdb.inductor.match.horizontal_values import Values
 from gemmdb.kernels.triton import parts

@@ -10,8 +10,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.match import chains, int4_products, ops, scaled_mm
-from gemmdb.inductor.match.extract import value
+from gemmdb.inductor.match import calls, fx, int4, ops
+from gemmdb.inductor.match.fx import value
 from gemmdb.key.problem import Problem
 
 aten = torch.ops.aten
@@ -91,8 +91,8 @@ def _fitting(problem: Problem) -> bool:
 
 def _read(node: Any, decision: Decision) -> Member | None:
     if decision.problem.op == "scaled_mm":
-        call = scaled_mm.read(node.target, node.args, node.kwargs)
-        return Member(node, decision, call.b, call.scale_b, call.bias)
+        call = calls.read(node.target, node.args, node.kwargs)
+        return Member(node, decision, call.b, call.scales[1], call.bias)
     if decision.problem.int4 is not None:
         return _int4(node, decision)
     if node.target is ops.register() and decision.problem.op == "mixed_mm" and decision.problem.bias is None:
@@ -109,7 +109,7 @@ def _read(node: Any, decision: Decision) -> Member | None:
 def _int4(node: Any, decision: Decision) -> Member | None:
     if decision.problem.bias is not None:
         return None
-    if node.target is int4_products.TILED_MM:
+    if node.target is int4.TILED_MM:
         return Member(node, decision, node.args[1], node.args[3])
     if node.target is ops.register_int4():
         return Member(node, decision, node.args[1], node.args[2], zeros=node.args[3])
@@ -119,18 +119,18 @@ def _int4(node: Any, decision: Decision) -> Member | None:
 def shared(node: Any) -> tuple[Any, ...]:
     """The nodes that the products of a group have in common: the activation, and in fp8 its scale."""
     if (call := _scaled(node)) is not None:
-        return call.a, call.scale_a
+        return call.a, call.scales[0]
     return (node.args[1 if node.target is aten.addmm.default else 0],)
 
 
-def _scaled(node: Any) -> scaled_mm.Call | None:
+def _scaled(node: Any) -> calls.Call | None:
     """The arguments of a product in fp8; None for others."""
-    return scaled_mm.read(node.target, node.args, node.kwargs) if node.target in scaled_mm.targets() else None
+    return calls.read(node.target, node.args, node.kwargs) if node.target in calls.scaled_targets() else None
 
 
 def _given(node: Any) -> bool:
     """Whether a node is an input or a constant of the graph, or a view of one, so that it can be read at any place."""
-    return chains.base(node).op in ("placeholder", "get_attr")
+    return fx.base(node).op in ("placeholder", "get_attr")
 
 
 def _seen_whole(node: Any) -> bool:
@@ -161,5 +161,5 @@ def _writes(target: Any) -> bool:
     return isinstance(target, torch._ops.HigherOrderOperator) or (schema is not None and schema.is_mutable)
 
 
-_VIEWS = (*chains.VIEWS, operator.getitem)
+_VIEWS = (*fx.VIEWS, operator.getitem)
 _BY_MEMORY = (aten.as_strided.default, aten.as_strided_scatter.default)

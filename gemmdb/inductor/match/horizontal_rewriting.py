@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.lower.horizontal import HORIZONTAL, Fused
-from gemmdb.inductor.match import ops, rewriting
-from gemmdb.inductor.match.extract import value
+from gemmdb.inductor.match import fx, ops
+from gemmdb.inductor.match.fx import value
 from gemmdb.inductor.match.horizontal import Group
 
 aten = torch.ops.aten
@@ -22,13 +22,13 @@ def rewrite(graph: Any, group: Group, fused: Fused) -> None:
     first = group.members[0]
     rows = int(value(group.a).shape[0])
     with graph.inserting_before(first.node):
-        result = rewriting.call(graph, *_call(graph, group), first.node.meta)
+        result = fx.call(graph, *_call(graph, group), first.node.meta)
         result.meta[HORIZONTAL] = fused
         start, results = 0, []
         for member in group.members:
             end = start + rows * member.width
-            part = rewriting.call(graph, aten.slice.Tensor, (result, 0, start, end), member.node.meta)
-            results.append(rewriting.call(graph, aten.reshape.default, (part, [rows, member.width]), member.node.meta))
+            part = fx.call(graph, aten.slice.Tensor, (result, 0, start, end), member.node.meta)
+            results.append(fx.call(graph, aten.reshape.default, (part, [rows, member.width]), member.node.meta))
             start = end
     for member, part in zip(group.members, results, strict=True):
         member.node.replace_all_uses_with(part)
@@ -58,4 +58,4 @@ def _hoisted(graph: Any, node: Any, before: Any) -> Any:
     if node.op in ("placeholder", "get_attr"):
         return node
     source = _hoisted(graph, node.args[0], before)
-    return rewriting.call(graph, node.target, (source, *node.args[1:]), node.meta)
+    return fx.call(graph, node.target, (source, *node.args[1:]), node.meta)

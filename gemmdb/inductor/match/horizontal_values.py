@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.match import chains, extract
+from gemmdb.inductor.match import fx
 
 DEEPEST = 64
 """How many operators one after the other are compared. A quantised activation is about ten away from what both read."""
@@ -46,4 +46,4 @@ def _repeatable(node: Any) -> bool:
     """Whether an operator computes the same value whenever it reads the same: elementwise work, reductions, views."""
     if node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         return False
-    return extract.is_pointwise(node) or chains.reduces(node) or node.target in chains.VIEWS
+    return fx.is_pointwise(node) or fx.is_reduction(node) or node.target in fx.VIEWS

@@ -1,9 +1,9 @@
-"""An integer product with the scales after it as one node: the kernel multiplies by the scales before it stores.
+"""An integer GEMM with the scales after it as one node: the kernel multiplies by the scales before it stores.
 
-Without this, the int32 product goes through memory where Inductor does not fuse what follows into the product's kernel:
-after a CUTLASS kernel always, after a Triton kernel where the scaled product leads to a reduction of rows, such as a
-norm or the next layer's quantisation. Only products with a generated kernel are rewritten. Every other product keeps
-its operator.
+Without this, the int32 output goes through memory where Inductor does not fuse what follows into the GEMM's kernel:
+after a CUTLASS kernel always, after a Triton kernel where the scaled output leads to a reduction of rows, such as a
+norm or the next layer's quantisation. Only GEMMs with a generated kernel are rewritten. Every other one keeps its
+operator.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.match import extract, ops, rewriting
-from gemmdb.inductor.match.extract import value
+from gemmdb.inductor.match import fx, ops
+from gemmdb.inductor.match.fx import value
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
 
 aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
@@ -54,42 +55,45 @@ def find(product: Any) -> Scaling | None:
     """The scales of the `_int_mm` at `product`: at most one over the rows and one over the columns, in any order, with
     casts to floats in between; the bias, and the cast after them. None if there is no scale."""
     try:
-        return _find(product)
-    except extract.Unsupported:
+        return _scaling(product)
+    except fx.Unsupported:
         return None
 
 
-def _find(product: Any) -> Scaling | None:
+def _scaling(product: Any) -> Scaling | None:
     steps: list[Any] = []
     scales: list[tuple[str, Any]] = []
     bias: Any = None
     end, cast, node = 0, False, product
-    while (step := _only_user(node)) is not None:
+    while len(node.users) == 1:
+        (step,) = node.users
         if step.target in (aten.mul.Tensor, aten.add.Tensor):
             vector = _vector(step, node, product) if bias is None else None
-            if vector is None or not (_adds(step, vector, scales) or _scales(step, vector, scales)):
+            if vector is None:
                 break
-            if step.target is aten.mul.Tensor:
+            kind, tensor = vector
+            if step.target is aten.mul.Tensor and _has_place(kind, scales):
                 scales.append(vector)
+            elif (
+                step.target is aten.add.Tensor
+                and vector[0] in (_COLUMN, _NUMBER)
+                and any(tensor for _, tensor in scales)
+            ):
+                bias = tensor
             else:
-                bias = vector[1]
+                break
             end, cast = len(steps) + 1, False
         elif _to_float(step):
             # The first cast after a scale says what is stored. Further casts are work that follows.
             if scales and not cast:
                 end, cast = len(steps) + 1, True
-        elif step.target not in extract.VIEWS:
+        elif step.target not in fx.RESHAPES:
             break
         steps.append(step)
         node = step
-    if not scales or not extract.known(value(steps[end - 1]).numel() == value(product).numel()):
+    if not scales or not fx.known(value(steps[end - 1]).numel() == value(product).numel()):
         return None
     return Scaling(tuple(steps[:end]), *_placed(scales), bias)
-
-
-def _only_user(node: Any) -> Any:
-    users = list(node.users)
-    return users[0] if len(users) == 1 and users[0].op == "call_function" else None
 
 
 def _to_float(step: Any) -> bool:
@@ -101,51 +105,30 @@ def _vector(step: Any, node: Any, product: Any) -> tuple[str, Any] | None:
     columns; else None."""
     nodes = [arg for arg in step.args if isinstance(arg, torch.fx.Node)]
     columns = value(product).shape[1]
-    if nodes.count(node) != 1 or step.kwargs or not extract.keeps_columns(node, columns):
+    if nodes.count(node) != 1 or step.kwargs or not fx.keeps_columns(node, columns):
         return None
     if len(nodes) == 1:
         return _PYTHON, None
-    scale = _as_made(next(arg for arg in nodes if arg is not node))
+    scale = next(arg for arg in nodes if arg is not node)
+    # A kernel reads any of these floats as fp32, so the cast before is left out: it would be a kernel of its own. Where
+    # Inductor fuses such a cast, it does not round either.
+    while scale.target is aten.expand.default or (_to_float(scale) and value(scale.args[0]).dtype in _FLOATS):
+        scale = scale.args[0]
     found = value(scale)
     # No kernel on a GPU can read a number in CPU memory.
     if found.dtype not in _FLOATS or found.device != value(product).device:
         return None
-    if extract.known(found.numel() == 1):
+    if fx.known(found.numel() == 1):
         return _NUMBER, scale
-    if extract.over_columns(found, columns):
+    if fx.over_columns(found, columns):
         return _COLUMN, scale
-    return (_ROW, scale) if _over_rows(found, value(node)) else None
+    # [..., 1], with one number for each row of [..., N].
+    of_rows = (*value(node).shape[:-1], 1)
+    return (_ROW, scale) if fx.same_sizes(found.shape, of_rows) else None
 
 
-def _as_made(scale: Any) -> Any:
-    """A scale or bias before it was expanded to the size of the product, or cast to another float.
-
-    A kernel reads any of these floats as fp32. A cast that stays would be a kernel of its own before the product.
-    Where Inductor fuses such a cast, it does not round either.
-    """
-    while scale.target is aten.expand.default or (_to_float(scale) and value(scale.args[0]).dtype in _FLOATS):
-        scale = scale.args[0]
-    return scale
-
-
-def _over_rows(scale: Any, product: Any) -> bool:
-    """Whether `scale` [..., 1] has one number for each row of `product` [..., N]."""
-    if scale.dim() != product.dim() or not extract.known(scale.shape[-1] == 1):
-        return False
-    return all(extract.known(one == other) for one, other in zip(scale.shape[:-1], product.shape[:-1], strict=True))
-
-
-def _adds(step: Any, vector: tuple[str, Any], scales: list[tuple[str, Any]]) -> bool:
-    """Whether `step` adds a bias to what vectors have scaled."""
-    scaled = any(kind != _PYTHON for kind, _ in scales)
-    return scaled and step.target is aten.add.Tensor and vector[0] in (_COLUMN, _NUMBER)
-
-
-def _scales(step: Any, vector: tuple[str, Any], scales: list[tuple[str, Any]]) -> bool:
-    """Whether `step` multiplies, and a kernel with one vector per dimension has a place for one more scale."""
-    if step.target is not aten.mul.Tensor:
-        return False
-    kind = vector[0]
+def _has_place(kind: str, scales: list[tuple[str, Any]]) -> bool:
+    """Whether a kernel with one vector per dimension has a place for one more scale."""
     kinds = {kind, *(other for other, _ in scales)}
     if _PYTHON in kinds:
         return not scales
@@ -162,27 +145,28 @@ def _placed(scales: list[tuple[str, Any]]) -> tuple[Any, Any]:
     return rows, columns
 
 
-def wanted(decision: Decision) -> bool:
-    """Whether a decision is about an integer product and its scales in one generated kernel."""
-    problem, config = decision.problem, decision.config
+def scales_in_kernel(config: Config | None, problem: Problem) -> bool:
+    """Whether a config is a generated kernel that takes the scales of an integer GEMM."""
     generated = config is not None and config.backend in ("cutlass", "triton")
     return generated and problem.spec.integer and problem.fusion == "scale"
 
 
 def absorb(node: Any) -> Any:
     """Replace the `_int_mm` at `node`, its scales, the bias and the cast after them by one `gemmdb::int_mm_scaled`, and
-    return that. The old nodes stay in the graph, unused. If no tensor scales it, changes nothing and returns None."""
+    return that. The old nodes stay in the graph, unused. Without a scale that is a tensor, changes nothing and returns
+    None."""
     scaling = find(node)
     if scaling is None or (scaling.rows is None and scaling.columns is None):
         return None
     graph = node.graph
     with graph.inserting_before(scaling.applied):
         a, b = node.args[:2]
-        columns = None if scaling.columns is None else rewriting.vector(graph, scaling.columns, b, 1)
-        rows = None if scaling.rows is None else rewriting.vector(graph, scaling.rows, a, 0)
-        bias = None if scaling.bias is None else rewriting.vector(graph, scaling.bias, b, 1)
+        columns, rows, bias = (
+            None if vector is None else fx.vector(graph, vector, matrix, dim)
+            for vector, matrix, dim in ((scaling.columns, b, 1), (scaling.rows, a, 0), (scaling.bias, b, 1))
+        )
         args = (a, b, columns, value(scaling.last).dtype, rows, bias)
-        new = rewriting.call(graph, ops.register_scaled(), args, node.meta)
+        new = fx.call(graph, ops.register_scaled(), args, node.meta)
     with graph.inserting_before(scaling.last):
         scaling.last.replace_all_uses_with(_viewed(graph, new, scaling.steps))
     return new
@@ -192,9 +176,9 @@ def _viewed(graph: Any, new: Any, steps: tuple[Any, ...]) -> Any:
     """`new` [M, N] in the shape that `steps` gave the product. It repeats their views, with their symbolic
     sizes."""
     for step in steps:
-        if step.target in extract.VIEWS:
-            new = rewriting.call(graph, step.target, (new, *step.args[1:]), step.meta)
+        if step.target in fx.RESHAPES:
+            new = fx.call(graph, step.target, (new, *step.args[1:]), step.meta)
         while value(new).dim() < value(step).dim():
             # The scale has dimensions of size 1 that the product lacks.
-            new = rewriting.call(graph, aten.unsqueeze.default, (new, 0), step.meta)
+            new = fx.call(graph, aten.unsqueeze.default, (new, 0), step.meta)
     return new

@@ -1,7 +1,7 @@
-"""Int8-weight products in the joint graph: every spelling of x @ w.to(x.dtype), with its scale and bias.
+"""Int8-weight GEMMs in the joint graph: every spelling of x @ w.to(x.dtype), with its scale and bias.
 
 After this stage it is too late: freezing folds most casts into a 16-bit weight, and Inductor's weight-only pattern
-takes some of the rest. A product that is not rewritten gets a mark, so the post-grad stage still knows what it was.
+takes some of the rest. A GEMM that is not rewritten gets a mark, so the post-grad stage still knows what it was.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gemmdb.inductor.match import epilogues, extract, ops, reading, rewriting
-from gemmdb.inductor.match.extract import Unsupported, value
+from gemmdb.inductor.match import epilogues, extract, fx, ops
+from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.operands import TensorInfo
 
@@ -27,9 +27,9 @@ _GPUS = ("cuda",)
 
 @dataclass
 class Mixed:
-    """One product. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
-    per-tensor scale, applied before the product (`early`) or by `multiply` after it; None if there is none. `factor`: a
-    Python number instead, applied before the product. `bias`: added by the addmm, or by `addition` after it."""
+    """One GEMM. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
+    per-tensor scale, applied before the GEMM (`early`) or by `multiply` after it; None if there is none. `factor`: a
+    Python number instead, applied before the GEMM. `bias`: added by the addmm, or by `addition` after it."""
 
     node: Any
     a: Any
@@ -43,19 +43,7 @@ class Mixed:
     addition: Any = None
 
     def leave_mark(self, constant: bool) -> None:
-        """Store what the post-grad stage needs to build the same Problem: on the product, and on the addition that may
-        become an addmm with it."""
-        mark = self._mark(constant)
-        for node in (self.node, self.addition):
-            if node is not None:
-                # This is the metadata that Inductor copies to the nodes that replace a node.
-                node.meta["custom"] = {**node.meta.get("custom", {}), reading.MARK: mark}
-
-    def rewrite(self, graph: Any) -> None:
-        """Replace the product and its scale by `gemmdb::mixed_mm`. A bias stays a pointwise addition after it."""
-        _rewrite(graph, self)
-
-    def _mark(self, constant: bool) -> dict[str, Any]:
+        """Store what the post-grad stage needs to build the same Problem."""
         info = extract.tensor(value(self.weight))
         if not self.transposed:
             info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
@@ -64,28 +52,59 @@ class Mixed:
         fused = LIGHT.text if self.factor is not None else epilogues.fusion(self.node)
         fused = "none" if bias else fused
         fused = "scale" if self.scale is not None else fused
-        return {
+        attach({
             "dtype": info.dtype, "sizes": info.sizes, "strides": info.strides, "offset": info.offset,
             "constant": constant, "fusion": fused, "bias": bias,
-        }  # fmt: skip
+        }, self.node, self.addition)  # fmt: skip
+
+    def rewrite(self, graph: Any) -> None:
+        """Replace the GEMM and its scale by `gemmdb::mixed_mm`. A bias stays a pointwise addition after it."""
+        result = _replacement(graph, self)
+        self.node.replace_all_uses_with(result)
+        if self.multiply is not None:
+            kept = next(arg for arg in self.multiply.args if arg is not self.scale)
+            # The reshapes from the GEMM to the scale, which is now inside it, move right after the GEMM.
+            last = kept
+            while last is not result:
+                last, moved = last.args[0], last
+                result.append(moved)
+            self.multiply.replace_all_uses_with(kept)
+            graph.erase_node(self.multiply)
+        graph.erase_node(self.node)
+
+
+def attach(mark: dict[str, Any], node: Any, addition: Any) -> None:
+    """Leave the mark of a weight on a GEMM, and on the addition that may become an addmm with it (None: there is
+    none)."""
+    for one in (node, addition):
+        if one is not None:
+            # This is the metadata that Inductor copies to the nodes that replace a node.
+            one.meta["custom"] = {**one.meta.get("custom", {}), extract.WEIGHT_MARK: mark}
+
+
+def operands(node: Any) -> tuple[Any, Any, Any] | None:
+    """(A, B, bias or None) of an mm, bmm or unscaled addmm; None for anything else."""
+    if node.target in (aten.mm.default, aten.bmm.default):
+        return (*node.args[:2], None)
+    if node.target is aten.addmm.default and set(node.kwargs.values()) <= {1}:
+        bias, a, b = node.args[:3]
+        return a, b, bias
+    return None
 
 
 def find(node: Any) -> Mixed | None:
-    """The mixed product whose multiplication is `node`, None for anything else."""
-    if node.target in (aten.mm.default, aten.bmm.default):
-        a, b = node.args[:2]
-        bias = None
-    elif node.target is aten.addmm.default and set(node.kwargs.values()) <= {1}:
-        bias, a, b = node.args[:3]
-    else:
+    """The mixed GEMM whose multiplication is `node`, None for anything else."""
+    given = operands(node)
+    if given is None:
         return None
+    a, b, bias = given
     try:
         found = _weight(node, a, b)
         dtype = value(a).dtype
         if found is None or dtype not in (torch.float16, torch.bfloat16):
             return None
         if found.factor is not None and dtype is torch.float16:
-            # The factor would be applied after the product, and the sums of the unscaled integers overflow fp16.
+            # The factor would be applied after the GEMM, and the sums of the unscaled integers overflow fp16.
             return None
         found.bias = bias
         return _with_users(found)
@@ -97,7 +116,7 @@ def _expanded(batch: Any) -> tuple[Any, bool]:
     """(matrix, whether it is transposed) that a batch of matrices repeats by views of the matrix's memory; the batch
     itself if there is none. torch decomposes a linear like this if its activations cannot be viewed as one matrix."""
     whole, node = value(batch), batch
-    if extract.known(whole.stride(0) == 0) or extract.known(whole.shape[0] == 1):
+    if fx.known(whole.stride(0) == 0) or fx.known(whole.shape[0] == 1):
         memory = StorageWeakRef(whole.untyped_storage())
         while StorageWeakRef(value(node).untyped_storage()) == memory:
             if value(node).dim() == 2:
@@ -115,13 +134,11 @@ def _expanded(batch: Any) -> tuple[Any, bool]:
 def _same_dim(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
     """Whether two pairs (size, stride) reach the same elements."""
     sizes, strides = zip(one, other, strict=True)
-    return extract.known(sizes[0] == sizes[1]) and (
-        extract.known(sizes[0] == 1) or extract.known(strides[0] == strides[1])
-    )
+    return fx.known(sizes[0] == sizes[1]) and (fx.known(sizes[0] == 1) or fx.known(strides[0] == strides[1]))
 
 
 def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
-    """Walk from the product's B through transposes, one scale and the cast to the integer weight."""
+    """Walk from the GEMM's B through transposes, one scale and the cast to the integer weight."""
     b, transposed = _expanded(b) if node.target is aten.bmm.default else (b, False)
     scale, cast = None, False
     while b.op == "call_function":
@@ -156,16 +173,16 @@ def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
             continue
         if isinstance(scale, (int, float)):
             return weight, scale
-        if not _same_shape(multiply, weight) or not extract.alike(value(scale), value(weight)):
+        if not fx.same_sizes(value(multiply).shape, value(weight).shape) or not fx.alike(value(scale), value(weight)):
             continue
         shape = (1, 1, *value(scale).shape)[-2:]
-        if value(scale).dim() <= 2 and extract.known(shape[along_k] == 1):
+        if value(scale).dim() <= 2 and fx.known(shape[along_k] == 1):
             return weight, scale
     return multiply, None
 
 
 def _with_users(found: Mixed) -> Mixed:
-    """Add the scale if it is the product's only user, and the bias if its addition is the only user after that."""
+    """Add the scale if it is the GEMM's only user, and the bias if its addition is the only user after that."""
     last = found.node
     if not found.early and found.bias is None:
         multiply, scale = _single(last, aten.mul.Tensor)
@@ -177,10 +194,10 @@ def _with_users(found: Mixed) -> Mixed:
 
 
 def added(node: Any) -> tuple[Any, Any]:
-    """(addition, bias) if the only user of a product adds a bias; else (None, None)."""
+    """(addition, bias) if the only user of a GEMM adds a bias; else (None, None)."""
     addition, bias = _single(node, aten.add.Tensor)
     # A residual of one row looks like a bias. With several rows it is no bias, and one table serves both.
-    if bias is None or (value(bias).dim() > 1 and _same_shape(bias, addition)):
+    if bias is None or (value(bias).dim() > 1 and fx.same_sizes(value(bias).shape, value(addition).shape)):
         return None, None
     return addition, bias
 
@@ -191,7 +208,7 @@ def _single(node: Any, target: Any) -> tuple[Any, Any]:
     source, columns = node, value(node).shape[-1]
     while len(source.users) == 1 and next(iter(source.users)).target in _RESHAPES:
         source = next(iter(source.users))
-        if not extract.keeps_columns(source, columns):
+        if not fx.keeps_columns(source, columns):
             return None, None
     if len(source.users) != 1:
         return None, None
@@ -199,51 +216,42 @@ def _single(node: Any, target: Any) -> tuple[Any, Any]:
     if user.target is not target or user.kwargs or len(user.args) != 2:
         return None, None
     other = user.args[1] if user.args[0] is source else user.args[0]
-    if other is source or not isinstance(other, torch.fx.Node) or not extract.alike(value(other), value(node)):
+    if other is source or not isinstance(other, torch.fx.Node) or not fx.alike(value(other), value(node)):
         return None, None
-    return (user, other) if _same_shape(user, source) and extract.over_columns(value(other), columns) else (None, None)
+    return (
+        (user, other)
+        if fx.same_sizes(value(user).shape, value(source).shape) and fx.over_columns(value(other), columns)
+        else (None, None)
+    )
 
 
-def _same_shape(node: Any, other: Any) -> bool:
-    shapes = value(node).shape, value(other).shape
-    return len(shapes[0]) == len(shapes[1]) and all(extract.known(a == b) for a, b in zip(*shapes, strict=True))
-
-
-def _rewrite(graph: Any, found: Mixed) -> None:
-    """`Mixed.rewrite`.
-
-    All new nodes are made before the graph is changed, so an exception leaves only unused nodes behind.
-    """
-    node, multiply = found.node, found.multiply
-    with graph.inserting_before(multiply or node):
+def _replacement(graph: Any, found: Mixed) -> Any:
+    """The node that `Mixed.rewrite` puts in the place of the GEMM. The graph is not changed otherwise, so an exception
+    leaves only unused nodes behind."""
+    node = found.node
+    with graph.inserting_before(found.multiply or node):
         weight = found.weight
         if found.transposed:
-            weight = rewriting.call(graph, aten.permute.default, (weight, [1, 0]))
+            weight = fx.call(graph, aten.permute.default, (weight, [1, 0]))
         scale: tuple[Any, ...] = ()
         if found.scale is not None:
-            # The sums of the unscaled integers fit bf16, and bf16 has kernels that only scale after the product.
+            # The sums of the unscaled integers fit bf16, and bf16 has kernels that only scale after the GEMM.
             first = found.early and value(found.a).dtype is torch.float16
             exact = _exact(found.scale) if value(found.a).device.type in _GPUS else found.scale
-            scale = (rewriting.vector(graph, exact, weight), *((True,) if first else ()))
+            scale = (fx.vector(graph, exact, weight), *((True,) if first else ()))
         a = found.a
         if node.target is aten.bmm.default:
-            a = rewriting.call(graph, aten.reshape.default, (a, [-1, rewriting.size(graph, a, 2)]), node.meta)
-        result = rewriting.call(graph, ops.register(), (a, weight, *scale), node.meta)
+            a = fx.call(graph, aten.reshape.default, (a, [-1, fx.size(graph, a, 2)]), node.meta)
+        result = fx.call(graph, ops.register(), (a, weight, *scale), node.meta)
         if found.factor is not None:
             # As a vector it would be rounded to the dtype of the weight, with the same error everywhere.
-            result = rewriting.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)
+            result = fx.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)
         if node.target is aten.bmm.default:
-            sizes = [rewriting.size(graph, found.a, dim) for dim in (0, 1)]
-            result = rewriting.call(graph, aten.reshape.default, (result, [*sizes, -1]), node.meta)
+            sizes = [fx.size(graph, found.a, dim) for dim in (0, 1)]
+            result = fx.call(graph, aten.reshape.default, (result, [*sizes, -1]), node.meta)
         if node.target is aten.addmm.default:
-            result = rewriting.call(graph, aten.add.Tensor, (result, found.bias), node.meta)
-    node.replace_all_uses_with(result)
-    if multiply is not None:
-        kept = next(arg for arg in multiply.args if arg is not found.scale)
-        _move_after(result, kept)
-        multiply.replace_all_uses_with(kept)
-        graph.erase_node(multiply)
-    graph.erase_node(node)
+            result = fx.call(graph, aten.add.Tensor, (result, found.bias), node.meta)
+    return result
 
 
 def _exact(scale: Any) -> Any:
@@ -255,17 +263,7 @@ def _exact(scale: Any) -> Any:
         source = node.args[0]
         if node.target is _CAST:
             return source if value(source).dtype is torch.float32 else scale
-        if node.target not in extract.VIEWS or not extract.known(value(source).numel() == value(node).numel()):
+        if node.target not in fx.RESHAPES or not fx.known(value(source).numel() == value(node).numel()):
             return scale
         node = source
     return scale
-
-
-def _move_after(node: Any, last: Any) -> None:
-    """Move the reshapes from `node` to `last` right after `node`: they stood before the scale that is now inside it."""
-    chain = []
-    while last is not node:
-        chain.append(last)
-        last = last.args[0]
-    for reshape in chain:
-        node.append(reshape)

@@ -1,132 +1,33 @@
-"""Our namespace of operators, for products that have none of their own in ATen.
+"""Our namespace of operators, for GEMMs that have none of their own in ATen.
 
 `gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
-`gemmdb::int4_mm` is a product with an int4 weight, which programs spell in many nodes or as one that has no lowering.
-`gemmdb::int_mm_scaled` is an integer product with its scales, for one kernel that does both, and
-`gemmdb::horizontal_mm` and `gemmdb::horizontal_int4` are several products of one activation, for one kernel that does
-all. All other products keep their own operators, and node metadata holds the decision. So every pass and layout rule of
-Inductor that names those operators still applies (Inductor's graph.py keeps such lists as locals).
+`gemmdb::int4_mm` is a GEMM with an int4 weight, which programs spell in many nodes or as one that has no lowering.
+`gemmdb::int_mm_scaled` is an integer GEMM with its scales, for one kernel that does both, and `gemmdb::horizontal_mm`
+and `gemmdb::horizontal_int4` are several GEMMs of one activation, for one kernel that does all. All other GEMMs keep
+their own operators, and node metadata holds the decision. So every pass and layout rule of Inductor that names those
+operators still applies (Inductor's graph.py keeps such lists as locals).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gemmdb.inductor.match import int4_weight as int4
-from gemmdb.key.int4 import TILED, Int4Format
+from gemmdb.key.int4 import TILED, ZERO_NUMBER, Int4Format
 
-_SCHEMA = "mixed_mm(Tensor a, Tensor w, Tensor? scale=None, bool scale_first=False) -> Tensor"
-_SCALED_SCHEMA = (
-    "int_mm_scaled(Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None, Tensor? bias=None) -> Tensor"
-)
-_INT4_SCHEMA = "int4_mm(Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing) -> Tensor"
-_HORIZONTAL_SCHEMA = (
-    "horizontal_mm(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? a_scale=None,"
-    " ScalarType? dtype=None, bool fast=False) -> Tensor"
-)
-_HORIZONTAL_INT4_SCHEMA = (
-    "horizontal_int4(Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] zeros, int group, str packing) -> Tensor"
-)
 _library: Any = None
-
-
-def _eager(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
-    weight = w.to(a.dtype)
-    if scale is None:
-        return a @ weight
-    scale = scale.to(a.dtype)
-    return a @ (weight * scale) if scale_first else (a @ weight) * scale
-
-
-def _fake(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
-    return a.new_empty((a.shape[0], w.shape[1]))
-
-
-def _eager_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
-    return torch.nn.functional.linear(a, int4.dequantised(w, scale, zeros, _groups(zeros, group, packing), a.dtype))
-
-
-def _fake_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
-    return a.new_empty((a.shape[0], w.shape[0] * (8 if packing in TILED else 1)))
-
-
-def _groups(zeros: Any, group: int, packing: str) -> Int4Format:
-    # What the zero points are made of makes no difference to the arithmetic.
-    return Int4Format(group, "none" if zeros is None else "int8", packing)
-
-
-def _eager_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
-    result = torch._int_mm(a, b).float()
-    for factor in (None if rows is None else rows[:, None], scale):
-        result = result if factor is None else result * factor
-    return (result if bias is None else result + bias).to(dtype)
-
-
-def _fake_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
-    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
-
-
-def _eager_horizontal(
-    a: Any, weights: Any, scales: Any, biases: Any, a_scale: Any = None, dtype: Any = None, fast: bool = False
-) -> Any:
-    if a_scale is not None:
-        biases = biases or [None] * len(weights)
-        given = zip(weights, scales, biases, strict=True)
-        results = [torch._scaled_mm(a, w, a_scale, scale, bias, None, dtype, fast) for w, scale, bias in given]
-        return torch.cat([result.reshape(-1) for result in results])
-    results = [a @ weight.to(a.dtype) for weight in weights]
-    results = [result * scale.to(a.dtype) for result, scale in zip(results, scales, strict=True)] if scales else results
-    results = [result + bias for result, bias in zip(results, biases, strict=True)] if biases else results
-    return torch.cat([result.reshape(-1) for result in results])
-
-
-def _fake_horizontal(
-    a: Any, weights: Any, scales: Any, biases: Any, a_scale: Any = None, dtype: Any = None, fast: bool = False
-) -> Any:
-    return a.new_empty((a.shape[0] * sum(weight.shape[1] for weight in weights),), dtype=dtype or a.dtype)
-
-
-def _eager_horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str) -> Any:
-    given = zip(weights, scales, zeros or [None] * len(weights), strict=True)
-    return torch.cat([_eager_int4(a, *tensors, group, packing).reshape(-1) for tensors in given])
-
-
-def _fake_horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str) -> Any:
-    columns = sum(weight.shape[0] for weight in weights) * (8 if packing in TILED else 1)
-    return a.new_empty((a.shape[0] * columns,))
-
-
-def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
-    """2 m n k, from shapes."""
-    return 2 * int(a[0]) * int(a[1]) * int(w[1])
-
-
-def _flops_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str, **_: Any) -> int:
-    """2 m n k, from shapes."""
-    return 2 * int(a[0]) * int(a[1]) * int(w[0]) * (8 if packing in TILED else 1)
-
-
-def _flops_horizontal(a: Any, weights: Any, *_: Any, **__: Any) -> int:
-    """2 m n k of all products, from shapes."""
-    return sum(_flops(a, weight) for weight in weights)
-
-
-def _flops_horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str, **_: Any) -> int:
-    """2 m n k of all products, from shapes."""
-    return sum(_flops_int4(a, weight, None, None, group, packing) for weight in weights)
 
 
 def register() -> Any:
     """Define the operators once per process; returns the overload of `mixed_mm`.
 
     mixed_mm(a [M, K] float, w [K, N] int8 or uint8, scale [N] or None, scale_first) -> [M, N] of a's dtype: a @ w,
-    times scale, of that dtype or fp32. The unscaled product may exceed the range of a's dtype. With `scale_first` it is
+    times scale, of that dtype or fp32. The unscaled GEMM may exceed the range of a's dtype. With `scale_first` it is
     never stored in that dtype: the scale is applied to the cast weight, or to an fp32 accumulator.
     """
-    _define()
-    return torch.ops.gemmdb.mixed_mm.default
+    return _defined("mixed_mm")
 
 
 def register_scaled() -> Any:
@@ -136,8 +37,7 @@ def register_scaled() -> Any:
     column times its number in `scale`, each row times its number in `rows`, plus the bias. In fp32, rounded once. Each
     of these vectors is of floats, or None.
     """
-    _define()
-    return torch.ops.gemmdb.int_mm_scaled.default
+    return _defined("int_mm_scaled")
 
 
 def register_int4() -> Any:
@@ -146,61 +46,163 @@ def register_int4() -> Any:
     int4_mm(a [M, K] float, w, scale, zeros or None, group, packing) -> [M, N] of a's dtype: a times the int4 weight w,
     whose tensors, group size and packing `gemmdb.key.int4` describes.
     """
-    _define()
-    return torch.ops.gemmdb.int4_mm.default
+    return _defined("int4_mm")
 
 
 def register_horizontal() -> Any:
     """Define the operators once per process; returns the overload of `horizontal_mm`.
 
     horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases, a_scale, dtype, fast) ->
-    [M * all N] of `dtype`, by default a's: the products a @ w one after the other, each [M, N] row by row. `scales` and
+    [M * all N] of `dtype`, by default a's: the GEMMs a @ w one after the other, each [M, N] row by row. `scales` and
     `biases`: a vector [N] for each weight, or no vectors. Only fp8 has an `a_scale`. It, the `scales` and `fast` are as
     for `_scaled_mm`: [M, 1] and [1, N] each, or one number each.
     """
-    _define()
-    return torch.ops.gemmdb.horizontal_mm.default
+    return _defined("horizontal_mm")
 
 
 def register_horizontal_int4() -> Any:
     """Define the operators once per process; returns the overload of `horizontal_int4`.
 
-    horizontal_int4(a [M, K] float, weights, scales, zeros, group, packing) -> [M * all N] of a's dtype: the products
-    with the int4 weights one after the other, as `int4_mm` computes each. `zeros`: of all weights, or of none.
+    horizontal_int4(a [M, K] float, weights, scales, zeros, group, packing) -> [M * all N] of a's dtype: the GEMMs with
+    the int4 weights one after the other, as `int4_mm` computes each. `zeros`: of all weights, or of none.
     """
-    _define()
-    return torch.ops.gemmdb.horizontal_int4.default
+    return _defined("horizontal_int4")
 
 
-def _define() -> None:
+def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
+    """The format of the weight of an `int4_mm`. The dtype of zero points makes no difference to the arithmetic."""
+    return Int4Format(group, "none" if zeros is None else "int8", packing)
+
+
+def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
+    """The numbers from 0 to 15 of a packed int4 weight as uint8 [n, k]."""
+    if not own.inner:
+        first, second = packed & 15, packed >> 4
+        order = (second, first) if own.packing == "high-first" else (first, second)
+        return torch.stack(order, dim=-1).flatten(1)
+    tiles, steps = packed.shape[:2]
+    # A word of lane 4 r + c has row r of eight. Its bits 4 i and 16 + 4 i are columns 2 c and 2 c + 1 of eight columns.
+    words = packed.reshape(tiles, steps, 8, 4, own.inner // 2)
+    shifts = 4 * torch.arange(4, device=packed.device)
+    parts = [(words.unsqueeze(-1) >> (shifts + half)).bitwise_and(15).to(torch.uint8) for half in (0, 16)]
+    found = torch.stack(parts, dim=-1)  # [n / 8, k / step, row, column pair, word, eight columns, half]
+    return found.permute(0, 2, 1, 4, 5, 3, 6).reshape(tiles * 8, steps * 16 * own.inner)
+
+
+def dequantised(
+    packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, own: Int4Format, dtype: torch.dtype
+) -> torch.Tensor:
+    """The int4 weight [n, k] of `dtype`, computed in it as a program does. `scale`, `zeros`: see `gemmdb.key.int4`."""
+    found = numbers(packed, own)
+    weight = found.to(dtype).view(found.shape[0], -1, own.size)
+    if own.inner:
+        by, added = (scale[..., which].t().to(dtype).unsqueeze(-1) for which in (0, 1))
+        return ((weight - ZERO_NUMBER) * by + added).view(found.shape)
+    start = ZERO_NUMBER if zeros is None else zeros.to(dtype).unsqueeze(-1)
+    return ((weight - start) * scale.to(dtype).unsqueeze(-1)).view(found.shape)
+
+
+def _mixed_mm(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
+    weight = w.to(a.dtype)
+    if scale is None:
+        return a @ weight
+    scale = scale.to(a.dtype)
+    return a @ (weight * scale) if scale_first else (a @ weight) * scale
+
+
+def _int_mm_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
+    result = torch._int_mm(a, b).float()
+    for factor in (None if rows is None else rows[:, None], scale):
+        result = result if factor is None else result * factor
+    return (result if bias is None else result + bias).to(dtype)
+
+
+def _int4_mm(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
+    return torch.nn.functional.linear(a, dequantised(w, scale, zeros, int4_format(zeros, group, packing), a.dtype))
+
+
+def _horizontal_mm(
+    a: Any, weights: Any, scales: Any, biases: Any, a_scale: Any = None, dtype: Any = None, fast: bool = False
+) -> Any:
+    results = []
+    for weight, scale, bias in zip(
+        weights, *(given or [None] * len(weights) for given in (scales, biases)), strict=True
+    ):
+        if a_scale is not None:
+            result = torch._scaled_mm(a, weight, a_scale, scale, bias, None, dtype, fast)
+        else:
+            result = _mixed_mm(a, weight, scale)
+            result = result if bias is None else result + bias
+        results.append(result.reshape(-1))
+    return torch.cat(results)
+
+
+def _horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str) -> Any:
+    given = zip(weights, scales, zeros or [None] * len(weights), strict=True)
+    return torch.cat([_int4_mm(a, *tensors, group, packing).reshape(-1) for tensors in given])
+
+
+def _int4_columns(rows: int, packing: str) -> int:
+    return rows * (8 if packing in TILED else 1)
+
+
+def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
+    """2 m n k, from shapes."""
+    return 2 * int(a[0]) * int(a[1]) * int(w[1])
+
+
+def _flops_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str, **_: Any) -> int:
+    return 2 * int(a[0]) * int(a[1]) * _int4_columns(int(w[0]), packing)
+
+
+_OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
+    "mixed_mm": (
+        "Tensor a, Tensor w, Tensor? scale=None, bool scale_first=False", _mixed_mm,
+        lambda a, w, *_: a.new_empty((a.shape[0], w.shape[1])),
+        _flops,
+    ),
+    "int_mm_scaled": (
+        "Tensor a, Tensor b, Tensor? scale, ScalarType dtype, Tensor? rows=None, Tensor? bias=None", _int_mm_scaled,
+        lambda a, b, scale, dtype, *_: a.new_empty((a.shape[0], b.shape[1]), dtype=dtype),
+        _flops,
+    ),
+    "int4_mm": (
+        "Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing", _int4_mm,
+        lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], _int4_columns(w.shape[0], packing))),
+        _flops_int4,
+    ),
+    "horizontal_mm": (
+        "Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? a_scale=None, ScalarType? dtype=None,"
+        " bool fast=False", _horizontal_mm,
+        lambda a, weights, scales, biases, a_scale=None, dtype=None, fast=False: a.new_empty(
+            (a.shape[0] * sum(weight.shape[1] for weight in weights),), dtype=dtype or a.dtype
+        ),
+        lambda a, weights, *_, **__: sum(_flops(a, weight) for weight in weights),
+    ),
+    "horizontal_int4": (
+        "Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] zeros, int group, str packing", _horizontal_int4,
+        lambda a, weights, scales, zeros, group, packing: a.new_empty(
+            (a.shape[0] * _int4_columns(sum(weight.shape[0] for weight in weights), packing),)
+        ),
+        lambda a, weights, scales, zeros, group, packing, **_: sum(
+            _flops_int4(a, weight, None, None, group, packing) for weight in weights
+        ),
+    ),
+}  # fmt: skip
+"""By name: arguments, eager implementation, that of fake tensors, and floating-point operations from shapes."""
+
+
+def _defined(name: str) -> Any:
     global _library
     if _library is None:
+        from torch.utils.flop_counter import register_flop_formula
+
         library = torch.library.Library("gemmdb", "DEF")
-        library.define(_SCHEMA)
-        library.define(_SCALED_SCHEMA)
-        library.define(_HORIZONTAL_SCHEMA)
-        library.define(_INT4_SCHEMA)
-        library.define(_HORIZONTAL_INT4_SCHEMA)
-        library.impl("mixed_mm", _eager, "CompositeExplicitAutograd")
-        library.impl("int_mm_scaled", _eager_scaled, "CompositeExplicitAutograd")
-        library.impl("horizontal_mm", _eager_horizontal, "CompositeExplicitAutograd")
-        library.impl("int4_mm", _eager_int4, "CompositeExplicitAutograd")
-        library.impl("horizontal_int4", _eager_horizontal_int4, "CompositeExplicitAutograd")
-        # Fake tensors take these too. `register_fake` would look for our source among all loaded modules: 60 ms.
-        library.impl("mixed_mm", _fake, "Meta")
-        library.impl("int_mm_scaled", _fake_scaled, "Meta")
-        library.impl("horizontal_mm", _fake_horizontal, "Meta")
-        library.impl("int4_mm", _fake_int4, "Meta")
-        library.impl("horizontal_int4", _fake_horizontal_int4, "Meta")
-        _register_flops()
+        for one, (arguments, eager, fake, flops) in _OPERATORS.items():
+            library.define(f"{one}({arguments}) -> Tensor")
+            library.impl(one, eager, "CompositeExplicitAutograd")
+            # Fake tensors take these too. `register_fake` would look for our source among all loaded modules: 60 ms.
+            library.impl(one, fake, "Meta")
+            register_flop_formula(getattr(torch.ops.gemmdb, one))(flops)
         _library = library
-
-
-def _register_flops() -> None:
-    from torch.utils.flop_counter import register_flop_formula
-
-    register_flop_formula(torch.ops.gemmdb.mixed_mm)(_flops)
-    register_flop_formula(torch.ops.gemmdb.int_mm_scaled)(_flops)
-    register_flop_formula(torch.ops.gemmdb.horizontal_mm)(_flops_horizontal)
-    register_flop_formula(torch.ops.gemmdb.int4_mm)(_flops_int4)
-    register_flop_formula(torch.ops.gemmdb.horizontal_int4)(_flops_horizontal_int4)
+    return getattr(torch.ops.gemmdb, name).default

@@ -12,7 +12,7 @@ from gemmdb.generators.measure.operands import Operands, blank, operands
 from gemmdb.generators.measure.program import Product
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.generators.shapes import loading
-from gemmdb.inductor.match.int4_weight import dequantised, numbers
+from gemmdb.inductor.match.ops import dequantised, numbers
 
 CPU = torch.device("cpu")
 

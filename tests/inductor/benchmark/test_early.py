@@ -19,9 +19,9 @@ from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.joint_pass import JointPass
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower.adapter import state
+from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.match import horizontal_members as members
-from gemmdb.inductor.match.taken_apart import TakenApart
 
 linear = torch.nn.functional.linear
 
@@ -136,7 +136,7 @@ def test_what_is_never_timed_is_not_looked_up(stages, monkeypatch):
     monkeypatch.setattr(deciding, "decide", lambda session, query: asked.append(query))
     graph = traced(gated, X, FIRST, SECOND)
     of = session()
-    joint = JointPass(of, PostGradPass(of, TakenApart(of)))
+    joint = JointPass(of, PostGradPass(of, DecomposedGemms(of)))
     assert list(joint._decided(graph.graph)) == asked == []
 
 

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from gemmdb.inductor import force
 from gemmdb.inductor.lower.adapter import emitting
-from gemmdb.inductor.match import chains, epilogues
+from gemmdb.inductor.match import epilogues
 
 B, S, HEADS, SIZE = 2, 4, 4, 8
 M, K, N = B * S, 64, HEADS * SIZE
@@ -194,4 +194,5 @@ def test_a_chain_that_is_too_long_is_no_epilogue():
         (node,) = (node for node in made.graph.nodes if node.target is torch.ops.aten.mm.default)
         return epilogues.fusion(node)
 
-    assert [word(count) for count in (1, chains.FARTHEST, chains.FARTHEST + 2)] == ["pointwise", "pointwise", "none"]
+    counts = 1, epilogues.MAX_CHAIN, epilogues.MAX_CHAIN + 2
+    assert [word(count) for count in counts] == ["pointwise", "pointwise", "none"]

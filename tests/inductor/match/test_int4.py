@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 import gemmdb.inductor
 from gemmdb.inductor import force
 from gemmdb.inductor.match import int4, ops
-from gemmdb.inductor.match.int4_weight import dequantised
+from gemmdb.inductor.match.ops import dequantised
 from gemmdb.key.int4 import Int4Format
 
 N, K, G = 32, 128, 32
@@ -187,7 +187,7 @@ def test_the_operator_in_its_forms():
 
 
 def test_operators_of_other_libraries_are_counted_with_their_name():
-    from gemmdb.inductor.match import products
+    from gemmdb.inductor.match import gemms
 
     library = torch.library.Library("mslk", "FRAGMENT")
     library.define("bf16i4bf16_rowwise(Tensor x, Tensor w, Tensor s, Tensor z) -> Tensor")
@@ -196,8 +196,8 @@ def test_operators_of_other_libraries_are_counted_with_their_name():
         graph = torch.fx.Graph()
         x = graph.placeholder("x")
         node = graph.call_function(torch.ops.mslk.bf16i4bf16_rowwise.default, (x, x, x, x))
-        assert products.uncovered(node) == "int4_mm of mslk"
-        assert products.uncovered(graph.call_function(torch.ops.mslk.bf16bf16_rowwise.default, (x, x))) is None
+        assert gemms.uncovered(node) == "int4_mm of mslk"
+        assert gemms.uncovered(graph.call_function(torch.ops.mslk.bf16bf16_rowwise.default, (x, x))) is None
     finally:
         library._destroy()
 
@@ -206,8 +206,8 @@ def test_operators_of_other_libraries_are_counted_with_their_name():
     ((N // 8, 1, 32, 3), "a weight packed as"), ((N // 8, 1, 32, 4), "a weight packed as"),
 ])  # fmt: skip
 def test_a_tiled_weight_elsewhere_than_on_a_gpu_is_uncovered(sizes, reason):
-    from gemmdb.inductor.match import products
-    from gemmdb.inductor.match.extract import Unsupported
+    from gemmdb.inductor.match import gemms
+    from gemmdb.inductor.match.fx import Unsupported
 
     graph = torch.fx.Graph()
     nodes = []
@@ -222,4 +222,4 @@ def test_a_tiled_weight_elsewhere_than_on_a_gpu_is_uncovered(sizes, reason):
     node = graph.call_function(torch.ops.aten._weight_int4pack_mm.default, (x, w, 128, s))
     node.meta["val"] = torch.empty(4, N, dtype=torch.bfloat16, device="meta")
     with pytest.raises(Unsupported, match=reason):
-        products.product(node)
+        gemms.read(node)

@@ -7,7 +7,7 @@ import torch._inductor
 from torch import nn
 
 import gemmdb.inductor
-from gemmdb.inductor.match.origin import origin
+from gemmdb.inductor.match.fx import origin
 from gemmdb.workload import entries
 from gemmdb.workload.origins import Origin
 

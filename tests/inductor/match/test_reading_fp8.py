@@ -9,8 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gemmdb import Problem
-from gemmdb.inductor.match import extract, products
-from gemmdb.inductor.match import scaled_mm as reading
+from gemmdb.inductor.match import calls, fx, gemms
 
 BF16 = torch.bfloat16
 A, B = torch.randn(8, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn).t()
@@ -20,7 +19,7 @@ def test_the_second_version_for_groups_is_counted_by_name():
     if not hasattr(torch.ops.aten, "_scaled_grouped_mm_v2"):
         pytest.skip("this torch has none")
     node = torch.fx.Graph().call_function(torch.ops.aten._scaled_grouped_mm_v2.default)
-    assert "scaled_grouped_mm_v2" in products.uncovered(node)
+    assert "scaled_grouped_mm_v2" in gemms.uncovered(node)
 
 
 F8, ONES = torch.float8_e4m3fn, torch.ones(4, 16)
@@ -54,12 +53,12 @@ def test_groups_of_fp8_are_read(name):
     tensors = [nodes.pop(key) for key in ("self", "mat2", "scale_a", "scale_b")]
     node = owner.call_function(torch.ops.aten._scaled_grouped_mm.default, tuple(tensors), nodes)
     node.meta["val"] = torch.zeros(8, 16).bfloat16()
-    assert products.uncovered(node) is None
+    assert gemms.uncovered(node) is None
     if reason is not None:
-        with pytest.raises(extract.Unsupported, match=reason):
-            products.product(node)
+        with pytest.raises(fx.Unsupported, match=reason):
+            gemms.read(node)
         return
-    problem = products.product(node).query.problem
+    problem = gemms.read(node).query.problem
     fast = "use_fast_accum" in changes
     assert problem == Problem.gemm("grouped_mm", m=8, n=16, k=32, groups=4, dtype="fp8_e4m3", fast_accum=fast)
 
@@ -80,9 +79,9 @@ def test_scales_of_other_kinds_have_no_problem(name):
     nodes = [owner.placeholder(f"x{i}") for i in range(4)]
     for node, value in zip(nodes, (A, B, first, second), strict=True):
         node.meta["val"] = value
-    call = reading.read(torch.ops.aten._scaled_mm.default, nodes, rest)
-    with pytest.raises(extract.Unsupported, match=re.escape(reason)):
-        reading.kind(call)
+    call = calls.read(torch.ops.aten._scaled_mm.default, nodes, rest)
+    with pytest.raises(fx.Unsupported, match=re.escape(reason)):
+        calls.scaled_fields(call)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +99,13 @@ def test_scales_of_blocks(k, n, first, second):
     a, b = torch.zeros(8, k).to(torch.float8_e4m3fn), torch.zeros(n, k).to(torch.float8_e4m3fn).t()
     for node, value in zip(nodes, (a, b, torch.rand(first), torch.rand(second[::-1]).t()), strict=True):
         node.meta["val"] = value
-    assert reading.kind(reading.read(torch.ops.aten._scaled_mm.default, nodes, {})) == "block"
+    assert calls.scaled_fields(calls.read(torch.ops.aten._scaled_mm.default, nodes, {})) == {
+        "scales": "block",
+        "bias": None,
+    }
     nodes[3].meta["val"] = torch.rand(second[0] + 4, second[1])
-    with pytest.raises(extract.Unsupported, match="scales of the sizes"):
-        reading.kind(reading.read(torch.ops.aten._scaled_mm.default, nodes, {}))
+    with pytest.raises(fx.Unsupported, match="scales of the sizes"):
+        calls.scaled_fields(calls.read(torch.ops.aten._scaled_mm.default, nodes, {}))
 
 
 V2 = {
@@ -122,9 +124,9 @@ def test_what_the_second_version_says_besides_has_no_problem(name):
     target = torch.ops.aten._scaled_mm_v2.default
     given = {"self": "a", "mat2": "b", "scale_a": ["s"], "recipe_a": [1], "swizzle_a": [0], "scale_b": ["t"],
              "recipe_b": [1], "swizzle_b": [], "bias": None, "out_dtype": BF16}  # fmt: skip
-    call = reading.read(target, [], given)
-    assert call.operands == ("a", "b", "s", "t", None)
+    call = calls.read(target, [], given)
+    assert (call.a, call.b, *call.scales, call.bias) == ("a", "b", "s", "t", None)
     assert (call.fast, call.recipes) == (False, (1, 1))
-    with pytest.raises(extract.Unsupported, match=reason):
-        reading.read(target, [], {**given, **changes})
-    assert reading.read(target, [], {**given, "recipe_a": [4], "recipe_b": [5]}).recipes == (4, 5)
+    with pytest.raises(fx.Unsupported, match=reason):
+        calls.read(target, [], {**given, **changes})
+    assert calls.read(target, [], {**given, "recipe_a": [4], "recipe_b": [5]}).recipes == (4, 5)

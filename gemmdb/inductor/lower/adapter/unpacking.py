@@ -11,8 +11,7 @@ from torch._inductor.lowering import fallback_handler
 from torch._inductor.virtualized import ops
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from gemmdb.inductor.match.int4_weight import FROM
-from gemmdb.key.int4 import Int4Format
+from gemmdb.key.int4 import ZERO_NUMBER, Int4Format
 
 Loader = Callable[[Sequence[Any]], Any]
 
@@ -35,8 +34,8 @@ def weight(packed: Any, scale: Any, zeros: Any, own: Int4Format, sizes: tuple[An
         value = ops.to_dtype(number(n, k), torch.float32)
         if own.inner:
             by, added = (_float(factor([group, n, which])) for which in (0, 1))
-            return ops.to_dtype(ops.add(ops.mul(_less(value, FROM), by), added), dtype)
-        value = _less(value, FROM) if start is None else ops.sub(value, _float(start([n, group])))
+            return ops.to_dtype(ops.add(ops.mul(_less(value, ZERO_NUMBER), by), added), dtype)
+        value = _less(value, ZERO_NUMBER) if start is None else ops.sub(value, _float(start([n, group])))
         return ops.to_dtype(ops.mul(value, _float(factor([n, group]))), dtype)
 
     return ir.Pointwise.create(device=packed.get_device(), dtype=dtype, inner_fn=inner, ranges=list(sizes))

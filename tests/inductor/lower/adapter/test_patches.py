@@ -8,7 +8,7 @@ from torch._inductor.fx_passes import pad_mm
 
 import gemmdb.inductor
 from gemmdb.inductor.lower.adapter import patches
-from gemmdb.inductor.match import products
+from gemmdb.inductor.match import gemms
 
 SNAPSHOT = """
     import torch, gemmdb.inductor
@@ -165,4 +165,4 @@ def test_a_function_that_torch_no_longer_has_is_reported_once_and_not_made_up(mo
 def test_every_call_that_is_read_as_a_product_is_lowered_as_its_decision_says():
     """A call in one list alone would get an answer that nothing carries out. One becomes an operator of ours."""
     lowered = (*patches._STEERED, "aten._weight_int4pack_mm.default")
-    assert [name for name in products._PLAIN if not any(f"{name}.".startswith(f"{one}.") for one in lowered)] == []
+    assert [name for name in gemms._PLAIN if not any(f"{name}.".startswith(f"{one}.") for one in lowered)] == []

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.match import extract
-from gemmdb.inductor.match.extract import known, value
+from gemmdb.inductor.match.fx import known, value
 from gemmdb.key.int4 import INTEGERS
 
 aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
 _VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 _SHIFTS = (aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar)
-_HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 _NUMBERS = (
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
 )  # fmt: skip
@@ -133,7 +133,7 @@ def _times(node: Any) -> Whole | None:
     for source, by in (node.args, node.args[::-1]):
         found = read(source) if isinstance(source, torch.fx.Node) else None
         if isinstance(found, Whole) and found.scale is None and isinstance(by, torch.fx.Node):
-            return _with(node, found, by, "scale") if value(node).dtype in _HALVES else None
+            return _with(node, found, by, "scale") if value(node).dtype in HALF_DTYPES else None
     return None
 
 

@@ -1,5 +1,4 @@
-"""Products that torch takes apart before any pass: one whose answer is a kernel stays whole, every other one ends as
-torch would have had it."""
+"""GEMMs that torch decomposes before any pass: one whose answer is a kernel stays whole, the others are decomposed."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import decomposing
 from gemmdb.inductor.lower.adapter.decomposing import APART
-from gemmdb.inductor.match import products
-from gemmdb.inductor.match.extract import Unsupported
+from gemmdb.inductor.match import gemms
+from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 
 MARK = "gemmdb_addmm"
-"""Key in the metadata `custom` of an addmm of the program's own. An addmm without it was made of a product and a
-sum."""
+"""Key in the metadata `custom` of an addmm of the program's own. An addmm without it was made of a GEMM and a sum."""
 
 
-class TakenApart:
-    """The products of one compile that torch would take apart. Both passes of the compile share it."""
+class DecomposedGemms:
+    """The GEMMs of one compile that torch would decompose. Both passes of the compile share it."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -31,28 +29,28 @@ class TakenApart:
         self._reported: list[Event] = []
 
     def concerns(self, node: Any) -> bool:
-        """Whether torch would take the product at `node` apart."""
+        """Whether torch would decompose the GEMM at `node`."""
         return self.whole.concerns(node)
 
     @staticmethod
     def weight(node: Any) -> Any:
-        """The node of B of the product at `node`."""
+        """The node of B of the GEMM at `node`."""
         return node.args[decomposing.MATRICES[node.target][1]]
 
     def wanted(self, node: Any, constant: bool) -> bool:
-        """Whether the answer for the product at a node of the joint graph is a kernel. If not, the post-grad pass
+        """Whether the answer for the GEMM at a node of the joint graph is a kernel. If not, the post-grad pass
         reports it. `constant`: freezing will make a constant of B. Raises MissError under `on_miss="error"`."""
-        name = products.uncovered(node)
+        name = gemms.uncovered(node)
         try:
-            product = None if name else products.product(node)
+            gemm = None if name else gemms.read(node)
         except Unsupported as error:
-            name, product = f"{node.target}: {error}", None
+            name, gemm = f"{node.target}: {error}", None
         if name:
             self._events.append(Event(name, "uncovered"))
-        if product is None:
+        if gemm is None:
             return False
-        problem = replace(product.query.problem, constant=constant or product.query.problem.constant)
-        decision = deciding.decide(self.session, replace(product.query, problem=problem))
+        problem = replace(gemm.query.problem, constant=constant or gemm.query.problem.constant)
+        decision = deciding.decide(self.session, replace(gemm.query, problem=problem))
         if is_kernel(decision):
             return True
         self._events.append(as_apart(decision.event))
@@ -68,8 +66,8 @@ class TakenApart:
         self.whole.decompose(node)
 
     def settle(self, node: Any, decision: Decision | None) -> bool:
-        """Take a product of the post-grad graph apart, if torch would and the answer is not a kernel. Returns whether
-        it was."""
+        """Decompose a GEMM of the post-grad graph, if torch would and the answer is not a kernel. Returns whether it
+        was."""
         if decision is not None and is_kernel(decision):
             return False
         if self.concerns(node):
@@ -102,7 +100,7 @@ def is_kernel(decision: Decision) -> bool:
 
 
 def as_apart(event: Event) -> Event:
-    """The event of a product that is taken apart. The time of ATen's product is not what it takes."""
+    """The event of a GEMM that is decomposed. The time of ATen's GEMM is not what it takes."""
     untuned = event.rung == "live"
     note = "; ".join(part for part in (f"not tuned: {APART}" if untuned else APART, event.note) if part)
     return replace(event, rung="aten" if untuned else event.rung, config=ATEN.text, note=note)

@@ -1,0 +1,182 @@
+"""FX graphs: the tensors of nodes, views, kinds of operators; new nodes; and where a node comes from in the program."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+from gemmdb.workload.origins import Origin, clean
+
+aten, prims = torch.ops.aten, torch.ops.prims
+RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,
+         aten.squeeze.default, aten.squeeze.dim, aten.expand.default)  # fmt: skip
+"""Views that keep rows and columns in their order."""
+VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
+"""Operators that change how memory is seen. Elementwise work behind them still fits into the GEMM's kernel."""
+_CASTS = (prims.convert_element_type.default, aten._to_copy.default)
+SOFTMAX = "prims.prepare_softmax_online.default"
+"""Inductor's operator for the maximum and sum of a softmax on a GPU. It has no tag."""
+_FRAME = re.compile(r'^\s*File "([^"\n]+)", line (\d+)', re.MULTILINE)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
+MAX_PRODUCERS = 2
+"""How many producers of operands are asked if a pass of Inductor left no metadata on the GEMM itself."""
+
+
+class Unsupported(Exception):
+    """This GEMM has no Problem: a dtype or a shape outside the key."""
+
+
+def value(node: Any) -> Any:
+    """The fake tensor of an FX node; raises Unsupported for anything else."""
+    val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(val, torch.Tensor):
+        raise Unsupported("no tensor metadata")
+    return val
+
+
+def users(node: Any, views: Container[Any] = RESHAPES) -> Iterator[Any]:
+    """The nodes that use the value of `node`, directly or through `views`."""
+    for user in node.users:
+        if user.target in views:
+            yield from users(user, views)
+        else:
+            yield user
+
+
+def is_pointwise(node: Any) -> bool:
+    """Whether `node` is an elementwise operator, which Inductor can fuse into a template."""
+    tags = getattr(node.target, "tags", ())
+    return node.op == "call_function" and (torch.Tag.pointwise in tags or node.target in _CASTS)
+
+
+def known(condition: Any) -> bool:
+    """Whether a condition on sizes certainly holds. Adds no guard, and does not raise for an unbacked size."""
+
+    return bool(statically_known_true(condition))
+
+
+def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes are certainly the same."""
+    return len(one) == len(other) and all(known(a == b) for a, b in zip(one, other, strict=True))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same dtype and device. A number in CPU memory may multiply a tensor on a GPU, but no
+    kernel on the GPU can read it."""
+    return bool(one.dtype == other.dtype and one.device == other.device)
+
+
+def over_columns(val: Any, columns: Any) -> bool:
+    """Whether `val` is one number, or a vector over the last dimension of size `columns`, after broadcasting."""
+    shape = val.shape
+    return all(known(size == 1) for size in shape[:-1]) and (
+        not shape or known(shape[-1] == 1) or known(shape[-1] == columns)
+    )
+
+
+def keeps_columns(node: Any, columns: Any) -> bool:
+    """Whether the last dimension of `node`, a view of a GEMM's output, is still N of size `columns`."""
+    shape = value(node).shape
+    return bool(shape) and known(shape[-1] == columns)
+
+
+def base(node: Any) -> Any:
+    """The node whose memory a node sees, through views."""
+    while node.target in VIEWS:
+        node = node.args[0]
+    return node
+
+
+def is_reduction(node: Any) -> bool:
+    """Whether an operator is a reduction."""
+    return str(node.target) == SOFTMAX or torch.Tag.reduction in getattr(node.target, "tags", ())
+
+
+def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any] | None = None) -> Any:
+    """A new node that calls `target`, whose first argument is a tensor's node. `meta`: the metadata of the node that it
+    replaces; the stack trace, partitioner and recompute tags are kept."""
+    inputs = torch.fx.map_arg(args, lambda node: node.meta["val"])
+    with inputs[0].fake_mode:
+        result = target(*inputs)
+    node = graph.call_function(target, args)
+    # The partitioner takes a node without tensor metadata for one of several outputs.
+    node.meta = {**(meta or {}), "val": result, "tensor_meta": _extract_tensor_metadata(result)}
+    node.meta.pop("eager_input_vals", None)
+    return node
+
+
+def size(graph: Any, node: Any, dim: int) -> Any:
+    """A size of the tensor of `node`, as an argument for new nodes: a number, or a node if the size is symbolic."""
+    found = value(node).shape[dim]
+    if isinstance(found, int):
+        return found
+    made = graph.call_function(aten.sym_size.int, (node, dim))
+    made.meta["val"] = found
+    return made
+
+
+def vector(graph: Any, scale: Any, matrix: Any, dim: int = 1) -> Any:
+    """`scale` as a vector. It holds one number, or one for each step along dimension `dim` of `matrix`: the columns of
+    a weight [K, N] for 1, the rows of an activation [M, K] for 0."""
+    single = known(value(scale).numel() == 1)
+    if value(scale).dim() == 1 and not single:
+        return scale
+    length = size(graph, matrix, dim)
+    if not single:
+        return call(graph, aten.reshape.default, (scale, [length]), scale.meta)
+    one = call(graph, aten.reshape.default, (scale, [1]), scale.meta)
+    return call(graph, aten.expand.default, (one, [length]), scale.meta)
+
+
+def origin(node: Any) -> Origin:
+    """The path of the innermost module, and the innermost source line outside of torch; both may be empty. A GEMM of
+    a backward has those of its forward. Never raises."""
+    try:
+        metas = list(_metas(node))
+        module = next(filter(None, map(_module, metas)), "")
+        return Origin(clean(module), clean(next(filter(None, map(_source, metas)), "")))
+    except Exception:  # Metadata is anybody's.
+        return Origin()
+
+
+def _metas(node: Any) -> Iterator[Mapping[str, Any]]:
+    yield node.meta
+    if not any(node.meta.get(name) for name in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")):
+        yield from (one.meta for one in node.all_input_nodes[:MAX_PRODUCERS])
+
+
+def _module(meta: Mapping[str, Any]) -> str:
+    """The path in the root module: torch spells it `L['self'].layers.0` or `layers.0`."""
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    name = str(list(stack.values())[-1][0]) if stack else ""
+    for root in ("L['self']", "L['fn']", "L__self__"):  # `fn` is Dynamo's own name for a module of torch.
+        name = name.removeprefix(root)
+    if name.startswith("L["):  # A local variable of the compiled function: `L['model'].up`.
+        name = _INDEX.sub(r"\1", name[1:], count=1)
+    name = _INDEX.sub(r".\1", name.replace("._modules", ""))
+    return name.strip(".")
+
+
+def _source(meta: Mapping[str, Any]) -> str:
+    frames = _FRAME.findall(meta.get("stack_trace") or "")
+    own = [(path, line) for path, line in frames if not path.startswith(_TORCH)] or frames
+    if not own:
+        return ""
+    path, line = own[-1]
+    # A file that is passed on must not name a machine's folders. A package's own folder tells modules apart.
+    parts = PurePath(path).parts[-2 if _is_package(Path(path).parent) else -1 :]
+    return f"{'/'.join(parts).lstrip('/')}:{line}"
+
+
+@functools.lru_cache(maxsize=256)
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").exists()

@@ -1,0 +1,172 @@
+"""The GEMMs of a post-grad graph, and the Query of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gemmdb.errors import InputError
+from gemmdb.inductor.lower.adapter import state
+from gemmdb.inductor.match import calls, epilogues, extract, int4, int_mm_scale, linears, ops
+from gemmdb.inductor.match.extract import Gemm, two_operands
+from gemmdb.inductor.match.fx import Unsupported, value
+from gemmdb.inductor.match.linears import marked
+
+_UNCOVERED = {
+    "aten.bmm.dtype": "bmm.dtype",
+    "transformers.grouped_mm_fallback.default": "grouped_mm in a dtype that torch does not compile",
+    "aten._scaled_grouped_mm_v2.default": "scaled_grouped_mm_v2, which this torch's Inductor leaves to ATen",
+    "aten.mm.dtype": "mm.dtype",
+    "aten._weight_int4pack_mm_for_cpu.default": "int4_mm",
+    "aten._weight_int4pack_mm_with_scales_and_zeros.default": "int4_mm", "onednn.qlinear_pointwise.default": "qlinear",
+    "onednn.qlinear_pointwise.tensor": "qlinear",
+}  # fmt: skip
+_FOREIGN_INT4 = re.compile(r"(mslk|fbgemm)\.\w*i4\w*_(rowwise|shuffled)")
+"""Operators of other libraries that multiply by int4 weights in layouts of their own, such as torchao's default."""
+_CONVOLUTIONS = ("aten.convolution.default", "mkldnn._convolution_pointwise.default")
+
+
+def read(node: Any) -> Gemm | None:
+    """The GEMM of `node`; None if `node` is no GEMM that gemmdb supports.
+
+    Raises Unsupported if the key cannot express it (a dtype, rows of data-dependent length).
+    """
+    reader = _reader(node) if node.op == "call_function" else None
+    if reader is None:
+        return None
+    try:
+        return reader(node)
+    except InputError as error:
+        raise Unsupported(str(error)) from error
+
+
+def uncovered(node: Any) -> str | None:
+    """The name of a GEMM that gemmdb sees but does not support, None for anything else."""
+    target = str(node.target)
+    if target in _UNCOVERED:
+        return _UNCOVERED[target]
+    if target == "aten.baddbmm.default":
+        return "baddbmm" if _adds(node) or _has_symbolic_batch(node) else None
+    if target == "aten.bmm.default" and _has_symbolic_batch(node) and marked(node, node.args[0]) is None:
+        return "bmm"
+    if _FOREIGN_INT4.match(target):
+        return f"int4_mm of {target.partition('.')[0]}"
+    if getattr(node.target, "__name__", "") == "mm_plus_mm":
+        return "mm_plus_mm"
+    if target in _CONVOLUTIONS:
+        weight = [arg for arg in node.args if isinstance(arg, torch.fx.Node)][1]
+        shape = value(weight).shape
+        if len(shape) >= 3 and all(size == 1 for size in shape[2:]):
+            return "conv1x1"
+    return None
+
+
+def _reader(node: Any) -> Callable[[Any], Gemm | None] | None:
+    target = node.target
+    if target is ops.register():
+        return linears.mixed_op
+    if target is ops.register_int4():
+        return int4.int4_op
+    plain = _PLAIN.get(str(target))
+    if plain is not None:
+        return plain
+    # Inductor's lowering patterns use partials of their handlers as targets: a oneDNN linear with its activation, or
+    # the weight-only GEMM.
+    match = linears.match(target)
+    if match is None:
+        return None
+    if getattr(target, "__name__", "") == "woq_int8":
+        return linears.weight_only
+    if any(str(old.target) == "mkldnn._linear_pointwise.default" for old in match.nodes):
+        return linears.fused_linear
+    return None
+
+
+def _mm(node: Any) -> Gemm | None:
+    a, b = node.args[:2]
+    return marked(node, a) or two_operands("mm", node, a, b, fusion=epilogues.fusion(node))
+
+
+def _bmm(node: Any) -> Gemm | None:
+    a, b = node.args[:2]
+    # With one weight for the whole batch, this may be a mixed GEMM.
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
+    if _has_symbolic_batch(node):
+        raise Unsupported("a symbolic batch")
+    return two_operands("bmm", node, a, b, fusion=epilogues.fusion(node))
+
+
+def _baddbmm(node: Any) -> Gemm | None:
+    """A batched GEMM whose sums are only multiplied by alpha, as an attention's scores are. That costs nothing, in a
+    library's kernel and in ours. None where something is added: the library does it in the same kernel, and no batched
+    GEMM was measured with that."""
+    if _adds(node) or _has_symbolic_batch(node):
+        return None
+    return two_operands("bmm", node, *node.args[1:3], fusion=epilogues.fusion(node))
+
+
+def _adds(node: Any) -> bool:
+    """Whether a baddbmm adds its first argument, or how it scales is not known."""
+    return node.kwargs.get("beta", 1) != 0 or not isinstance(node.kwargs.get("alpha", 1), int | float)
+
+
+def _has_symbolic_batch(node: Any) -> bool:
+    """Whether the number of matrices in a batched GEMM is not fixed. The key has one number, and no rule says for which
+    other numbers an answer holds."""
+    return extract.bounds(value(node).shape[0]) is not None
+
+
+def _addmm(node: Any) -> Gemm | None:
+    bias, a, b = node.args[:3]
+    mixed = marked(node, a)
+    if mixed is not None:
+        return mixed
+    m, n = (extract.hint(size) for size in value(node).shape)
+    return two_operands(
+        "addmm", node, a, b, bias=extract.bias(value(bias), m, n),
+        scalars=extract.scalars(node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)),
+        fusion=epilogues.fusion(node),
+    )  # fmt: skip
+
+
+def _int_mm(node: Any) -> Gemm | None:
+    scaling = int_mm_scale.find(node)
+    fusion, out = ("none", node) if scaling is None else ("scale", scaling.last)
+    return two_operands("int_mm", node, *node.args[:2], fusion=fusion, out=extract.dtype_name(value(out).dtype))
+
+
+def _scaled_mm(node: Any) -> Gemm | None:
+    if not state.lowers(node.target):
+        raise Unsupported("this torch's Inductor leaves it to ATen")
+    call = calls.read(node.target, node.args, node.kwargs)
+    fields = {**calls.scaled_fields(call), "fusion": epilogues.fusion(node)}
+    return two_operands("scaled_mm", node, call.a, call.b, call.fast, **fields)
+
+
+def _grouped_mm(node: Any) -> Gemm | None:
+    call = calls.read(node.target, node.args, node.kwargs)
+    fields = {**calls.grouped_fields(call), "fusion": epilogues.fusion(node)}
+    return two_operands("grouped_mm", node, call.a, call.b, call.fast, **fields)
+
+
+_PLAIN: dict[str, Callable[[Any], Gemm | None]] = {
+    "aten.mm.default": _mm,
+    "aten.bmm.default": _bmm,
+    "aten.baddbmm.default": _baddbmm,
+    "aten.addmm.default": _addmm,
+    "aten._int_mm.default": _int_mm,
+    "aten._weight_int4pack_mm.default": int4.tiled,
+    "aten._scaled_mm.default": _scaled_mm,
+    "aten._scaled_mm_v2.default": _scaled_mm,
+    "aten._grouped_mm.default": _grouped_mm,
+    "aten._scaled_grouped_mm.default": _grouped_mm,
+    "mkl._mkl_linear": linears.mkl_linear,
+    "mkl._mkl_linear.default": linears.mkl_linear,
+    "mkldnn._linear_pointwise.default": linears.onednn_linear,
+    "mkldnn._linear_pointwise.binary": linears.onednn_binary,
+}
