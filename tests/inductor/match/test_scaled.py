@@ -107,7 +107,7 @@ def test_activations_of_three_dimensions_may_have_any_sizes():
 
 @pytest.mark.filterwarnings("error:Raw SymInt")
 def test_inductor_lowers_them_for_all_sizes(kit, monkeypatch):
-    monkeypatch.setattr(int_mm_scale, "wanted", lambda decision: True)
+    monkeypatch.setattr(int_mm_scale, "scales_in_kernel", lambda config, problem: True)
     refused = gemmdb.inductor.force(kit.INT8PACK)
     with torch.no_grad(), refused:
         run = torch.compile(batched)
