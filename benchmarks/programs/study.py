@@ -20,7 +20,7 @@ from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import samples as on_gpu
 from gemmdb.inductor.benchmark.trial import Trial
 from gemmdb.inductor.entry import active
-from gemmdb.inductor.lower.adapter.emitting import replaced
+from gemmdb.inductor.lower.adapter.state import replaced
 from gemmdb.kernels.config import ATEN
 
 LIMIT_S = 60.0

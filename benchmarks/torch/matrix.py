@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT
-from gemmdb.inductor.lower.adapter.versions import SUPPORTED_TORCH
+from gemmdb.inductor.lower.adapter import SUPPORTED_TORCH
 
 FOLDER = ROOT / ".matrix"
 RESULT = ROOT / "benchmarks" / "results" / "torch-matrix.json"

@@ -19,7 +19,7 @@ from gemmdb.inductor import force
 from gemmdb.inductor.decide.decision import DECISION
 from gemmdb.inductor.decide.session import ForcedSession
 from gemmdb.inductor.entry import install
-from gemmdb.inductor.lower.adapter.decomposing import APART
+from gemmdb.inductor.lower.adapter.decomposition import DECOMPOSED
 from gemmdb.inductor.observe.journal import JOURNAL
 
 aten = torch.ops.aten
@@ -270,7 +270,7 @@ def test_on_a_gpu_a_missed_gemm_is_taken_apart_as_torch_does_it(name, tuning, gp
         post_grad(found)
         assert targets(found) == targets(plain)
     (event, *_) = JOURNAL.pending()
-    assert (APART in event.note) == (tuning and name in TAKEN)
+    assert (DECOMPOSED in event.note) == (tuning and name in TAKEN)
     assert gemmdb.inductor.stats()["errors"] == []
 
 

@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 
 from gemmdb.devices import detect
 from gemmdb.inductor import force
-from gemmdb.inductor.lower.adapter import emitting
+from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.observe.journal import JOURNAL
 from kit.devices import H200
 
@@ -80,11 +80,11 @@ def output_code(model: Callable[..., Any], config: Any, *inputs: tuple[Any, ...]
     `inputs`: the sizes of each, and its dtype at the end."""
     JOURNAL.clear()
     steered = nullcontext() if config is None else force(config)
-    with torch.no_grad(), inductor_config.patch(compile_threads=1), emitting.no_gpu_context(), steered:
+    with torch.no_grad(), inductor_config.patch(compile_threads=1), emission.no_gpu_context(), steered:
         with FakeTensorMode():
             made = [torch.empty(sizes, dtype=dtype, device="cuda") for *sizes, dtype in inputs]
             graph = make_fx(model)(*made)
-        return emitting.output_code(graph, made, lambda: list(JOURNAL.pending()))
+        return emission.output_code(graph, made, lambda: list(JOURNAL.pending()))
 
 
 def kernels(code: str) -> list[str]:

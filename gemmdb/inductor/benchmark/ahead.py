@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.lower.adapter.nested import Begun
+from gemmdb.inductor.lower.adapter.emission import Begun
 
 Steer = Callable[[Any, Decision], None]
 """Carries a decision out on the node of its product: leaves there what the lowering needs, or rewrites the graph."""

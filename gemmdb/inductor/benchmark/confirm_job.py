@@ -17,7 +17,7 @@ from gemmdb.inductor.benchmark.ahead import Steer
 from gemmdb.inductor.benchmark.trial import Trial, noisy
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import ForcedSession, Session
-from gemmdb.inductor.lower.adapter import nested
+from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
@@ -55,7 +55,7 @@ class Job:
     piece: cutting.Piece
     key: object
     decisions: list[Decision] = field(default_factory=list)
-    begun: tuple[nested.Begun, ...] = ()
+    begun: tuple[emission.Begun, ...] = ()
 
     def __post_init__(self) -> None:
         # While the graph is as it was.
@@ -100,7 +100,7 @@ class Job:
         decision, device = self.decision, self.decision.query.device
         aten, ours = (begun.function() for begun in self.begun)
         fakes, warm = self._fakes, self._warm
-        with nested.real_tensors():
+        with emission.real_tensors():
             if device.kind == "cuda":
                 if short := on_gpu.shortage(fakes, self._outputs, self.piece.device):
                     raise Unconfirmed(short)
@@ -116,7 +116,7 @@ class Job:
         kept = () if self.piece.computes_weight else rows
         return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
-    def _code(self, config: Config, steer: Steer) -> nested.Code:
+    def _code(self, config: Config, steer: Steer) -> emission.Code:
         """The code of the piece with `config`."""
         graph, product = self.piece.copied()
         event = replace(self.decision.event, config=config.text, note="")
@@ -124,12 +124,12 @@ class Job:
             self.decision, session=only(config, self.decision.session), config=config, event=event, branches=(),
             entry=object(),
         )  # fmt: skip
-        with JOURNAL.aside(), nested.undisturbed():
+        with JOURNAL.aside(), emission.undisturbed():
             JOURNAL.enter(event, decision.entry)
             steer(product, decision)
             graph.graph.eliminate_dead_code()
             graph.recompile()
-            code = nested.generate(graph, self.piece.fakes)
+            code = emission.generate(graph, self.piece.fakes)
             (seen,) = JOURNAL.pending()
         if config != ATEN and (seen.config != config.text or seen.problem != event.problem or seen.note):
             raise Unconfirmed(seen.note or "Inductor compiles it as another problem")

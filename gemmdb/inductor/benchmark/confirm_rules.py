@@ -10,7 +10,7 @@ import torch
 from gemmdb.inductor.benchmark import samples as on_gpu
 from gemmdb.inductor.benchmark.subgraph import computes_weight
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.lower.adapter import ranks
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.device import Device
@@ -28,7 +28,7 @@ COST_S = 0.2
 
 def objection(query: Query, policy: Policy) -> str:
     """Why the answer to a query is not confirmed, known before it is looked up; empty where it is."""
-    several = "the ranks of a job could come to different kernels" if ranks.several() else ""
+    several = "the ranks of a job could come to different kernels" if state.is_distributed() else ""
     return confirmable.objection(query, policy) or several
 
 

@@ -15,7 +15,7 @@ from gemmdb.inductor.benchmark.ahead import Steer
 from gemmdb.inductor.benchmark.confirm_job import Unconfirmed, only
 from gemmdb.inductor.benchmark.trial import noisy
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.lower.adapter import nested
+from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.lower.horizontal import Fused
 from gemmdb.inductor.match.horizontal import Group
 from gemmdb.inductor.match.horizontal_members import OWN
@@ -44,7 +44,7 @@ class Trial:
     hit: Hit
     apart: tuple[Config | None, ...]
     saved_us: float = 0.0
-    begun: tuple[nested.Begun, ...] = ()
+    begun: tuple[emission.Begun, ...] = ()
 
     def __post_init__(self) -> None:
         # While the graph is as it was.
@@ -74,7 +74,7 @@ class Trial:
         and what compiling raised."""
         apart, fused = (begun.function() for begun in self.begun)
         fakes, device = self.piece.fakes, self.piece.device
-        with nested.real_tensors():
+        with emission.real_tensors():
             if short := on_gpu.shortage(fakes, self.piece.outputs, device):
                 raise Unconfirmed(short)
             found = on_gpu.trial((apart, fused), fakes, self.piece.warm, device)
@@ -85,19 +85,19 @@ class Trial:
         us = times(found.ours, found.aten).median_us + self._zeroing_us
         return Timed(us, times(found.aten, found.aten).median_us)
 
-    def _apart(self, steer: Steer) -> nested.Code:
+    def _apart(self, steer: Steer) -> emission.Code:
         graph, new = self.piece.copies()
-        with JOURNAL.aside(), nested.undisturbed():
+        with JOURNAL.aside(), emission.undisturbed():
             for member in self.groups[0].members:
                 decision = _alone(member.decision)
                 JOURNAL.enter(decision.event, decision.entry)
                 steer(new[member.node], decision)
             return _generated(graph, self.piece.fakes)
 
-    def _fused(self) -> nested.Code:
+    def _fused(self) -> emission.Code:
         graph, new = self.piece.copies()
         group = _copied(self.groups[0], new)
-        with JOURNAL.aside(), nested.undisturbed():
+        with JOURNAL.aside(), emission.undisturbed():
             for member in group.members:
                 JOURNAL.enter(member.decision.event, member.decision.entry)
             rewrite(graph.graph, group, fused(group, self.hit))
@@ -115,10 +115,10 @@ def fused(group: Group, hit: Hit) -> Fused:
     return Fused(whole, members)
 
 
-def _generated(graph: torch.fx.GraphModule, fakes: Sequence[Any]) -> nested.Code:
+def _generated(graph: torch.fx.GraphModule, fakes: Sequence[Any]) -> emission.Code:
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    return nested.generate(graph, fakes)
+    return emission.generate(graph, fakes)
 
 
 def _copied(group: Group, new: Any) -> Group:

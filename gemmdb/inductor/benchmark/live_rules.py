@@ -6,7 +6,7 @@ import functools
 import importlib.util
 
 from gemmdb.inductor.decide import legality
-from gemmdb.inductor.lower.adapter import ranks
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.hardware import SKINNY_ROWS
 from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
@@ -45,7 +45,7 @@ def objection(query: Query, policy: Policy) -> str:
     emitted = _emitted(query.problem)
     if emitted:
         return f"{emitted}, and compiling it means loading torch first; GEMMDB_ON_MISS=live allows it"
-    if ranks.several():
+    if state.is_distributed():
         return "the ranks of a job could come to different kernels; GEMMDB_ON_MISS=live with one user table allows it"
     library = missing()
     return f"{library} is not installed: pip install gemmdb[build]" if library else ""

@@ -11,7 +11,7 @@ import torch
 
 from gemmdb.inductor.benchmark.host import Sampler
 from gemmdb.inductor.benchmark.trial import FEWEST, Trial, clear, differ, inputs
-from gemmdb.inductor.lower.adapter.emitting import Function
+from gemmdb.inductor.lower.adapter.emission import Function
 from gemmdb.phases import PHASES
 from gemmdb.table.measurement import Protocol
 

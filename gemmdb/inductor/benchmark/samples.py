@@ -11,7 +11,7 @@ from gemmdb.devices.cold_cache import flush_bytes
 from gemmdb.inductor.benchmark.subgraph import extent, sizes
 from gemmdb.inductor.benchmark.timing import captured, elapsed
 from gemmdb.inductor.benchmark.trial import Trial, clear, differ, inputs
-from gemmdb.inductor.lower.adapter.emitting import Function
+from gemmdb.inductor.lower.adapter.emission import Function
 from gemmdb.phases import PHASES
 from gemmdb.table.measurement import Protocol
 

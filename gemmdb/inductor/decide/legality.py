@@ -11,7 +11,7 @@ from dataclasses import replace
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import uncompiled
-from gemmdb.inductor.lower.adapter import loadable
+from gemmdb.inductor.lower.adapter import prebuilt_kernels
 from gemmdb.inductor.observe.journal import ONLY_ATEN
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
@@ -85,9 +85,9 @@ def lowering_rejection(config: Config, problem: Problem) -> Rejected | None:
 def _cutlass(config: Config, problem: Problem) -> Rejected | None:
     archive = prebuilt.archive()
     name = prebuilt.name(config, problem) if archive is not None else ""
-    if archive is None or name not in archive.kernels or not archive.runs_with(loadable.running()):
+    if archive is None or name not in archive.kernels or not archive.runs_with(prebuilt_kernels.running()):
         return None  # nvcc compiles it, if the policy allows that.
-    return None if loadable.usable(name) else Rejected("its compiled kernel cannot be loaded here")
+    return None if prebuilt_kernels.usable(name) else Rejected("its compiled kernel cannot be loaded here")
 
 
 def _int8pack(config: Config, problem: Problem) -> Rejected | None:

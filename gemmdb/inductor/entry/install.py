@@ -16,20 +16,7 @@ from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.joint_pass import JointPass
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower import lowering, padding
-from gemmdb.inductor.lower.adapter import (
-    compiling,
-    cutlass,
-    decomposing,
-    fusing,
-    hooks,
-    naming,
-    patches,
-    prebuilt,
-    ranks,
-    state,
-    zeroing,
-)
-from gemmdb.inductor.lower.adapter import padding as pad_mm
+from gemmdb.inductor.lower.adapter import codegen, cutlass, decomposition, hooks, patches, prebuilt_kernels, state
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.observe import summary
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -65,19 +52,19 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
     """The wrappers of the register, by name."""
     return {
         "compile_fx": hooks.with_passes(bodies, _after),
-        "codegen": compiling.with_another_attempt(uncompiled.attempt),
+        "codegen": hooks.with_another_attempt(uncompiled.attempt),
         "graph_init": hooks.keeping_events(_take, lambda: JOURNAL.provisional),
         "graph_ready": hooks.reporting(PHASES("report")(JOURNAL.add)),
         "save_graph": hooks.unless_provisional,
-        "tracing": decomposing.tracing,
-        "replacing": decomposing.replacing,
+        "tracing": decomposition.tracing,
+        "replacing": decomposition.replacing,
         "lowering": lowering.steer,
-        "should_pad": pad_mm.unless(lambda node: padding.answered(active.current(), node)),
-        "fusion_score": fusing.in_any_loops,
-        "define_kernel": naming.keeping_names,
-        "zeroing": zeroing.counters_alone,
+        "should_pad": hooks.unless_padding_is_answered(lambda node: padding.answered(active.current(), node)),
+        "fusion_score": codegen.scoring_any_loops,
+        "define_kernel": codegen.keeping_names,
+        "zeroing": codegen.zeroing_counters_only,
         "cutlass_headers": cutlass.with_our_headers,
-        "cuda_compile": prebuilt.with_prebuilt,
+        "cuda_compile": prebuilt_kernels.with_prebuilt,
         "timings": lambda _: searching.keep,
     }
 
@@ -123,7 +110,7 @@ def compare_ranks(session: Session) -> None:
         return
     # Policies may differ on purpose, so each policy has an entry of its own.
     own = _digest(identity)
-    found = ranks.first(f"gemmdb/{_digest(session.policy.text)}", own)
+    found = state.first_rank(f"gemmdb/{_digest(session.policy.text)}", own)
     if found is None:
         return
     _compared.add(identity)

@@ -10,7 +10,7 @@ import torch
 
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import DECISION, Decision
-from gemmdb.inductor.lower.adapter import branching, ir_view, state
+from gemmdb.inductor.lower.adapter import branching, state, symbolic
 from gemmdb.inductor.match import fx, ops
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ def _places() -> dict[Any, int]:
 
 def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:
     """Why the operands cannot be handed to a branch as they are, empty when they can."""
-    if ir_view.number(m) is not None:
+    if symbolic.number(m) is not None:
         return "M turned out to be fixed"
     # A branch sees where an operand begins, but not how far into its storage that is.
     offsets = [fake.storage_offset() for fake in fakes]

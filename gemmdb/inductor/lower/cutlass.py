@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.lower.adapter import cutlass, ir_view, loadable
+from gemmdb.inductor.lower.adapter import cutlass, ir_view, prebuilt_kernels, symbolic
 from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass
@@ -54,7 +54,7 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
             raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
     apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
-    ready = apart and loadable.usable(archive.name(config, problem, vectors))
+    ready = apart and prebuilt_kernels.usable(archive.name(config, problem, vectors))
     if not ready and (reason := _not_compiled(config, policy)):
         raise NotCompiled(reason)
     source = kernels_cutlass.render(config, problem, vectors)
@@ -102,7 +102,7 @@ def _leading(node: Any, operand: Operand) -> int:
     row or column may have any stride, but a tensor map needs an aligned one. For it, return the stride without gaps."""
     across = 0 if operand.layout.order.startswith("row") else 1
     size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
-    found = ir_view.number(stride if size != 1 else along)
+    found = symbolic.number(stride if size != 1 else along)
     if found is None:
         raise Refused("rows of an operand are a symbolic length apart")
     return found

@@ -8,8 +8,8 @@ from typing import Any
 from gemmdb.inductor.decide import deciding, uncompiled
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
-from gemmdb.inductor.lower.adapter import decomposing
-from gemmdb.inductor.lower.adapter.decomposing import APART
+from gemmdb.inductor.lower.adapter import decomposition
+from gemmdb.inductor.lower.adapter.decomposition import DECOMPOSED
 from gemmdb.inductor.match import gemms
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
@@ -24,7 +24,7 @@ class DecomposedGemms:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.whole = decomposing.Whole()
+        self.whole = decomposition.Decompositions()
         self._events: list[Event] = []
         self._reported: list[Event] = []
 
@@ -35,7 +35,7 @@ class DecomposedGemms:
     @staticmethod
     def weight(node: Any) -> Any:
         """The node of B of the GEMM at `node`."""
-        return node.args[decomposing.MATRICES[node.target][1]]
+        return node.args[decomposition.MATRICES[node.target][1]]
 
     def wanted(self, node: Any, constant: bool) -> bool:
         """Whether the answer for the GEMM at a node of the joint graph is a kernel. If not, the post-grad pass
@@ -102,5 +102,5 @@ def is_kernel(decision: Decision) -> bool:
 def as_apart(event: Event) -> Event:
     """The event of a GEMM that is decomposed. The time of ATen's GEMM is not what it takes."""
     untuned = event.rung == "live"
-    note = "; ".join(part for part in (f"not tuned: {APART}" if untuned else APART, event.note) if part)
+    note = "; ".join(part for part in (f"not tuned: {DECOMPOSED}" if untuned else DECOMPOSED, event.note) if part)
     return replace(event, rung="aten" if untuned else event.rung, config=ATEN.text, note=note)

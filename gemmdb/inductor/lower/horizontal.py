@@ -14,7 +14,7 @@ import torch
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower import casting, int4, triton
-from gemmdb.inductor.lower.adapter import ir_view, state, templates
+from gemmdb.inductor.lower.adapter import ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
 from gemmdb.kernels.triton import counts_arrivals, parts
 from gemmdb.kernels.triton import names as triton_names
@@ -139,7 +139,7 @@ def _product(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any]
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
     size, value = problem.m * problem.n, config.values
-    if not ir_view.addressable((size,), operands):
+    if not symbolic.addressable((size,), operands):
         raise triton.Refused("offsets are 32 bits wide")
     partials = triton.partials(config, problem) if counts_arrivals(config) else 0
     kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)

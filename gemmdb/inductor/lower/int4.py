@@ -11,7 +11,7 @@ from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.decide.legality import rejection
 from gemmdb.inductor.lower import branches, casting, triton
-from gemmdb.inductor.lower.adapter import ir_view, state, templates, unpacking
+from gemmdb.inductor.lower.adapter import composed, ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
 from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.triton import counts_arrivals
@@ -47,7 +47,7 @@ class Weight:
 
     def dequantised(self, dtype: torch.dtype) -> Any:
         """The weight [K, N] of `dtype`, computed at every call."""
-        made = unpacking.weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
+        made = composed.int4_weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
         return state.lowering_of(aten.permute.default)(made, [1, 0])
 
 
@@ -72,7 +72,7 @@ def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str)
 def plain(a: Any, weight: Weight) -> Any:
     """The product as it is without us: ATen's of a tiled weight, else with a dequantised weight."""
     if weight.groups.packing in TILED:
-        return unpacking.tiled_product(a, weight.packed, weight.groups.size, weight.scale)
+        return composed.tiled_gemm(a, weight.packed, weight.groups.size, weight.scale)
     return casting.product(a, weight.dequantised(a.get_dtype()), None)
 
 
@@ -105,7 +105,7 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
     assert config is not None
     operands = [activation(a), *weight.tensors]
     sizes = (a.get_size()[0], weight.sizes[0])
-    if not ir_view.addressable(sizes, operands):
+    if not symbolic.addressable(sizes, operands):
         raise triton.Refused("offsets are 32 bits wide")
     names: dict[str, Any] = {**config.spec.template.names(config, problem), "ACC_TYPE": "tl.float32"}  # type: ignore[union-attr]
     kept = 0
@@ -118,7 +118,7 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
 def activation(a: Any) -> Any:
     """The activation [M, K] in memory. Raises Refused unless K runs along memory."""
     settled = templates.settled(a, row_major=True)
-    if ir_view.number(settled.get_stride()[1]) != 1 and ir_view.number(settled.get_size()[1]) != 1:
+    if symbolic.number(settled.get_stride()[1]) != 1 and symbolic.number(settled.get_size()[1]) != 1:
         raise triton.Refused("K does not run along memory in the activations")
     return settled
 

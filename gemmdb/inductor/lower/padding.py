@@ -12,7 +12,7 @@ import torch
 from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.decide.session import Session
-from gemmdb.inductor.lower.adapter import padding, state
+from gemmdb.inductor.lower.adapter import composed, state
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import gemms
 from gemmdb.kernels.aten import misaligned, padded_sizes
@@ -32,11 +32,11 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     check(problem, operands)
     m, n, k = padded_sizes(problem, int(config.values["multiple"]))
     a_row, b_row = problem.a.row_major, problem.b.row_major
-    a = padding.padded(operands.a, (m, k), a_row)
-    b = padding.padded(operands.b, (k, n), b_row)
+    a = composed.padded(operands.a, (m, k), a_row)
+    b = composed.padded(operands.b, (k, n), b_row)
     if operands.bias is not None and (m, n) == (problem.m, problem.n):
-        return padding.product(problem.op, a, b, (operands.bias, *scalars))
-    result = padding.sliced(padding.product(problem.op, a, b), problem.m, problem.n)
+        return composed.padded_gemm(problem.op, a, b, (operands.bias, *scalars))
+    result = composed.sliced(composed.padded_gemm(problem.op, a, b), problem.m, problem.n)
     if operands.bias is not None:
         return _with_bias(result, operands.bias, scalars)
     # The output is dense, as without padding. The work that follows reads the padded rows instead.

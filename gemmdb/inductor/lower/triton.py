@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.lower.adapter import guessing, ir_view, templates
+from gemmdb.inductor.lower.adapter import ir_view, symbolic, templates
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.match.calls import Call
 from gemmdb.kernels import triton
@@ -107,8 +107,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         sums_kept = partials(config, problem) if fixup else 0
         kernel = templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), sums_kept)
         return _grouped(problem, operands, kernel)
-    if not ir_view.addressable((*operands.batch, 1 if fixup else split, m, n), pair):
-        unbounded = any(guessing.from_data(size) for size in operands.sizes)
+    if not symbolic.addressable((*operands.batch, 1 if fixup else split, m, n), pair):
+        unbounded = any(symbolic.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
     sums_kept = partials(config, operands.largest(problem)) if fixup else 0
     kernel = templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), sums_kept)
@@ -130,7 +130,7 @@ def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> 
     m, n, _ = operands.sizes
     sizes = (m, n) if problem.ragged == "m" else (problem.groups, m, n)
     near = (operands.a,) if problem.ragged == "m" else (operands.a, operands.b)
-    if not ir_view.addressable(sizes, near):
+    if not symbolic.addressable(sizes, near):
         raise Refused("offsets are 32 bits wide")
     tensors = operands.a, operands.b, operands.offsets, *operands.scales
     epilogue = templates.Epilogue() if problem.ragged == "m" else None
@@ -153,8 +153,8 @@ def constants(config: Config, problem: Problem, operands: Operands) -> dict[str,
     m, n, k = operands.sizes
     steps = {"EVEN_K": (k, config.values["block_k"]), "M_EVEN": (m, 16), "N_EVEN": (n, 16)}
     for name, (size, step) in steps.items():
-        if ir_view.number(size) is None and found.get(name):
-            found[name] = ir_view.divides(int(step), size)
+        if symbolic.number(size) is None and found.get(name):
+            found[name] = symbolic.divides(int(step), size)
     # Inductor reads the accumulator's dtype here for the work that it fuses.
     found["ACC_TYPE"] = "tl.int32" if problem.spec.integer else "tl.float32"
     if "resident" in config.values:
@@ -210,5 +210,5 @@ def check_maps(problem: Problem, operands: Operands) -> None:
         if ir_view.anywhere(node):
             raise Refused(ANYWHERE)
         apart = node.get_stride()[-2 if operand.row_major else -1]
-        if not ir_view.divides(VECTOR_BYTES // ITEM_SIZES[operand.dtype], apart):
+        if not symbolic.divides(VECTOR_BYTES // ITEM_SIZES[operand.dtype], apart):
             raise Refused("rows of an operand are a symbolic length apart")

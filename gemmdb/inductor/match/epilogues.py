@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.lower.adapter import guessing
+from gemmdb.inductor.lower.adapter import symbolic
 from gemmdb.inductor.match import extract, fx
 from gemmdb.inductor.match.fx import base, value
 from gemmdb.key.epilogue import ARITHMETIC, ORDERS, READS, Epilogue, parse, stored_as
@@ -60,7 +60,7 @@ def fusion(node: Any) -> str:
     work that a later GEMM takes: of the two GEMMs of a gated layer, the second has the epilogue. Inductor also fuses
     nothing into an output of data-dependent size, because it sees no bytes that this would save.
     """
-    if any(guessing.from_data(size) for size in value(node).shape) or _leads_to_reduction(node):
+    if any(symbolic.from_data(size) for size in value(node).shape) or _leads_to_reduction(node):
         return "none"
     chain = follow(node)
     if chain is None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gemmdb.devices import detect
-from gemmdb.inductor.lower.adapter import guessing, state
+from gemmdb.inductor.lower.adapter import state, symbolic
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.fx import Unsupported, known, value
 from gemmdb.key.device import Device
@@ -50,8 +50,8 @@ def hint(size: Any) -> int:
     if isinstance(size, int):
         return size
     node = size.node
-    if guessing.from_data(size):
-        return guessing.guess(node.expr, node.shape_env)
+    if symbolic.from_data(size):
+        return symbolic.guess(node.expr, node.shape_env)
     if node.hint is None:
         raise Unsupported("a size without a hint")
     return int(node.hint)
@@ -77,9 +77,9 @@ def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] 
     """The description of a fake tensor in plain integers, or of another view of it (`sizes`, `strides`)."""
     for step in (*val.stride(), val.storage_offset()):
         # The alignment class would come from a guess.
-        if guessing.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
+        if symbolic.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
             raise Unsupported("rows of data-dependent length may not begin at multiples of 16 bytes")
-    if any(guessing.from_data(size) and hint(size) < 1 for size in val.shape):
+    if any(symbolic.from_data(size) and hint(size) < 1 for size in val.shape):
         raise Unsupported("a data-dependent size of which nothing is known, so it cannot be guessed")
     return TensorInfo(
         dtype_name(val.dtype),
@@ -194,7 +194,7 @@ def gemm(node: Any, problem: Problem, sizes: dict[str, Any], on: Any) -> Gemm | 
         return None
     limits = {name: bounds(size) for name, size in sizes.items()}
     ranges = {name: one for name, one in limits.items() if one is not None}
-    guessed = any(guessing.from_data(size) for size in sizes.values())
+    guessed = any(symbolic.from_data(size) for size in sizes.values())
     return Gemm(node, Query(problem, device(on), ranges), guessed)
 
 

@@ -36,14 +36,14 @@ def write(problem: Problem, config: Config, capability: int) -> None:
     path = path_of(problem, config)
     if path.exists():
         return
-    from gemmdb.inductor.lower.adapter import emitting
+    from gemmdb.inductor.lower.adapter import emission
 
-    with emitting.compiling_for(capability):
+    with emission.compiling_for(capability):
         source = generate(problem, config)
-        for name, text in emitting.triton_kernels(source):
-            emitting.compile_kernel(name, text)
-        for text in emitting.cuda_kernels(source):
-            emitting.compile_cuda(text)
+        for name, text in emission.triton_kernels(source):
+            emission.compile_kernel(name, text)
+        for text in emission.cuda_kernels(source):
+            emission.compile_cuda(text)
     path.parent.mkdir(parents=True, exist_ok=True)
     compilers.write(path, source)
 
@@ -68,7 +68,7 @@ def generate(problem: Problem, config: Config) -> str:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from gemmdb.inductor import force
-    from gemmdb.inductor.lower.adapter import emitting
+    from gemmdb.inductor.lower.adapter import emission
     from gemmdb.inductor.observe.journal import JOURNAL
 
     if problem.constant:
@@ -76,18 +76,18 @@ def generate(problem: Problem, config: Config) -> str:
     set_numerics(problem)
     JOURNAL.clear()
     plain = Config(config.backend, config.kernel, config.params)
-    with torch.no_grad(), emitting.no_gpu_context(), force(plain):
+    with torch.no_grad(), emission.no_gpu_context(), force(plain):
         with FakeTensorMode():
             product = Product(problem, blank(problem, torch.device("cuda")))
             graph = make_fx(product)(*product.inputs)
-        source, seen = emitting.output_code(graph, list(product.inputs), lambda: list(JOURNAL.pending()))
+        source, seen = emission.output_code(graph, list(product.inputs), lambda: list(JOURNAL.pending()))
     check_lowered(problem, plain, seen)
     return source
 
 
 def ready(problem: Problem, config: Config) -> bool:
     """Whether the code of a config was generated, and Inductor is loaded: in live tuning, that would take too long."""
-    return "gemmdb.inductor.lower.adapter.emitting" in sys.modules and path_of(problem, config).exists()
+    return "gemmdb.inductor.lower.adapter.emission" in sys.modules and path_of(problem, config).exists()
 
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Callable[[int], torch.Tensor], float]:
@@ -112,11 +112,11 @@ def load(problem: Problem, config: Config) -> Callable[[list[torch.Tensor]], Seq
 
 @functools.lru_cache(maxsize=256)
 def _loaded(path: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
-    from gemmdb.inductor.lower.adapter import emitting
+    from gemmdb.inductor.lower.adapter import emission
 
     if not path.exists():
         raise GemmdbError("the code was not generated")
-    return emitting.load(path)
+    return emission.load(path)
 
 
 def _prepare() -> None:
@@ -128,7 +128,7 @@ def _prepare() -> None:
 def begin() -> None:
     """Import what the first load would otherwise import, which takes seconds."""
     _prepare()
-    importlib.import_module("gemmdb.inductor.lower.adapter.emitting")
+    importlib.import_module("gemmdb.inductor.lower.adapter.emission")
 
 
 def share_gpus() -> None:

@@ -15,7 +15,7 @@ MODULES = (
     "torch.fx.experimental.proxy_tensor",
     "triton.compiler",
     "gemmdb.generators.measure.cuda.emitted",
-    "gemmdb.inductor.lower.adapter.emitting",
+    "gemmdb.inductor.lower.adapter.emission",
     "gemmdb.inductor.entry.enable",
 )
 

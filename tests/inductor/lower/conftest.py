@@ -13,11 +13,7 @@ from torch._inductor import graph, utils
 from torch._inductor.fx_passes import mkldnn_fusion
 
 from gemmdb.inductor.lower import triton
-from gemmdb.inductor.lower.adapter import (
-    cutlass,
-    inductor_templates,
-    templates,
-)
+from gemmdb.inductor.lower.adapter import cutlass, inductor_templates, templates
 from gemmdb.inductor.match import extract
 
 

@@ -25,10 +25,7 @@ from gemmdb import Config, Problem
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.session import FORCED
 from gemmdb.inductor.lower import cutlass as cutlass_kernels
-from gemmdb.inductor.lower.adapter import (
-    cutlass,
-    emitting,
-)
+from gemmdb.inductor.lower.adapter import cutlass, emission
 from gemmdb.inductor.lower.triton import Operands, Refused
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
@@ -251,14 +248,14 @@ def test_the_kernels_of_an_output_code_are_found_by_their_compiler():
         "a = async_compile.cuda(r'''\nint x;\n''', 'so', aot_compile=False)\n"
         "b = async_compile.triton('b', 'def b(): pass', device_str='cuda')\n"
     )
-    assert emitting.cuda_kernels(code) == ["\nint x;\n"]
-    assert emitting.triton_kernels(code) == [("b", "def b(): pass")]
+    assert emission.cuda_kernels(code) == ["\nint x;\n"]
+    assert emission.triton_kernels(code) == [("b", "def b(): pass")]
 
 
 def test_code_is_compiled_for_the_capability_that_is_asked_for():
     from torch._inductor.codegen.cuda import compile_utils, cuda_env
 
     cuda_env.get_cuda_arch.cache_clear()
-    with emitting.compiling_for(90):
+    with emission.compiling_for(90):
         assert "-gencode=arch=compute_90a,code=[sm_90a,compute_90a]" in compile_utils._nvcc_compiler_options()
     cuda_env.get_cuda_arch.cache_clear()

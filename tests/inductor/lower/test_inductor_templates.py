@@ -23,10 +23,7 @@ import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.inductor import force
 from gemmdb.inductor.lower import triton
-from gemmdb.inductor.lower.adapter import (
-    inductor_templates,
-    templates,
-)
+from gemmdb.inductor.lower.adapter import inductor_templates, templates
 from gemmdb.inductor.lower.inductor_templates import constants
 from gemmdb.inductor.match import extract
 

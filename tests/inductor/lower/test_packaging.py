@@ -11,10 +11,7 @@ import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.lower import triton
-from gemmdb.inductor.lower.adapter import (
-    inductor_templates,
-    templates,
-)
+from gemmdb.inductor.lower.adapter import inductor_templates, templates
 from gemmdb.kernels.config import ATEN
 
 TILE = {"block_m": 16, "block_n": 16, "block_k": 16, "group_m": 8, "warps": 4, "stages": 3}

@@ -20,7 +20,7 @@ from gemmdb.inductor.benchmark import tune as live
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import padding
-from gemmdb.inductor.lower.adapter import padding as adapter
+from gemmdb.inductor.lower.adapter import hooks
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
 
@@ -83,7 +83,7 @@ def matched(product):
 def asked(monkeypatch):
     """What Inductor's own decision was asked for, in place of its benchmark, which needs a GPU."""
     seen = []
-    wrapper = adapter.unless(lambda node: padding.answered(active.current(), node))
+    wrapper = hooks.unless_padding_is_answered(lambda node: padding.answered(active.current(), node))
     monkeypatch.setattr(pad_mm, "_should_pad", wrapper(lambda match, *rest: seen.append(match) or True))
     return seen
 

@@ -14,11 +14,7 @@ from torch._inductor.lowering import lowerings
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.inductor.lower import triton
-from gemmdb.inductor.lower.adapter import (
-    cutlass,
-    inductor_templates,
-    templates,
-)
+from gemmdb.inductor.lower.adapter import cutlass, inductor_templates, templates
 
 EARLY = {
     "per channel": lambda x, w, s: linear(x, w.to(x.dtype) * s[:, None]),

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from gemmdb.inductor import force
-from gemmdb.inductor.lower.adapter import emitting
+from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.match import epilogues
 
 B, S, HEADS, SIZE = 2, 4, 4, 8
@@ -98,7 +98,7 @@ def generated(model, inputs):
     seen = []
     graph = make_fx(lambda *tensors: tree_leaves(model(*tensors)))(*inputs)
     with force(lambda problem: seen.append(problem)):
-        emitting.output_code(graph, inputs, lambda: None)
+        emission.output_code(graph, inputs, lambda: None)
     return seen
 
 

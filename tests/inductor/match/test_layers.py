@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from gemmdb.inductor import force
-from gemmdb.inductor.lower.adapter import emitting
+from gemmdb.inductor.lower.adapter import emission
 
 B, S, D, HEADS = 2, 8, 64, 4
 
@@ -28,7 +28,7 @@ def fusions(module, *inputs):
     with torch.no_grad():
         graph = make_fx(model)(*given)
         with force(lambda problem: seen.append(problem)):
-            emitting.output_code(graph, given, lambda: None)
+            emission.output_code(graph, given, lambda: None)
     return [problem.fusion for problem in seen]
 
 

@@ -13,7 +13,7 @@ from torch._inductor import ir
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import guessing, ir_view
+from gemmdb.inductor.lower.adapter import ir_view, symbolic
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def symbols(fakes: Sequence[torch.Tensor]) -> list[Any]:
             if isinstance(size, torch.SymInt):
                 for symbol in size.node.expr.free_symbols:
                     # torch has no hint for a size that comes out of data, and must not take our guess for a hint.
-                    known = None if guessing.from_data(symbol) else ir_view.hint(symbol)
+                    known = None if symbolic.from_data(symbol) else symbolic.hint(symbol)
                     found[symbol] = size.node.shape_env.create_symintnode(symbol, hint=known)
     return [found[symbol] for symbol in sorted(found, key=str)]
 

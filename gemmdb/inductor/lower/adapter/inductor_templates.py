@@ -14,7 +14,7 @@ from torch._inductor.kernel import bmm, mm, mm_grouped
 from torch._inductor.utils import TMA_DESCRIPTOR_SIZE, get_num_sms, get_tma_workspace_arg
 from torch.utils._triton import has_triton_stable_tma_api
 
-from gemmdb.inductor.lower.adapter import fusing
+from gemmdb.inductor.lower.adapter import codegen
 from gemmdb.inductor.lower.adapter.templates import Epilogue
 
 _TEMPLATES = {
@@ -128,7 +128,7 @@ def _generated(choice: Choice, nodes: Sequence[Any], layout: Any, options: Mappi
     )  # fmt: skip
     if generated is None:
         raise RuntimeError("the template cannot be generated")
-    return fusing.choice(generated.output_node())
+    return codegen.fusible(generated.output_node())
 
 
 def _tma_options(a: Any) -> dict[str, Any]:

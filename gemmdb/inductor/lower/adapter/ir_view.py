@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 from torch._inductor import ir
-from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.graph import SubgraphLowering
 from torch._inductor.lowering import lowerings, pointwise_cat
-from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import guessing
+from gemmdb.inductor.lower.adapter import symbolic
 from gemmdb.key.layout import VECTOR_BYTES, classify
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
@@ -42,7 +40,7 @@ def _is_stored(node: Any) -> bool:
 
 
 def _sizes_match(problem: Problem, matrices: tuple[Any, ...]) -> bool:
-    found = [tuple(hint(size) for size in node.get_size()) for node in matrices]
+    found = [tuple(symbolic.hint(size) for size in node.get_size()) for node in matrices]
     return tuple(found) == problem.shapes[:2]
 
 
@@ -51,48 +49,18 @@ def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
     if not isinstance(layout, ir.FixedLayout):
         return None
-    sizes, strides = (tuple(number(part) for part in parts) for parts in (layout.size, layout.stride))
-    return None if None in (*sizes, *strides, number(layout.offset)) else (sizes, strides)  # type: ignore[return-value]
+    sizes, strides = (tuple(symbolic.number(part) for part in parts) for parts in (layout.size, layout.stride))
+    return None if None in (*sizes, *strides, symbolic.number(layout.offset)) else (sizes, strides)  # type: ignore[return-value]
 
 
 def hinted(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """(sizes, strides) of a node whose layout is fixed, with hints instead of symbols. None for another layout, or if
     the offset in the storage depends on a symbol."""
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
-    if not isinstance(layout, ir.FixedLayout) or number(layout.offset) is None:
+    if not isinstance(layout, ir.FixedLayout) or symbolic.number(layout.offset) is None:
         return None
-    sizes, strides = (tuple(hint(part) for part in parts) for parts in (layout.size, layout.stride))
+    sizes, strides = (tuple(symbolic.hint(part) for part in parts) for parts in (layout.size, layout.stride))
     return sizes, strides
-
-
-def number(size: Any) -> int | None:
-    """The value of a size, stride or offset; None if it is symbolic."""
-    try:
-        return int(size)
-    except TypeError:
-        return None
-
-
-def hint(size: Any) -> int:
-    """The value of a size, stride or offset. For a symbolic one: the value that the compile started with, or the guess
-    of the graph pass."""
-    known = number(size)
-    if known is not None:
-        return known
-    sizes = V.graph.sizevars
-    return guessing.guess(size, sizes.shape_env) if guessing.from_data(size) else int(sizes.optimization_hint(size))
-
-
-def divides(step: int, size: Any) -> bool:
-    """Whether a size or stride is a multiple of `step`. For a symbolic one: whether this is known of all its values."""
-    known = number(size)
-    return bool(V.graph.sizevars.statically_known_multiple_of(size, step)) if known is None else known % step == 0
-
-
-def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
-    """Whether 32 bits can number the elements of an output of those sizes and of each node's storage. If that depends
-    on symbols, the graph gets a guard for it, by the rule that Inductor has for its own kernels."""
-    return bool(TritonScheduling.can_use_32bit_indexing(sympy_product(sizes), nodes))
 
 
 def _operand(node: Any, known: Operand) -> Operand:
@@ -102,8 +70,8 @@ def _operand(node: Any, known: Operand) -> Operand:
         # The layout is flexible, or this is a view by index, which reports the layout of the node behind it. Inductor
         # has not decided yet, and mostly follows the strides that the graph pass saw.
         return known
-    size, stride = ([hint(part) for part in parts] for parts in (layout.size, layout.stride))
-    found = classify(size, stride, hint(layout.offset), known.dtype)
+    size, stride = ([symbolic.hint(part) for part in parts] for parts in (layout.size, layout.stride))
+    found = classify(size, stride, symbolic.hint(layout.offset), known.dtype)
     if _given(node):
         found = replace(found, align=min(found.align, known.layout.align))
     return Operand(known.dtype, found)
@@ -149,7 +117,7 @@ def aligned(node: Any) -> Any:
     if (constant := V.graph.constants.get(name)) is not None:
         value = _strided(constant, layout)
         return V.graph.add_tensor_constant(value.clone()) if value.data_ptr() % VECTOR_BYTES else node
-    if not divides(VECTOR_BYTES // node.get_dtype().itemsize, layout.offset):
+    if not symbolic.divides(VECTOR_BYTES // node.get_dtype().itemsize, layout.offset):
         return None
     return node if name not in V.graph.graph_inputs or _watched(name) else None
 
@@ -217,7 +185,7 @@ def ones(w: Any, a: Any) -> Any:
     """A vector of ones over the columns of `w`, in the dtype of `a`. It is a constant, except for a symbolic size and
     in a branch, because Inductor never fills in the constants of a branch."""
     columns = w.get_size()[1]
-    if number(columns) is not None and not isinstance(V.graph, SubgraphLowering):
+    if symbolic.number(columns) is not None and not isinstance(V.graph, SubgraphLowering):
         return V.graph.add_tensor_constant(torch.ones(int(columns), dtype=a.get_dtype()))
     made = lowerings[torch.ops.aten.full.default]([columns], 1, dtype=a.get_dtype(), device=w.get_device())
     made.realize()

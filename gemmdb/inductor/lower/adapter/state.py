@@ -1,4 +1,4 @@
-"""What Inductor is doing right now: its config, its lowering table, the graph being lowered."""
+"""What Inductor is doing now: its config, its lowering table, the graph being lowered; and this process's job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
@@ -129,3 +130,31 @@ def operations() -> int:
 def made_cpp_template(since: int) -> bool:
     """Whether one of the operations after the first `since` is a C++ template."""
     return any(isinstance(operation, ir.CppTemplateBuffer) for operation in V.graph.operations[since:])
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, the attribute `name` of `owner` is `value`."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def several() -> bool:
+    """Whether this process belongs to a job of more than one."""
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+def first(key: str, value: str) -> tuple[int, str] | None:
+    """(this rank, the `value` of the first process of the job that called this); None without a job.
+
+    This is no collective: each process calls it when it compiles, and none waits for another.
+    """
+    if not several():
+        return None
+    rank = dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    return rank, bytes(store.compare_set(key, "", value)).decode()

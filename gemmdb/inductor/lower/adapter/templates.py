@@ -16,15 +16,14 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import fusing
+from gemmdb.inductor.lower.adapter import codegen
+from gemmdb.inductor.lower.adapter.codegen import WORKSPACE
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton import MAX_COUNTERS
 from gemmdb.key.ops import OPS
 
 aten = torch.ops.aten
-WORKSPACE = "workspace_gemmdb"
-"""What the names of the workspaces begin with that the kernels of a graph share, one for each GPU."""
 
 
 def grid(name: str) -> Any:
@@ -233,7 +232,7 @@ def product(
     if choice is None:
         raise RuntimeError("the template cannot be generated")
     output = choice.output_node()
-    return output if launched else fusing.choice(output)
+    return output if launched else codegen.fusible(output)
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:

@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Config, Problem
 from gemmdb.inductor.lower import inductor_templates
-from gemmdb.inductor.lower.adapter import emitting
+from gemmdb.inductor.lower.adapter import emission
 
 KERNELS = """
 first = async_compile.triton('first', '''
@@ -26,7 +26,7 @@ def generated():
     with torch.no_grad(), FakeTensorMode():
         inputs = torch.empty(4, 8), torch.empty(8, 3)
         graph = make_fx(lambda a, b: torch.mm(a, b))(*inputs)
-    return emitting.output_code(graph, inputs, lambda: "seen")
+    return emission.output_code(graph, inputs, lambda: "seen")
 
 
 def test_code_is_generated_loaded_and_right(generated, tmp_path):
@@ -34,7 +34,7 @@ def test_code_is_generated_loaded_and_right(generated, tmp_path):
     assert seen == "seen"
     path = tmp_path / "code.py"
     path.write_text(source)
-    function = emitting.load(path)
+    function = emission.load(path)
     a, b = torch.randn(4, 8), torch.randn(8, 3)
     arguments = [a, b]
     (found,) = function(arguments)
@@ -56,18 +56,18 @@ def test_neither_patterns_nor_fake_tensors_touch_a_gpu(monkeypatch):
     with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
         fake_tensor.init_gpu_context.__wrapped__(torch.device("cuda", 0))
     before = joint_graph.lazy_init
-    with emitting.no_gpu_context():
+    with emission.no_gpu_context():
         fake_tensor.init_gpu_context(torch.device("cuda", 0))
         joint_graph.lazy_init(torch.device("cuda", 0))
     assert joint_graph.lazy_init is before
 
 
 def test_kernels_are_found_in_code():
-    first, second = emitting.triton_kernels(KERNELS)
+    first, second = emission.triton_kernels(KERNELS)
     assert first[0] == "first"
     assert first[1].startswith("\ndef first(a):")
     assert second == ("second", "body")
-    assert emitting.cuda_kernels(KERNELS) == []
+    assert emission.cuda_kernels(KERNELS) == []
 
 
 @pytest.mark.parametrize(("k", "even"), [(512, True), (520, False)])

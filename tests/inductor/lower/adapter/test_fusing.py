@@ -12,7 +12,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
 import gemmdb.inductor
-from gemmdb.inductor.lower.adapter import fusing
+from gemmdb.inductor.lower.adapter import codegen
 
 A, B, C = sympy.symbols("c0 c1 c2", integer=True, nonnegative=True)
 ROWS = MemoryDep("out", 256 * A + B, (A, B), (24, 256))
@@ -38,10 +38,10 @@ def boxed(template):
 
 def test_the_same_places_in_other_loops_are_shared():
     product = node(writes=[ROWS])
-    assert fusing.shared(product, node(reads=[BATCHED, OTHER])) == {BATCHED.normalize()}
-    assert fusing.shared(product, node(reads=[ROWS, OTHER])) == {ROWS.normalize()}
-    assert fusing.shared(product, node(reads=[TURNED, OTHER])) == set()
-    assert fusing.shared(product, node(reads=[OTHER, StarDep("out")])) == set()
+    assert codegen.shared(product, node(reads=[BATCHED, OTHER])) == {BATCHED.normalize()}
+    assert codegen.shared(product, node(reads=[ROWS, OTHER])) == {ROWS.normalize()}
+    assert codegen.shared(product, node(reads=[TURNED, OTHER])) == set()
+    assert codegen.shared(product, node(reads=[OTHER, StarDep("out")])) == set()
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def score(monkeypatch):
         found = sum(self.dep_size_hint(dep) for dep in first & second)
         return (found, False) if both else found
 
-    monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", fusing.in_any_loops(exact))
+    monkeypatch.setattr(scheduler.Scheduler, "score_fusion_memory", codegen.scoring_any_loops(exact))
     return lambda *args, **options: scheduler.Scheduler.score_fusion_memory(Scheduler(2), *args, **options)
 
 
@@ -62,7 +62,7 @@ def test_only_our_choices_are_seen_through(score):
     box = boxed(template)
     consumer = node(reads=[BATCHED, OTHER])
     assert score(node(writes=[ROWS], template=template), consumer) == 0
-    assert fusing.choice(box) is box
+    assert codegen.fusible(box) is box
     product = node(writes=[ROWS], template=template)
     assert score(product, consumer) == score(consumer, product) == 2 * 24 * 256
     assert score(product, consumer, both=True) == (2 * 24 * 256, False)
@@ -72,7 +72,7 @@ def test_only_our_choices_are_seen_through(score):
 
 def test_what_inductor_finds_by_itself_is_left(score):
     template = Template()
-    fusing.choice(boxed(template))
+    codegen.fusible(boxed(template))
     product = node(writes=[ROWS], template=template)
     assert score(product, node(reads=[ROWS, BATCHED])) == 2 * 24 * 256
 
@@ -105,7 +105,7 @@ def test_loops_are_turned_into_the_order_in_which_the_product_is_stored(name, ki
     def turned(self, nodes):
         product, consumer = nodes[0], nodes[-1]
         before = consumer.get_ranges()
-        fusing.turn(product, consumer)
+        codegen.turn(product, consumer)
         stored = {dep.normalize() for dep in product.read_writes.writes}
         read = {dep.normalize() for dep in consumer.read_writes.reads if dep.name in product.get_buffer_names()}
         seen.append((consumer.get_ranges() != before, read == stored))

@@ -10,7 +10,7 @@ from kit.devices import H200
 
 from gemmdb import Config, Problem
 from gemmdb.inductor.decide import legality
-from gemmdb.inductor.lower.adapter import guessing
+from gemmdb.inductor.lower.adapter import symbolic
 from gemmdb.key.problem import Query
 
 
@@ -33,4 +33,4 @@ def test_a_sum_over_what_data_say_may_be_empty():
     [(1, 100, 8), (0, 200, 16), (0, None, 256), (17, 31, 22), (5, 5, 5), (0, 0, 1), (None, 1, 1), (10**6, None, 10**6)],
 )
 def test_the_guess_is_a_power_of_two_between_the_bounds(low, high, guess):
-    assert guessing.middle(low, high) == guess
+    assert symbolic.middle(low, high) == guess

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gemmdb.inductor.lower import adapter
-from gemmdb.inductor.lower.adapter import patches
-from gemmdb.inductor.lower.adapter.versions import SUPPORTED_TORCH
+from gemmdb.inductor.lower.adapter import SUPPORTED_TORCH, patches
 
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "contributing" / "torch.md").read_text()

@@ -13,7 +13,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.utils import Placeholder
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import naming
+from gemmdb.inductor.lower.adapter import codegen
 
 
 class Scheduling:
@@ -28,9 +28,9 @@ class Scheduling:
 @pytest.fixture
 def define(monkeypatch):
     """A function that names the kernels of one graph, given by their code."""
-    monkeypatch.setattr(naming, "_known", {})
-    monkeypatch.setattr(naming, "get_fused_kernel_name", lambda nodes, how: "fused_mul")
-    wrapped = naming.keeping_names(Scheduling.define_kernel)
+    monkeypatch.setattr(codegen, "_known", {})
+    monkeypatch.setattr(codegen, "get_fused_kernel_name", lambda nodes, how: "fused_mul")
+    wrapped = codegen.keeping_names(Scheduling.define_kernel)
 
     def define(*codes):
         numbers = iter("0123456789")
@@ -46,7 +46,7 @@ def define(monkeypatch):
 def test_a_kernel_of_a_trial_keeps_its_name_and_others_keep_inductors(define):
     before = define("one", "two")
     assert before == ["triton_poi_fused_add_0", "triton_poi_fused_add_1"]
-    with naming.trying():
+    with codegen.trying():
         (tried,) = define("one")
     assert tried.startswith("triton_poi__fused_mul_")
     assert define("two", "one", "three") == ["triton_poi_fused_add_0", tried, "triton_poi_fused_add_1"]
@@ -54,12 +54,12 @@ def test_a_kernel_of_a_trial_keeps_its_name_and_others_keep_inductors(define):
 
 
 def test_two_kernels_of_trials_have_two_names(define):
-    with naming.trying():
+    with codegen.trying():
         assert len(set(define("one", "two"))) == 2
 
 
 def test_after_a_trial_kernels_are_numbered_again(define):
-    with pytest.raises(KeyError), naming.trying():
+    with pytest.raises(KeyError), codegen.trying():
         raise KeyError
     assert define("new") == ["triton_poi_fused_add_0"]
 
@@ -71,18 +71,18 @@ def sources():
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from gemmdb.inductor.entry import enable
-    from gemmdb.inductor.lower.adapter import emitting, nested
+    from gemmdb.inductor.lower.adapter import emission
 
     enable.install()
     sizes = (64, 64, torch.float16)
-    with torch.no_grad(), emitting.no_gpu_context(), inductor_config.patch(compile_threads=1):
+    with torch.no_grad(), emission.no_gpu_context(), inductor_config.patch(compile_threads=1):
         with FakeTensorMode():
             given = [torch.empty(64, 64, dtype=torch.float16, device="cuda") for _ in range(2)]
             graph = make_fx(lambda a, b: (torch.mm(a, b).relu(),))(*given)
         fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-        tried = nested.generate(graph, fakes).source
+        tried = emission.generate(graph, fakes).source
     code, _ = no_gpu.output_code(lambda a, b: (torch.mm(torch.softmax(a, -1), b).relu(), b * 3), None, sizes, sizes)
-    return [dict(emitting.triton_kernels(one)) for one in (tried, code)]
+    return [dict(emission.triton_kernels(one)) for one in (tried, code)]
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA")

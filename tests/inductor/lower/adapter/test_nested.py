@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch._inductor.codecache import LambdaFuture
 
-from gemmdb.inductor.lower.adapter.nested import Begun
+from gemmdb.inductor.lower.adapter.emission import Begun
 
 
 def test_code_is_ready_once_all_of_its_kernels_are():

@@ -18,7 +18,7 @@ from torch._inductor.codegen.cuda import compile_utils
 from gemmdb import Problem
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry import install
-from gemmdb.inductor.lower.adapter import loadable
+from gemmdb.inductor.lower.adapter import prebuilt_kernels
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import KINDS
 from gemmdb.key.toolchain import Toolchain
@@ -27,7 +27,7 @@ from gemmdb.key.toolchain import Toolchain
 @pytest.fixture
 def inductor(tmp_path, monkeypatch):
     """Inductor with an empty cache and no nvcc, torch for CUDA 13, and gemmdb's wrappers."""
-    monkeypatch.setattr(loadable, "running", lambda: Toolchain(torch="2.13.0", cuda="13.0"))
+    monkeypatch.setattr(prebuilt_kernels, "running", lambda: Toolchain(torch="2.13.0", cuda="13.0"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compile_utils, "_cuda_compiler", lambda: str(tmp_path / "no-nvcc"))
     CUDACodeCache.write.cache_clear()
@@ -79,7 +79,7 @@ def test_another_source_is_left_to_nvcc(tmp_path, monkeypatch, inductor):
 
 
 def test_an_archive_for_another_cuda_is_left_to_nvcc(tmp_path, monkeypatch, inductor):
-    monkeypatch.setattr(loadable, "running", lambda: Toolchain(torch="2.13.0", cuda="12.8"))
+    monkeypatch.setattr(prebuilt_kernels, "running", lambda: Toolchain(torch="2.13.0", cuda="12.8"))
     kernels.ship(monkeypatch, kernels.archived(tmp_path))
     with pytest.raises(OSError, match=r"no-nvcc|CUDA_HOME"):
         CUDACodeCache.compile(kernels.SOURCE, "o")
@@ -99,10 +99,10 @@ def test_a_damaged_kernel_is_left_to_nvcc_with_a_warning(tmp_path, monkeypatch, 
     ("13.0", kernels.compiled, True), ("12.8", kernels.compiled, False), ("13.0", kernels.archived, False),
 ])  # fmt: skip
 def test_a_kernel_is_usable_if_this_process_can_load_it(tmp_path, monkeypatch, running, made, usable):
-    monkeypatch.setattr(loadable, "running", lambda: Toolchain(torch="2.13.0", cuda=running))
+    monkeypatch.setattr(prebuilt_kernels, "running", lambda: Toolchain(torch="2.13.0", cuda=running))
     kernels.ship(monkeypatch, made(tmp_path))
-    assert loadable.usable(kernels.NAME) is usable
-    assert not loadable.usable(f"gemmdb_cutlass_{'0' * 24}")
+    assert prebuilt_kernels.usable(kernels.NAME) is usable
+    assert not prebuilt_kernels.usable(f"gemmdb_cutlass_{'0' * 24}")
     prebuilt.archive.cache_clear()
 
 
@@ -112,7 +112,7 @@ def test_a_kernel_is_usable_if_this_process_can_load_it(tmp_path, monkeypatch, r
 def test_a_kernel_that_does_not_load_is_refused_and_one_of_another_cuda_is_nvccs(
     tmp_path, monkeypatch, running, refusal
 ):
-    monkeypatch.setattr(loadable, "running", lambda: Toolchain(torch="2.13.0", cuda=running))
+    monkeypatch.setattr(prebuilt_kernels, "running", lambda: Toolchain(torch="2.13.0", cuda=running))
     problem = Problem.gemm("int_mm", m=512, n=256, k=512)
     kernels.ship(monkeypatch, kernels.archived(tmp_path, [prebuilt.name(CUTLASS, problem)]))
     found = legality.lowering_rejection(CUTLASS, problem)

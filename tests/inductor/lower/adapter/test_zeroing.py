@@ -7,13 +7,10 @@ torch = pytest.importorskip("torch")
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 import gemmdb.inductor
-from gemmdb.inductor.lower.adapter import (
-    nested,
-    templates,
-)
+from gemmdb.inductor.lower.adapter import codegen, emission
 from gemmdb.kernels.triton import MAX_COUNTERS
 
-OURS = f"{templates.WORKSPACE}_0"
+OURS = f"{codegen.WORKSPACE}_0"
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def test_any_other_buffer_is_zeroed_whole(zeroed):
 
 def test_a_trial_finds_the_line_and_leaves_it_out(zeroed):
     code = f"{OURS} = empty_strided_cuda((5, ), (1, ), torch.int32)\n{zeroed(OURS)}\nkernel.run({OURS})\n"
-    assert nested._zeroed_before(code) == f"{OURS} = _zeros((5, ), (1, ), torch.int32)\nkernel.run({OURS})\n"
+    assert emission._zeroed_before(code) == f"{OURS} = _zeros((5, ), (1, ), torch.int32)\nkernel.run({OURS})\n"
 
 
 def test_without_gemmdb_the_line_is_torchs(zeroed):

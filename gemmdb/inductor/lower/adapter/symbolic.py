@@ -1,11 +1,17 @@
-"""Sizes that come out of data (`nonzero`, `item`, `mark_unbacked`): torch knows at most their bounds, and no value."""
+"""Sizes, strides and offsets that may be symbolic or data-dependent (`nonzero`, `item`, `mark_unbacked`). Of
+data-dependent ones torch knows at most their bounds, and no value.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.utils import sympy_product
+from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.value_ranges import bound_sympy
 
@@ -44,3 +50,33 @@ def middle(low: int | None, high: int | None) -> int:
     high = max(low, min(LARGEST if high is None else high, LARGEST))
     power = 2 ** round(math.log2(low * high) / 2)
     return power if low <= power <= high else math.isqrt(low * high)
+
+
+def number(size: Any) -> int | None:
+    """The value of a size, stride or offset; None if it is symbolic."""
+    try:
+        return int(size)
+    except TypeError:
+        return None
+
+
+def hint(size: Any) -> int:
+    """The value of a size, stride or offset. For a symbolic one: the value that the compile started with, or the guess
+    of the graph pass."""
+    known = number(size)
+    if known is not None:
+        return known
+    sizes = V.graph.sizevars
+    return guess(size, sizes.shape_env) if from_data(size) else int(sizes.optimization_hint(size))
+
+
+def divides(step: int, size: Any) -> bool:
+    """Whether a size or stride is a multiple of `step`. For a symbolic one: whether this is known of all its values."""
+    known = number(size)
+    return bool(V.graph.sizevars.statically_known_multiple_of(size, step)) if known is None else known % step == 0
+
+
+def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
+    """Whether 32 bits can number the elements of an output of those sizes and of each node's storage. If that depends
+    on symbols, the graph gets a guard for it, by the rule that Inductor has for its own kernels."""
+    return bool(TritonScheduling.can_use_32bit_indexing(sympy_product(sizes), nodes))

@@ -1,22 +1,26 @@
-"""A small graph compiled on its own while Inductor is compiling another one, which stays as it was.
+"""Inductor's output code: of a whole graph without running a GPU, and of a small graph in the middle of a compile.
 
-The graph is lowered as it is: Inductor's passes have run over the graph that it was cut from. Its kernels compile in
-Inductor's pool of workers, so several graphs can be begun before the first is waited for.
+The small graph is lowered as it is: Inductor's passes have run over the graph that it was cut from. Its kernels compile
+in Inductor's pool of workers, so several graphs can be begun before the first is waited for. The compile in progress
+stays as it was.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch._inductor.compile_fx as entry
 from torch._dynamo.utils import counters
 from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
@@ -24,15 +28,116 @@ from torch._inductor import metrics
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CodeCacheFuture
 from torch._inductor.debug import DebugContext
+from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.triton_bundler import TritonBundler
 from torch._inductor.virtualized import V
+from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gemmdb.inductor.lower.adapter import naming
-from gemmdb.inductor.lower.adapter.emitting import Function, replaced
+from gemmdb.inductor.lower.adapter import codegen
+from gemmdb.inductor.lower.adapter.state import replaced
 from gemmdb.phases import PHASES
+
+Function = Callable[[list[Any]], Sequence[Any]]
+"""The function of an output code: takes the list of the graph's inputs, empties it, and returns the outputs."""
+
+
+class _Generated(BaseException):
+    """Stops a compile and hands out its output code. Nothing on the way catches it."""
+
+    def __init__(self, source: str, seen: Any) -> None:
+        self.source, self.seen = source, seen
+
+
+def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> tuple[str, Any]:
+    """Compile `graph` on (fake) `inputs`. Returns the output code, and what `look` returned when the code was made.
+
+    Nothing is run and no kernel is compiled. Exceptions of Inductor pass through.
+    """
+    # With its cache, Inductor may generate no code. With padding on, it would time products.
+    patches = {"fx_graph_cache": False, "shape_padding": False}
+    with inductor_config.patch(patches), _stopped_at_the_code(look):
+        try:
+            entry.compile_fx(graph, inputs)
+        except _Generated as generated:
+            return generated.source, generated.seen
+    raise RuntimeError("the compile made no code")
+
+
+@contextmanager
+def _stopped_at_the_code(look: Callable[[], Any]) -> Iterator[None]:
+    def stop(self: Any) -> Any:
+        code = self.codegen()[0]
+        raise _Generated(code.value, look())
+
+    with replaced(GraphLowering, "compile_to_module", stop):
+        yield
+
+
+@contextmanager
+def no_gpu_context() -> Iterator[None]:
+    """Inside, fake tensors and the compiles of their graphs create no context on the GPU. A context takes half a
+    gigabyte of its memory. The first fake tensor creates one in case a backward runs later, and Inductor puts scalars
+    onto the graph's device when it traces its own patterns. Here nothing is run, and patterns that were traced for a
+    CPU match the same graphs."""
+    traced = joint_graph.lazy_init
+    with ExitStack() as stack:
+        stack.enter_context(replaced(fake_tensor, "init_gpu_context", lambda device: None))
+        stack.enter_context(replaced(joint_graph, "lazy_init", lambda device=None: traced(torch.device("cpu"))))
+        yield
+
+
+def triton_kernels(source: str) -> list[tuple[str, str]]:
+    """Name and source of each Triton kernel in an output code."""
+    return [(str(name), str(text)) for name, text in _calls(source, "async_compile.triton")]
+
+
+def cuda_kernels(source: str) -> list[str]:
+    """The source of each CUDA kernel in an output code."""
+    return [str(text) for text, _ in _calls(source, "async_compile.cuda")]
+
+
+def _calls(source: str, function: str) -> list[tuple[Any, Any]]:
+    """The first two arguments of each call of `function`. They are literals."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    found = (node.args[:2] for node in calls if ast.unparse(node.func) == function)
+    return [(ast.literal_eval(first), ast.literal_eval(second)) for first, second in found]
+
+
+@contextmanager
+def compiling_for(capability: int) -> Iterator[None]:
+    """Inside, CUDA code is compiled for that compute capability (90 for sm90). No GPU is asked for its capability."""
+    with inductor_config.patch({"cuda.arch": str(capability)}):
+        yield
+
+
+def compile_cuda(source: str) -> None:
+    """Compile one CUDA kernel of an output code into Inductor's cache. Raises RuntimeError when nvcc fails."""
+    from torch._inductor.codecache import CUDACodeCache
+
+    CUDACodeCache.compile(source, "so")
+
+
+def compile_kernel(name: str, source: str) -> None:
+    """Compile one Triton kernel of an output code into Triton's cache. Inductor's own compile workers, which have no
+    GPU, do the same."""
+    from torch._inductor.codecache import _load_triton_kernel_from_source
+    from torch._inductor.runtime.compile_tasks import _worker_compile_triton
+
+    _worker_compile_triton(functools.partial(_load_triton_kernel_from_source, name, source), {}, {})
+
+
+def load(path: Path) -> Function:
+    """The function of the output code at `path`. This loads its kernels onto the GPU."""
+    module = ModuleType(f"gemmdb_emitted_{path.stem}")
+    module.__file__ = str(path)
+    with inductor_config.patch(compile_threads=1):
+        exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), module.__dict__)
+    function: Function = module.call
+    return function
+
 
 _WAIT = "async_compile.wait(globals())\n"
 _PATCHES = {
@@ -108,7 +213,7 @@ def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:
     """The output code of a graph for fake `inputs` of fixed sizes. Raises what Inductor raises."""
     with (
         undisturbed(),
-        naming.trying(),
+        codegen.trying(),
         inductor_config.patch(_PATCHES),
         tracing(TracingContext(None)),
         V.set_debug_handler(DebugContext()),

@@ -1,19 +1,28 @@
-"""Lets Inductor's scheduler fuse elementwise work into one of our kernels also when views stand between the two, and
-when it stores its result in another order."""
+"""What our kernels change in Inductor's code generation: the fusion of what follows, their names, what is zeroed."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from torch._inductor import config as inductor_config
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.scheduler import SchedulerNode
+from torch._inductor.utils import Placeholder, get_fused_kernel_name
 from torch._inductor.virtualized import V
 
+from gemmdb.inductor.lower.adapter.state import replaced
+from gemmdb.kernels.triton import MAX_COUNTERS
+
 _MARK = "_gemmdb_choice"
+WORKSPACE = "workspace_gemmdb"
+"""What the names of the workspaces begin with that the kernels of a graph share, one for each GPU."""
 
 
 def choice(output: Any) -> Any:
@@ -91,3 +100,60 @@ def _merged(dep: Any) -> Any:
 
 def _chosen(node: Any) -> bool:
     return node.is_template() and getattr(node.get_template_node(), _MARK, False)
+
+
+_local = threading.local()
+_known: dict[str, str] = {}
+"""Digest of the code of a kernel without its name -> how its name ends."""
+
+
+@contextmanager
+def trying() -> Iterator[None]:
+    """Inside, kernels are generated for a trial."""
+    outside = getattr(_local, "trying", False)
+    _local.trying = True
+    try:
+        yield
+    finally:
+        _local.trying = outside
+
+
+def keeping_names(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the function that names a Triton kernel and puts it into the output code. `src_code`: the kernel's source
+    with a placeholder for its name."""
+
+    def define_kernel(self: Any, src_code: str, node_schedule: Any, kernel: Any, *args: Any, **options: Any) -> Any:
+        end = _end(src_code, node_schedule)
+        if end is None or src_code in V.graph.wrapper_code.src_to_kernel:
+            return original(self, src_code, node_schedule, kernel, *args, **options)
+        with (
+            inductor_config.patch({"triton.descriptive_names": False}),
+            replaced(V.graph.wrapper_code, "next_kernel_suffix", lambda: end),
+        ):
+            return original(self, src_code, node_schedule, kernel, *args, **options)
+
+    return define_kernel
+
+
+def _end(source: str, nodes: Any) -> str | None:
+    """How the name of a kernel ends, None where Inductor is to number it. `nodes`: what the kernel computes."""
+    if str(Placeholder.KERNEL_NAME) not in source:
+        return None
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    if getattr(_local, "trying", False) and digest not in _known:
+        how = inductor_config.triton.descriptive_names
+        _known[digest] = f"{get_fused_kernel_name(nodes, how) if how else 'kernel'}_{digest}"
+    return _known.get(digest)
+
+
+def counters_alone(make_zero_buffer: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+    """Inductor's method that writes the line which zeroes a buffer. It zeroes a whole workspace: of ours, also the
+    partial sums, which may be tens of megabytes, at each call of a graph. Inductor's C++ code still does so."""
+
+    def make(self: Any, name: str) -> str:
+        line = str(make_zero_buffer(self, name))
+        if not name.startswith(WORKSPACE):
+            return line
+        return line.replace(f"{name}.zero_()", f"{name}[:{MAX_COUNTERS}].zero_()")
+
+    return make
