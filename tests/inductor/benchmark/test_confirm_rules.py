@@ -49,7 +49,7 @@ def test_what_is_not_confirmed(query, policy, reason):
 
 
 def test_ranks_of_a_job_confirm_nothing(monkeypatch):
-    monkeypatch.setattr(rules.ranks, "several", lambda: True)
+    monkeypatch.setattr(rules.state, "is_distributed", lambda: True)
     assert "different kernels" in rules.objection(PLAIN, Policy(confirm=True, confirm_s=3.0))
 
 

@@ -25,14 +25,14 @@ WORKSPACE = "workspace_gemmdb"
 """What the names of the workspaces begin with that the kernels of a graph share, one for each GPU."""
 
 
-def choice(output: Any) -> Any:
+def fusible(output: Any) -> Any:
     """Mark `output`, the output of a template that we chose, in Inductor's IR, and return it. From now on, work that
     reads it through views may become its epilogue."""
     setattr(output.data.data, _MARK, True)
     return output
 
 
-def in_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
+def scoring_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the scheduler's score of two nodes. If the first one is our choice, the loops of the second one are turned
     into the order in which our choice stores. If the scheduler finds nothing that they share, the score counts what
     they share once loops are merged.
@@ -146,7 +146,7 @@ def _end(source: str, nodes: Any) -> str | None:
     return _known.get(digest)
 
 
-def counters_alone(make_zero_buffer: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+def zeroing_counters_only(make_zero_buffer: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
     """Inductor's method that writes the line which zeroes a buffer. It zeroes a whole workspace: of ours, also the
     partial sums, which may be tens of megabytes, at each call of a graph. Inductor's C++ code still does so."""
 

@@ -34,7 +34,7 @@ def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
     return stored if row_major else _turned(stored)
 
 
-def product(op: str, a: Any, b: Any, bias: tuple[Any, float, float] | None = None) -> Any:
+def padded_gemm(op: str, a: Any, b: Any, bias: tuple[Any, float, float] | None = None) -> Any:
     """ATen's product [M, N] of `a` and `b` (int32 for int_mm), plus a `bias` with alpha and beta."""
     a, b = realize_inputs(a, b)
     dtype = torch.int32 if op == "int_mm" else a.get_dtype()
@@ -61,23 +61,25 @@ def _turned(matrix: Any) -> Any:
 Loader = Callable[[Sequence[Any]], Any]
 
 
-def tiled_product(a: Any, packed: Any, size: int, scale: Any) -> Any:
+def tiled_gemm(a: Any, packed: Any, size: int, scale: Any) -> Any:
     """`aten._weight_int4pack_mm`, which Inductor has no lowering of."""
     return fallback_handler(torch.ops.aten._weight_int4pack_mm.default, add_to_fallback_set=False)(
         a, packed, size, scale
     )
 
 
-def weight(packed: Any, scale: Any, zeros: Any, own: Int4Format, sizes: tuple[Any, Any], dtype: torch.dtype) -> Any:
+def int4_weight(
+    packed: Any, scale: Any, zeros: Any, groups: Int4Format, sizes: tuple[Any, Any], dtype: torch.dtype
+) -> Any:
     """The weight [N, K] of `dtype` as one elementwise computation, in fp32 and rounded once. `sizes`: N and K."""
-    number = (_tiled if own.inner else _of_bytes)(packed.make_loader(), own)
+    number = (_tiled if groups.inner else _of_bytes)(packed.make_loader(), groups)
     factor, start = scale.make_loader(), None if zeros is None else zeros.make_loader()
 
     def inner(index: Sequence[Any]) -> Any:
         n, k = index
-        group = FloorDiv(k, own.size)
+        group = FloorDiv(k, groups.size)
         value = ops.to_dtype(number(n, k), torch.float32)
-        if own.inner:
+        if groups.inner:
             by, added = (_float(factor([group, n, which])) for which in (0, 1))
             return ops.to_dtype(ops.add(ops.mul(_less(value, ZERO_NUMBER), by), added), dtype)
         value = _less(value, ZERO_NUMBER) if start is None else ops.sub(value, _float(start([n, group])))
@@ -86,21 +88,21 @@ def weight(packed: Any, scale: Any, zeros: Any, own: Int4Format, sizes: tuple[An
     return ir.Pointwise.create(device=packed.get_device(), dtype=dtype, inner_fn=inner, ranges=list(sizes))
 
 
-def _of_bytes(load: Loader, own: Int4Format) -> Callable[[Any, Any], Any]:
+def _of_bytes(load: Loader, groups: Int4Format) -> Callable[[Any, Any], Any]:
     def number(n: Any, k: Any) -> Any:
         place = ModularIndexing(k, 1, 2)
-        place = 1 - place if own.packing == "high-first" else place
+        place = 1 - place if groups.packing == "high-first" else place
         return _bits(ops.to_dtype(load([n, FloorDiv(k, 2)]), torch.int32), 4 * place)
 
     return number
 
 
-def _tiled(load: Loader, own: Int4Format) -> Callable[[Any, Any], Any]:
-    step = 16 * own.inner
+def _tiled(load: Loader, groups: Int4Format) -> Callable[[Any, Any], Any]:
+    step = 16 * groups.inner
 
     def number(n: Any, k: Any) -> Any:
         lane = 4 * ModularIndexing(n, 1, 8) + ModularIndexing(k, 2, 4)
-        word = load([FloorDiv(n, 8), FloorDiv(k, step), lane, ModularIndexing(k, 32, own.inner // 2)])
+        word = load([FloorDiv(n, 8), FloorDiv(k, step), lane, ModularIndexing(k, 32, groups.inner // 2)])
         return _bits(word, 4 * ModularIndexing(k, 8, 4) + 16 * ModularIndexing(k, 1, 2))
 
     return number

@@ -1,7 +1,7 @@
-"""Products that torch's decompositions take apart into elementwise work before any graph pass sees them.
+"""GEMMs that torch decomposes into elementwise work before any graph pass sees them.
 
-In compiles of ours they are kept whole, so that the passes can look them up. `Whole.decompose` then does with a node
-what torch would have done while it traced.
+In compiles of ours they are kept whole, so that the passes can look them up. `Decompositions.decompose` then does with
+a node what torch would have done while it traced.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MATRICES: Mapping[Any, tuple[int, int]] = {
 }  # fmt: skip
 """The operators that can be kept whole, and which arguments are A and B."""
 _OTHERS = ("mm.dtype", "bmm.dtype", "addmm.dtype", "mv.default", "addmv.default", "dot.default", "vdot.default")
-APART = "torch takes it apart into elementwise work and a sum"
+DECOMPOSED = "torch takes it apart into elementwise work and a sum"
 OUTER = "torch makes elementwise work of a product with k=1"
 
 
 @dataclass
-class Whole:
+class Decompositions:
     """The products of one compile that torch would take apart.
 
     `table`: torch's own decompositions of that compile. `kept`: whether a product was kept whole. `lost`: one line for
@@ -77,7 +77,7 @@ class Whole:
         def decompose(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if result is not NotImplemented:
-                self.lost.append(f"{target}: {APART}")
+                self.lost.append(f"{target}: {DECOMPOSED}")
             return result
 
         return decompose
@@ -95,7 +95,7 @@ class Whole:
             apart, whole = _quietly(self.table[target], args, kwargs), target(*args, **kwargs)
         if not _alike(apart, whole):
             # What follows was traced for other strides.
-            self.lost.append(f"{target}: {APART}, with other strides")
+            self.lost.append(f"{target}: {DECOMPOSED}, with other strides")
             return False
         return True
 
@@ -176,7 +176,7 @@ def replacing(original: Function) -> Function:
     return fwd_only
 
 
-def _of_this_compile() -> Whole | None:
+def _of_this_compile() -> Decompositions | None:
     body = slots.in_force("joint_custom_pre_pass")
     return getattr(body, "whole", None)
 

@@ -127,7 +127,7 @@ def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
     graph.current_callable = called
 
 
-def unless(answered: Callable[[Any], bool]) -> Callable[[Callable[..., Any]], Callable[..., bool]]:
+def unless_padding_is_answered(answered: Callable[[Any], bool]) -> Callable[[Callable[..., Any]], Callable[..., bool]]:
     """Wraps the decision of Inductor's padding pass. If the graph node of a product is `answered`, the pass leaves the
     product alone and times nothing, unless the user forces padding. It only asks about products that could be
     padded."""

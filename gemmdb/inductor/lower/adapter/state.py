@@ -143,17 +143,17 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether this process belongs to a job of more than one."""
     return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
-def first(key: str, value: str) -> tuple[int, str] | None:
+def first_rank(key: str, value: str) -> tuple[int, str] | None:
     """(this rank, the `value` of the first process of the job that called this); None without a job.
 
     This is no collective: each process calls it when it compiles, and none waits for another.
     """
-    if not several():
+    if not is_distributed():
         return None
     rank = dist.get_rank()
     store = dist.distributed_c10d._get_default_store()
