@@ -199,9 +199,9 @@ def raising(*args, **kwargs):
     [
         (confirming, "_jobs"),
         (confirming.cutting, "cut"),
-        (job.nested, "generate"),
-        (job.nested.Code, "begin"),
-        (job.nested.Begun, "function"),
+        (job.emission, "generate"),
+        (job.emission.Code, "begin"),
+        (job.emission.Begun, "function"),
         (on_cpu, "trial"),
         (job, "measurements"),
     ],
@@ -299,7 +299,7 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(job, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
     monkeypatch.setattr(job.Job, "begin", begin)
-    monkeypatch.setattr(job.nested.Code, "ready", lambda self, seconds: True, raising=False)
+    monkeypatch.setattr(job.emission.Code, "ready", lambda self, seconds: True, raising=False)
     monkeypatch.setattr(job.Job, "finish", finish)
     of = FakeSession(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
     a, b = torch.randn(1, 64), torch.randn(32, 64).t()
