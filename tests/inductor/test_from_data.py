@@ -217,7 +217,7 @@ def test_rows_whose_length_comes_out_of_data_are_left_alone(kit):
 
     with gemmdb.inductor.force(ATEN):
         runs(kit, torch.compile(model), model, [(ROWS.t().float(), mask(columns)) for columns in (50, 0, 7)])
-    reason = "aten.mm.default: rows come out of data, and may begin at no multiple of 16 bytes"
+    reason = "aten.mm.default: rows of data-dependent length may not begin at multiples of 16 bytes"
     assert gemmdb.inductor.stats()["uncovered"] == {reason: 1}
 
 

@@ -2,6 +2,8 @@
 
 Inductor keeps what it compiles in its cache, by a digest of the source. A kernel of the archive is put there before
 Inductor looks, also for a graph that comes from the FX graph cache. The output code stays complete: it has the source.
+
+Importing this imports no torch: the command line asks for legality without it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from torch._inductor.codecache import CUDACodeCache, binary_error_path, write_atomic
 
 from gemmdb.errors import TableError
 from gemmdb.kernels.cutlass import prebuilt
@@ -68,6 +68,7 @@ _log = logging.getLogger("gemmdb")
 
 def with_prebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the method that compiles the CUDA source of a graph into an object or a library."""
+    from torch._inductor.codecache import CUDACodeCache
 
     @functools.wraps(original)
     def compile(cls: Any, source_code: str, dst_file_ext: str, *args: Any, **options: Any) -> Any:
@@ -79,6 +80,8 @@ def with_prebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _place(cls: Any, source: str, kind: str) -> None:
+    from torch._inductor.codecache import binary_error_path, write_atomic
+
     name, archive = prebuilt.find(source), prebuilt.archive()
     if not name or archive is None or not archive.runs_with(running()):
         return
