@@ -13,7 +13,6 @@ import tempfile
 import textwrap
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,6 @@ ROOT = Path(__file__).parents[2]
 CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
 INT8PACK = Config.of("aten", "int8pack_mm")
 PROTOCOL = Protocol("host", "cold", 1, 10)
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """What the rules ask about the ranks of a job."""
-
-    number: int
-
-    def several(self) -> bool:
-        return self.number > 1
 
 
 def rows(problem: Problem, times: Mapping[Config, float], aten_us: float = 100.0) -> list[Measurement]:
