@@ -157,7 +157,7 @@ def _built(request: BuildRequest, progress: BuildProgress) -> Sequence[BuildRepo
 def _said(options: BuildOptions, request: BuildRequest, report: BuildReport) -> dict[str, Any] | None:
     """Print a report, or return it as JSON, if that is wanted."""
     from gemmdb.cli import build_summary
-    from gemmdb.generators.shapes import loading as shapes
+    from gemmdb.generators import shapes
 
     problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
     if options.verbose:

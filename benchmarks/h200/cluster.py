@@ -24,9 +24,9 @@ from benchmarks.command import command
 from benchmarks.common import visible_gpus, write_shapes
 from benchmarks.h200.scaling import Finishes, compile_all
 from gemmdb.errors import InputError
+from gemmdb.generators import shapes
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.request import BuildReport
-from gemmdb.generators.shapes import loading
 from gemmdb.table.reader import Table
 
 KINDS = ("plain", "ray")
@@ -57,7 +57,7 @@ def main(options: argparse.Namespace) -> None:
     if not 1 <= options.gpus <= len(gpus):
         raise InputError(f"--gpus {options.gpus}: this host has {len(gpus)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    write_shapes(listed, loading.load(options.shapes, "cuda")[options.skip :][: options.problems])
+    write_shapes(listed, shapes.load(options.shapes, "cuda")[options.skip :][: options.problems])
     compiled = compile_all(options.effort, listed)
     run(options, "plain-first", gpus[: options.gpus])
     builds = [run(options, name, gpus[: options.gpus]) for name in order(options.rounds)]

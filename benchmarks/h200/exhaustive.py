@@ -26,12 +26,12 @@ from benchmarks.h200.results import described
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
+from gemmdb.generators import shapes
 from gemmdb.generators.backend import Candidate, Job, Space
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import Effort, named
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.measure.cuda.space import everything
-from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -80,7 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     """Search twice, compare, write and print the result."""
     options.out.mkdir(parents=True, exist_ok=True)
-    problems = loading.load(options.shapes, "cuda")[: options.problems]
+    problems = shapes.load(options.shapes, "cuda")[: options.problems]
     listed = write_shapes(options.out / "problems.jsonl", problems)
     wide = CudaBackend()
     wide.space = Everything(wide.space, options.most)

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.command import command
 from benchmarks.common import ROOT, SHIPPED, visible_gpus, write_shapes
 from benchmarks.h200.results import with_cuda_kernels
-from gemmdb.generators.shapes import loading
+from gemmdb.generators import shapes
 
 
 @dataclass(frozen=True)
@@ -181,4 +181,4 @@ def run(options: argparse.Namespace, left: list[Task]) -> None:
 
 def sample(path: Path) -> Path:
     """Write a file of 50 problems of the preset `h200`, which `repeat` and `exhaustive` measure; returns its path."""
-    return write_shapes(path, random.Random(7).sample(loading.load("h200", "cuda")[:3900], 50))
+    return write_shapes(path, random.Random(7).sample(shapes.load("h200", "cuda")[:3900], 50))

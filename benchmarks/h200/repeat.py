@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.command import command
 from benchmarks.common import write_shapes
+from gemmdb.generators import shapes
 from gemmdb.generators.files import archive
-from gemmdb.generators.shapes import loading
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> None:
         print(json.dumps(pairwise(options.compare), indent=1))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    problems = loading.load(options.shapes, "cuda")[: options.problems]
+    problems = shapes.load(options.shapes, "cuda")[: options.problems]
     listed = write_shapes(options.out / "problems.jsonl", problems)
     reports = [_build(options, listed, name) for name in ("first", "second")]
     with Table.open(options.out / "first.db") as first, Table.open(options.out / "second.db") as second:

@@ -23,11 +23,11 @@ from typing import Any
 
 from benchmarks.command import command
 from benchmarks.common import visible_gpus, write_shapes
+from gemmdb.generators import shapes
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda.backend import CudaBackend
 from gemmdb.generators.progress import State
-from gemmdb.generators.shapes import loading
 
 
 @dataclass
@@ -73,7 +73,7 @@ def main(options: argparse.Namespace) -> None:
     if options.one:
         print(json.dumps(one(options, listed)))
         return
-    problems = loading.load(options.shapes, "cuda")[options.skip :][: options.problems]
+    problems = shapes.load(options.shapes, "cuda")[options.skip :][: options.problems]
     write_shapes(listed, problems)
     found: dict[str, Any] = {"problems": len(problems), "compiled": compile_all(options.effort, listed), "builds": []}
     found["side_by_side"], found["builds"] = builds(options, list(map(int, options.gpus.split(","))))
@@ -108,7 +108,7 @@ def compile_all(effort: str, listed: Path) -> dict[str, float]:
     try:
         futures = {
             id(future): future
-            for problem in loading.load(str(listed), "cuda")
+            for problem in shapes.load(str(listed), "cuda")
             for candidate in backend.space.candidates(problem, backend.device, named(effort, "cuda"))
             if not candidate.rejected
             for future in backend.compilers.submit(problem, candidate.config)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from gemmdb.generators.shapes import loading
+from gemmdb.generators import shapes
 from gemmdb.key.problem import Problem
 
 OPS = {"mm": 30, "addmm": 30, "int_mm": 15, "mixed_mm": 25}
@@ -26,7 +26,7 @@ INTEGER_ROWS = 17
 
 def draw(count: int, seed: int) -> list[Problem]:
     """The first `count` problems of a seed. Their (N, K) are in no preset, so no shipped table has them."""
-    known = {(problem.n, problem.k) for name in loading.presets() for problem in loading.load(name, "cuda")}
+    known = {(problem.n, problem.k) for name in shapes.presets() for problem in shapes.load(name, "cuda")}
     found: dict[str, Problem] = {}
     for problem in _every(random.Random(f"fresh {seed}")):
         if len(found) == count:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmdb.errors import InputError
+from gemmdb.generators import shapes
 from gemmdb.generators.backend import Backend
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.candidates import fits, only_aten, too_long
-from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -54,7 +54,7 @@ class Wanted:
 
 def recorded(name: str | None, problems: Sequence[Problem], device: Device) -> Recorded | None:
     """What the workload `name` asks of the selected problems on a device; None for a preset or a shapes file."""
-    if name is None or name in loading.presets():
+    if name is None or name in shapes.presets():
         return None
     try:
         found = entries.read(Path(name)).entries

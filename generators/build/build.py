@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from gemmdb.errors import InputError
-from gemmdb.generators import effort
+from gemmdb.generators import effort, shapes
 from gemmdb.generators.backend import Backend, silent
 from gemmdb.generators.build import asked, candidate_filter, queue, target
 from gemmdb.generators.build.asked import Recorded
@@ -18,7 +18,6 @@ from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
 from gemmdb.generators.progress import Progress, Silent
 from gemmdb.generators.request import BuildReport, BuildRequest, together
-from gemmdb.generators.shapes import loading
 from gemmdb.key.problem import Problem
 from gemmdb.settings import data_home
 from gemmdb.table.writer import Store
@@ -52,10 +51,10 @@ def build(
     device = backend.device
     chosen = effort.named(request.effort, backend.device.kind)
     request = replace(request, effort=chosen.name)
-    listed = loading.load(request.shapes, backend.device.kind)
-    problems = loading.select(listed, request.ops, request.dtypes)
+    listed = shapes.load(request.shapes, backend.device.kind)
+    problems = shapes.select(listed, request.ops, request.dtypes)
     if not problems:
-        raise InputError(loading.nothing_left("build", listed, request.shapes))
+        raise InputError(shapes.nothing_left("build", listed, request.shapes))
     out = request.out or data_home() / f"{backend.device.slug}.db"
     builder = Builder(request, chosen, out, progress or Silent(), say, lambda: given or backends.backend_for(device))
     with Store.open(out) as store:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gemmdb.errors import InputError
+from gemmdb.generators import shapes
 from gemmdb.generators.measure import backends
-from gemmdb.generators.shapes import loading
 from gemmdb.key.device import Device
 from gemmdb.workload import entries
 
@@ -46,14 +46,14 @@ def fitted(device: Device, arch: str, name: str | None) -> tuple[Device, tuple[s
 
 def devices(name: str | None) -> list[Device]:
     """The devices that the lines of a workload name; empty for a preset, a shapes file, or a missing file."""
-    if name is None or name in loading.presets() or not Path(name).exists():
+    if name is None or name in shapes.presets() or not Path(name).exists():
         return []
     found: dict[Device, None] = {}
     for where, line in entries.lines(Path(name)):
         try:
             item = entries.as_object(line, where)
         except InputError:
-            # A line of a JSON document, or one that `loading.load` will reject.
+            # A line of a JSON document, or one that `shapes.load` will reject.
             continue
         if isinstance(item.get("problem"), str) and item.get("device"):
             found[_device(item["device"], where)] = None

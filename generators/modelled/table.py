@@ -18,12 +18,12 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
+from gemmdb.generators import shapes
 from gemmdb.generators.backend import toolchain
 from gemmdb.generators.modelled import cross_compile, space
 from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
 from gemmdb.generators.progress import Progress, Silent, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, brief, command
-from gemmdb.generators.shapes import loading
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -61,7 +61,7 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
             raise InputError(f"{flag}: a modelled build measures nothing; the same command continues a stopped one")
     if request.allow or request.deny:
         raise InputError("--allow, --deny: these choose what is measured; for a modelled table, the cost model chooses")
-    asked = loading.select(loading.load(request.shapes, device.kind), request.ops, request.dtypes)
+    asked = shapes.select(shapes.load(request.shapes, device.kind), request.ops, request.dtypes)
     problems = [problem for problem in asked if uncovered(problem) is None]
     if not problems:
         raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all shapes")

@@ -32,7 +32,7 @@ CUTLASS = Config.of(
 
 @pytest.fixture
 def few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_problems.loading, "presets", lambda: ["odd", "vision"])
+    monkeypatch.setattr(fresh_problems.shapes, "presets", lambda: ["odd", "vision"])
 
 
 @pytest.mark.usefixtures("few_presets")
@@ -41,7 +41,7 @@ def test_a_seed_draws_the_same_problems_and_none_of_a_preset() -> None:
     assert drawn == fresh_problems.draw(300, 1)
     assert drawn[:50] == fresh_problems.draw(50, 1)
     assert drawn != fresh_problems.draw(300, 2)
-    listed = {(p.n, p.k) for name in ("odd", "vision") for p in fresh_problems.loading.load(name, "cuda")}
+    listed = {(p.n, p.k) for name in ("odd", "vision") for p in fresh_problems.shapes.load(name, "cuda")}
     assert not listed & {(problem.n, problem.k) for problem in drawn}
     assert len({problem.text for problem in drawn}) == 300
 

@@ -14,7 +14,7 @@ from kit.devices import H200
 from gemmdb.cli.app import app
 from gemmdb.cli.reference import render
 from gemmdb.exchange.exporting import export
-from gemmdb.generators.shapes import loading
+from gemmdb.generators import shapes
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"
@@ -83,4 +83,4 @@ def test_the_table_of_presets_has_their_sizes():
     text = (ROOT / "docs" / "how-to" / "build.md").read_text()
     listed = re.findall(r"^\| `([\w-]+)` \| ([\d,]+)(?:,[^|]*)? \|", text.partition("## Presets")[2], re.MULTILINE)
     assert len(listed) >= 4
-    assert listed == [(name, f"{len(loading.load(name, 'cuda')):,}") for name, _ in listed]
+    assert listed == [(name, f"{len(shapes.load(name, 'cuda')):,}") for name, _ in listed]

@@ -17,10 +17,9 @@ from typing import TypeVar
 
 from gemmdb import Config, Problem
 from gemmdb.devices import registry
-from gemmdb.generators import effort
+from gemmdb.generators import effort, shapes
 from gemmdb.generators.measure.cuda import render
 from gemmdb.generators.measure.cuda.space import CudaSpace
-from gemmdb.generators.shapes import loading
 from gemmdb.kernels import cutlass, triton
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Query
@@ -88,7 +87,7 @@ def sources() -> dict[str, str]:
 
 
 def problems() -> str:
-    loaded = [problem for preset in PRESETS for problem in loading.load(preset, "cuda")[: GROWN.get(preset)]]
+    loaded = [problem for preset in PRESETS for problem in shapes.load(preset, "cuda")[: GROWN.get(preset)]]
     return digest((problem.text, problem.key, problem.family_key) for problem in (*loaded, *by_text()))
 
 

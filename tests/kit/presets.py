@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 from gemmdb import Problem
-from gemmdb.generators.shapes import loading
+from gemmdb.generators import shapes
 
 
 @functools.cache
 def preset(name: str, kind: str = "cuda") -> tuple[Problem, ...]:
     """The problems of the preset of that name for a kind of device, in order."""
-    return tuple(loading.load(name, kind))
+    return tuple(shapes.load(name, kind))

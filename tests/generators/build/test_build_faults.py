@@ -240,7 +240,7 @@ from conftest import ReplayBackend, record, CONFIGS
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.backend import Outcome
 from gemmdb.generators.measure.replay import Replay
-from gemmdb.generators.shapes import loading as shapes
+from gemmdb.generators import shapes
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Status
 

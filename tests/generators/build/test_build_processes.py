@@ -37,7 +37,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from conftest import ReplayBackend, record, CONFIGS
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.shapes import loading as shapes
+from gemmdb.generators import shapes
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.table.measurement import Status
 

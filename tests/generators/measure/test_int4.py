@@ -1,7 +1,5 @@
 """Problems with int4 weights as torch programs: how they are packed, their exact product, and the preset."""
 
-from collections import Counter
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from gemmdb.generators.measure.correctness import reference
 from gemmdb.generators.measure.operands import Operands, blank, operands
 from gemmdb.generators.measure.program import Product
 from gemmdb.generators.measure.tolerance import tolerance
-from gemmdb.generators.shapes import loading
 from gemmdb.inductor.match.ops import dequantised, numbers
 
 CPU = torch.device("cpu")
@@ -95,16 +92,3 @@ def test_sizes_without_whole_groups_cannot_be_made():
     for make in (lambda problem: blank(problem, CPU), lambda problem: operands(problem, CPU, 0)):
         with pytest.raises(InputError, match="wants K in steps of 128"):
             make(int4(k=320))
-
-
-def test_what_the_preset_has():
-    problems = loading.load("h200-int4", "cuda")
-    assert len(problems) == 494
-    for part in (problems[:100], problems):
-        assert min(Counter(problem.m for problem in part if problem.m <= 64).values()) >= 6
-        packings = Counter(problem.int4.packing for problem in part)
-        assert 0.5 <= packings["tinygemm8"] / len(part) <= 0.8
-        assert 0.2 <= packings["low-first"] / len(part) <= 0.4
-    assert {problem.int4.size for problem in problems} == {32, 64, 128, 256}
-    assert {problem.int4.zeros for problem in problems} == {"none", "bf16", "fp16", "uint8"}
-    assert max(problem.m for problem in problems) == 2048

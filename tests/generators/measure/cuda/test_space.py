@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 from kit.devices import A100, H200, L4
-from kit.presets import preset
 
 from gemmdb.generators.effort import NAMES, named
 from gemmdb.generators.measure.cuda import space
 from gemmdb.generators.measure.cuda.space import MAX_CONFIGS, CudaSpace, everything, from_menu, likely
-from gemmdb.generators.shapes.strata import MOST_BYTES
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.kernels.menus.gemv import MAX_ROWS
@@ -341,12 +339,3 @@ def test_which_kernels_of_int4_are_tried_at_which_sizes(flags):
 def test_a_build_tries_multiply_and_sum_unless_it_is_quick():
     problem = gemm(1, op="mixed_mm")
     assert [[c.kernel for c in tried(problem, effort)].count("inductor_sum") for effort in NAMES] == [0, 1, 1]
-
-
-@pytest.mark.parametrize(("name", "op"), [("h200-bmm", "bmm"), ("h200-scaled", "scaled_mm")])
-def test_a_preset_has_problems_of_the_op_alone_that_can_be_measured(name, op):
-    problems = preset(name)
-    assert {problem.op for problem in problems} == {op}
-    for problem in problems:
-        assert problem.bytes <= MOST_BYTES
-        assert len(candidates(problem)) >= 4

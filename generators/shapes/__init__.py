@@ -1,1 +1,0 @@
-"""The problems of a build: presets, shapes files, and what they are drawn from."""
