@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmdb.api import current_catalog
 from gemmdb.cli import brief, terminal
 from gemmdb.cli.footnotes import Footnotes
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag
@@ -16,6 +15,7 @@ from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, 
 from gemmdb.cli.table import Cell, Column, say_table
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
+from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import typer
 
-from gemmdb.api import current_catalog
 from gemmdb.cli import terminal
 from gemmdb.cli.lookup import hit_facts
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
@@ -17,8 +16,9 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import Step, confirmable
-from gemmdb.ladder import explain as explain_query
+from gemmdb.lookup import Step, confirmable
+from gemmdb.lookup import explain as explain_query
+from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.record import Record

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from gemmdb import ladder
-from gemmdb.api import current_catalog
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
 from gemmdb.hit import Hit
@@ -14,7 +12,8 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import confirmable
+from gemmdb.lookup import answer, confirmable
+from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 
@@ -65,7 +64,7 @@ def lookup(
 
 def _asked(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
     policy = confirmable.applied(query, Policy(confirm=confirm))
-    return ladder.lookup(query, catalog, policy, installed(query.device.kind))
+    return answer(query, catalog, policy, installed(query.device.kind))
 
 
 def _timed_first(hit: Hit, query: Query) -> bool:

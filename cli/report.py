@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gemmdb.api import current_catalog
 from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
+from gemmdb.lookup.environment import current_catalog
 from gemmdb.tune import running
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from gemmdb.errors import GemmdbError, InputError, MissError, TableError
 
 if TYPE_CHECKING:
-    from gemmdb.api import lookup
     from gemmdb.hit import Hit
     from gemmdb.kernels.config import Config
     from gemmdb.key.device import Device
     from gemmdb.key.problem import Problem, Query
     from gemmdb.key.toolchain import Toolchain
+    from gemmdb.lookup import lookup
     from gemmdb.settings import Policy
     from gemmdb.table.measurement import Measurement, Protocol, Status
     from gemmdb.table.verdict import Verdict
@@ -55,7 +55,6 @@ _ON_DEMAND = {
     "Status": "table.measurement",
     "Toolchain": "key.toolchain",
     "Verdict": "table.verdict",
-    "lookup": "api",
 }
 """Public names and their modules, imported at first use, so a program that never looks anything up pays almost
 nothing."""
@@ -63,6 +62,8 @@ nothing."""
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
+    if name == "lookup":
+        return importlib.import_module("gemmdb.lookup")
     if name not in _ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"gemmdb.{_ON_DEMAND[name]}"), name)

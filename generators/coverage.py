@@ -15,10 +15,10 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import lookup
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.confirmable import applied
-from gemmdb.ladder.ranges import unmeasured
+from gemmdb.lookup import answer
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.confirmable import applied
+from gemmdb.lookup.ranges import unmeasured
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.stats import Gain, weighted
@@ -155,7 +155,7 @@ def ask(entry: Entry, catalog: Catalog, policy: Policy) -> Asked:
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
     unanswered = Asked(entry, device, None)
     query = unanswered.query
-    return replace(unanswered, hit=lookup(query, catalog, applied(query, policy), installed(device.kind)))
+    return replace(unanswered, hit=answer(query, catalog, applied(query, policy), installed(device.kind)))
 
 
 def _ranges(entry: Entry) -> dict[str, tuple[int, int | None]]:

@@ -24,7 +24,7 @@ from gemmdb.kernels.cutlass import entry, prebuilt
 from gemmdb.kernels.cutlass.archive import INDEX, KINDS, MAX_BYTES, Place
 from gemmdb.kernels.cutlass.prebuilt import ARCH
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import lookup
+from gemmdb.lookup import answer
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
@@ -51,7 +51,7 @@ def _picks(catalog: Catalog) -> Iterator[tuple[Config, Problem]]:
     """Every problem whose verdict is a CUTLASS kernel, with its config."""
     for table in catalog.tables:
         for problem, device in table.decided():
-            hit = lookup(Query(problem, device), catalog, ALLOWED, None)
+            hit = answer(Query(problem, device), catalog, ALLOWED, None)
             if hit is not None and hit.config.backend == "cutlass":
                 yield hit.config, problem
 

@@ -14,8 +14,8 @@ from gemmdb.generators.files.manifest import check_manifest
 from gemmdb.generators.files.verify import verify, verify_kernels
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
-from gemmdb.ladder import lookup
-from gemmdb.ladder.expected import with_expectations
+from gemmdb.lookup import answer
+from gemmdb.lookup.expected import with_expectations
 from gemmdb.settings import Policy, Settings, shipped_tables
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
@@ -96,7 +96,7 @@ def _answers(policy):
     with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
         asked = list(table.decided())
     for problem, device in asked:
-        hit = lookup(Query(problem, device), catalog, policy, None)
+        hit = answer(Query(problem, device), catalog, policy, None)
         assert hit is not None
         gains[_named(problem)].append(hit.speedup)
         compiled += hit.config.backend == "cutlass"

@@ -33,10 +33,10 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.distance import metric
-from gemmdb.ladder.near import near
-from gemmdb.ladder.neighbours import MOST, WITHIN
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.distance import metric
+from gemmdb.lookup.near import near
+from gemmdb.lookup.neighbours import MOST, WITHIN
 from gemmdb.settings import Policy
 from gemmdb.table import trusting
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times

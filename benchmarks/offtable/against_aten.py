@@ -40,12 +40,12 @@ from benchmarks.offtable.ways import WAYS
 from gemmdb.generators.fit import cost_model, write
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import candidates
-from gemmdb.ladder.certainty import Certainty
-from gemmdb.ladder.model import LIVE_CANDIDATES, model, rank
-from gemmdb.ladder.near import near, predict_near
-from gemmdb.ladder.tree_correction import corrected
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.candidates import candidates
+from gemmdb.lookup.certainty import Certainty
+from gemmdb.lookup.model import LIVE_CANDIDATES, model, rank
+from gemmdb.lookup.near import near, predict_near
+from gemmdb.lookup.tree_correction import corrected
 from gemmdb.table.reader import Table
 
 FOLDERS = tuple(Path("benchmarks/results/h200") / name for name in ("2026-11-20b", "2026-11-22"))

@@ -5,7 +5,7 @@
 FILE is what `against-aten` wrote, and that of `--own` what `against-aten --ops bmm scaled_mm` wrote: of the ops with
 trees of their own it gives the margins of `model`, and changes nothing else. The (N, K) pairs of the problems are dealt
 into folds: how far the bounds hold is checked on the pairs that the weights were not fitted to. `--write` writes
-`gemmdb/ladder/calibration.py`.
+`gemmdb/lookup/calibration.py`.
 `--check` fits the bounds five times more, each time without one fold, and counts the answers in that fold which are
 slower than ATen: these bounds know nothing of their (N, K). It takes eight minutes. Needs gemmdb[fit].
 """
@@ -29,10 +29,10 @@ from gemmdb import trust
 from gemmdb.generators.fit import bounds
 from gemmdb.generators.fit.bounds import Bounds, Outcome
 from gemmdb.key.problem import Problem
-from gemmdb.ladder.certainty import FEATURES
+from gemmdb.lookup.certainty import FEATURES
 from gemmdb.settings import Policy
 
-TARGET = ROOT / "gemmdb" / "ladder" / "calibration.py"
+TARGET = ROOT / "gemmdb" / "lookup" / "calibration.py"
 CAPABILITIES = [90]
 DIGITS = 3
 HEAD = '''"""The bounds of `certainty`, fitted to answers for problems that were held out of the measured table.

@@ -10,7 +10,7 @@ ladder answers them. A share is the best measured time of a problem over the mea
 - `near or model`: the answer of `near`, else the first of the model, else ATen if the model expects no gain; over all
   problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen if they
   decline; over all problems.
-- `live`: the best of ATen and four candidates, as live tuning would find it: the first of `gemmdb.ladder.candidates`,
+- `live`: the best of ATen and four candidates, as live tuning would find it: the first of `gemmdb.lookup.candidates`,
   else of the generator's menu, that were timed. `live, quick`: only candidates that need no nvcc, and no torch if the
   model covers the problem, as within 20 s. `quick, at best`: the best of all that was timed of these, and ATen; no
   choice of candidates does better.
@@ -42,10 +42,10 @@ from gemmdb.generators.fit.write import rows
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import model
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import candidates
-from gemmdb.ladder.near import near
+from gemmdb.lookup import model
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.candidates import candidates
+from gemmdb.lookup.near import near
 from gemmdb.settings import QUICKLY
 from gemmdb.table.reader import Table
 

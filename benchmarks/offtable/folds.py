@@ -25,7 +25,7 @@ from gemmdb.generators.fit import menu as fit_menu
 from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.key.problem import Problem
-from gemmdb.ladder import model, unmodelled
+from gemmdb.lookup import model, unmodelled
 
 FOLDS = 5
 

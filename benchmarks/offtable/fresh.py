@@ -36,7 +36,7 @@ from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import lookup
+from gemmdb.lookup import answer
 from gemmdb.processes.pool import Stopped
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
@@ -88,7 +88,7 @@ def shipped() -> Catalog:
 
 def answers(problem: Problem, device: Device) -> Answers:
     """The answer of each way to ask."""
-    return {name: lookup(Query(problem, device), shipped(), policy) for name, policy in WAYS.items()}
+    return {name: answer(Query(problem, device), shipped(), policy) for name, policy in WAYS.items()}
 
 
 def kernels(found: Answers) -> tuple[Config, ...]:

@@ -40,7 +40,7 @@ from gemmdb.generators.fit.write import divided, rows
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.ladder.model import FIRST
+from gemmdb.lookup.model import FIRST
 from gemmdb.settings import Policy
 
 LIVE = 4

@@ -30,9 +30,9 @@ from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import candidates
-from gemmdb.ladder.near import near, predict_near
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.candidates import candidates
+from gemmdb.lookup.near import near, predict_near
 from gemmdb.table.reader import Table
 
 

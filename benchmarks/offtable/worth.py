@@ -2,7 +2,7 @@
 
     python -m benchmarks.offtable worth
 
-For every problem of the shipped H200 table, `gemmdb.ladder.saving` is asked as if the table did not have it, and what
+For every problem of the shipped H200 table, `gemmdb.lookup.saving` is asked as if the table did not have it, and what
 the best measured config saves over ATen is compared with that: of the configs that live tuning would try, those that
 nvcc does not compile and, where the cost model covers the problem, that need no torch to compile. A problem counts as
 tuned if it is expected to save a limit per call of a graph that has it `times` times. `wasted` are those that save less
@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmdb.key.problem import Query
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import uncovered
-from gemmdb.ladder.saving import saving
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.model import uncovered
+from gemmdb.lookup.saving import saving
 from gemmdb.settings import QUICKLY, Policy, shipped_tables
 from gemmdb.table.reader import Table
 

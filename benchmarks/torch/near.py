@@ -38,10 +38,10 @@ from gemmdb.devices import detect
 from gemmdb.hit import Hit
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import fastest, remembering, timings
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.exact import exact
-from gemmdb.ladder.near import near
+from gemmdb.lookup import fastest, remembering, timings
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.exact import exact
+from gemmdb.lookup.near import near
 from gemmdb.settings import Policy
 from gemmdb.table.reader import Table
 
@@ -52,7 +52,7 @@ begin = time.perf_counter()
 from pathlib import Path
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import lookup
+from gemmdb.lookup import answer
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
@@ -66,7 +66,7 @@ device = table.devices()[0]
 times = []
 for more in (1, 2):
     start = time.perf_counter()
-    lookup(Query(problem.resized(problem.m + more, problem.n, problem.k), device), catalog, Policy(sku=False))
+    answer(Query(problem.resized(problem.m + more, problem.n, problem.k), device), catalog, Policy(sku=False))
     times.append(1e3 * (time.perf_counter() - start))
 print(json.dumps([1e3 * (imported - begin), 1e3 * (opened - imported), *times]))
 """

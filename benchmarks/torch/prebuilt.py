@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import software
-from gemmdb.api import current_catalog
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import lookup
+from gemmdb.lookup import answer
+from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Policy
 
 WAYS: tuple[tuple[str, dict[str, Any]], ...] = (("default", {}), ("gemmdb", {"backend": "gemmdb"}))
@@ -66,7 +66,7 @@ def chosen(count: int, seed: int) -> list[Problem]:
     found = []
     for table in catalog.tables:
         for problem, where in table.decided():
-            hit = lookup(Query(problem, device), catalog, Policy(), toolchain) if where.key == device.key else None
+            hit = answer(Query(problem, device), catalog, Policy(), toolchain) if where.key == device.key else None
             if hit is not None and hit.rung == "exact" and hit.config.backend == "cutlass":
                 found.append(problem)
     return random.Random(seed).sample(found, min(count, len(found)))

@@ -12,9 +12,9 @@ from gemmdb.inductor.observe.journal import only_aten_reason
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import explain
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.saving import Saving, saving
+from gemmdb.lookup import explain
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.saving import Saving, saving
 from gemmdb.report.table_document import sizes
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog

@@ -21,9 +21,9 @@ from gemmdb.generators.progress import SECONDS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.ranges import unmeasured
-from gemmdb.ladder.saving import Saving, saving
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.ranges import unmeasured
+from gemmdb.lookup.saving import Saving, saving
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload import origins

@@ -20,8 +20,8 @@ from gemmdb.generators.measure.candidates import fits, only_aten, too_long
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import ranges
-from gemmdb.ladder.ask import Ask
+from gemmdb.lookup import ranges
+from gemmdb.lookup.ask import Ask
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table

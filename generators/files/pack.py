@@ -13,7 +13,7 @@ from typing import Any
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
-from gemmdb.ladder.expected import with_expectations
+from gemmdb.lookup.expected import with_expectations
 from gemmdb.table import content, dbfile, record_bytes, scanning, schema, swapping, trusting
 from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line

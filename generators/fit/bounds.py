@@ -1,4 +1,4 @@
-"""Fits the bounds of `gemmdb.ladder.certainty` to outcomes of held-out problems; `benchmarks.offtable calibrate` is the
+"""Fits the bounds of `gemmdb.lookup.certainty` to outcomes of held-out problems; `benchmarks.offtable calibrate` is the
 command.
 
 An outcome is a candidate with its expected and its measured time relative to ATen, as logarithms. `weights` finds what

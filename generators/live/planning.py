@@ -14,8 +14,8 @@ from gemmdb.inductor.benchmark.client import Request
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.problem import Problem
-from gemmdb.ladder.model import LIVE_CANDIDATES
-from gemmdb.ladder.policy_filter import expensive, refusal
+from gemmdb.lookup.model import LIVE_CANDIDATES
+from gemmdb.lookup.policy_filter import expensive, refusal
 from gemmdb.table.measurement import Protocol
 
 FEWEST_SAMPLES = 7

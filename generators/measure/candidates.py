@@ -11,8 +11,8 @@ from gemmdb.inductor.observe.journal import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.ladder import ranges
-from gemmdb.ladder.ask import Ask
+from gemmdb.lookup import ranges
+from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
 
 MAX_TIMED_S = 10.0

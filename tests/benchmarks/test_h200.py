@@ -23,7 +23,7 @@ from gemmdb.generators.files.manifest import check_manifest
 from gemmdb.kernels.config import Config
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
-from gemmdb.ladder.expected import with_expectations
+from gemmdb.lookup.expected import with_expectations
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store

@@ -21,9 +21,9 @@ from gemmdb.generators.measure.cuda.space import from_menu
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import explain, lookup
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import Candidates, rank, uncovered
+from gemmdb.lookup import answer, explain
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.model import Candidates, rank, uncovered
 from gemmdb.settings import Policy
 
 H200, A100, L4, B200 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA L4", "sm100"))
@@ -226,7 +226,7 @@ def test_a_query_takes_less_than_two_milliseconds():
 
 def test_a_clear_gain_is_served_and_marked(lab):
     problem = Problem.gemm("mixed_mm", m=8, n=8192, k=28672, fusion="scale")
-    hit = lookup(Query(problem, A100), lab.catalog(), Policy())
+    hit = answer(Query(problem, A100), lab.catalog(), Policy())
     assert (hit.rung, hit.backend, hit.evidence["modelled"]) == ("model", "triton", True)
     assert hit.speedup > 1.25
     assert hit.evidence["proposals"][0]["config"] == hit.config.text
@@ -241,7 +241,7 @@ def test_an_unclear_gain_only_narrows_and_so_does_live_tuning(lab):
         (scaled, Policy(on_miss="live"), "live tuning decides"),
         (scaled, Policy(model_gain=100.0), "is needed"),
     ):
-        assert lookup(Query(problem, A100), lab.catalog(), policy) is None
+        assert answer(Query(problem, A100), lab.catalog(), policy) is None
         step = explain(Query(problem, A100), lab.catalog(), policy)[-1]
         assert reason in step.reason
         assert 1 <= len(step.evidence["proposals"]) <= 4
@@ -249,19 +249,19 @@ def test_an_unclear_gain_only_narrows_and_so_does_live_tuning(lab):
 
 def test_the_policy_may_switch_it_off_and_rules_out_configs(lab):
     query = Query(Problem.gemm("mixed_mm", m=8, n=8192, k=28672), A100)
-    assert lookup(query, lab.catalog(), Policy(model=False)) is None
-    assert lookup(query, lab.catalog(), Policy(deny="triton")) is None
-    kernel = lookup(query, lab.catalog(), Policy()).kernel
-    assert lookup(query, lab.catalog(), Policy(deny=kernel)).kernel != kernel
+    assert answer(query, lab.catalog(), Policy(model=False)) is None
+    assert answer(query, lab.catalog(), Policy(deny="triton")) is None
+    kernel = answer(query, lab.catalog(), Policy()).kernel
+    assert answer(query, lab.catalog(), Policy(deny=kernel)).kernel != kernel
 
 
 def test_a_modelled_table_answers_before_the_menu_and_after_what_was_measured(lab):
     problem, query = lab.problem(), lab.query(lab.problem())
     modelled = [*lab.rows(problem, {lab.cpp(): 0.5}, clock="model")]
-    hit = lookup(query, lab.catalog(modelled), Policy())
+    hit = answer(query, lab.catalog(modelled), Policy())
     assert (hit.rung, hit.config, hit.speedup) == ("model", lab.cpp(), pytest.approx(2.0, rel=1e-3))
-    assert lookup(query, lab.catalog(modelled, [*lab.rows(problem, {lab.cpp(): 0.8})]), Policy()).rung == "exact"
-    held = lookup(query, lab.catalog([*lab.rows(problem, {lab.cpp(): 0.9}, clock="model")]), Policy())
+    assert answer(query, lab.catalog(modelled, [*lab.rows(problem, {lab.cpp(): 0.8})]), Policy()).rung == "exact"
+    held = answer(query, lab.catalog([*lab.rows(problem, {lab.cpp(): 0.9}, clock="model")]), Policy())
     assert (held.rung, held.config) == ("model", ATEN)
     assert held.evidence["held_back"]["config"] == lab.cpp().text
-    assert lookup(query, lab.catalog(modelled), Policy(on_miss="live")) is None
+    assert answer(query, lab.catalog(modelled), Policy(on_miss="live")) is None

@@ -17,9 +17,9 @@ from gemmdb.cost.trees import DATA, Corrected, parse, shipped
 from gemmdb.cost.work import Setting, work
 from gemmdb.devices import registry
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import lookup
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.model import FIRST, allowed, rank
+from gemmdb.lookup import answer
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.model import FIRST, allowed, rank
 from gemmdb.settings import Policy
 
 H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
@@ -242,5 +242,5 @@ def test_an_exact_hit_and_other_archs_need_no_trees(file, lab):
     device = replace(H200, sku="Some GPU")
     config = rank(ask(PROBLEM, A100)).best[0].config
     rows = list(lab.rows(PROBLEM, {config: 0.5}, device=device, clock="graph"))
-    assert lookup(Query(PROBLEM, device), lab.catalog(rows), Policy()).rung == "exact"
+    assert answer(Query(PROBLEM, device), lab.catalog(rows), Policy()).rung == "exact"
     assert shipped.cache_info().currsize == 0

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit import kernels
 
-from gemmdb.api import current_catalog
 from gemmdb.errors import InputError
 from gemmdb.generators.cutlass_archive import Tools, _picks, build, compiled, ready, wanted, write
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import entry, prebuilt
 from gemmdb.kernels.cutlass.archive import INDEX, MAX_BYTES, Archive
+from gemmdb.lookup.environment import current_catalog
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import entry, prebuilt
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.policy_filter import objection
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.policy_filter import objection
 from gemmdb.settings import Policy
 
 TILE: dict[str, str | int] = {

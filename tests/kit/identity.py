@@ -23,7 +23,7 @@ from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels import cutlass, triton
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Query
-from gemmdb.ladder import lookup
+from gemmdb.lookup import answer
 from gemmdb.settings import Policy, Settings, shipped_tables
 from gemmdb.table import schema
 from gemmdb.table.catalog import Catalog
@@ -142,7 +142,7 @@ def lookups() -> str:
             for sizes in ((m, n, k), (m + 3, n, k), (m, n * 2, k), (max(m // 3, 1), n + 64, k * 3)):
                 for name in ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA L4"):
                     query = Query(problem.resized(*sizes), known(name))
-                    hit = lookup(query, catalog, Policy())
+                    hit = answer(query, catalog, Policy())
                     times = hit and (f"{hit.expected_us:.9g}", f"{hit.speedup:.9g}")
                     yield query.problem.text, name, hit and (hit.rung, hit.config.text, times)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import Config, Device, Policy, Protocol, Query, TableError, ladder
+from gemmdb import Config, Device, Policy, Protocol, Query, TableError, lookup
 from gemmdb.generators.files.verify import verify
 from gemmdb.key import canonical
 from gemmdb.table import row_cache, rows, schema
@@ -102,7 +102,7 @@ def test_a_lookup_in_a_crowded_table_answers_or_misses(kit, path, what):
     CROWDED[what][0](kit, path)
     catalog = Catalog([(Source(path, "explicit"), Table.open(path))])
     for size in (16, 20):
-        hit = ladder.lookup(Query(kit.problem.resized(size, 512, 512), kit.device), catalog, Policy())
+        hit = lookup.answer(Query(kit.problem.resized(size, 512, 512), kit.device), catalog, Policy())
         assert hit is None or hit.config in kit.configs
     catalog.close()
 
@@ -247,5 +247,5 @@ def test_whatever_stands_in_a_column_a_lookup_answers_or_misses_and_verify_ends(
             catalog = Catalog([(Source(path, "explicit"), table)])
             for size in (16, 20):
                 query = Query(kit.problem.resized(size, 512, 512), kit.device)
-                hit = ladder.lookup(query, catalog, Policy(sku=True))
+                hit = lookup.answer(query, catalog, Policy(sku=True))
                 assert hit is None or (hit.config in kit.configs and 0 < hit.expected_us < 1e12)

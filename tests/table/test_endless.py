@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kit.btree import File
 
-from gemmdb import Policy, Query, TableError, ladder
+from gemmdb import Policy, Query, TableError, lookup
 from gemmdb.generators.files import pack
 from gemmdb.table import dbfile, endless, handle, scanning
 from gemmdb.table.catalog import Catalog, Source
@@ -141,9 +141,9 @@ def test_a_file_that_takes_too_long_is_read_once_and_the_others_answer(kit, path
     catalog = Catalog([(Source(one, "explicit"), Table.open(one)) for one in (path, good)])
     for m in range(2, 12):
         began = time.monotonic()
-        ladder.lookup(Query(kit.problem.resized(m, 128, 128), kit.device), catalog, Policy(), None)
+        lookup.answer(Query(kit.problem.resized(m, 128, 128), kit.device), catalog, Policy(), None)
         assert m == 2 or time.monotonic() - began < 0.1, "it is not read again"
-    assert ladder.lookup(Query(kit.problem, kit.device), catalog, Policy(near=False), None).table == str(good)
+    assert lookup.answer(Query(kit.problem, kit.device), catalog, Policy(near=False), None).table == str(good)
 
 
 def test_a_file_that_cannot_even_be_opened_is_tried_once(kit, path):

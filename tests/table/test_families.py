@@ -11,7 +11,7 @@ from kit.btree import File, record
 
 from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
-from gemmdb.ladder import explain
+from gemmdb.lookup import explain
 from gemmdb.settings import Policy
 from gemmdb.table import nearest
 from gemmdb.table.catalog import Catalog, Source

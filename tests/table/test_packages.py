@@ -131,7 +131,7 @@ def test_importing_gemmdb_reads_none():
 
 
 def test_a_lookup_answers_from_it(site, monkeypatch):
-    monkeypatch.setattr("gemmdb.api.shipped_tables", lambda: Path("/nowhere"))
+    monkeypatch.setattr("gemmdb.lookup.environment.shipped_tables", lambda: Path("/nowhere"))
     rows = [KIT.row(), KIT.row(KIT.configs[1], us=5.0)]
     folder = site("gemmdb_tables_a")
     KIT.write(folder / "a.db", rows)

@@ -14,8 +14,8 @@ from gemmdb.generators.measure.candidates import ONLY_ATEN
 from gemmdb.generators.progress import SECONDS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import lookup
-from gemmdb.ladder.saving import Saving
+from gemmdb.lookup import answer
+from gemmdb.lookup.saving import Saving
 from gemmdb.report.workload import of_workload
 from gemmdb.settings import Policy, shipped_tables
 from gemmdb.table.catalog import Catalog, Source
@@ -105,7 +105,7 @@ def test_what_only_another_gpu_measured_is_built():
     decode = Problem.gemm("grouped_mm", m=64, n=6144, k=2048, groups=8)
     with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:
         catalog = Catalog([(Source(table.path, "explicit"), table)])
-        assert lookup(Query(decode, h100), catalog, Policy(), None).rung == "sku"
+        assert answer(Query(decode, h100), catalog, Policy(), None).rung == "sku"
         (missed,) = plans._missed([Entry(decode, 1, 10, h100.text)], catalog)
         report = of_workload(Workload((Entry(decode, 1, 10, h100.text),), {}), "w", catalog, plans.ASKED)
     assert missed.wanted.problem == decode

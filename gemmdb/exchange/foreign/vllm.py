@@ -26,7 +26,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder.model import uncovered
+from gemmdb.lookup.model import uncovered
 from gemmdb.table.measurement import Measurement, Status, Times, one_line
 
 KIND = "vllm"

@@ -23,8 +23,8 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Mode
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
-from gemmdb.ladder.confirmable import RUNGS
-from gemmdb.ladder.policy_filter import gain
+from gemmdb.lookup.confirmable import RUNGS
+from gemmdb.lookup.policy_filter import gain
 from gemmdb.phases import PHASES
 from gemmdb.table.measurement import Measurement
 

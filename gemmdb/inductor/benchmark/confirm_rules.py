@@ -16,8 +16,8 @@ from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import confirmable
-from gemmdb.ladder.confirmable import RUNGS, SLOW_S
+from gemmdb.lookup import confirmable
+from gemmdb.lookup.confirmable import RUNGS, SLOW_S
 from gemmdb.settings import ASKED_CALLS, QUICKLY, Policy
 from gemmdb.table.measurement import Protocol
 

@@ -13,7 +13,7 @@ from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
 from gemmdb.kernels.rules import reject_uncapturable
 from gemmdb.key import representatives
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder.saving import trivial
+from gemmdb.lookup.saving import trivial
 from gemmdb.settings import PATIENT_S, Policy
 
 SLOW_S = PATIENT_S

@@ -31,8 +31,8 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.policy_filter import gain, objection
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.policy_filter import gain, objection
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
 
@@ -204,8 +204,8 @@ def candidates(group: Sequence[Decision]) -> dict[Problem, tuple[Config, ...]]:
 
 
 def _candidates(decision: Decision) -> tuple[Config, ...]:
-    from gemmdb.ladder.candidates import candidates as likely  # These import the cost model.
-    from gemmdb.ladder.model import LIVE_CANDIDATES, uncovered
+    from gemmdb.lookup.candidates import candidates as likely  # These import the cost model.
+    from gemmdb.lookup.model import LIVE_CANDIDATES, uncovered
 
     query, session = decision.query, decision.session
     fits = [c for c in likely(worth.ask_of(session, query)) if legality.rejection(c, query) is None]

@@ -14,8 +14,8 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.saving import repaying, saving
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.saving import repaying, saving
 from gemmdb.settings import ASKED_CALLS, ASKED_S, QUICKLY, Policy
 
 log = logging.getLogger("gemmdb")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmdb import ladder
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.session import Mode, Session
@@ -16,7 +15,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder import confirmable
+from gemmdb.lookup import answer, best_kernel, confirmable, explain
 from gemmdb.rejected import Rejected
 from gemmdb.settings import PATIENT_S, Policy, Settings
 from gemmdb.table.catalog import Catalog, written
@@ -68,10 +67,10 @@ class TableSession(Session):
             return _excluded(query, config, rows) or (None if allowed(config) else "not allowed here")
 
         policy = self._applied(query, self._policies[Mode.UNTUNED])
-        return ladder.best_kernel(query, self.catalog(), policy, installed(query.device.kind), excluded)
+        return best_kernel(query, self.catalog(), policy, installed(query.device.kind), excluded)
 
     def explain_miss(self, query: Query) -> str:
-        steps = ladder.explain(query, self.catalog(), self._applied(query, self._policy), installed(query.device.kind))
+        steps = explain(query, self.catalog(), self._applied(query, self._policy), installed(query.device.kind))
         return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
 
     def tuning_rejection(self, query: Query) -> Rejected | None:
@@ -97,9 +96,7 @@ class TableSession(Session):
 
     def _answer(self, query: Query, policy: Policy) -> Hit | None:
         excluded = functools.partial(_excluded, query)
-        return ladder.lookup(
-            query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded
-        )
+        return answer(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)
 
     def _applied(self, query: Query, policy: Policy) -> Policy:
         """The policy for one query."""

@@ -20,8 +20,8 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.saving import Saving, saving
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.saving import Saving, saving
 from gemmdb.settings import Policy
 from gemmdb.table.stats import Gain, weighted
 

@@ -16,8 +16,8 @@ from gemmdb.inductor.observe.words import aligned, counted, failures, not_handle
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.saving import saving
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.saving import saving
 from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")

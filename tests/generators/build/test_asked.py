@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb import lookup
 from gemmdb.generators.backend import Candidate, Outcome
 from gemmdb.generators.build import asked
 from gemmdb.generators.build.build import BuildRequest, build
@@ -15,7 +16,6 @@ from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import lookup
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
@@ -73,7 +73,7 @@ def measure(replay_backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def answer(tmp_path: Path, backend, problem: Problem = HINT):
     catalog = Catalog.load(tables=[tmp_path / "table.db"])
-    return lookup(Query(problem, backend.device, {"m": (2, 512)}), catalog, Policy())
+    return lookup.answer(Query(problem, backend.device, {"m": (2, 512)}), catalog, Policy())
 
 
 def test_all_sizes_of_a_range_are_measured_where_a_kernel_may_serve_it(measure, tmp_path, replay_backend):

@@ -16,7 +16,7 @@ from kit import disks
 
 from benchmarks.stress import kills, victims
 from benchmarks.stress.contents import contents, differences
-from gemmdb import InputError, Policy, TableError, ladder
+from gemmdb import InputError, Policy, TableError, lookup
 from gemmdb.generators.backend import Candidate, Job
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.effort import named
@@ -203,7 +203,7 @@ def _look_up(path, device, stop, answers):
         catalog = Catalog.load(Settings((), path, "aten", False, ""), tables=[path])
         while not stop.is_set():
             for problem in PROBLEMS:
-                hit = ladder.lookup(Query(problem, device), catalog, Policy())
+                hit = lookup.answer(Query(problem, device), catalog, Policy())
                 seen.add((hit.rung, hit.config.name) if hit else None)
         answers.put(seen)
     except BaseException as error:

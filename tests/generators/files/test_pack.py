@@ -23,9 +23,9 @@ from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder import Step, expected, explain
-from gemmdb.ladder.ask import Ask
-from gemmdb.ladder.candidates import candidates
+from gemmdb.lookup import Step, expected, explain
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.candidates import candidates
 from gemmdb.settings import Policy, Settings
 from gemmdb.table import schema
 from gemmdb.table.catalog import Catalog, Source

@@ -18,7 +18,7 @@ from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder import explain
+from gemmdb.lookup import explain
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.numbering import MOST_BYTES, MOST_SETS, Numbering

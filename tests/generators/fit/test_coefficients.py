@@ -22,7 +22,7 @@ from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder.model import outside, uncovered
+from gemmdb.lookup.model import outside, uncovered
 from gemmdb.settings import shipped_tables
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table

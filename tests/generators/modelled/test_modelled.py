@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb import ladder
+from gemmdb import lookup
 from gemmdb.devices import registry
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.verify import verify
@@ -71,9 +71,9 @@ def test_lookup_and_explain_say_that_it_is_modelled(request_of):
     report = build(request_of("sm80"))
     catalog = Catalog.load(Settings((), report.out.parent / "user.db", "aten", False, ""), tables=[report.out])
     query = Query(Problem.gemm("mixed_mm", m=64, n=1024, k=4096), report.device)
-    hit = ladder.lookup(query, catalog, Policy())
+    hit = lookup.answer(query, catalog, Policy())
     assert (hit.rung, hit.evidence["modelled"], hit.table) == ("model", True, str(report.out))
-    exact, *_, model = ladder.explain(query, catalog, Policy())
+    exact, *_, model = lookup.explain(query, catalog, Policy())
     assert exact.hit is None
     assert "modelled, not measured" in model.reason
     catalog.close()
@@ -112,7 +112,7 @@ def test_the_shipped_modelled_tables_are_small_compiled_and_answer_as_a_model(na
     assert min(summary["problems"][op] for op in ("mm", "addmm", "int_mm", "mixed_mm")) >= 150
     catalog = Catalog.load(Settings((), tmp_path / "user.db", "aten", False, ""))
     problem = Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale")
-    hit = ladder.lookup(Query(problem, catalog.resolve(device.arch)), catalog, Policy())
+    hit = lookup.answer(Query(problem, catalog.resolve(device.arch)), catalog, Policy())
     assert (hit.rung, hit.backend, Path(hit.table).name) == ("model", "triton", path.name)
     catalog.close()
 

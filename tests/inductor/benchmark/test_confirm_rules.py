@@ -19,7 +19,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.ladder.ask import Ask
+from gemmdb.lookup.ask import Ask
 from gemmdb.table.measurement import Protocol
 
 PLAIN = Query(Problem.gemm("mm", m=7, n=512, k=256), H200)

@@ -24,7 +24,7 @@ from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.ladder.model import LIVE_CANDIDATES
+from gemmdb.lookup.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table

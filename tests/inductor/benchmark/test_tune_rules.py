@@ -11,7 +11,7 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.key.problem import Problem, Query
-from gemmdb.ladder.model import LIVE_CANDIDATES
+from gemmdb.lookup.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy
 from gemmdb.table import writer
 

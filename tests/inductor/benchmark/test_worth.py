@@ -157,8 +157,8 @@ def test_the_products_of_a_graph_are_told_with_their_repetitions(monkeypatch):
 @pytest.mark.parametrize("live_cost", [9, 10])
 def test_live_tuning_tries_cutlass_kernels_only_where_it_may_wait_for_nvcc(live_cost):
     """It compiles them anew, also those that ship compiled."""
-    from gemmdb.api import current_catalog
-    from gemmdb.ladder.candidates import candidates
+    from gemmdb.lookup.candidates import candidates
+    from gemmdb.lookup.environment import current_catalog
 
     problem = Problem.gemm("int_mm", m=512, n=8192, k=3584)
     shipped = [table for table in current_catalog().tables if table.path.name == "sm90-nvidia-h200.db"]

@@ -1,0 +1,132 @@
+"""Prediction: the time of every config at a problem, from its own rows or from those of its neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gemmdb.cost.transfer import ConfigGroup
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.canonical import lazy
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.exact import barred, find
+from gemmdb.lookup.policy_filter import gain, objection
+from gemmdb.lookup.support import Support
+from gemmdb.lookup.timings import Timings, timings_of
+from gemmdb.table.record import STEP
+
+CAUTION = 0.7
+"""How many standard deviations are added to a config's time when one is chosen. Among many similar configs, an
+uncertain one is likely to look best by chance."""
+BOUND = 0.4
+"""How many standard deviations of the chosen config, and of its best rival, the stated loss includes. BOUND, and
+OWN and FAR of `from_neighbours`, are chosen so that nine of ten held-out answers stay within the stated loss
+(benchmarks/results/offtable)."""
+
+
+class Estimate(NamedTuple):
+    """What is expected of a config: the `log` of its time relative to ATen's, and the standard deviation of that, 0 if
+    it was measured. `full`: whether it may be served, since it was measured in full somewhere or needs no evidence."""
+
+    log: float
+    spread: float
+    full: bool
+
+    @property
+    def score(self) -> float:
+        """The logarithm with a surcharge for its uncertainty."""
+        return self.log + CAUTION * self.spread
+
+    @property
+    def gain(self) -> float:
+        """The expected gain over ATen."""
+        return gain(math.exp(self.log))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Times relative to ATen at a problem, for the configs that may be served there and for ATen itself.
+
+    `estimates`: what is expected of each. `far`: what the distance adds to a loss. `aten_us`: expected microseconds of
+    ATen. `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a neighbour has the problem's N
+    and K. `support`: of the configs that neighbours timed. `around`: the neighbours, nearest first. `corrected`:
+    whether trees corrected the times. `intervals`: half the 95% interval of each time that was measured at the problem
+    itself, relative.
+    """
+
+    rung: str
+    estimates: Mapping[Config, Estimate]
+    far: float
+    aten_us: float
+    verified: bool | None
+    table: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    unsafe: frozenset[ConfigGroup] = frozenset()
+    beside: bool = False
+    support: Mapping[Config, Support] = field(default_factory=dict)
+    around: Sequence[Timings] = ()
+    corrected: bool = False
+    intervals: Mapping[Config, float] = field(default_factory=dict)
+
+    @lazy
+    def ratios(self) -> Mapping[Config, float]:
+        """The expected times relative to ATen's."""
+        return {config: math.exp(one.log) for config, one in self.estimates.items()}
+
+    @lazy
+    def gains(self) -> Mapping[Config, float]:
+        """The expected gains over ATen of the configs that may be served."""
+        return {config: one.gain for config, one in self.estimates.items() if one.full}
+
+    def off(self, config: Config) -> float:
+        """How far the time of a config may be off, relative: half its 95% interval where it was measured, else the
+        standard deviation of its logarithm. 0 for ATen, whose time is the unit."""
+        if config == ATEN:
+            return 0.0
+        known = self.estimates.get(config)
+        return self.intervals.get(config, 0.0 if known is None else known.spread)
+
+    def regret(self, config: Config) -> float:
+        """How much slower than the best config this one is expected to be: 0.03 is 3%."""
+        return math.expm1(self.estimates[config].log - self._best)
+
+    @lazy
+    def _best(self) -> float:
+        return min([one.log for one in self.estimates.values()])
+
+    @lazy
+    def _least(self) -> float:
+        """The least that the logarithm of the time of the best config may be."""
+        return min([log - BOUND * spread for log, spread, _ in self.estimates.values()])
+
+    @lazy
+    def doubt(self) -> Mapping[Config, float]:
+        """How far off the expected time of each config may be, relative."""
+        return {c: math.expm1(2 * BOUND * one.spread) + self.far for c, one in self.estimates.items()}
+
+    def loss(self, config: Config) -> float:
+        """The stated loss of serving `config` instead of the best config. Nine of ten answers stay within it."""
+        log, spread, _ = self.estimates[config]
+        return math.expm1(log + BOUND * spread - self._least) + self.far
+
+    def candidates(self, count: int) -> list[Config]:
+        """The `count` configs other than ATen that are most likely to be the best."""
+        found = [(log + CAUTION * spread, config.text, config)
+                 for config, (log, spread, full) in self.estimates.items() if full and config != ATEN]  # fmt: skip
+        found.sort()  # No two have one text.
+        return [config for _, _, config in found[:count]]
+
+
+def measured(ask: Ask) -> Prediction | None:
+    """The prediction for a problem that was measured itself; None if no table has a verdict on it."""
+    found = find(ask)
+    here = timings_of(ask, found[0], ask.problem) if found else None
+    if here is None:
+        return None
+    banned = barred(ask) - {ATEN}
+    allowed = (c for c, one in here.pooled.items() if one.servable and c not in banned)
+    estimates = {c: Estimate(here.pooled[c].code * STEP, 0.0, True) for c in allowed if objection(ask, c) is None}
+    intervals = {config: here.pooled[config].spread for config in estimates}
+    return Prediction("exact", estimates, 0.0, here.aten_us, here.verified, here.table, intervals=intervals)

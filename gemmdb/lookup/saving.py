@@ -1,0 +1,104 @@
+"""What tuning a product could save: an estimate, made before anything is measured, of whether tuning pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemmdb.key.problem import Problem
+from gemmdb.lookup.ask import Ask
+
+LEAST_US = 2.0
+"""No kernel is faster than its launch: the fastest of 4,112 problems on an H200 took this long, with cold caches."""
+TINY_US = 0.25
+"""A product with less work than this is mostly launch. On 114 such problems of the H200's table ATen takes 3 to 9 us;
+the best configs of all of them together save 190 us, a 600th of what the whole table saves."""
+OPTIMISM = 0.05
+"""The best config may be this much faster than the cost model expects. Over the 3,561 problems of the H200's table that
+the model covers, each 4 times in a graph, a limit of 10 us per call then leaves 0.9% of all savings untuned, and 22% of
+what is tuned saves less than the limit; without it 2.0% and 15% (`python -m benchmarks.offtable worth`)."""
+UNMODELLED = {
+    "bmm": (6.0, 1.0, 0.2),
+    "fp8": (6.0, 1.25, 0.5),
+    "int4": (4.0, 3.0, 0.5),
+    "fp32": (6.0, 2.0, 0.15),
+    "groups": (11.0, 1.6, 0.7),
+    "mixed": (2.0, 20.0, 0.5),
+    "unaligned": (3.0, 6.0, 0.5),
+}
+"""ATen's time where the cost model does not cover a problem: microseconds, plus this many times the roofline; and the
+share of its distance to the roofline that the best config saves. Fitted to 551 problems of the H200's table, for groups
+to seven products of experts at few rows. Of batches, the model alone would miss more: of 377, held out and 32 times in
+a graph, it leaves 30% of all savings untuned, and the kind 5%. The larger of both counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """The expected microseconds of one call: of ATen, and of the best config that tuning may find."""
+
+    aten_us: float
+    best_us: float
+
+    @property
+    def us(self) -> float:
+        """The microseconds that a call may become shorter by; 0 if nothing is to be gained."""
+        return max(self.aten_us - self.best_us, 0.0)
+
+
+def trivial(problem: Problem) -> bool:
+    """Whether a product has nothing to save on any device: it is empty, or each of its sums has a single term."""
+    return problem.empty or problem.k <= 1
+
+
+def saving(ask: Ask) -> Saving | None:
+    """What tuning the problem could save on the device; None where nothing is known of the device: on a CPU."""
+    from gemmdb.cost.roofline import roofline_us, work_us  # These import the cost model.
+    from gemmdb.lookup.model import FIRST, rank
+
+    problem, device = ask.problem, ask.device
+    if trivial(problem):
+        return Saving(LEAST_US, LEAST_US)
+    if device.kind != "cuda":
+        return None
+    roof_us = roofline_us(problem, device)
+    ranked = rank(ask, FIRST)
+    if isinstance(ranked, str):
+        found = _of_kind(problem, roof_us)
+    else:
+        best_us = max(ranked.best[0].us * (1 - OPTIMISM), roof_us, LEAST_US)
+        found = Saving(ranked.aten_us, min(best_us, ranked.aten_us))
+        if problem.spec.batched:
+            found = max(found, _of_kind(problem, roof_us), key=lambda one: one.us)
+    return Saving(found.aten_us, found.aten_us) if work_us(problem, device) < TINY_US else found
+
+
+def _of_kind(problem: Problem, roof_us: float) -> Saving:
+    """The saving that products of the kind have at this roofline."""
+    launch_us, times, share = UNMODELLED[_kind(problem)]
+    aten_us = launch_us + times * roof_us
+    return Saving(aten_us, aten_us - share * max(aten_us - max(roof_us, LEAST_US), 0.0))
+
+
+def repaying(us: Mapping[Problem, float], calls: int, first_s: float, further_s: float) -> list[Problem]:
+    """The problems whose tuning repays the time that it takes within `calls` calls of their graph, those that save the
+    most first. `us`: the microseconds that tuning each of them may save per call of the graph. `first_s`: the seconds
+    that tuning takes for the first problem, `further_s` for each further one. Empty if they do not even repay together.
+    """
+    saved_s = {problem: one * calls / 1e6 for problem, one in us.items()}
+    order = sorted((p for p in us if saved_s[p] >= further_s), key=lambda p: (-us[p], p.text))
+    taken_s = first_s + further_s * (len(order) - 1)
+    return order if sum(saved_s[problem] for problem in order) >= taken_s else []
+
+
+def _kind(problem: Problem) -> str:
+    if problem.spec.batched:
+        return "bmm"
+    if problem.spec.grouped:
+        return "groups"
+    if problem.scaled:
+        return "fp8"
+    if problem.int4 is not None:
+        return "int4"
+    if problem.a.dtype == "fp32":
+        return "fp32"
+    return "mixed" if problem.spec.dequantises else "unaligned"

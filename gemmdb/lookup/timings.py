@@ -1,0 +1,221 @@
+"""Timings: what one table holds about one problem, in the form that rung `near` uses. They are read once and cached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, Like, group_of
+from gemmdb.kernels.config import Config
+from gemmdb.key.canonical import lazy
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.claims import possible_times
+from gemmdb.lookup.expected import Codes, codes_of
+from gemmdb.lookup.policy_filter import verified
+from gemmdb.table.reader import Table
+from gemmdb.table.record import STEP, Entry, Group, Record, Time
+
+_KEPT = 4096
+"""The most Timings of a table that are kept, and problems whose failures are."""
+
+_Kind = tuple[int, str, object]
+
+
+class _Kept(NamedTuple):
+    """What was read of a table in one `state`: the Timings by device, state of the cache and toolchain, then by
+    problem; and what failed, by device, then by problem."""
+
+    state: str
+    timings: dict[_Kind, dict[int, Timings | None]]
+    failed: dict[int, dict[int, frozenset[Config]]]
+
+
+class _Here(NamedTuple):
+    """The part of it that a lookup needs."""
+
+    timings: dict[int, Timings | None]
+    failed: dict[int, frozenset[Config]]
+
+
+_kept: WeakKeyDictionary[Table, _Kept] = WeakKeyDictionary()
+
+
+class Timed(NamedTuple):
+    """A group of configs at one problem, by its fastest member. `excess`: the logarithm of its time over the time that
+    `Scale` expects, minus the smallest such logarithm of the problem. `behind`: the logarithm of its time over the best
+    time. `full`: measured in full."""
+
+    excess: float
+    behind: float
+    full: bool
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What one table holds about one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
+    `banned`: the configs that were wrong or crashed. `verified`: whether the rows were measured under the running
+    toolchain class with the current kernel sources; None if unknown. `stamp`: that of the record."""
+
+    problem: Problem
+    device: Device
+    table: str
+    times: tuple[Time, ...]
+    banned: frozenset[Config]
+    aten_us: float
+    verified: bool | None
+    stamp: int = 0
+
+    @lazy
+    def pooled(self) -> Mapping[Config, Time]:
+        """The times by config, fastest first."""
+        return {one.entry.config: one for one in self.times}
+
+    @lazy
+    def steady_aten(self) -> bool:
+        """Whether ATen has a time here that is steady enough to predict from."""
+        return any(one.entry.aten and one.steady for one in self.times)
+
+    @lazy
+    def groups(self) -> Mapping[ConfigGroup, Timed]:
+        """Every group that has a steady time."""
+        return {key: self.timed(codes) for key, codes in self.codes.items()}
+
+    def timed(self, codes: Codes) -> Timed:
+        """The Timed of a group with these `codes`."""
+        value, code, full = codes
+        return Timed((value - self.least) * STEP, (code - self.fastest) * STEP, full > 0)
+
+    @lazy
+    def level(self) -> float:
+        """The smallest logarithm of a time over the time that `Scale` expects."""
+        return self.least * STEP
+
+    @lazy
+    def least(self) -> int:
+        """The same in STEPs."""
+        return int(min(map(itemgetter(0), self.codes.values())))
+
+    @lazy
+    def fastest(self) -> int:
+        """The smallest logarithm of a time, in STEPs."""
+        return int(min(map(itemgetter(1), self.codes.values())))
+
+    @lazy
+    def behind(self) -> Sequence[tuple[int, ConfigGroup]]:
+        """How far each group is behind the best, in STEPs, the closest first."""
+        return sorted([(code - self.fastest, key) for key, (_, code, _) in self.codes.items()], key=itemgetter(0))
+
+    @lazy
+    def aten(self) -> Timed:
+        """The group of ATen, which has a steady time if `steady_aten`."""
+        return self.timed(self.codes[ATEN_GROUP])
+
+    @lazy
+    def roof_us(self) -> float:
+        """The roofline of the problem, in microseconds."""
+        return roofline_us(self.problem, self.device)
+
+    @lazy
+    def likes(self) -> Mapping[Like, int]:
+        """The smallest logarithm of a time over the expected time among groups of the same tile, in STEPs."""
+        least: dict[Like, int] = {}
+        for key, (value, _, _) in self.codes.items():
+            like = key.like
+            if like not in least or value < least[like]:
+                least[like] = value
+        return least
+
+    @lazy
+    def unsafe(self) -> frozenset[ConfigGroup]:
+        """The groups of the configs that were wrong or crashed here."""
+        return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
+
+    @lazy
+    def codes(self) -> Mapping[ConfigGroup, Codes]:
+        """The Codes of each group that has a steady time."""
+        return codes_of(self.times, self.problem, self.device, self.aten_us, self.stamp)
+
+
+def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
+    """The Timings of `problem` in `table`: rows of the running toolchain class if there are any, else of all. None
+    without a possible time of ATen."""
+    here = _here(ask, table)
+    if here is None:
+        return None
+    known, key = here.timings, problem.key
+    if key in known:
+        return known[key]
+    found = _read(ask, table, problem)
+    if found is not None or not ask.faults:  # What could not be read now may be readable later.
+        known[key] = found
+    return found
+
+
+def failed(ask: Ask, table: Table, problem: Problem) -> frozenset[Config]:
+    """The configs that were wrong or crashed on `problem` in `table`."""
+    here = _here(ask, table)
+    if here is None:
+        return frozenset()
+    key = problem.key
+    found = here.failed.get(key)
+    if found is None:
+        timings = here.timings.get(key)
+        read = timings.banned if timings is not None else ask.read(Table.barred, table, problem, ask.device)
+        if read is None:  # It may be readable later.
+            return frozenset()
+        found = here.failed[key] = read
+    return found
+
+
+def _here(ask: Ask, table: Table) -> _Here | None:
+    """What is kept of a table for the question; None if it cannot be read."""
+    here: _Here | None = ask.memo.get(table)
+    if here is None:
+        state = ask.read(Table.state, table)
+        if state is None:
+            return None
+        kept = _kept.get(table)
+        if kept is None or kept.state != state or _full(kept):
+            kept = _kept[table] = _Kept(state, {}, {})
+        timings = kept.timings.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
+        here = ask.memo[table] = _Here(timings, kept.failed.setdefault(ask.device.key, {}))
+    return here
+
+
+def _full(kept: _Kept) -> bool:
+    return any(sum(map(len, part.values())) > _KEPT for part in (kept.timings, kept.failed))
+
+
+def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
+    found = ask.read(Table.record, table, problem, ask.device)
+    group = _group(ask, found) if found else None
+    if found is None or group is None:
+        return None
+    times = possible_times(group, problem, ask.device)
+    if not times:
+        return None
+    running = ask.toolchain
+    holds = None if running is None else all(_holds(ask, running.text, one.entry) for one in times)
+    return Timings(problem, ask.device, str(table.path), times, found.banned, group.aten_us, holds, found.stamp)
+
+
+def _group(ask: Ask, found: Record) -> Group | None:
+    """The times under the running toolchain class if ATen was timed under it, else under all."""
+    classes = (None,) if ask.klass is None else (ask.klass, None)
+    groups = (found.find(ask.query.l2, klass) for klass in classes)
+    return next((group for group in groups if group and group.aten_us), None)
+
+
+def _holds(ask: Ask, running: str, entry: Entry) -> bool:
+    """Whether a row of the entry holds under the toolchain with the text `running`. Hashing a text takes less than
+    hashing a toolchain."""
+    known = entry.memo.get(running)
+    if known is None:
+        known = entry.memo[running] = any(verified(ask, entry.config, one) for one in entry.toolchains)
+    return bool(known)

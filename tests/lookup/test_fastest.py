@@ -1,0 +1,62 @@
+"""The kernel that is expected to be the fastest of those that the caller can use, with the shipped H200 table."""
+
+from pathlib import Path
+
+import pytest
+from kit.devices import H200
+
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup import answer, best_kernel
+from gemmdb.settings import Policy, Settings
+from gemmdb.table.catalog import Catalog
+
+POLICY = Policy(on_miss="aten", confirm=True)
+M = {4096: 1024, 6144: 128}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Catalog:
+    return Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten", False, ""))
+
+
+def asked(
+    catalog: Catalog, n: int, policy: Policy = POLICY, kernels: tuple[str, ...] = ("tile", "narrow")
+) -> Hit | None:
+    def excluded(config: Config, rows: object) -> str | None:
+        return None if config.kernel in kernels else "another kernel"
+
+    return best_kernel(gate_and_up(n), catalog, policy, None, excluded)
+
+
+def gate_and_up(n: int) -> Query:
+    return Query(Problem.gemm("mm", m=M[n], n=n, k=4096), H200)
+
+
+@pytest.mark.parametrize("n", [4096, 6144], ids=["measured", "nearby"])
+def test_also_where_aten_is_faster(shipped, n):
+    served = answer(gate_and_up(n), shipped, POLICY)
+    assert served is not None
+    assert served.config == ATEN
+    hit = asked(shipped, n)
+    assert hit is not None
+    assert hit.kernel in ("tile", "narrow")
+    assert hit.speedup < 1
+    assert hit.expected_us == pytest.approx(served.expected_us / hit.speedup, rel=0.05)
+    assert hit.rung == ("exact" if n == 4096 else "near")
+
+
+def test_the_policy_holds(shipped):
+    hit = asked(shipped, 4096, Policy(on_miss="aten", confirm=True, deny="triton:tile"))
+    assert hit is None or hit.kernel == "narrow"
+
+
+def test_the_cost_model_answers_only_where_it_may(shipped):
+    query = Query(Problem.gemm("mm", m=3, n=48, k=1_000_000), H200)
+    assert best_kernel(query, shipped, POLICY) is not None
+    assert best_kernel(query, shipped, Policy(on_miss="aten", confirm=True, model=False)) is None
+
+
+def test_none_where_the_caller_can_use_none(shipped):
+    assert asked(shipped, 4096, kernels=()) is None

@@ -1,0 +1,93 @@
+"""Products with int4 weights on the ladder: what answers for sizes near those measured, and what live tuning tries."""
+
+import pytest
+from kit.devices import H200
+from kit.gpu import make
+
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.lookup import answer
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.candidates import candidates
+from gemmdb.lookup.saving import saving
+from gemmdb.settings import Policy
+
+OURS = make("int4", scaled="sums", split_k=4)
+SKINNY = make("int4_skinny", block_n=32)
+DEQUANTISED = Config.of("aten", "dequantised")
+
+
+def int4(m=16, n=4096, k=4096, **rest):
+    return Problem.gemm("mixed_mm", m=m, n=n, k=k, weight_dtype="int4", **rest)
+
+
+@pytest.fixture
+def rows(lab):
+    def around(times, **rest):
+        sizes = [(m, n) for m in (8, 16, 32) for n in (3584, 5120)]
+        return [row for m, n in sizes for row in lab.rows(int4(m, n, **rest), times, device=H200)]
+
+    return around
+
+
+@pytest.fixture
+def ask(lab):
+    return lambda problem, rows: answer(lab.query(problem, H200), lab.catalog(rows), Policy())
+
+
+def test_what_was_measured_answers(lab, ask):
+    hit = ask(int4(), lab.rows(int4(), {OURS: 0.5}, device=H200))
+    assert (hit.rung, hit.config) == ("exact", OURS)
+
+
+def test_near_sizes_answer(ask, rows):
+    """The split of K that fills the multiprocessors is computed anew."""
+    hit = ask(int4(), rows({OURS: 0.5}))
+    assert hit.rung == "near"
+    assert {**hit.config.values, "split_k": 4} == dict(OURS.values)
+    assert hit.speedup == pytest.approx(2, rel=0.2)
+    assert ask(int4(), rows({})).config == ATEN
+    assert ask(int4(m=24), rows({DEQUANTISED: 0.5})).config == DEQUANTISED
+
+
+def test_near_sizes_of_a_few_rows_answer(lab, ask):
+    known = [row for n in (3584, 5120) for row in lab.rows(int4(8, n), {SKINNY: 0.5}, device=H200)]
+    hit = ask(int4(8), known)
+    assert (hit.rung, hit.config) == ("near", SKINNY)
+    assert ask(int4(16), known).config == ATEN
+
+
+@pytest.mark.parametrize("other", [{"group": 64}, {"packing": "tinygemm4"}, {"packing": "low-first"}])
+def test_other_groups_and_packings_do_not(ask, rows, other):
+    assert ask(int4(**other), rows({OURS: 0.5})) is None
+
+
+def test_an_8_bit_weight_answers_for_none(lab, ask):
+    plain = Problem.gemm("mixed_mm", m=16, n=4096, k=4096)
+    assert ask(int4(), lab.rows(plain, {}, device=H200)) is None
+
+
+def test_live_tuning_tries_what_did_well_with_other_groups(lab, rows):
+    known = rows({OURS: 0.5, DEQUANTISED: 2.0}, group=64)
+    asked = Ask(lab.query(int4(), H200), tuple(lab.catalog(known).tables), Policy(), None)
+    assert {config.kernel for config in candidates(asked)[:1]} == {"int4"}
+    plain = Ask(lab.query(Problem.gemm("mixed_mm", m=16, n=4096, k=4100), H200), asked.tables, Policy(), None)
+    assert all(config.kernel not in ("int4", "dequantised") for config in candidates(plain))
+
+
+@pytest.mark.parametrize(
+    ("m", "packing", "few"), [(1, "tinygemm8", 1), (16, "tinygemm8", 0), (16, "low-first", 1), (512, "low-first", 0)]
+)
+def test_live_tuning_tries_the_menu_where_nothing_was_measured(lab, m, packing, few):
+    asked = int4(m, packing=packing)
+    found = candidates(Ask(lab.query(asked, H200), (), Policy(), None))
+    assert 4 <= len(found) <= 6
+    ours = {config.name for config in found if config.backend == "triton"}
+    assert ours == ({"triton:int4_skinny", "triton:int4"} if few else {"triton:int4"})
+    assert all(config.rejection(asked, H200) is None for config in found)
+
+
+def test_the_cost_model_says_nothing(lab):
+    assert answer(lab.query(int4(), H200), lab.catalog([]), Policy(model=True, model_gain=0.0)) is None
+    expected = saving(Ask(lab.query(int4(n=28672, k=8192), H200), (), Policy(), None))
+    assert 0 < expected.us < expected.aten_us

@@ -1,0 +1,164 @@
+"""Symbolic sizes: one config for a whole range, only when it holds everywhere."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.errors import InputError
+from gemmdb.hit import LARGEST
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.lookup import answer, explain
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.ranges import buckets
+from gemmdb.settings import Policy
+from gemmdb.table.record import STEP
+
+POLICY = Policy()
+SIZES = (2, 4, 8, 16, 32)
+
+
+def table(lab, ratios, sizes=SIZES):
+    """One table with the same sizes for every config: `ratios` maps a config to its ratio at each of the sizes."""
+    return lab.catalog([
+        row
+        for i, m in enumerate(sizes)
+        for row in lab.rows(lab.problem(m=m), {config: values[i] for config, values in ratios.items()})
+    ])  # fmt: skip
+
+
+def ask(lab, ranges, m=16):
+    return lab.query(lab.problem(m=m), ranges=ranges)
+
+
+def test_a_config_that_is_best_everywhere_serves_the_range(lab):
+    steady = lab.cpp()
+    catalog = table(lab, {steady: [0.5] * 5})
+    hit = answer(ask(lab, {"m": (2, 32)}), catalog, POLICY)
+    assert (hit.rung, hit.config) == ("exact", steady)
+    assert hit.evidence["worst_regret"] == 0
+    assert [bucket["m"] for bucket in hit.evidence["buckets"]] == list(SIZES)
+    assert hit.evidence["range"] == {"m": [2, 32]}
+    assert json.loads(json.dumps(hit.as_dict())) == hit.as_dict()
+
+
+def test_the_interval_of_a_gain_is_that_of_the_hint(lab):
+    steady = lab.cpp()
+    catalog = table(lab, {steady: [0.5] * 5})
+    alone = answer(lab.query(lab.problem(m=16)), catalog, POLICY)
+    ranged = answer(ask(lab, {"m": (2, 32)}), catalog, POLICY)
+    assert alone.config == ranged.config == steady
+    assert 0 < ranged.evidence["spread"] == pytest.approx(alone.evidence["spread"], rel=0.05)
+
+
+def test_the_config_that_holds_everywhere_is_taken_not_the_hints_winner(lab):
+    winner, steady = Config("aten", "int8pack_mm"), lab.cpp()
+    mixed = Problem.gemm("mixed_mm", m=16, n=256, k=256, constant_weight=True)
+    ratios = dict(zip(SIZES, (0.50, 0.50, 0.50, 0.46, 0.90), strict=True))
+    policy = replace(POLICY, range_regret=0.1)
+    catalog = lab.catalog([
+        row
+        for m, ratio in ratios.items()
+        for row in lab.rows(mixed.resized(m, 256, 256), {winner: ratio, steady: 0.5})
+    ])  # fmt: skip
+    assert answer(lab.query(mixed), catalog, POLICY).config == winner
+    hit = answer(lab.query(mixed, ranges={"m": (2, 32)}), catalog, policy)
+    assert hit.config == steady
+    assert hit.evidence["worst_regret"] == pytest.approx(0.5 / 0.46 - 1, abs=2 * STEP)
+    assert answer(lab.query(mixed, ranges={"m": (2, 32)}), catalog, POLICY).config == ATEN
+
+
+def test_a_regret_above_the_policys_means_aten_and_says_so(lab):
+    fast = lab.cpp()
+    catalog = table(lab, {fast: [0.5, 0.5, 0.5, 0.5, 1.05]})
+    hit = answer(ask(lab, {"m": (2, 32)}), catalog, POLICY)
+    assert (hit.rung, hit.config, hit.speedup) == ("exact", ATEN, 1.0)
+    assert hit.expected_us == pytest.approx(100.0)
+    assert "5.0%" in hit.evidence["reason"]
+    assert answer(ask(lab, {"m": (2, 32)}), catalog, replace(POLICY, range_regret=0.06)).config == fast
+    assert answer(ask(lab, {"m": (2, 16)}), catalog, POLICY).config == fast
+
+
+def test_one_unanswered_bucket_means_aten(lab):
+    catalog = table(lab, {lab.cpp(): [0.5] * 5})
+    hit = answer(ask(lab, {"m": (2, 4096)}), catalog, POLICY)
+    assert hit.config == ATEN
+    assert hit.evidence["reason"] == "no measured or near answer at m=64 n=256 k=256"
+
+
+def test_an_open_range_ends_at_the_cap(lab):
+    sizes = [2**e for e in range(1, 17)]
+    fast = lab.cpp()
+    full = table(lab, {fast: [0.5] * 16}, sizes)
+    assert sizes[-1] == LARGEST
+    assert answer(ask(lab, {"m": (2, None)}), full, POLICY).config == fast
+    short = table(lab, {fast: [0.5] * 15}, sizes[:-1])
+    assert answer(ask(lab, {"m": (2, None)}), short, POLICY).config == ATEN
+
+
+def test_a_hint_without_an_answer_is_a_miss(lab):
+    catalog = table(lab, {lab.cpp(): [0.5] * 5})
+    assert answer(ask(lab, {"m": (2, 4096)}, m=1000), catalog, POLICY) is None
+    step = explain(ask(lab, {"m": (2, 4096)}, m=1000), catalog, POLICY)[0]
+    assert step.rung == "range"
+    assert "the hint has no answer" in step.reason
+
+
+def test_near_buckets_count_within_their_bound(lab):
+    fast = lab.cpp()
+    catalog = table(lab, {fast: [0.5] * 3}, (8, 24, 32))
+    query = ask(lab, {"m": (8, 32)}, m=8)
+    hit = answer(query, catalog, replace(POLICY, near_loss=0.1))
+    assert (hit.rung, hit.config) == ("near", fast)
+    assert [bucket["rung"] for bucket in hit.evidence["buckets"]] == ["exact", "near", "exact"]
+    assert answer(query, catalog, replace(POLICY, near=False)).config == ATEN
+    assert answer(query, catalog, replace(POLICY, near_loss=0.001)).config == ATEN
+
+
+def test_an_explicit_blocking_does_not_serve_a_symbolic_m(lab):
+    """For a symbolic M the C++ template blocks at run time, so the row is no evidence for what would run."""
+    blocked, threaded = lab.cpp(blocks_m=1), lab.cpp(threads_m=2, threads_n=1, threads_k=1)
+    catalog = table(lab, {blocked: [0.3] * 5, threaded: [0.4] * 5, lab.cpp(): [0.5] * 5})
+    assert answer(ask(lab, {"m": (2, 32)}), catalog, POLICY).config == lab.cpp()
+    assert answer(ask(lab, {}), catalog, POLICY).config == blocked
+
+
+def test_a_symbolic_n_or_k_excludes_the_packed_template(lab):
+    catalog = lab.catalog([row for n in (128, 256) for row in lab.rows(lab.problem(n=n), {lab.cpp(): 0.5})])
+    assert answer(lab.query(lab.problem(), ranges={"n": (128, 256)}), catalog, POLICY).config == ATEN
+
+
+def test_a_range_of_one_value_is_no_range(lab):
+    blocked = lab.cpp(blocks_m=1)
+    catalog = table(lab, {blocked: [0.5] * 5})
+    assert answer(ask(lab, {"m": (16, 16)}), catalog, POLICY).config == blocked
+
+
+@pytest.mark.parametrize(
+    ("ranges", "hint", "expected"),
+    [
+        ({"m": (2, 16)}, 5, [2, 4, 5, 8, 16]),
+        ({"m": (3, 20)}, 7, [3, 4, 7, 8, 16, 20]),
+        ({"m": (0, 4)}, 2, [1, 2, 4]),
+        ({"m": (60_000, None)}, 70_000, [60_000, 65_536, 70_000]),
+        ({"m": (100_000, None)}, 100_000, [100_000]),
+    ],
+)
+def test_buckets_are_the_powers_of_two_the_ends_and_the_hint(lab, ranges, hint, expected):
+    question = Ask(ask(lab, ranges, m=hint), (), POLICY, None)
+    assert [problem.m for problem in buckets(question)] == expected
+
+
+def test_too_many_buckets_mean_aten(lab):
+    catalog = table(lab, {lab.cpp(): [0.5] * 5})
+    ranges = {"m": (2, None), "n": (2, None)}
+    hit = answer(lab.query(lab.problem(m=16), ranges=ranges), catalog, POLICY)
+    assert hit.config == ATEN
+    assert "buckets" in hit.evidence["reason"]
+
+
+@pytest.mark.parametrize("ranges", [{"batch": (1, 2)}, {"m": (5, 4)}, {"m": (-1, 4)}])
+def test_impossible_ranges_are_refused(lab, ranges):
+    with pytest.raises(InputError, match="no such range"):
+        answer(ask(lab, ranges), lab.catalog(), POLICY)

@@ -1,0 +1,90 @@
+"""What of a table measured on torch 2.11 with triton 3.6 and CUDA 13.0 holds on later software, and what needs more."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb import lookup
+from gemmdb.kernels import cutlass, inductor
+from gemmdb.kernels import triton as kernels_triton
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.settings import Policy
+
+GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
+MEASURED = Toolchain("2.11.0", "3.6.0", "13.0", "4.2.0.0", "580.1", "0.1.0")
+LATER = Toolchain("2.15.0", "3.9.0", "13.2", "4.2.0.0", "590.2", "0.3.0")
+TILE = Config.of(
+    "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
+    dequant="cast", warps=4, stages=3,
+)  # fmt: skip
+CUTLASS = Config.of(
+    "cutlass", "gemm", tile_m=128, tile_n=128, tile_k=64, cluster_m=1, cluster_n=1, schedule="cooperative",
+    split_k=1, swizzle=1, raster="auto", swap=0,
+)  # fmt: skip
+PADDED = Config.of("aten", "padded", multiple=8)
+TEMPLATE = Config.of("triton", "inductor_mm", block_m=64, block_n=64, block_k=64, group_m=8, warps=4, stages=3)
+
+
+def answer(lab, config, source, running, ratio):
+    """What is served of a table with ATen and one config, and whether that counts as verified."""
+    problem = lab.problem(m=256, n=4096, k=4093 if config == PADDED else 4096, dtype="bf16")
+    rows = [
+        replace(row, toolchain=replace(MEASURED, source=source if row.config == config else ""))
+        for row in lab.rows(problem, {config: ratio}, device=GPU)
+    ]
+    hit = lookup.answer(lab.query(problem, GPU), lab.catalog(rows), Policy(compile_cost=10), running)
+    return hit.config, hit.evidence["verified"]
+
+
+@pytest.fixture
+def template(monkeypatch):
+    """The digest of Inductor's template as the installed torch has it."""
+    monkeypatch.setattr(inductor, "digest", lambda file: "0ddad0df156c4100")
+    return "0ddad0df156c4100"
+
+
+@pytest.mark.parametrize(
+    ("change", "backends"),
+    [
+        ({}, "aten triton cutlass"),
+        ({"driver": "", "gemmdb": "9.0"}, "aten triton cutlass"),
+        ({"triton": "4.0.0"}, "aten cutlass"),
+        ({"cutlass": "4.3.0.0"}, "aten triton"),
+        ({"cutlass": ""}, "aten triton cutlass"),
+        ({"cuda": "12.8"}, ""),
+        ({"cuda": "14.0"}, ""),
+    ],
+)
+def test_each_kind_of_kernel_has_its_own_conditions(lab, template, change, backends):
+    running = replace(LATER, **change)
+    for config, source in (
+        (PADDED, ""),
+        (TILE, kernels_triton.digest("tile")),
+        (TEMPLATE, template),
+        (CUTLASS, cutlass.digest("gemm")),
+    ):
+        holds = config.backend in backends
+        assert answer(lab, config, source, running, 0.9) == (config, holds), config
+        # A gain of 4% is above the least gain, and below that of what is not verified.
+        assert answer(lab, config, source, running, 1 / 1.04) == (config if holds else ATEN, holds), config
+
+
+@pytest.mark.parametrize("config", [TILE, TEMPLATE, CUTLASS], ids=lambda config: config.kernel)
+def test_another_source_of_the_kernel_is_not_verified(lab, template, config):
+    assert answer(lab, config, "0123456789abcdef", LATER, 0.9) == (config, False)
+    assert answer(lab, config, "0123456789abcdef", LATER, 1 / 1.04) == (ATEN, False)
+
+
+def test_a_neighbour_is_verified_by_the_same_rule(lab):
+    problem = lab.problem(m=16, n=4096, k=4096, dtype="bf16")
+    rows = [
+        replace(row, toolchain=replace(MEASURED, source=kernels_triton.digest("tile") if row.config == TILE else ""))
+        for row in lab.rows(problem, {TILE: 0.8}, device=GPU)
+    ]
+    query = lab.query(problem.resized(24, 4096, 4096), GPU)
+    for triton, holds in (("3.9.0", True), ("4.0.0", False)):
+        tables, policy = lab.catalog(rows), Policy(near_loss=0.2, compile_cost=10)
+        hit = lookup.answer(query, tables, policy, replace(LATER, triton=triton))
+        assert (hit.rung, hit.evidence["verified"]) == ("near", holds)
