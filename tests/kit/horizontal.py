@@ -58,7 +58,7 @@ def decided(
     return found
 
 
-def grouped(graph: torch.fx.GraphModule, **options: Any) -> list[Group]:
+def grouped(graph: torch.fx.GraphModule, **options: Any) -> list[Group[Decision]]:
     """The groups of a graph."""
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
     pairs = decided(graph, **options)

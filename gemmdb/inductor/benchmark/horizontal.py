@@ -20,9 +20,8 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import horizontal as groups
-from gemmdb.inductor.match.horizontal import Group
+from gemmdb.inductor.match.horizontal import Group, rewrite
 from gemmdb.inductor.match.horizontal_members import Member
-from gemmdb.inductor.match.horizontal_rewriting import rewrite
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import parts
@@ -94,7 +93,7 @@ class Fusion:
         self.trials = []
         return gone
 
-    def _begin(self, found: Sequence[Group], places: dict[Any, int]) -> None:
+    def _begin(self, found: Sequence[Group[Decision]], places: dict[Any, int]) -> None:
         policy = found[0].members[0].decision.session.policy
         self._start, self._allowed_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
         for trial in self._promising(found, places):
@@ -121,7 +120,7 @@ class Fusion:
                     gone |= _carry_out(group, trial.hit, timed)
         log.info("horizontal fusion: %d of %d products in %.2f s", len(gone), count, now() - self._start)
 
-    def _promising(self, found: Sequence[Group], places: dict[Any, int]) -> list[Trial]:
+    def _promising(self, found: Sequence[Group[Decision]], places: dict[Any, int]) -> list[Trial]:
         """The trials of promising groups, those that save most first."""
         trials: dict[object, Trial] = {}
         for group in found:
@@ -138,7 +137,7 @@ def _wanted(policy: Policy) -> bool:
     return policy.horizontal and bool(policy.confirm)
 
 
-def _allowed(group: Group) -> bool:
+def _allowed(group: Group[Decision]) -> bool:
     policy, query = group.members[0].decision.session.policy, group.query
     if rules.objection(query, policy) or rules.hindrance(query.device):
         return False
@@ -169,7 +168,7 @@ def _done(step: Any, *args: Any) -> Any:
         return error
 
 
-def _trial(group: Group, kernel: Kernel, places: dict[Any, int]) -> Trial | None:
+def _trial(group: Group[Decision], kernel: Kernel, places: dict[Any, int]) -> Trial | None:
     """The trial of a group; None if no kernel is expected to gain over what was decided."""
     query = group.query
     hit = kernel(group.members[0].decision.session, query.problem, query.device, group.widths)
@@ -180,7 +179,7 @@ def _trial(group: Group, kernel: Kernel, places: dict[Any, int]) -> Trial | None
     return Trial(piece, [], hit, tuple(member.decision.config for member in _cautious(group).members))
 
 
-def _cautious(group: Group) -> Group:
+def _cautious(group: Group[Decision]) -> Group[Decision]:
     """The group with ATen for each product whose answer is in doubt. A trial beside ATen says whether the one kernel is
     faster than default mode, so those answers need not be confirmed first."""
     return Group(tuple(replace(one, decision=_sure(one.decision)) for one in group.members))
@@ -202,7 +201,7 @@ def _kernel(session: Session, problem: Problem, device: Device, widths: tuple[in
     return session.best_kernel(Query(problem, device), allowed)
 
 
-def _expected_us(group: Group) -> float:
+def _expected_us(group: Group[Decision]) -> float:
     """The microseconds that the products take, as decided."""
     return sum(member.decision.event.expected_us or LEAST_US for member in group.members)
 
@@ -215,7 +214,7 @@ def _policy(trial: Trial) -> Policy:
     return trial.groups[0].members[0].decision.session.policy
 
 
-def _carry_out(group: Group, hit: Hit, timed: Timed) -> set[Any]:
+def _carry_out(group: Group[Decision], hit: Hit, timed: Timed) -> set[Any]:
     rewrite(group.a.graph, group, fused(group, hit))
     for member in group.members:
         event = _event(member, group, hit, timed)
@@ -223,7 +222,7 @@ def _carry_out(group: Group, hit: Hit, timed: Timed) -> set[Any]:
     return {member.node for member in group.members}
 
 
-def _event(member: Member, group: Group, hit: Hit, timed: Timed) -> Event:
+def _event(member: Member[Decision], group: Group[Decision], hit: Hit, timed: Timed) -> Event:
     """What the journal says of one product: as expected by itself, times what the trial says of all together. Where
     nothing was expected, it is its share of the columns. No table has measured the kernel with several weights, so the
     rung is never `exact`."""

@@ -14,12 +14,10 @@ from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.ahead import Steer
 from gemmdb.inductor.benchmark.confirm_job import Unconfirmed, only
 from gemmdb.inductor.benchmark.trial import noisy
-from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.decision import Decision, Fused
 from gemmdb.inductor.lower.adapter import emission
-from gemmdb.inductor.lower.horizontal import Fused
-from gemmdb.inductor.match.horizontal import Group
-from gemmdb.inductor.match.horizontal_members import OWN
-from gemmdb.inductor.match.horizontal_rewriting import rewrite
+from gemmdb.inductor.match.horizontal import Group, rewrite
+from gemmdb.inductor.match.horizontal_members import OWN_FIELDS
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
@@ -40,7 +38,7 @@ class Trial:
     `saved_us`: microseconds that all of them are expected to save in one call of the graph."""
 
     piece: cutting.Piece
-    groups: list[Group]
+    groups: list[Group[Decision]]
     hit: Hit
     apart: tuple[Config | None, ...]
     saved_us: float = 0.0
@@ -108,7 +106,7 @@ class Trial:
         return code
 
 
-def fused(group: Group, hit: Hit) -> Fused:
+def fused(group: Group[Decision], hit: Hit) -> Fused:
     """What the lowering carries out for a group."""
     members = tuple(member.decision for member in group.members)
     whole = replace(members[0], query=group.query, config=hit.config, branches=(), entry=object())
@@ -121,13 +119,13 @@ def _generated(graph: torch.fx.GraphModule, fakes: Sequence[Any]) -> emission.Co
     return emission.generate(graph, fakes)
 
 
-def _copied(group: Group, new: Any) -> Group:
+def _copied(group: Group[Decision], new: Any) -> Group[Decision]:
     """The group in a copy of its graph, with decisions whose events start without a note."""
     return Group(
         tuple(
             replace(
                 one, node=new[one.node],
-                **{name: new[node] for name, node in vars(one).items() if name in OWN and node is not None},
+                **{name: new[node] for name, node in vars(one).items() if name in OWN_FIELDS and node is not None},
                 decision=replace(one.decision, event=replace(one.decision.event, note=""), entry=object()),
             )
             for one in group.members

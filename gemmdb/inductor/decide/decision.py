@@ -54,6 +54,22 @@ class Decision:
         return type(None), ()
 
 
+@dataclass(frozen=True)
+class Fused:
+    """GEMMs that become one kernel. `decision`: the kernel, for the GEMM with all columns; `members`: the decision for
+    each GEMM, in the order of the columns."""
+
+    decision: Decision
+    members: tuple[Decision, ...]
+
+    def __deepcopy__(self, memo: object) -> Fused:
+        # As a Decision.
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
 def decision_of(node: Any) -> Decision | None:
     """The Decision that a pass left on an FX node; None without a node or a Decision."""
     found: Decision | None = node.meta.get(DECISION) if node is not None else None

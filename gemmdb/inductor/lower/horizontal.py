@@ -12,34 +12,17 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.decide import outcome
-from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.decision import Fused
 from gemmdb.inductor.lower import casting, int4, triton
 from gemmdb.inductor.lower.adapter import ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
+from gemmdb.inductor.match.horizontal import HORIZONTAL
 from gemmdb.kernels.triton import counts_arrivals, parts
 from gemmdb.kernels.triton import names as triton_names
 from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
 aten = torch.ops.aten
-HORIZONTAL = "gemmdb_horizontal"
-"""Node metadata: the Fused that the lowering carries out."""
-
-
-@dataclass(frozen=True)
-class Fused:
-    """Products that become one kernel. `decision`: the kernel, for the product with all columns; `members`: the
-    decision for each product, in the order of the columns."""
-
-    decision: Decision
-    members: tuple[Decision, ...]
-
-    def __deepcopy__(self, memo: object) -> Fused:
-        # As a Decision.
-        return self
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(None), ()
 
 
 @dataclass(frozen=True, eq=False)

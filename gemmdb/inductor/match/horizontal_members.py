@@ -1,36 +1,55 @@
-"""One product of a graph as part of a group: what it multiplies, and whether it can be part of one at all."""
+"""One GEMM of a graph as part of a group: what it multiplies, whether it can be part of one, and equal values."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.match import calls, fx, int4, ops
 from gemmdb.inductor.match.fx import value
-from gemmdb.key.problem import Problem
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
 _OPS = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
 _HALF, _GPUS = ("bf16", "fp16"), ("cuda",)
-OWN = ("weight", "scale", "bias", "zeros")
-"""The fields of a Member that are nodes which only its product reads."""
-STEP = 16
-"""Every weight has a multiple of so many columns."""
+OWN_FIELDS = ("weight", "scale", "bias", "zeros")
+"""The fields of a Member that are nodes which only its GEMM reads."""
+WIDTH_STEP = 16
+"""The number of columns of every weight is a multiple of it."""
+MAX_DEPTH = 64
+"""How many operators one after the other are compared. A quantised activation is about ten away from what both read."""
+
+
+class Decided(Protocol):
+    """What is read here of the decision for a GEMM."""
+
+    @property
+    def query(self) -> Query: ...
+    @property
+    def config(self) -> Config | None: ...
+    @property
+    def branches(self) -> object: ...
+    @property
+    def problem(self) -> Problem: ...
+
+
+D = TypeVar("D", bound=Decided)
 
 
 @dataclass(frozen=True)
-class Member:
-    """One product: its node, what was decided, and the nodes of what only it reads. Each of `scale` and `bias` is a
+class Member(Generic[D]):
+    """One GEMM: its node, what was decided, and the nodes of what only it reads. Each of `scale` and `bias` is a
     vector [N] or None; the scale of an fp8 weight is [1, N], or one number. `zeros`: the zero points of an int4 weight,
     which `gemmdb.key.int4` describes like its scale; None where it has none of its own."""
 
     node: Any
-    decision: Decision
+    decision: D
     weight: Any
     scale: Any = None
     bias: Any = None
@@ -38,8 +57,8 @@ class Member:
 
     @property
     def own(self) -> tuple[Any, ...]:
-        """The nodes that only this product reads."""
-        return tuple(node for node in map(vars(self).get, OWN) if node is not None)
+        """The nodes that only this GEMM reads."""
+        return tuple(node for node in map(vars(self).get, OWN_FIELDS) if node is not None)
 
     @property
     def width(self) -> int:
@@ -47,20 +66,62 @@ class Member:
         return self.decision.problem.n
 
 
-def read(node: Any, decision: Decision) -> Member | None:
-    """The product as part of a group; None if it cannot be one."""
+def read(node: Any, decision: D) -> Member[D] | None:
+    """The GEMM as part of a group; None if it cannot be one."""
     problem, query = decision.problem, decision.query
     decided = decision.config is not None and not decision.branches
     if not decided or query.device.kind not in _GPUS or any(low != high for low, high in query.ranges.values()):
         return None
-    if problem.scalars != "unit" or problem.n % STEP or not _fitting(problem):
+    if problem.scalars != "unit" or problem.n % WIDTH_STEP or not _has_kernel(problem):
         return None
     member = _read(node, decision)
-    if member is None or not all(map(_given, member.own)) or _seen_whole(node):
+    # What a member owns must be an input or a constant, or a view of one, so that it can be read at any place.
+    if member is None or any(fx.base(one).op not in ("placeholder", "get_attr") for one in member.own):
         return None
-    if not all(map(_is_fixed, (*shared(node), *member.own))) or value(shared(node)[0]).dim() != 2:
+    if _exposes_memory(node) or not all(map(_is_fixed, (*shared(node), *member.own))):
         return None
-    return member if all(map(_is_vector, _vectors(member))) else None
+    # The scales of an int4 weight are checked when it is lowered.
+    scale = None if problem.scales == "tensor" or problem.int4 is not None else member.scale
+    vectors = [value(one) for one in (scale, member.bias) if one is not None]
+    dense = all(one.shape.numel() == problem.n == one.shape[-1] and one.stride(-1) == 1 for one in vectors)
+    return member if dense and value(shared(node)[0]).dim() == 2 else None
+
+
+def _has_kernel(problem: Problem) -> bool:
+    """Whether the dtypes, and the scales, are some that the kernels with several weights take."""
+    if problem.scaled:
+        return problem.op == "scaled_mm" and problem.scales in ("row", "tensor") and problem.out in _HALF
+    return problem.a.dtype in _HALF and problem.out == problem.a.dtype
+
+
+def _read(node: Any, decision: D) -> Member[D] | None:
+    problem, target = decision.problem, node.target
+    if problem.op == "scaled_mm":
+        call = calls.read(target, node.args, node.kwargs)
+        return Member(node, decision, call.b, call.scales[1], call.bias)
+    if problem.int4 is not None:
+        if problem.bias is None and target is int4.TILED_MM:
+            return Member(node, decision, node.args[1], node.args[3])
+        if problem.bias is None and target is ops.register_int4():
+            return Member(node, decision, node.args[1], node.args[2], zeros=node.args[3])
+        return None  # The program makes the weight.
+    if target is ops.register() and problem.op == "mixed_mm" and problem.bias is None:
+        _, weight, *rest = node.args
+        if any(rest[1:]):
+            return None  # The scale comes first, since sums of the integers may overflow fp16.
+        return Member(node, decision, weight, rest[0] if rest else None)
+    if _OPS.get(target) != problem.op:
+        return None  # Or a GEMM of a cast weight, which Inductor fuses.
+    bias = node.args[0] if target is aten.addmm.default else None
+    return Member(node, decision, node.args[-1 if bias is None else 2], bias=bias)
+
+
+def shared(node: Any) -> tuple[Any, ...]:
+    """The nodes that the GEMMs of a group have in common: the activation, and in fp8 its scale."""
+    if node.target in calls.scaled_targets():
+        call = calls.read(node.target, node.args, node.kwargs)
+        return call.a, call.scales[0]
+    return (node.args[1 if node.target is aten.addmm.default else 0],)
 
 
 def _is_fixed(node: Any) -> bool:
@@ -69,74 +130,10 @@ def _is_fixed(node: Any) -> bool:
     return all(type(one) is int for one in (*found.shape, *found.stride(), found.storage_offset()))
 
 
-def _vectors(member: Member) -> list[tuple[Any, int]]:
-    """The nodes that have to be vectors over the columns, each with N. The scales of an int4 weight are checked when it
-    is lowered."""
-    problem = member.decision.problem
-    scale = None if problem.scales == "tensor" or problem.int4 is not None else member.scale
-    return [(node, problem.n) for node in (scale, member.bias) if node is not None]
-
-
-def _is_vector(pair: tuple[Any, int]) -> bool:
-    found, columns = value(pair[0]), pair[1]
-    return bool(found.shape.numel() == columns == found.shape[-1] and found.stride(-1) == 1)
-
-
-def _fitting(problem: Problem) -> bool:
-    """Whether the dtypes, and the scales, are some that the kernels with several weights take."""
-    if problem.scaled:
-        return problem.op == "scaled_mm" and problem.scales in ("row", "tensor") and problem.out in _HALF
-    return problem.a.dtype in _HALF and problem.out == problem.a.dtype
-
-
-def _read(node: Any, decision: Decision) -> Member | None:
-    if decision.problem.op == "scaled_mm":
-        call = calls.read(node.target, node.args, node.kwargs)
-        return Member(node, decision, call.b, call.scales[1], call.bias)
-    if decision.problem.int4 is not None:
-        return _int4(node, decision)
-    if node.target is ops.register() and decision.problem.op == "mixed_mm" and decision.problem.bias is None:
-        _, weight, *rest = node.args
-        if any(rest[1:]):
-            return None  # The scale comes first, since sums of the integers may overflow fp16.
-        return Member(node, decision, weight, rest[0] if rest else None)
-    if _OPS.get(node.target) != decision.problem.op:
-        return None  # Or a product of a cast weight, which Inductor fuses.
-    bias = node.args[0] if node.target is aten.addmm.default else None
-    return Member(node, decision, node.args[-1 if bias is None else 2], bias=bias)
-
-
-def _int4(node: Any, decision: Decision) -> Member | None:
-    if decision.problem.bias is not None:
-        return None
-    if node.target is int4.TILED_MM:
-        return Member(node, decision, node.args[1], node.args[3])
-    if node.target is ops.register_int4():
-        return Member(node, decision, node.args[1], node.args[2], zeros=node.args[3])
-    return None  # The program makes the weight.
-
-
-def shared(node: Any) -> tuple[Any, ...]:
-    """The nodes that the products of a group have in common: the activation, and in fp8 its scale."""
-    if (call := _scaled(node)) is not None:
-        return call.a, call.scales[0]
-    return (node.args[1 if node.target is aten.addmm.default else 0],)
-
-
-def _scaled(node: Any) -> calls.Call | None:
-    """The arguments of a product in fp8; None for others."""
-    return calls.read(node.target, node.args, node.kwargs) if node.target in calls.scaled_targets() else None
-
-
-def _given(node: Any) -> bool:
-    """Whether a node is an input or a constant of the graph, or a view of one, so that it can be read at any place."""
-    return fx.base(node).op in ("placeholder", "get_attr")
-
-
-def _seen_whole(node: Any) -> bool:
-    """Whether something sees the product's memory itself, and not only its values: then the product must have memory of
-    its own. The graph may return it, and would keep the whole group's; a product that the backward needs is returned,
-    too. `as_strided` counts from the start of the memory. Custom operators that write to what they are given become
+def _exposes_memory(node: Any) -> bool:
+    """Whether something sees the GEMM's memory itself, and not only its values: then the GEMM must have memory of its
+    own. The graph may return it, and would keep the whole group's; a GEMM that the backward needs is returned, too.
+    `as_strided` counts from the start of the memory. Custom operators that write to what they are given become
     `as_strided` after this pass."""
     storage, seen, waiting = _storages(node), {node}, [node]
     while waiting:
@@ -163,3 +160,37 @@ def _writes(target: Any) -> bool:
 
 _VIEWS = (*fx.VIEWS, operator.getitem)
 _BY_MEMORY = (aten.as_strided.default, aten.as_strided_scatter.default)
+
+
+class Values:
+    """Numbers of values: two nodes of a graph with the same number have the same value, as long as the graph does not
+    change. Programs quantise one activation anew for each layer that reads it."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[Any, int] = {}
+
+    def number(self, node: Any, depth: int = MAX_DEPTH) -> int:
+        """The number of a node's value: from the operator and the values that it reads, if it always computes the same
+        from the same; else one of its own."""
+        if node not in self._known:
+            key: Hashable = node
+            if depth and _is_repeatable(node):
+                args = torch.fx.map_arg((node.args, node.kwargs), lambda one: _Number(self.number(one, depth - 1)))
+                key = str(node.target), repr(args)
+            self._known[node] = self._numbers.setdefault(key, len(self._numbers))
+        return self._known[node]
+
+
+class _Number(int):
+    """The number of a value among arguments that are plain numbers."""
+
+    def __repr__(self) -> str:
+        return f"%{int(self)}"
+
+
+def _is_repeatable(node: Any) -> bool:
+    """Whether an operator computes the same value whenever it reads the same: elementwise work, reductions, views."""
+    if node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return False
+    return fx.is_pointwise(node) or fx.is_reduction(node) or node.target in fx.VIEWS

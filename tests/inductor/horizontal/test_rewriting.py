@@ -9,7 +9,7 @@ import gemmdb.inductor
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import horizontal_trial as trial
 from gemmdb.inductor.match import ops
-from gemmdb.inductor.match.horizontal_rewriting import rewrite
+from gemmdb.inductor.match.horizontal import rewrite
 
 linear = torch.nn.functional.linear
 HIT = Hit("near", NARROW, 5.0, 1.0, "")

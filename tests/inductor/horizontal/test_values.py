@@ -4,7 +4,7 @@ import pytest
 import torch
 from kit.horizontal import half, traced
 
-from gemmdb.inductor.match.horizontal_values import Values
+from gemmdb.inductor.match.horizontal_members import Values
 
 aten = torch.ops.aten
 X = half(8, 64)
