@@ -25,7 +25,7 @@ MOST_GROUP = 2_000_000
 ROWS_PER_BYTE = 4
 """The most rows per byte of a file, beyond a first row group: runs of one value take no bytes. Ours have less than
 one row in 10 bytes."""
-LONGEST = dbfile.LONGEST
+LONGEST = dbfile.MAX_VALUE_BYTES
 """Bytes of the longest text."""
 MOST_MEMORY = 2**31
 """Bytes of address space that reading may take. A page of a few bytes may unpack to 2 GiB, whatever the file says of

@@ -13,7 +13,7 @@ from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.settings import Settings, data_home, shipped_tables
-from gemmdb.table import dbfile, packages, trusting
+from gemmdb.table import dbfile, file_locks, packages, trusting
 from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
 
@@ -112,7 +112,7 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
     """The files that a Catalog opens, each once, in order. They may turn out to be unusable."""
     found: dict[str, Source] = {}
     for source in _all_sources(settings, tables):
-        found.setdefault(dbfile.real(source.path), source)
+        found.setdefault(file_locks.real(source.path), source)
     return list(found.values())
 
 
@@ -127,10 +127,10 @@ def warn_of_missing(settings: Settings, tables: Sequence[Path]) -> None:
 
 
 def _all_sources(settings: Settings, tables: Sequence[Path]) -> Iterator[Source]:
-    own = dbfile.real(settings.user_table)
+    own = file_locks.real(settings.user_table)
     for path in (*tables, *settings.tables):
         # Live tuning writes to the user's own table, even if it is named here: cached graphs must stay valid.
-        if dbfile.real(Path(path)) != own:
+        if file_locks.real(Path(path)) != own:
             yield Source(Path(path), "explicit")
         elif written(Path(path)):
             yield Source(Path(path), "user")

@@ -6,80 +6,33 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from gemmdb.errors import TableError
 from gemmdb.settings import is_url, url
-from gemmdb.table import locks, schema
+from gemmdb.table import file_locks, schema
 from gemmdb.table.measurement import one_line
+from gemmdb.table.read_timeouts import Deadline, interrupted
 
 BUSY_S = 5.0
 """How long a reader waits for a writer's commit, which takes milliseconds."""
-
-LONGEST, LONGEST_NUMBERING = 2**16, 2**23
+MAX_VALUE_BYTES, MAX_NUMBERING_BYTES = 2**16, 2**23
 """Bytes of the longest value or row read; the texts of a table are far shorter. The numbering of a packed table names
 every config and problem text in one value."""
-STATEMENT_S, BULK_S, BULK_S_PER_MIB = 2.0, 60.0, 2.0
-"""How long one statement may compute: one of a lookup, and one that reads all of a table, which gets more for each MiB
-of the file. Lookups take microseconds. A hostile file may make SQLite walk through the same pages without an end."""
-WALL = 30
-"""How many times as long it may take by the clock: the machine may be overloaded, or the disk slow."""
-_STEPS = 1_000
-"""Instructions of SQLite between two looks at the clock, about 50 microseconds."""
-
 FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 """What reading a damaged file raises. SQLite's message may quote bytes of the file that are not text."""
 
 _PAUSES = (0.01, 0.05, 0.0)
 """Seconds between attempts to open a file that a writer seems to have left unfinished."""
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
-
 _PRAGMAS = ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON")
 """SQLite advises these for a stranger's file, and not to map it. A mapped file that is cut short ends the process."""
 _CACHE = "cache_size=-65536"
 """It is set after the checks, since setting it reads the file."""
 
 
-class Budget:
-    """The processor time that several statements share: those of one lookup, or those that read all of a table."""
-
-    def __init__(self, seconds: float) -> None:
-        self.left = seconds
-
-    def spend(self, seconds: float) -> bool:
-        """Take so many seconds. False when there are not as many left."""
-        self.left -= seconds
-        return self.left >= 0
-
-
-class Deadline:
-    """When the statement in progress is to end: by the processor time of its thread, and at the latest by the clock.
-    SQLite asks it again and again, but never about a short statement, and not while it waits for a writer. So both run
-    from the first time that it asks."""
-
-    def __init__(self) -> None:
-        self._before = 0.0
-        self.begin(BULK_S)
-
-    def begin(self, seconds: float = STATEMENT_S, *, budget: Budget | None = None) -> None:
-        """A statement begins, which may run for so long, or for as long as the `budget` of several still lasts."""
-        self._seconds, self._budget = seconds if budget is None else budget.left, budget
-        self._until: tuple[float, float] | None = None
-
-    def __call__(self) -> bool:
-        computed, now = time.thread_time(), time.monotonic()
-        if self._until is None:
-            self._until = computed + self._seconds, now + self._seconds * WALL
-        elif self._budget is not None and not self._budget.spend(computed - self._before):
-            return True
-        self._before = computed
-        return computed > self._until[0] or now > self._until[1]
-
-
 def connect(
-    path: Path, immutable: bool = False, deadline: Deadline | None = None, longest: int = LONGEST
+    path: Path, immutable: bool = False, deadline: Deadline | None = None, longest: int = MAX_VALUE_BYTES
 ) -> sqlite3.Connection:
     """A read-only connection to the table at `path`, after a check of its schema. Raises TableError, one line with the
     remedy.
@@ -99,30 +52,12 @@ def connect(
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
             return db
         except FAULTS as error:
-            if not pause or not _half_done(error):
+            # SQLite says that something must be rolled back also for a moment while a writer ends its transaction.
+            unfinished = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))
+            if not pause or not unfinished:
                 raise broken(path, error) from error
         time.sleep(pause)
     raise AssertionError("the last pause is 0")
-
-
-def whole_s(path: Path) -> float:
-    """How long it may take to read all of the file at `path`. 0 without a file."""
-    try:
-        return BULK_S + BULK_S_PER_MIB * path.stat().st_size / 2**20
-    except (OSError, ValueError):
-        return 0.0
-
-
-@contextmanager
-def bounded(db: sqlite3.Connection) -> Iterator[None]:
-    """Inside, the statements of a connection that has no deadline end together as soon as one of a lookup would."""
-    deadline = Deadline()
-    deadline.begin()
-    db.set_progress_handler(deadline, _STEPS)
-    try:
-        yield
-    finally:
-        db.set_progress_handler(None, 0)
 
 
 def check_journal(path: Path, writes: bool = True) -> None:
@@ -131,7 +66,7 @@ def check_journal(path: Path, writes: bool = True) -> None:
     When SQLite opens a file for writing (`writes`), it follows the file's journal and deletes the file that the journal
     names as its super-journal. A journal names one if it ends with the magic bytes.
     """
-    journal = Path(f"{real(path)}-journal")
+    journal = Path(f"{file_locks.real(path)}-journal")
     try:
         if not (strange := not stat.S_ISREG(journal.lstat().st_mode)) and writes:
             with journal.open("rb") as file:
@@ -141,14 +76,6 @@ def check_journal(path: Path, writes: bool = True) -> None:
         return  # There is no journal, or it is too short to be one, or SQLite cannot read it either.
     if strange:
         raise TableError(f"{journal} is not a journal that gemmdb left; do not use this file")
-
-
-def real(path: Path) -> str:
-    """The path with its links resolved; unchanged if it cannot name a file."""
-    try:
-        return os.path.realpath(path)
-    except ValueError:  # It holds a NUL.
-        return str(path)
 
 
 def broken(path: Path, error: Exception) -> TableError:
@@ -161,9 +88,9 @@ def broken(path: Path, error: Exception) -> TableError:
         return TableError(f"{path} takes too long to read: it is damaged, or made to; do not use this file")
     if isinstance(error, MemoryError):
         return TableError(f"{path} needs more memory than there is: it is damaged, or made to; do not use this file")
-    if ("locked" in text or "disk I/O" in text) and (why := locks.refused(Path(real(path)).parent)):
+    if ("locked" in text or "disk I/O" in text) and (rejected := file_locks.rejection(path)):
         remedy = "copy it to a local disk, or mount that file system with locks"
-        return TableError(f"{path} is on a file system that locks no files ({why.lower()}); {remedy}")
+        return TableError(f"{path} is on a file system that locks no files ({rejected.reason.lower()}); {remedy}")
     if "locked" in text:
         return TableError(f"{path} is locked by another process; try again when its writer is done")
     if "not a database" in text:
@@ -175,15 +102,28 @@ def broken(path: Path, error: Exception) -> TableError:
     return TableError(f"{path} is corrupted ({text}); restore it or rebuild it with `gemmdb build`")
 
 
-def interrupted(error: BaseException | None) -> bool:
-    """Whether a statement passed its deadline."""
-    return getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT"
-
-
 def logged(path: Path) -> TableError:
     """The TableError to raise for a file in WAL mode."""
     remedy = f"sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
     return TableError(f"{path} has a write-ahead log, which no table has; undo it, if the file is yours, by {remedy}")
+
+
+def check_file(path: Path) -> None:
+    """Raise TableError for a path at which no file lies that could be a table."""
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        if is_url(path):
+            raise TableError(f"{url(path)} is a URL, and a table is a file; download it, and name the file") from error
+        raise TableError(f"{path} does not exist; make it with `gemmdb build --out {path}`") from error
+    except (OSError, ValueError) as error:
+        raise TableError(f"{path} cannot be read ({error}); check the path and its permissions") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise TableError(f"{path} is a directory, not a table; name a .db file in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise TableError(f"{path} is not a regular file; name a table that `gemmdb build` wrote")
+    if found.st_size == 0:
+        raise TableError(f"{path} is empty; fill it with `gemmdb build --out {path}`")
 
 
 def _connect(path: Path, immutable: bool, deadline: Deadline) -> sqlite3.Connection:
@@ -192,8 +132,8 @@ def _connect(path: Path, immutable: bool, deadline: Deadline) -> sqlite3.Connect
     db = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         deadline.begin()
-        db.set_progress_handler(deadline, _STEPS)
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        deadline.watch(db)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         for pragma in _PRAGMAS:
             db.execute(f"PRAGMA {pragma}")
         if not immutable:
@@ -222,27 +162,3 @@ def _check_mode(db: sqlite3.Connection, path: Path) -> None:
             raise logged(path) from error
         raise
     db.execute("PRAGMA locking_mode=NORMAL")  # The next statement releases the lock.
-
-
-def check_file(path: Path) -> None:
-    """Raise TableError for a path at which no file lies that could be a table."""
-    try:
-        found = path.stat()
-    except FileNotFoundError as error:
-        if is_url(path):
-            raise TableError(f"{url(path)} is a URL, and a table is a file; download it, and name the file") from error
-        raise TableError(f"{path} does not exist; make it with `gemmdb build --out {path}`") from error
-    except (OSError, ValueError) as error:
-        raise TableError(f"{path} cannot be read ({error}); check the path and its permissions") from error
-    if stat.S_ISDIR(found.st_mode):
-        raise TableError(f"{path} is a directory, not a table; name a .db file in it")
-    if not stat.S_ISREG(found.st_mode):
-        raise TableError(f"{path} is not a regular file; name a table that `gemmdb build` wrote")
-    if found.st_size == 0:
-        raise TableError(f"{path} is empty; fill it with `gemmdb build --out {path}`")
-
-
-def _half_done(error: Exception) -> bool:
-    """Whether the error says that something must be rolled back. SQLite also says so for a moment while a writer ends
-    its transaction."""
-    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gemmdb.errors import TableError
-from gemmdb.table import dbfile, endless, schema, swapping
+from gemmdb.table import dbfile, file_locks, read_timeouts, schema
+from gemmdb.table.read_timeouts import Budget, Deadline, interrupted, refuse_slow, remember_slow
 from gemmdb.table.remembered import Remembered
 
 T = TypeVar("T")
@@ -59,22 +60,22 @@ class Handle:
         self.db: sqlite3.Connection | None = None
         self.remembered: Remembered | None = None
         self.busy = False
-        self.deadline = dbfile.Deadline()
+        self.deadline = Deadline()
         self._lookups = threading.local()
-        self._file: swapping.Identity = None
+        self._file: file_locks.Identity = None
         _handles.add(self)
 
     @contextmanager
     def lookup(self) -> Iterator[None]:
         """Inside, the statements of this thread together may compute as long as one."""
         before = getattr(self._lookups, "now", None)
-        self._lookups.now = before or dbfile.Budget(dbfile.STATEMENT_S)
+        self._lookups.now = before or Budget(read_timeouts.STATEMENT_S)
         try:
             yield
         finally:
             self._lookups.now = before
 
-    def fetch(self, sql: str, args: Sequence[Any], budget: dbfile.Budget | None = None) -> list[tuple[Any, ...]]:
+    def fetch(self, sql: str, args: Sequence[Any], budget: Budget | None = None) -> list[tuple[Any, ...]]:
         """The rows that a query finds. `budget`: it is one of several that read all of a table. Raises TableError when
         something is wrong with the file."""
         if sql is schema.NUMBERING_SQL:
@@ -85,11 +86,11 @@ class Handle:
         """The parts of a packed table's numbering, whose values may be long."""
 
         def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST_NUMBERING)
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.MAX_NUMBERING_BYTES)
             try:
                 return db.execute(schema.NUMBERING_SQL).fetchall()
             finally:
-                db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
+                db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.MAX_VALUE_BYTES)
 
         return self._ask(read)
 
@@ -111,15 +112,15 @@ class Handle:
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
-        endless.refuse(self.path)
+        refuse_slow(self.path)
         self._check()
-        self._file = swapping.identity(self.path)
+        self._file = file_locks.identity(self.path)
         watched = Remembered(self.path, self.immutable)
         try:
             db = dbfile.connect(self.path, self.immutable, self.deadline)
         except TableError as error:
-            if dbfile.interrupted(error.__cause__):
-                endless.remember(self.path, str(error))
+            if interrupted(error.__cause__):
+                remember_slow(self.path, str(error))
             raise
         try:
             head = schema.header(db, self.path)
@@ -133,7 +134,7 @@ class Handle:
         self.db, self.remembered = db, watched if watched.leads_here() else None
         return db
 
-    def _ask(self, read: Callable[[sqlite3.Connection], T], budget: dbfile.Budget | None = None) -> T:
+    def _ask(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None = None) -> T:
         while True:
             db = None
             try:
@@ -151,15 +152,15 @@ class Handle:
                 if not self.moved(db):
                     raise self.broken(error) from error
 
-    def _ask_beside(self, read: Callable[[sqlite3.Connection], T], budget: dbfile.Budget | None) -> T:
+    def _ask_beside(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None) -> T:
         """As `_ask`, by another connection: a signal handler asks while this thread reads."""
-        deadline = dbfile.Deadline()
+        deadline = Deadline()
         self._check()
         with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
             self._begin(deadline, budget)
             return read(db)
 
-    def _begin(self, deadline: dbfile.Deadline, budget: dbfile.Budget | None) -> None:
+    def _begin(self, deadline: Deadline, budget: Budget | None) -> None:
         deadline.begin(budget=budget or getattr(self._lookups, "now", None))
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
@@ -168,7 +169,7 @@ class Handle:
         with self.lock:
             if self.db is not failed:  # Another thread has seen it.
                 return True
-            if swapping.identity(self.path) in (None, self._file):
+            if file_locks.identity(self.path) in (None, self._file):
                 return False
         self.close()
         return True
@@ -176,8 +177,8 @@ class Handle:
     def broken(self, error: Exception) -> TableError:
         """The TableError to raise for what SQLite raised. A file that took too long is remembered."""
         found = dbfile.broken(self.path, error)
-        if dbfile.interrupted(error):
-            endless.remember(self.path, str(found))
+        if interrupted(error):
+            remember_slow(self.path, str(found))
             self.close()
         return found
 
@@ -206,7 +207,7 @@ def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[tuple[Any,
 
 
 def _lock_of(path: Path) -> threading.RLock:
-    return _locks.setdefault(dbfile.real(path), threading.RLock())
+    return _locks.setdefault(file_locks.real(path), threading.RLock())
 
 
 def _before_fork() -> None:

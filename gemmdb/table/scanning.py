@@ -13,6 +13,7 @@ from typing import Any
 
 from gemmdb.table import dbfile
 from gemmdb.table.handle import Handle
+from gemmdb.table.read_timeouts import Budget, Deadline, bulk_seconds
 
 
 class Once:
@@ -42,9 +43,9 @@ class Once:
 def connect(path: Path) -> sqlite3.Connection:
     """A connection for statements that together read all of the file: they have one deadline, and values may be as long
     as a numbering. Raises TableError."""
-    deadline = dbfile.Deadline()
-    db = dbfile.connect(path, deadline=deadline, longest=dbfile.LONGEST_NUMBERING)
-    deadline.begin(dbfile.whole_s(path))
+    deadline = Deadline()
+    db = dbfile.connect(path, deadline=deadline, longest=dbfile.MAX_NUMBERING_BYTES)
+    deadline.begin(bulk_seconds(path))
     return db
 
 
@@ -52,7 +53,7 @@ def pages(file: Handle, sql: str, columns: int, bulk: bool = False) -> Iterator[
     """All rows of a query that finds the next few rows behind the key of the last one, its first `columns`. No writer
     waits for a slow consumer. `bulk`: a row is computed of many in the file, so that the next few may take long.
     Raises TableError."""
-    budget = dbfile.Budget(dbfile.whole_s(file.path)) if bulk else None
+    budget = Budget(bulk_seconds(file.path)) if bulk else None
     once = Once(columns, lambda: file.path.stat().st_size)
     last: tuple[Any, ...] = (-(2**63),) * columns
     while found := file.fetch(sql, last, budget):

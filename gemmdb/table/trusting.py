@@ -9,7 +9,7 @@ from pathlib import Path
 from gemmdb import trust
 from gemmdb.errors import InputError, TableError
 from gemmdb.settings import Settings
-from gemmdb.table import dbfile
+from gemmdb.table import dbfile, file_locks
 
 Check = Callable[[], None]
 """Raises TableError for a file that may not be used."""
@@ -66,7 +66,7 @@ def admit_digest(out: Path, path: Path, digest: str, settings: Settings | None =
 
 def _own(path: Path, settings: Settings) -> bool:
     """Whether a path leads to the user's own table, under a policy."""
-    return settings.trust is not None and dbfile.real(path) == dbfile.real(settings.user_table)
+    return settings.trust is not None and file_locks.real(path) == file_locks.real(settings.user_table)
 
 
 def _digest(path: Path) -> str:

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import checksum, dbfile, opening, schema, swapping
-from gemmdb.table.key_writer import KeyWriter
+from gemmdb.key import canonical
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.table import checksum, dbfile, file_locks, schema, write_connection
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.row_cache import RowCache
-from gemmdb.table.rows import fingerprint, pack, values
+from gemmdb.table.rows import fingerprint, pack, parse_figures, values
 from gemmdb.table.verdict import Verdict, decide_all
 
 BUSY_S = 60.0
@@ -30,6 +32,10 @@ BUSY_S = 60.0
 _INSERT = f"INSERT OR IGNORE INTO measurement VALUES ({', '.join('?' * len(schema.COLUMNS))})"
 _BATCH = 200
 """Problems whose verdicts are recomputed in one transaction. Other writers wait for it, well under a second."""
+
+
+_LIMIT = 65_536
+"""Keys kept in memory. When there are more, they are looked up anew."""
 
 
 class Store:
@@ -119,27 +125,27 @@ class Store:
 
     def _connect(self) -> None:
         with _guard(self.path):
-            while not swapping.in_turn(self.path, self._busy_s, self._opened):
+            while not file_locks.in_turn(self.path, self._busy_s, self._opened):
                 self._db.close()
         self._keys = KeyWriter(self.path)
         self._cache = RowCache(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
 
     def _opened(self) -> bool:
-        before = swapping.identity(self.path)
-        self._db = opening.opened(self.path)
-        self._file = swapping.identity(self.path)
+        before = file_locks.identity(self.path)
+        self._db = write_connection.connect(self.path)
+        self._file = file_locks.identity(self.path)
         return before in (None, self._file)
 
     def _begin(self) -> None:
         """Begin a transaction on the file that is at the path now: a merge may have replaced it."""
-        while not swapping.in_turn(self.path, self._busy_s, self._begun):
+        while not file_locks.in_turn(self.path, self._busy_s, self._begun):
             self._db.close()
             self._connect()
         self._db.execute(f"PRAGMA busy_timeout={int(1000 * self._busy_s)}")  # A commit waits for readers.
 
     def _begun(self) -> bool:
         """Begin, if the file that is open is still at the path."""
-        there = swapping.identity(self.path)
+        there = file_locks.identity(self.path)
         if there is None:
             raise TableError(
                 f"{self.path} was removed while it was being written; what it held is lost: run this again"
@@ -148,7 +154,7 @@ class Store:
             return False
         self._db.execute("PRAGMA busy_timeout=0")
         self._db.execute("BEGIN IMMEDIATE")
-        if swapping.identity(self.path) == self._file:
+        if file_locks.identity(self.path) == self._file:
             return True
         self._db.execute("ROLLBACK")  # The folder has no locks, or another host replaced the file.
         return False
@@ -163,6 +169,76 @@ class Store:
         verdicts = [verdict_values(verdict) for verdict in decide_all(rows)]
         db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 11)})", verdicts)
         db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
+
+
+class KeyWriter:
+    """Remembers which keys the file already holds. Call `forget` after a rollback."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: set[int] = set()
+        self._figures: dict[int, Mapping[str, float]] = {}
+
+    def forget(self) -> None:
+        """Forget which keys the file holds."""
+        self._known.clear()
+        self._figures.clear()
+
+    def put(self, db: sqlite3.Connection, row: Measurement) -> None:
+        """Write every value that a measurement names and the file does not hold yet. Raises TableError on a key
+        collision."""
+        if row.problem.key not in self._known:
+            self._put_problem(db, row.problem)
+        for kind, value in (("config", row.config), ("protocol", row.protocol), ("toolchain", row.toolchain)):
+            if value.key not in self._known:
+                self._insert(db, kind, value.key, value.text)
+        if self._figures.get(row.device.key) is not row.device.figures:
+            self._put_device(db, row.device)
+        if canonical.key(row.run) not in self._known:
+            self.put_run(db, row.run, "{}")
+
+    def put_run(self, db: sqlite3.Connection, run: str, provenance: str) -> None:
+        """Write a run. If a run has two records, the longer one stays, so the order of merging makes no difference."""
+        key = canonical.key(run)
+        if self._insert(db, "run", key, run, provenance):
+            return
+        (known,) = db.execute("SELECT provenance FROM run WHERE id = ?", (key,)).fetchone()
+        if (len(provenance), provenance) > (len(known), known):
+            db.execute("UPDATE run SET provenance = ? WHERE id = ?", (provenance, key))
+
+    def _put_problem(self, db: sqlite3.Connection, problem: Problem) -> None:
+        sizes = (problem.m, problem.n, problem.k)
+        self._insert(db, "problem", problem.key, problem.text, problem.op, *sizes, problem.family_key)
+
+    def _put_device(self, db: sqlite3.Connection, device: Device) -> None:
+        text = _figures(device.figures)
+        if not self._insert(db, "device", device.key, device.text, text):
+            (known,) = db.execute("SELECT figures FROM device WHERE id = ?", (device.key,)).fetchone()
+            merged = _figures(union(parse_figures(known), device.figures))
+            if merged != known:
+                db.execute("UPDATE device SET figures = ? WHERE id = ?", (merged, device.key))
+        self._figures[device.key] = device.figures
+
+    def _insert(self, db: sqlite3.Connection, kind: str, key: int, text: str, *rest: Any) -> bool:
+        """Whether the row was new."""
+        marks = ", ".join("?" * (2 + len(rest)))
+        fresh = db.execute(f"INSERT OR IGNORE INTO {kind} VALUES ({marks})", (key, text, *rest)).rowcount == 1
+        if not fresh and db.execute(f"SELECT text FROM {kind} WHERE id = ?", (key,)).fetchone()[0] != text:
+            raise TableError(f"{self._path}: two {kind}s share a 64-bit key, one is {text[:120]!r}; keep them apart")
+        if len(self._known) >= _LIMIT:
+            self._known.clear()
+        self._known.add(key)
+        return fresh
+
+
+def union(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The figures of one device from two files: all names, each with the larger value, so the order of merging makes no
+    difference."""
+    return {name: max(x[name] for x in (one, other) if name in x) for name in sorted({*one, *other})}
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    return json.dumps(dict(sorted(figures.items())), allow_nan=False)
 
 
 def record_live(path: Path, rows: Sequence[Measurement], busy_s: float = BUSY_S) -> None:
@@ -204,8 +280,10 @@ def _json(provenance: Mapping[str, Any]) -> str:
         text = json.dumps(provenance, sort_keys=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InputError(f"a run's provenance must be JSON-ready ({error})") from error
-    if len(text) > dbfile.LONGEST // 2:
-        raise InputError(f"a run's provenance takes {len(text):,} bytes; at most {dbfile.LONGEST // 2:,} are kept")
+    if len(text) > dbfile.MAX_VALUE_BYTES // 2:
+        raise InputError(
+            f"a run's provenance takes {len(text):,} bytes; at most {dbfile.MAX_VALUE_BYTES // 2:,} are kept"
+        )
     return text
 
 

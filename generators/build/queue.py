@@ -23,7 +23,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key import canonical
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
-from gemmdb.table import locks
+from gemmdb.table import file_locks
 from gemmdb.table.measurement import Measurement, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import pool, unsafe
@@ -157,7 +157,9 @@ class Claims:
 
     def __enter__(self) -> Claims:
         try:
-            self._descriptor = locks.opened(self._path, writable=True)  # All who may write the folder may build.
+            self._descriptor = file_locks.open_lock_file(
+                self._path, writable=True
+            )  # All who may write the folder may build.
         except OSError as error:
             there = os.path.lexists(self._path)
             what, remedy = ("opened", "remove it, or name another --out") if there else ("made", "name another --out")
@@ -175,7 +177,7 @@ class Claims:
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:
-            remedy = "build on a disk of this machine" if locks.absent(error) else "check its file system"
+            remedy = "build on a disk of this machine" if file_locks.unsupported(error) else "check its file system"
             raise InputError(f"{self._path} cannot be locked ({error.strerror}); {remedy}") from error
         return True
 

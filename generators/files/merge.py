@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import dbfile, swapping, trusting
+from gemmdb.table import file_locks, trusting
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -40,7 +40,7 @@ def unite(inputs: Sequence[Path], out: Path) -> int:
 
 def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Measurement]]) -> int:
     """Write a new table of `rows` with the runs of `tables`, then replace `out` with it. Returns the number of rows."""
-    folder = Path(dbfile.real(out)).parent  # A link may lead to another file system.
+    folder = Path(file_locks.real(out)).parent  # A link may lead to another file system.
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
     part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
@@ -52,7 +52,7 @@ def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Meas
             while chunk := list(islice(source, _CHUNK)):
                 count += store.add(chunk)
             store.refresh(above=max(table.generation for table in tables))
-        swapping.swap(out, part)
+        file_locks.replace_file(out, part)
     except OSError as error:
         raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
     except TableError as error:

@@ -14,7 +14,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
-from gemmdb.table import content, dbfile, record_bytes, scanning, schema, swapping, trusting
+from gemmdb.table import content, dbfile, file_locks, record_bytes, scanning, schema, trusting
 from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
@@ -55,7 +55,7 @@ def pack(path: Path, out: Path) -> Packed:
     try:
         with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:
             done = _write(table, db)
-        swapping.swap(out, part)
+        file_locks.replace_file(out, part)
     except OSError as error:
         raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
     except sqlite3.IntegrityError as error:  # It holds what no table may.

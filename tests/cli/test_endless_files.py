@@ -15,7 +15,7 @@ from kit.tables import Kit
 from gemmdb.cli.app import run
 from gemmdb.generators.files.pack import pack
 from gemmdb.key import canonical
-from gemmdb.table import dbfile, endless
+from gemmdb.table import read_timeouts
 
 KIT = Kit()
 AT_ONCE = 6.0
@@ -26,10 +26,10 @@ NAMES = ("measurement", "verdict", "problem", "problem_family", "config", "devic
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch, tmp_path):
-    monkeypatch.setattr(endless, "_known", {})
-    monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (0.2,))
-    monkeypatch.setattr(dbfile, "STATEMENT_S", 0.2)
-    monkeypatch.setattr(dbfile, "BULK_S", 0.2)
+    monkeypatch.setattr(read_timeouts, "_slow_files", {})
+    monkeypatch.setattr(read_timeouts.Deadline.begin, "__defaults__", (0.2,))
+    monkeypatch.setattr(read_timeouts, "STATEMENT_S", 0.2)
+    monkeypatch.setattr(read_timeouts, "BULK_S", 0.2)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
@@ -97,8 +97,8 @@ def test_pack_refuses_it(plain, name, capsys, tmp_path):
     ("export", "bad.db", "--to", "jsonl", "--out", "new"),
 ])  # fmt: skip
 def test_what_repeats_is_seen_before_any_deadline(plain, words, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(dbfile, "BULK_S", 600.0)
-    monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (600.0,))
+    monkeypatch.setattr(read_timeouts, "BULK_S", 600.0)
+    monkeypatch.setattr(read_timeouts.Deadline.begin, "__defaults__", (600.0,))
     bad = looping(plain, "measurement")
     began = time.thread_time()
     assert run([str(tmp_path / word) if word in ("new", *BAD) else word for word in words]) == 2

@@ -56,7 +56,7 @@ HANDLER = """
         seen.append(table.rows(problem, device) == wanted[1])
         table._file.fetch("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 9000)"
                           " SELECT max(x) FROM c", ())
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # A handler in progress starts the timer again.
     print(json.dumps([all(seen), all(handled), len(seen), len(handled)]))
 """
 

@@ -23,7 +23,7 @@ from gemmdb.exchange.share.manifest import Listed
 from gemmdb.exchange.share.remote import PATIENCE_S, Remote
 from gemmdb.generators.files.manifest import NAME
 from gemmdb.generators.files.merge import held
-from gemmdb.table import swapping, trusting
+from gemmdb.table import file_locks, trusting
 
 PULLED = ".pulled.json"
 """Beside pulled tables: the sha256 of each when it was pulled. A file that still has it may be replaced."""
@@ -155,7 +155,7 @@ def _take_place(part: Path, target: Path) -> None:
     if journal.exists() and not target.exists():
         raise InputError(f"{journal} is left of a file that is gone; remove it, and pull again")
     with held(target):
-        swapping.swap(target, part)
+        file_locks.replace_file(target, part)
 
 
 def _download(remote: Remote, one: Listed, part: Path) -> int:

@@ -25,7 +25,7 @@ from gemmdb.processes.child import Elsewhere, Reply, Task
 from gemmdb.processes.fork_server import ForkServer
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
 from gemmdb.settings import data_home
-from gemmdb.table import locks, stats
+from gemmdb.table import file_locks, stats
 from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _lock_file() -> IO[bytes]:
         path = folder / f"gemmdb-{os.getuid()}.lock"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = os.fdopen(locks.opened(path, 0o600, writable=True), "rb+")
+            file = os.fdopen(file_locks.open_lock_file(path, 0o600, writable=True), "rb+")
         except OSError:
             continue
         if os.fstat(file.fileno()).st_uid == os.getuid():

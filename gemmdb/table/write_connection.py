@@ -1,19 +1,55 @@
-"""Opening a table file for writing: what may be at the path, how SQLite is set up, and the current schema."""
+"""Opens a table file for writing, and brings it to the current schema. A reader refuses one that it does not know."""
 
 from __future__ import annotations
 
+import datetime
 import os
+import secrets
 import sqlite3
 from pathlib import Path
 
-from sqlite_utils import Database
+from sqlite_utils import Database, Migrations
 
 from gemmdb.errors import TableError
 from gemmdb.table import dbfile, schema
-from gemmdb.table.migrations import MIGRATIONS
+from gemmdb.table.file_locks import real
+from gemmdb.table.read_timeouts import bounded
+
+MIGRATIONS = Migrations("gemmdb")
+_ZERO = "0" * 32
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def m001_initial(db: Database) -> None:
+    """Schema version 1: everything, empty, of generation 0."""
+    later = {name for names in schema.ADDED.values() for name in names}
+    for name, statement in schema.SCHEMA.items():
+        if name not in later:
+            db.execute(statement)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    # `rows_digest` changes with every row. `digest` is its value when the verdicts were last derived, and
+    # `generation_digest` its value when the generation was last raised.
+    meta = {
+        "schema_version": "1", "uid": secrets.token_hex(8), "created": now, "updated": now, "rows_digest": _ZERO,
+        "digest": _ZERO, "generation_digest": _ZERO, "generation": "0",
+    }  # fmt: skip
+    db.conn.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    db.execute("PRAGMA user_version = 1")
+
+
+def m002_records(db: Database) -> None:
+    """Schema version 2: the tables of packed tables, empty here."""
+    for name in schema.ADDED[2]:
+        db.execute(schema.SCHEMA[name])
+    db.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
+    db.execute("PRAGMA user_version = 2")
+
+
+for _step in (m001_initial, m002_records):
+    MIGRATIONS()(_step)
+
+
+def connect(path: Path) -> sqlite3.Connection:
     """A connection for writing to the table at `path`, migrated to the current schema. A missing table is created, with
     its folder. Raises TableError for what is no table or cannot be written, and what SQLite raises."""
     _check_target(path)
@@ -21,25 +57,25 @@ def opened(path: Path) -> sqlite3.Connection:
     # Absolute: `:memory:` is a file of that name, too.
     db = sqlite3.connect(path.absolute(), timeout=0, isolation_level=None, check_same_thread=False)
     try:
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.LONGEST)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.MAX_VALUE_BYTES)
         db.execute("PRAGMA trusted_schema=OFF")
-        with dbfile.bounded(db):  # It reads the list of tables, which may have no end.
+        with bounded(db):  # It reads the list of tables, which may have no end.
             logged = db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         if logged:
             raise dbfile.logged(path)
         # A transaction that spills pages to disk locks readers out until it ends.
         db.execute("PRAGMA cache_spill=OFF")
-        _prepare(db, path)
+        _migrate(db, path)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
-        with dbfile.bounded(db):
+        with bounded(db):
             empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
             if not empty:
                 schema.check(db, path)
@@ -56,6 +92,8 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_target(path: Path) -> None:
+    """Raise TableError for what cannot be written. SQLite opens it for reading, and complains at the first write: by
+    then a build has asked for its lock, and chosen what to measure. Its journal lies beside the file."""
     try:
         if path.is_dir():
             raise TableError(f"{path} is a directory, not a table; name a .db file in it")
@@ -67,13 +105,7 @@ def _check_target(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TableError(f"{path}: its folder cannot be made ({error.strerror}); name another") from error
-    _check_writable(path)
-
-
-def _check_writable(path: Path) -> None:
-    """SQLite opens what it cannot write for reading, and complains at the first write: by then a build has asked for
-    its lock, and chosen what to measure. Its journal lies beside the file."""
-    target = Path(dbfile.real(path))
+    target = Path(real(path))
     if target.parent.is_dir() and not os.access(target.parent, os.W_OK | os.X_OK):
         if os.statvfs(target.parent).f_flag & os.ST_RDONLY:
             why, remedy = "its folder is on a file system that is mounted read-only", "name a file elsewhere"

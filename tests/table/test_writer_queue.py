@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemmdb.generators.files.verify import verify
-from gemmdb.table import turns
+from gemmdb.table import file_locks
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store, record_live
 
@@ -38,10 +38,10 @@ def test_who_comes_first_has_the_first_turn(tmp_path):
     path, order, threads = tmp_path / "t.db", [], []
 
     def wait(number):
-        with turns.in_line(path, PATIENT_S):
+        with file_locks.queue(path, PATIENT_S):
             order.append(number)
 
-    with turns.in_line(path, PATIENT_S):
+    with file_locks.queue(path, PATIENT_S):
         for number in range(5):
             threads.append(threading.Thread(target=wait, args=(number,)))
             threads[-1].start()
@@ -54,25 +54,28 @@ def test_who_comes_first_has_the_first_turn(tmp_path):
 
 def test_who_waits_in_vain_goes_on_and_keeps_nobody_waiting(tmp_path):
     path = tmp_path / "t.db"
-    with turns.in_line(path, PATIENT_S):
+    with file_locks.queue(path, PATIENT_S):
         start = time.monotonic()
-        with turns.in_line(path, 0.2):
+        with file_locks.queue(path, 0.2):
             assert 0.2 <= time.monotonic() - start < PATIENT_S / 2
     start = time.monotonic()
-    with turns.in_line(path, PATIENT_S):
+    with file_locks.queue(path, PATIENT_S):
         assert time.monotonic() - start < PATIENT_S / 2
 
 
 def test_without_a_folder_to_write_there_is_no_line(tmp_path):
-    with turns.in_line(tmp_path / "no" / "folder" / "t.db", PATIENT_S), turns.in_line(tmp_path / "a\0b", PATIENT_S):
-        assert not turns.is_there(tmp_path / "a\0b")
+    with (
+        file_locks.queue(tmp_path / "no" / "folder" / "t.db", PATIENT_S),
+        file_locks.queue(tmp_path / "a\0b", PATIENT_S),
+    ):
+        assert not file_locks.has_queue(tmp_path / "a\0b")
 
 
 def test_a_writer_alone_makes_no_line(kit, tmp_path):
     path = kit.write(tmp_path / "t.db", [kit.row()])
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     with Store.open(path) as one, one.transaction():
-        assert not turns.is_there(path)
+        assert not file_locks.has_queue(path)
 
 
 def _write(kit, path, number, barrier):

@@ -11,7 +11,7 @@ from kit.btree import File
 
 from gemmdb import Policy, Query, TableError, lookup
 from gemmdb.generators.files import pack
-from gemmdb.table import dbfile, endless, handle, scanning
+from gemmdb.table import handle, read_timeouts, scanning
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -22,10 +22,10 @@ AT_ONCE = 2.0
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(endless, "_known", {})
-    monkeypatch.setattr(dbfile.Deadline.begin, "__defaults__", (0.2,))
-    monkeypatch.setattr(dbfile, "STATEMENT_S", 0.2)
-    monkeypatch.setattr(dbfile, "BULK_S", 0.2)
+    monkeypatch.setattr(read_timeouts, "_slow_files", {})
+    monkeypatch.setattr(read_timeouts.Deadline.begin, "__defaults__", (0.2,))
+    monkeypatch.setattr(read_timeouts, "STATEMENT_S", 0.2)
+    monkeypatch.setattr(read_timeouts, "BULK_S", 0.2)
 
 
 def opened(kit, path):
@@ -173,7 +173,7 @@ def test_waiting_for_a_writer_does_not_count(kit, tmp_path):
 
 def test_a_thread_that_does_not_run_loses_no_time(monkeypatch):
     """On an overloaded machine, or one that was halted, a shipped table is no damaged one."""
-    deadline = dbfile.Deadline()
+    deadline = read_timeouts.Deadline()
     deadline.begin(0.05)
     assert not deadline()
     time.sleep(0.2)
@@ -182,7 +182,7 @@ def test_a_thread_that_does_not_run_loses_no_time(monkeypatch):
     while time.thread_time() < until:
         pass
     assert deadline()
-    monkeypatch.setattr(dbfile, "WALL", 2)
+    monkeypatch.setattr(read_timeouts, "WALL_CLOCK_FACTOR", 2)
     deadline.begin(0.05)
     assert not deadline()
     time.sleep(0.2)
@@ -229,7 +229,7 @@ def test_the_pages_of_a_scan_share_their_time(kit, tmp_path, monkeypatch):
     slow = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 60000) SELECT count(*) FROM c"
     page = f"SELECT id, ({slow}) FROM problem WHERE id > ? ORDER BY id LIMIT 1"
     rows = [kit.row(problem=kit.problem.resized(m, 64, 512)) for m in range(1, 41)]
-    monkeypatch.setattr(dbfile, "BULK_S_PER_MIB", 0)
+    monkeypatch.setattr(read_timeouts, "BULK_S_PER_MIB", 0)
     with Table.open(kit.write(tmp_path / "many.db", rows)) as table:
         assert len(list(scanning.pages(table._file, page, 1))) == 40
         with pytest.raises(TableError, match="takes too long"):
