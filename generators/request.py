@@ -19,12 +19,12 @@ MAX_WORDS, MAX_WORD_CHARS = 64, 200
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
     """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
-    for all. `shapes`: the name of a preset or a file (see `loading.load`). `effort`: see `effort.named`. None for
+    for all. `shapes`: the name of a preset or a file (see `shapes.load`). `effort`: see `effort.named`. None for
     either is the default of the device kind. `out`: the table to write; None for the user's own. `gpus`: the most GPUs
     to use. `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such
     device. `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions
-    that choose candidates (see `candidate_filter.select`). `every`: also measure the products of a workload that end in
-    ATen whatever their times are (see `build.asked`).
+    that choose candidates (see `build.select`). `every`: also measure the GEMMs of a workload that end in ATen whatever
+    their times are (see `build.recorded`).
     """
 
     arch: str = "native"
@@ -41,6 +41,10 @@ class BuildRequest:
     deny: str = ""
     every: bool = False
 
+    def recorded(self) -> dict[str, Any]:
+        """What was requested, JSON-ready, as a run keeps it."""
+        return {name: brief(value) for name, value in asdict(self).items() if value not in (None, (), False)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuildReport:
@@ -50,8 +54,8 @@ class BuildReport:
     are in the table. `warnings`: lines to show. `workers`: how many devices were used; `worker_seconds`: for how long
     in total; `busy_seconds`: how much of that they spent in timed calls (without checks, copies and set-up), None if
     unknown. `disturbed`: how many of the rows were timed while other programs kept the machine busy. `modelled`:
-    nothing was measured, the rows are the cost model's. `left_out`: how many products of a workload were not measured,
-    by reason."""
+    nothing was measured, the rows are the cost model's. `left_out`: how many GEMMs of a workload were not measured, by
+    reason."""
 
     out: Path
     device: Device
@@ -108,17 +112,11 @@ def together(first: BuildReport, second: BuildReport) -> BuildReport:
     )
 
 
-def unplaced(value: Any) -> Any:
-    """A value of a request, with paths reduced to their names: tables are published, and folders of a machine do not
-    belong in them."""
-    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_absolute()):
-        return Path(value).name
-    return value
-
-
 def brief(value: Any) -> Any:
-    """A value of a request as a run keeps it: `unplaced`, and a text of more than MAX_WORD_CHARS characters is cut."""
-    value = unplaced(value)
+    """A value of a request as a run keeps it. Paths are reduced to their names: tables are published, and folders of a
+    machine do not belong in them. A text of more than MAX_WORD_CHARS characters is cut."""
+    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_absolute()):
+        value = Path(value).name
     return f"{value[:MAX_WORD_CHARS]}..." if isinstance(value, str) and len(value) > MAX_WORD_CHARS else value
 
 

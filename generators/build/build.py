@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,14 +11,15 @@ from time import monotonic
 
 from gemmdb.errors import InputError
 from gemmdb.generators import effort, shapes
-from gemmdb.generators.backend import Backend, silent
-from gemmdb.generators.build import asked, candidate_filter, queue, target
-from gemmdb.generators.build.asked import Recorded
+from gemmdb.generators.backend import Backend, Candidate, Job, silent
+from gemmdb.generators.build import queue, recorded, target
+from gemmdb.generators.build.recorded import Recorded
 from gemmdb.generators.build.run import Run
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
 from gemmdb.generators.progress import Progress, Silent
 from gemmdb.generators.request import BuildReport, BuildRequest, together
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.settings import data_home
 from gemmdb.table.writer import Store
@@ -34,12 +36,12 @@ def build(
     """Measure what the table does not hold yet, and derive its verdicts.
 
     `backend` measures; default: that of the requested arch. `say` is told what a person should know before the end. A
-    candidate's failure is a row. Ctrl-C ends the build in good order, and the report says so. With `modelled` and no
-    such device here, the rows are the cost model's. Raises InputError for a request that cannot be met, TableError for
-    an output file that is no table.
+    candidate's failure is a row. Ctrl-C ends the build cleanly, and the report says so. With `modelled` and no such
+    device here, the rows are the cost model's. Raises InputError for a request that cannot be met, TableError for an
+    output file that is no table.
     """
     effort.named(request.effort)  # Reject bad input before looking for a device, and before a file is made.
-    candidate_filter.compiled(request.allow, request.deny)
+    select((), request.allow, request.deny)
     warnings: tuple[str, ...] = ()
     if backend is None and request.modelled and not backends.is_here(request.arch):
         from gemmdb.generators.modelled import table as modelled  # Needs the renderer; a measured build does not.
@@ -58,11 +60,11 @@ def build(
     out = request.out or data_home() / f"{backend.device.slug}.db"
     builder = Builder(request, chosen, out, progress or Silent(), say, lambda: given or backends.backend_for(device))
     with Store.open(out) as store:
-        workload = asked.recorded(request.shapes, problems, backend.device)
+        workload = recorded.read(request.shapes, problems, backend.device)
         if workload is None:
             report = builder.build(backend, store, problems)
         else:
-            report = _recorded(builder, backend, store, workload, problems)
+            report = _build_workload(builder, backend, store, workload, problems)
     return replace(report, warnings=(*warnings, *report.warnings))
 
 
@@ -84,10 +86,31 @@ class Builder:
         request = self.request
         if request.minutes is not None:
             request = replace(request, minutes=max(request.minutes - (monotonic() - self.started) / 60, 1e-9))
-        jobs = candidate_filter.select(queue.jobs(problems, backend, self.effort), request.allow, request.deny)
+        jobs = select(queue.jobs(problems, backend, self.effort), request.allow, request.deny)
         run = Run(request, backend, store, jobs, self.progress)
         run.execute()
         return run.report(self.out, len(problems))
+
+
+def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
+    """The jobs, reduced to the candidates whose text matches `allow` and does not match `deny` (regular expressions;
+    an empty one has no effect), as a Policy with them serves. ATen, the reference of all, always stays. Raises
+    InputError for an invalid expression."""
+    allowed, denied = _pattern("--allow", allow), _pattern("--deny", deny)
+
+    def wanted(candidate: Candidate) -> bool:
+        text = candidate.config.text
+        matches = (not allowed or allowed.search(text)) and not (denied and denied.search(text))
+        return candidate.config == ATEN or bool(matches)
+
+    return [replace(job, candidates=tuple(filter(wanted, job.candidates))) for job in jobs]
+
+
+def _pattern(option: str, pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise InputError(f"{option} {pattern!r}: not a regular expression ({error})") from error
 
 
 def check(request: BuildRequest) -> None:
@@ -98,35 +121,32 @@ def check(request: BuildRequest) -> None:
         raise InputError(f"--minutes {request.minutes:g}: must be more than 0")
 
 
-def _recorded(
+def _build_workload(
     builder: Builder, backend: Backend, store: Store, workload: Recorded, problems: Sequence[Problem]
 ) -> BuildReport:
-    """Measure what the ladder will ask of a workload, and say what is left out."""
-    effort, every, left_out = builder.effort, builder.request.every, Counter[str]()
-    with asked.Tables.opened(builder.out) as tables:
-        wanted = asked.first(workload, backend, effort, tables)
-        begun = problems if every else wanted.problems
-        if not every:
-            left_out += wanted.left_out
-        for reason, number in left_out.items():
-            builder.say(_told(number, reason))
-        report = builder.build(backend, store, list(dict.fromkeys((*begun, *wanted.problems))))
-        for _ in range(asked.ROUNDS - 1 if wanted.ranged else 0):
-            more = asked.further(wanted.ranged, backend, effort, tables)
+    """Measure what lookups need for a workload, and say what is left out."""
+    left_out = Counter[str]()
+
+    def leave_out(number: int, reason: str) -> None:
+        left_out[reason] = number
+        builder.say(f"{number} {'GEMM is' if number == 1 else 'GEMMs are'} left to ATen: {reason}")
+
+    with recorded.tables_with(builder.out) as tables:
+        rounds = recorded.Rounds(backend, builder.effort, tables)
+        first = rounds.first(workload)
+        for reason, number in () if builder.request.every else first.left_out.items():
+            leave_out(number, reason)
+        begun = problems if builder.request.every else ()
+        report = builder.build(backend, store, list(dict.fromkeys((*begun, *first.problems))))
+        for _ in range(recorded.ROUNDS - 1 if first.ranged else 0):
+            more = rounds.further(first.ranged)
             if not more or report.interrupted or report.left:
                 break
             builder.say(f"{len(more)} more sizes of symbolic ranges are measured")
-            backend = builder.renew()
-            report = together(report, builder.build(backend, store, more))
-        in_vain = asked.in_vain(wanted.ranged, backend, tables) if wanted.ranged and not report.disturbed else 0
-    if in_vain:
-        left_out[asked.NO_KERNEL] = in_vain
-        builder.say(_told(in_vain, asked.NO_KERNEL))
+            report = together(report, builder.build(builder.renew(), store, more))
+        if first.ranged and not report.disturbed and (number := rounds.without_kernel(first.ranged)):
+            leave_out(number, recorded.NO_KERNEL)
     return replace(report, left_out=dict(left_out))
-
-
-def _told(number: int, reason: str) -> str:
-    return f"{number} {'product is' if number == 1 else 'products are'} left to ATen: {reason}"
 
 
 def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:

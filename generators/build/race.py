@@ -4,7 +4,7 @@ that is passed in."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gemmdb.generators.backend import Job, Measurer, Outcome
@@ -33,24 +33,31 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
     Every candidate gets an outcome, independent of the others. So timing noise does not decide which (problem, config)
     pairs a table holds, only whether a correct candidate is `ok` or `slow`. ATen is always measured in full.
     """
-    illegal = [Outcome(c.config, Status.ILLEGAL, detail=c.rejected.reason) for c in job.candidates if c.rejected]
     if not job.legal:
-        return illegal
+        return illegal(job)
     estimates = list(measurer.measure(job.problem, job.legal, job.protocol, effort.estimate))
     failed = [outcome for outcome in estimates if outcome.times is None]
     alive = [outcome for outcome in estimates if outcome.times is not None]
-    finalists = survivors(alive, effort)
+    finalists = _survivors(alive, effort)
     slow = [replace(outcome, status=Status.SLOW) for outcome in alive if outcome.config not in finalists]
     full = _measure(job, finalists, effort, measurer)
     if any(outcome.times and outcome.times.spread > NOISY for outcome in full):
         again = {o.config: o for o in _measure(job, finalists, effort, measurer)}
-        full = [_steadier(outcome, again[outcome.config]) for outcome in full]
-    doubtful = too_good(full)
+        full = [_one_of(min, o, again[o.config], lambda times: times.spread) for o in full]
+    doubtful = _too_good(full)
     if doubtful:
         again = {o.config: o for o in _measure(job, doubtful, effort, measurer)}
-        full = [_more_cautious(outcome, again.get(outcome.config)) for outcome in full]
-    full = judged([_with_compile_time(outcome, estimates) for outcome in full])
-    return illegal + failed + slow + full
+        full = [
+            _one_of(max, outcome, again.get(outcome.config, outcome), lambda times: times.ratio) for outcome in full
+        ]
+    compile_s = {outcome.config: outcome.compile_s for outcome in estimates}
+    full = [o if o.compile_s is not None else replace(o, compile_s=compile_s[o.config]) for o in full]
+    return illegal(job) + failed + slow + judged(full)
+
+
+def illegal(job: Job) -> list[Outcome]:
+    """The outcomes of the candidates that a legality rule excludes."""
+    return [Outcome(c.config, Status.ILLEGAL, detail=c.rejected.reason) for c in job.candidates if c.rejected]
 
 
 def winner(outcomes: Iterable[Outcome]) -> Config | None:
@@ -116,55 +123,46 @@ def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measu
     return outcomes + (judged(_measure(job, [ATEN, *alone], effort, measurer)) if alone else [])
 
 
-def survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
+def _ranked(outcomes: Iterable[Outcome]) -> list[tuple[Config, Times]]:
+    """The configs that have times, the fastest first."""
+    return sorted(((o.config, o.times) for o in outcomes if o.times), key=lambda pair: pair[1].ratio)
+
+
+def _survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
     """The configs that continue: ATen, the `keep` fastest, and any that may be within `drop` times the best.
 
     The lower end of a candidate's interval is compared with the upper end of the best one's, so noise alone drops
     nothing.
     """
-    timed = sorted((o for o in estimates if o.times), key=lambda o: _ratio(o.times))
-    if not timed:
-        return []
-    first = timed[0].times
-    limit = effort.drop * first.high_us / first.aten_us if first else 0.0
-    keep = max(effort.keep, 2)
+    ranked, keep = _ranked(estimates), max(effort.keep, 2)
+    limit = effort.drop * ranked[0][1].high_us / ranked[0][1].aten_us if ranked else 0.0
     return [
-        o.config
-        for place, o in enumerate(timed)
-        if o.config == ATEN or place < keep or (o.times and o.times.low_us / o.times.aten_us <= limit)
+        config
+        for place, (config, times) in enumerate(ranked)
+        if config == ATEN or place < keep or times.low_us / times.aten_us <= limit
     ]
 
 
-def too_good(outcomes: Sequence[Outcome]) -> list[Config]:
+def _too_good(outcomes: Sequence[Outcome]) -> list[Config]:
     """The winner, if it takes less than half the time of ATen and of every other config. That is usually a mistake."""
-    ranked = sorted((o for o in outcomes if o.times), key=lambda o: _ratio(o.times))
-    if len(ranked) < 2 or ranked[0].config == ATEN:
+    ranked = _ranked(outcomes)
+    if len(ranked) < 2 or ranked[0][0] == ATEN:
         return []
-    first, second = _ratio(ranked[0].times), _ratio(ranked[1].times)
-    return [ranked[0].config] if first < TOO_GOOD and first < TOO_GOOD * second else []
+    (winner, first), (_, second) = ranked[:2]
+    return [winner] if first.ratio < TOO_GOOD * min(second.ratio, 1.0) else []
 
 
 def _measure(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
     return list(measurer.measure(job.problem, configs, job.protocol, effort.samples)) if configs else []
 
 
-def _steadier(first: Outcome, second: Outcome) -> Outcome:
-    if first.times is None or second.times is None:
-        return first if first.times is None else second
-    return min(first, second, key=lambda outcome: outcome.times.spread if outcome.times else 0.0)
-
-
-def _more_cautious(first: Outcome, second: Outcome | None) -> Outcome:
-    if second is None:
-        return first
-    if first.times is None or second.times is None:
-        return first if first.times is None else second
-    return max(first, second, key=lambda outcome: _ratio(outcome.times))
-
-
-def _with_compile_time(outcome: Outcome, estimates: Sequence[Outcome]) -> Outcome:
-    known = next((e.compile_s for e in estimates if e.config == outcome.config), None)
-    return outcome if outcome.compile_s is not None else replace(outcome, compile_s=known)
+def _one_of(
+    choose: Callable[..., Outcome], first: Outcome, second: Outcome, figure: Callable[[Times], float]
+) -> Outcome:
+    """Of two outcomes of a config the one that `choose` (min or max) takes by a figure of its times; the first that
+    failed, if one did."""
+    failed = next((outcome for outcome in (first, second) if outcome.times is None), None)
+    return failed or choose(first, second, key=lambda outcome: figure(outcome.times))
 
 
 def _expected(config: Config, times: Times) -> float:
@@ -174,7 +172,3 @@ def _expected(config: Config, times: Times) -> float:
 
 def _cheap(config: Config) -> bool:
     return config.spec.cost <= CHEAP
-
-
-def _ratio(times: Times | None) -> float:
-    return times.ratio if times else float("inf")

@@ -1,4 +1,4 @@
-"""The run of a build: starts the workers, stores what they report, and ends in good order."""
+"""The run of a build: starts the workers, stores what they report, and shuts down cleanly."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 from gemmdb.generators import effort
 from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.build import queue
-from gemmdb.generators.build.scheduler import Prepare, Scheduler
-from gemmdb.generators.build.worker import Confirmed, Ended, Finished, Message, Phase, Worker
+from gemmdb.generators.build.scheduler import Scheduler
+from gemmdb.generators.build.worker import Ended, Message, Phase, Result, Worker
 from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING_TEXT
 from gemmdb.generators.progress import SECONDS, Progress, Tracker
-from gemmdb.generators.request import BuildReport, BuildRequest, brief, command
+from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.table.writer import Store
 
-ASK_S = 1.0
-"""How often it is asked again whether others use the devices, in seconds."""
+POLL_S = 1.0
+"""How often, in seconds, a waiting build looks whether other programs still use the devices."""
 
 
 class Run:
@@ -35,9 +35,11 @@ class Run:
         self.started = monotonic()
         self.pending = queue.left(jobs, store.path, backend, self.effort)
         self.before = len(jobs) - len(self.pending)
-        workers = max(min(backend.workers, request.gpus or backend.workers), 1) if self.pending else 1
+        self.count = min(backend.workers, request.gpus or backend.workers)
+        workers = max(self.count, 1) if self.pending else 1
         expected_s = SECONDS[backend.device.kind] / workers if backend.device.kind in SECONDS else None
         self.tracker = Tracker(progress, len(jobs), self.before, expected_s)
+        self.messages: SimpleQueue[Message] = SimpleQueue()
         self.statuses: Counter[str] = Counter()
         self.rows = self.measured = self.elsewhere = self.workers = self.disturbed = 0
         self.busy = ""
@@ -45,7 +47,7 @@ class Run:
         self.busy_seconds: float | None = None
         self.run_id = ""
         self.interrupted = False
-        self.unsaved: list[Finished | Confirmed] = []
+        self.unsaved: list[Result] = []
 
     def execute(self) -> None:
         """Run the workers to the end, then update the verdicts, also after an interrupt."""
@@ -70,38 +72,41 @@ class Run:
         with ExitStack() as stack:
             claims = stack.enter_context(queue.Claims(self.store.path))
             work = queue.Work(self.pending, self.store.path, self.backend, self.effort, claims)
-            claiming: list[Scheduler] = []
-            stack.callback(_join, claiming)  # Before the claims are closed.
+            started: list[Thread] = []
+            stack.callback(_join, started)  # Before the claims are closed.
             stack.callback(work.stop.set)
-            messages: SimpleQueue[Message] = SimpleQueue()
             stack.callback(self.backend.close)
-            count = min(self.backend.workers, self.request.gpus or self.backend.workers)
             self._wait_for_quiet()
             self.backend.begin(self.pending)
-            measurers = [self.backend.measurer(worker, self.effort) for worker in range(count)]
+            measurers = [self.backend.measurer(worker, self.effort) for worker in range(self.count)]
             for measurer in measurers:
                 stack.callback(measurer.close)
-            self.backend.say = lambda text: messages.put(Phase(text))
-            scheduler = Scheduler(work, _telling(measurers[0], messages), self.effort, count)
-            workers = [Worker(scheduler, measurer, self.effort, messages) for measurer in measurers]
+            self.backend.say = lambda text: self.messages.put(Phase(text))
+
+            def prepare(jobs: Sequence[Job], ready: Callable[[Job], None]) -> None:
+                self.messages.put(Phase("compiling", jobs[0].problem))
+                measurers[0].prepare(jobs, ready)
+
+            scheduler = Scheduler(work, prepare, self.effort, self.count)
+            workers = [Worker(scheduler, measurer, self.effort, self.messages) for measurer in measurers]
             self.workers = len(workers)
             stack.callback(self._deadline(work).cancel)
             for thread in (scheduler, *workers):
                 thread.start()
-            claiming.append(scheduler)
+            started.append(scheduler)
             try:
-                self._listen(messages, work, len(workers))
+                self._listen(work)
             except KeyboardInterrupt:
                 self.interrupted = True
                 scheduler.abort()
-                self._stop(messages, measurers, workers)
+                self._stop(measurers, workers)
 
     def _wait_for_quiet(self) -> None:
         """Wait a little while others use the devices."""
         until = monotonic() + PATIENCE_S
         while (busy := self.backend.busy()) and monotonic() < until:
             self.tracker.say(f"{WAITING_TEXT}: {busy}")
-            sleep(ASK_S)
+            sleep(POLL_S)
         self.busy = busy
 
     def _deadline(self, work: queue.Work) -> Timer:
@@ -112,61 +117,56 @@ class Run:
         timer.start()
         return timer
 
-    def _ended(self, message: Ended) -> None:
-        self.worker_seconds += message.seconds
-        if message.busy_s is not None:
-            self.busy_seconds = (self.busy_seconds or 0.0) + message.busy_s
-
-    def _listen(self, messages: SimpleQueue[Message], work: queue.Work, workers: int) -> None:
-        while workers:
+    def _listen(self, work: queue.Work) -> None:
+        running = self.workers
+        while running:
             # Messages that arrived together are stored in one transaction, since each transaction waits for the disk.
-            came = [messages.get(), *(messages.get() for _ in range(messages.qsize()))]
-            results = [message for message in came if isinstance(message, Finished | Confirmed)]
+            arrived = [self.messages.get(), *(self.messages.get() for _ in range(self.messages.qsize()))]
+            results = [message for message in arrived if isinstance(message, Result)]
             self._keep(results)
             for result in results:
-                self._count(result, work)
-            for message in came:
+                if result.last:
+                    work.release(result.job)  # Not before: another build would claim it to confirm its winner.
+                    self.tracker.finished(result.job.problem)
+            for message in arrived:
                 if isinstance(message, Phase):
                     self.tracker.say(message.name, message.problem)
-                elif isinstance(message, Ended):
-                    workers -= 1
-                    self._ended(message)
+            ended = [message for message in arrived if isinstance(message, Ended)]
+            running -= len(ended)
+            self._count_seconds(ended)
             for job in work.elsewhere[self.elsewhere :]:
                 self.elsewhere += 1
                 self.tracker.finished(job.problem)
-            for message in came:
-                if isinstance(message, Ended) and message.error is not None:
+            for message in ended:
+                if message.error is not None:
                     raise message.error
 
-    def _count(self, message: Finished | Confirmed, work: queue.Work) -> None:
-        if isinstance(message, Confirmed) or not message.more:
-            work.release(message.job)  # Not before its confirmations: another build would claim it to do these.
-            self.tracker.finished(message.job.problem)
-
-    def _stop(self, messages: SimpleQueue[Message], measurers: Sequence[Measurer], workers: Sequence[Worker]) -> None:
+    def _stop(self, measurers: Sequence[Measurer], workers: Sequence[Worker]) -> None:
         for measurer in measurers:
             measurer.close()
         for worker in workers:
             worker.join()
-        late, self.unsaved = [*self.unsaved], []
-        while not messages.empty():
-            message = messages.get()
-            if isinstance(message, Finished | Confirmed):
-                late.append(message)
-            elif isinstance(message, Ended):
-                self._ended(message)
-        self._keep(late)
+        late = [self.messages.get() for _ in range(self.messages.qsize())]
+        self._count_seconds([message for message in late if isinstance(message, Ended)])
+        unsaved, self.unsaved = self.unsaved, []
+        self._keep([*unsaved, *(message for message in late if isinstance(message, Result))])
 
-    def _keep(self, messages: Sequence[Finished | Confirmed]) -> None:
-        # If an interrupt comes here, `_stop` stores the messages again; adding the same rows twice changes nothing.
-        self.unsaved += messages
-        if messages and not self.run_id:
+    def _count_seconds(self, ended: Sequence[Ended]) -> None:
+        for message in ended:
+            self.worker_seconds += message.seconds
+            if message.busy_s is not None:
+                self.busy_seconds = (self.busy_seconds or 0.0) + message.busy_s
+
+    def _keep(self, results: Sequence[Result]) -> None:
+        # If an interrupt comes here, `_stop` stores the results again; adding the same rows twice changes nothing.
+        self.unsaved += results
+        if results and not self.run_id:
             self.run_id = self.store.begin_run(self._provenance())
-        rows = [row(m.job, self._marked(one), self.backend, self.run_id) for m in messages for one in m.outcomes]
+        rows = [row(r.job, self._marked(one), self.backend, self.run_id) for r in results for one in r.outcomes]
         self.disturbed += sum(row.disturbed for row in rows)
         self.rows += self.store.add(rows) if rows else 0
         self.statuses.update(row.status.value for row in rows)
-        self.measured += sum(message.done for message in messages)
+        self.measured += sum(result.measured for result in results)
         self.unsaved.clear()
 
     def _marked(self, outcome: Outcome) -> Outcome:
@@ -182,10 +182,9 @@ class Run:
         )
 
     def _provenance(self) -> dict[str, Any]:
-        asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
             "command": command(),
-            "request": {name: brief(value) for name, value in asked.items()},
+            "request": self.request.recorded(),
             "effort": asdict(self.effort),
             "toolchain": self.backend.toolchain.text,
             "device": self.backend.device.text,
@@ -196,13 +195,3 @@ class Run:
 def _join(threads: Sequence[Thread]) -> None:
     for thread in threads:
         thread.join()
-
-
-def _telling(measurer: Measurer, messages: SimpleQueue[Message]) -> Prepare:
-    """`measurer.prepare`, which also reports what is compiled."""
-
-    def prepare(jobs: Sequence[Job], ready: Callable[[Job], None]) -> None:
-        messages.put(Phase("compiling", jobs[0].problem))
-        measurer.prepare(jobs, ready)
-
-    return prepare

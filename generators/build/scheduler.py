@@ -26,18 +26,14 @@ POLL_S = 0.2
 PATIENCE = 4
 """The scheduler gives up waiting if nothing is compiled for this many times the limit of one candidate. The compilers
 may have a queue, so it is more than 1."""
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 """A job that lost this many workers is set aside."""
 GRACE_S = 15.0
 """How long a build that is out of time waits for its last winners to be compiled, in seconds."""
 
 
-Prepare = Callable[[Sequence[Job], Callable[[Job], None]], None]
-"""`Measurer.prepare`."""
-
-
 @dataclass(frozen=True)
-class Won:
+class Winner:
     """A searched job. `picks`: the configs to confirm next. `confirmed`: what has been confirmed so far."""
 
     job: Job
@@ -46,13 +42,8 @@ class Won:
     confirmed: tuple[Outcome, ...] = ()
 
 
-@dataclass(frozen=True)
-class Task:
-    """A task for a worker: a job to race, or else winners to confirm; several at once where confirming needs a new
-    process."""
-
-    race: Job | None = None
-    confirm: tuple[Won, ...] = ()
+Task = Job | tuple[Winner, ...]
+"""A job to race, or winners to confirm: several at once where confirming needs a new process."""
 
 
 class Scheduler(Thread):
@@ -62,15 +53,18 @@ class Scheduler(Thread):
     do.
     """
 
-    def __init__(self, work: Work, prepare: Prepare, effort: Effort, workers: int) -> None:
+    def __init__(
+        self, work: Work, prepare: Callable[[Sequence[Job], Callable[[Job], None]], None], effort: Effort, workers: int
+    ) -> None:
+        """`prepare`: that of a Measurer."""
         super().__init__(daemon=True)
         self._work, self._prepare, self._patience_s = work, prepare, PATIENCE * effort.compile_s
         self._ahead = AHEAD * workers if work.overlap else 0
         self._changed = Condition()
         self._compiling: dict[int, Job] = {}
-        self._ready: deque[Job | Won] = deque()
-        self._emitting: dict[int, tuple[Job, Won]] = {}
-        self._due: deque[Won] = deque()
+        self._ready: deque[Job | Winner] = deque()
+        self._emitting: dict[int, tuple[Job, Winner]] = {}
+        self._due: deque[Winner] = deque()
         self._in_hand = 0
         self._losses: Counter[tuple[Problem, Protocol]] = Counter()
         self._more = True
@@ -120,32 +114,32 @@ class Scheduler(Thread):
         """Have a task whose device went away done by another worker, unless that happened to its job too often. Returns
         whether it will be done."""
         with self._changed:
-            jobs = [won.job for won in task.confirm] + ([task.race] if task.race else [])
+            jobs = [task] if isinstance(task, Job) else [winner.job for winner in task]
             keys = [(job.problem, job.protocol) for job in jobs]
             self._losses.update(keys)
-            if any(self._losses[key] >= MOST_LOSSES for key in keys):
+            if any(self._losses[key] >= MAX_LOSSES for key in keys):
                 return False
-            self._due.extend(task.confirm)
-            if task.race is not None:
-                self._ready.append(task.race)
+            if isinstance(task, Job):
+                self._ready.append(task)
+            else:
+                self._due.extend(task)
             self._changed.notify_all()
         return True
 
-    def won(self, won: Won, emission: Job | None) -> None:
+    def won(self, winner: Winner, emission: Job | None) -> None:
         """Have a winner confirmed. If its emitted code is needed, this waits until `emission` is compiled."""
         with self._changed:
             if emission is None:
-                self._has_come(won)
+                self._confirm(winner)
                 self._changed.notify_all()
                 return
-            self._emitting[id(emission)] = emission, won
+            self._emitting[id(emission)] = emission, winner
         self._prepare([emission], self._compiled)
 
-    def upcoming(self) -> Won | None:
+    def upcoming(self) -> Winner | None:
         """What will probably be confirmed next; None if unknown."""
         with self._changed:
-            found = [*self._due, *(one for one in self._ready if isinstance(one, Won))]
-        return found[0] if found else None
+            return next((one for one in (*self._due, *self._ready) if isinstance(one, Winner)), None)
 
     def abort(self) -> None:
         """Stop all work, confirmations included."""
@@ -158,24 +152,24 @@ class Scheduler(Thread):
         with self._changed:
             self._moved = monotonic()
             if (emission := self._emitting.pop(id(job), None)) is not None:
-                self._has_come(emission[1])
+                self._confirm(emission[1])
             elif self._compiling.pop(id(job), None) is not None:
                 self._ready.append(job)
             self._changed.notify_all()
 
-    def _has_come(self, won: Won) -> None:
-        """The code of a winner is compiled. Winners of an earlier build queue with the races of this one, since there
-        may be thousands. Call it with the lock held."""
-        (self._ready if self._earlier(won) else self._due).append(won)
+    def _confirm(self, winner: Winner) -> None:
+        """Queue a winner whose code is compiled. Winners of an earlier build queue with the races of this one, since
+        there may be thousands. Call it with the lock held."""
+        (self._ready if self._earlier(winner) else self._due).append(winner)
 
-    def _earlier(self, won: Won) -> bool:
-        return bool(won.job.searched) and self._work.overlap
+    def _earlier(self, winner: Winner) -> bool:
+        return bool(winner.job.searched) and self._work.overlap
 
     def _wait_for_room(self) -> bool:
         """Wait until more jobs may be claimed. False if the build stops first."""
         with self._changed:
             while not self._work.stop.is_set():
-                earlier = sum(self._earlier(won) for _, won in self._emitting.values())
+                earlier = sum(self._earlier(winner) for _, winner in self._emitting.values())
                 waiting = len(self._compiling) + len(self._ready) + earlier
                 if waiting < self._ahead or (not waiting and self._idle()):
                     return True
@@ -204,11 +198,11 @@ class Scheduler(Thread):
             self._give_up_waiting()
         if self._due and (self._work.overlap or not (self._ready and racing)):
             # All at once if each would start a process; one by one if several workers can share them.
-            return Task(confirm=tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due))))
+            return tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due)))
         if not (self._ready and racing):
             return None
         ready = self._ready.popleft()
-        return Task(confirm=(ready,)) if isinstance(ready, Won) else Task(race=ready)
+        return ready if isinstance(ready, Job) else (ready,)
 
     def _give_up_waiting(self) -> None:
         """Nothing was compiled for a very long time. Release the job that has waited longest: measuring it will show
@@ -217,5 +211,5 @@ class Scheduler(Thread):
         if self._compiling:
             self._ready.append(self._compiling.pop(next(iter(self._compiling))))
         else:
-            self._due.extend(won for _, won in self._emitting.values())
+            self._due.extend(winner for _, winner in self._emitting.values())
             self._emitting.clear()

@@ -9,8 +9,8 @@ from threading import Thread
 from time import monotonic
 
 from gemmdb.generators.backend import Candidate, Job, Lost, Measurer, Outcome
-from gemmdb.generators.build.race import confirm, race, unconfirmed
-from gemmdb.generators.build.scheduler import Scheduler, Task, Won
+from gemmdb.generators.build.race import confirm, illegal, race, unconfirmed
+from gemmdb.generators.build.scheduler import Scheduler, Task, Winner
 from gemmdb.generators.effort import Effort
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -27,30 +27,14 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A job with all its outcomes, ready to be stored. `more`: its winner must still be confirmed."""
+class Result:
+    """Outcomes of a job, ready to be stored. `measured`: the job counts as measured with them, which happens once.
+    `last`: no more follow; otherwise its winner must still be confirmed."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
-    more: bool = False
-
-    @property
-    def done(self) -> bool:
-        """Whether the job counts as measured now. False for a job of an earlier build that still needs confirming."""
-        return not (self.more and self.job.searched)
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """More outcomes of a finished job: its winner, measured in another process."""
-
-    job: Job
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def done(self) -> bool:
-        """Whether the job counts as measured now. It did already if this build searched it."""
-        return bool(self.job.searched)
+    measured: bool
+    last: bool = True
 
 
 @dataclass(frozen=True)
@@ -58,12 +42,12 @@ class Ended:
     """A worker has nothing left to do, or failed with `error`. `seconds`: how long it ran. `busy_s`: how much of that
     its device spent in timed calls; None if unknown."""
 
-    error: BaseException | None = None
-    seconds: float = 0.0
-    busy_s: float | None = None
+    error: BaseException | None
+    seconds: float
+    busy_s: float | None
 
 
-Message = Phase | Finished | Confirmed | Ended
+Message = Phase | Result | Ended
 
 
 class Worker(Thread):
@@ -98,40 +82,40 @@ class Worker(Thread):
         return self._scheduler.next(self._measurer.available)
 
     def _do(self, task: Task) -> None:
-        if task.race is not None:
-            self._race(task.race)
-        if task.confirm:
-            fresh = self._measurer.fresh()
-            for won in task.confirm:
-                self._confirm(won, fresh)
+        if isinstance(task, Job):
+            self._race(task)
+            return
+        fresh = self._measurer.fresh()
+        for winner in task:
+            self._confirm(winner, fresh)
 
     def _race(self, job: Job) -> None:
         self._messages.put(Phase("racing", job.problem))
         outcomes = () if job.searched else tuple(race(job, self._effort, self._measurer))
         known = job.searched or outcomes
         picks = unconfirmed(known, job.confirmed, self._effort) if self._effort.confirm else ()
-        self._messages.put(Finished(job, outcomes, more=bool(picks)))
+        self._messages.put(Result(job, outcomes, measured=not (picks and job.searched), last=not picks))
         if picks:
-            self._confirm_later(Won(job, known, picks))
+            self._confirm_later(Winner(job, known, picks))
 
-    def _confirm(self, won: Won, fresh: Measurer) -> None:
-        self._messages.put(Phase("confirming", won.job.problem))
+    def _confirm(self, winner: Winner, fresh: Measurer) -> None:
+        self._messages.put(Phase("confirming", winner.job.problem))
         if self._effort.rivals:
-            self._expect(won, self._measurer)
-        again = confirm(won.job, won.picks, self._effort, fresh)
+            self._expect(winner, self._measurer)
+        again = confirm(winner.job, winner.picks, self._effort, fresh)
         if self._effort.rivals:
             upcoming = self._scheduler.upcoming()
             if upcoming is not None:
                 self._expect(upcoming, fresh)
             # One process is one sample: kernels of a few microseconds differ by some percent between processes.
             right = [o.config for o in again if o.status is Status.OK and o.config != ATEN]
-            again += confirm(won.job, list(dict.fromkeys(right)), self._effort, self._measurer) if right else []
-        confirmed = (*won.confirmed, *again)
-        picks = unconfirmed(won.outcomes, confirmed, self._effort)
+            again += confirm(winner.job, list(dict.fromkeys(right)), self._effort, self._measurer) if right else []
+        confirmed = (*winner.confirmed, *again)
+        picks = unconfirmed(winner.outcomes, confirmed, self._effort)
         if picks:
-            self._confirm_later(replace(won, picks=picks, confirmed=confirmed))
+            self._confirm_later(replace(winner, picks=picks, confirmed=confirmed))
         else:
-            self._messages.put(Confirmed(won.job, confirmed))
+            self._messages.put(Result(winner.job, confirmed, measured=bool(winner.job.searched)))
 
     def _set_aside(self, task: Task, lost: Lost) -> None:
         """Report what is to be measured of a task as failed."""
@@ -139,19 +123,18 @@ class Worker(Thread):
         def failed(configs: Iterable[Config]) -> tuple[Outcome, ...]:
             return tuple(Outcome(config, lost.status, detail=f"set aside: {lost}"[:MAX_DETAIL]) for config in configs)
 
-        if task.race is not None:
-            illegal = (
-                Outcome(c.config, Status.ILLEGAL, detail=c.rejected.reason) for c in task.race.candidates if c.rejected
-            )
-            self._messages.put(Finished(task.race, (*illegal, *failed(task.race.legal))))
-        for won in task.confirm:
-            self._messages.put(Confirmed(won.job, (*won.confirmed, *failed(won.picks))))
+        if isinstance(task, Job):
+            self._messages.put(Result(task, (*illegal(task), *failed(task.legal)), measured=True))
+            return
+        for winner in task:
+            outcomes = (*winner.confirmed, *failed(winner.picks))
+            self._messages.put(Result(winner.job, outcomes, measured=bool(winner.job.searched)))
 
-    def _expect(self, won: Won, measurer: Measurer) -> None:
-        measurer.expect(won.job.problem, [measurer.emitted(pick) for pick in won.picks])
+    def _expect(self, winner: Winner, measurer: Measurer) -> None:
+        measurer.expect(winner.job.problem, [measurer.emitted(pick) for pick in winner.picks])
 
-    def _confirm_later(self, won: Won) -> None:
-        """Have the code of the winners compiled. The worker does other tasks until then."""
-        emitted = [config for pick in won.picks if (config := self._measurer.emitted(pick)) != pick]
-        emission = replace(won.job, candidates=tuple(map(Candidate, emitted)))
-        self._scheduler.won(won, emission if emitted else None)
+    def _confirm_later(self, winner: Winner) -> None:
+        """Have the code of the picks compiled. The worker does other tasks until then."""
+        emitted = [config for pick in winner.picks if (config := self._measurer.emitted(pick)) != pick]
+        emission = replace(winner.job, candidates=tuple(map(Candidate, emitted)))
+        self._scheduler.won(winner, emission if emitted else None)

@@ -1,26 +1,29 @@
-"""The devices of one kind in a Ray cluster, as a Backend: a build over the cluster is a build with this one."""
+"""The devices of one kind in a Ray cluster, as a Backend: a build over the cluster is a build with this one. Kernels
+are compiled as tasks of the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 from typing import Any
 
 import ray
-from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError, WorkerCrashedError
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, TaskUnschedulableError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import gemmdb
-from gemmdb.errors import InputError
-from gemmdb.generators.backend import Job, silent
-from gemmdb.generators.cluster import connection, node, resources
-from gemmdb.generators.cluster.compiling import ClusterExecutor
+from gemmdb.errors import GemmdbError, InputError
+from gemmdb.generators.backend import Backend, Job, silent
+from gemmdb.generators.cluster import connection, delivery, node, resources
 from gemmdb.generators.cluster.connection import Offer
 from gemmdb.generators.cluster.measurer import Link, RemoteMeasurer
 from gemmdb.generators.cluster.node import Description, Measuring, Site
 from gemmdb.generators.effort import Effort
+from gemmdb.generators.measure.cuda.artifacts import Artifact, Built, Emission
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.table.measurement import Protocol, one_line
 
@@ -30,6 +33,10 @@ PATIENCE = 4
 """A request is late after this many times the limits of compiling one candidate and of one round of timing."""
 DESCRIBE_S = 120.0
 """How long a node may take to describe its device; it starts a process for that."""
+RETRIES = 2
+"""How often Ray begins a task anew whose worker or node went away."""
+APART = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""The environment of the processes that compile. Having one of their own, they never become actors that measure."""
 
 
 def described(offer: Offer, effort: str | None, site: Site) -> Description | None:
@@ -55,9 +62,9 @@ def described(offer: Offer, effort: str | None, site: Site) -> Description | Non
 
 
 @dataclass
-class ClusterBackend:
-    """See `generators.backend.Backend`. `late_s`: when a request counts as late; None: by the effort.
-    `interrupted`: ends the build as Ctrl-C does."""
+class ClusterBackend(Backend):
+    """The devices of an offer. `late_s`: when a request counts as late; None: by the effort. `interrupted`: ends the
+    build as Ctrl-C does."""
 
     offer: Offer
     description: Description
@@ -106,14 +113,6 @@ class ClusterBackend:
         self.links.append(link)
         return RemoteMeasurer(link, effort, self._compilers, self._files)
 
-    def prompt_measurer(self, gpu: int, effort: Effort) -> RemoteMeasurer:
-        """The same: nobody waits for a cluster."""
-        return self.measurer(gpu, effort)
-
-    def busy(self) -> str:
-        """Empty: each actor looks by itself."""
-        return ""
-
     def close(self) -> None:
         """End what compiles."""
         if self._compilers is not None:
@@ -137,3 +136,53 @@ class ClusterBackend:
         held = {resources.arch(self.device): 1, self.offer.name: 1}
         actor = ray.remote(Measuring).options(resources=held, **one).remote()
         return actor, actor.begin.remote(self.device, self.toolchain, effort, self.site)
+
+
+@dataclass
+class ClusterExecutor(Executor):
+    """Runs `build(artifact, capability)` as a task of a node that can; anything else does nothing. `kind`: what
+    compiles, unless the artifact needs Inductor. `nodes`: see `resources.compilers`. `elsewhere`: compiled files
+    have to be taken to other nodes. `files`: references to them by artifact."""
+
+    kind: str
+    nodes: Mapping[str, str]
+    elsewhere: bool
+    files: dict[str, Any]
+    _running: set[Any] = field(default_factory=set)
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """A compiler that crashed its worker raises BrokenProcessPool."""
+        future: Future[Any] = Future()
+        if not arguments:
+            future.set_result(None)
+            return future
+        artifact: Artifact = arguments[0]
+        kind = "inductor" if isinstance(artifact, Emission) else self.kind
+        if kind not in self.nodes:
+            future.set_exception(GemmdbError(f"no node of the cluster compiles with {kind}"))
+            return future
+        task = ray.remote(delivery.built).options(
+            num_cpus=1, num_returns=2, resources={self.nodes[kind]: resources.SHARE}, max_retries=RETRIES,
+            scheduling_strategy="SPREAD", runtime_env={"env_vars": APART},
+        )  # fmt: skip
+        done, files = task.remote(*arguments, self.elsewhere)
+        self._running.add(done)
+        if self.elsewhere:
+            self.files[artifact.key] = files
+        done.future().add_done_callback(lambda came: self._pass_on(came, done, future))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel what runs and waits."""
+        for reference in list(self._running):
+            ray.cancel(reference, force=True)
+
+    def _pass_on(self, came: Future[Built], reference: Any, future: Future[Any]) -> None:
+        self._running.discard(reference)
+        error = came.exception()
+        if error is None:
+            future.set_result(came.result())
+        elif isinstance(error, WorkerCrashedError | NodeDiedError | OutOfMemoryError):
+            future.set_exception(BrokenProcessPool(str(error)))
+        else:
+            future.set_exception(error)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from gemmdb.errors import InputError
@@ -47,55 +48,31 @@ def build(
     effort.named(request.effort)
     plain.check(request)
     with connection.connected(request.ray):
-        builds = _builds(request, site, late_s, say)
-        shared = Shared(progress or Silent())
-        for one in builds:
-            one.progress = shared.part()
-        if len(builds) == 1:
-            builds[0].run()
-        else:
-            _together(builds)
-    return [one.outcome() for one in builds]
+        builds = _builds(request, SharedProgress(progress or Silent()), site, late_s, say)
+        return [builds[0].run()] if len(builds) == 1 else _together(builds)
 
 
 @dataclass
 class DeviceBuild:
-    """The build of one kind of device. `interrupted`: set to end it as Ctrl-C does."""
+    """The build of one kind of device."""
 
     request: BuildRequest
     backend: ClusterBackend
+    progress: Progress
     warnings: tuple[str, ...]
     say: Callable[[str], None]
-    interrupted: Event
-    progress: Progress = field(default_factory=Silent)
-    done: Event = field(default_factory=Event)
-    report: BuildReport | None = None
-    error: BaseException | None = None
 
-    def run(self) -> None:
-        """Build, and keep the report or the error."""
-        try:
-            report = plain.build(self.request, self.progress, self.backend, self.say)
-            self._keep(report)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.done.set()
-
-    def _keep(self, report: BuildReport) -> None:
+    def run(self) -> BuildReport:
+        """Build."""
+        report = plain.build(self.request, self.progress, self.backend, self.say)
         lost = self.backend.lost
         gone = (f"workers of the cluster lost: {lost}; what they were measuring went to others",) if lost else ()
-        self.report = replace(report, warnings=(*self.warnings, *report.warnings, *gone))
-
-    def outcome(self) -> BuildReport:
-        """The report. Raises what ended the build."""
-        if self.error is not None:
-            raise self.error
-        assert self.report is not None
-        return self.report
+        return replace(report, warnings=(*self.warnings, *report.warnings, *gone))
 
 
-def _builds(request: BuildRequest, site: Site, late_s: float | None, say: Callable[[str], None]) -> list[DeviceBuild]:
+def _builds(
+    request: BuildRequest, progress: SharedProgress, site: Site, late_s: float | None, say: Callable[[str], None]
+) -> list[DeviceBuild]:
     import ray
 
     from gemmdb.generators.cluster.backend import ClusterBackend, described  # Only now it is known that ray is there.
@@ -108,59 +85,43 @@ def _builds(request: BuildRequest, site: Site, late_s: float | None, say: Callab
         if request.gpus is not None and description.device.kind == "cpu":
             raise InputError("--gpus: a CPU table uses no GPUs")
         device, warnings = target.fitted(description.device, request.arch, request.shapes)
-        interrupted = Event()
-        backend = ClusterBackend(offer, replace(description, device=device), site, interrupted, late_s)
+        backend = ClusterBackend(offer, replace(description, device=device), site, Event(), late_s)
         # An address does not belong into a table.
         mine = replace(request, arch=device.arch, ray=None)
-        found.append(DeviceBuild(mine, backend, warnings, say, interrupted))
+        found.append(DeviceBuild(mine, backend, replace(progress), warnings, say))
     if not found:
         raise InputError("--ray: the nodes with such a device have just gone away")
     return found
 
 
-def _together(builds: Sequence[DeviceBuild]) -> None:
-    """Run builds at once. Ctrl-C ends all of them in good order; if one fails, the others go on."""
-    for one in builds:
-        Thread(target=one.run).start()
-    # Not by joining: an interrupted `join` of Python 3.11 takes its thread for ended.
-    while not all(one.done.is_set() for one in builds):
-        try:
-            for one in builds:
-                one.done.wait(POLL_S)
-        except KeyboardInterrupt:
-            for one in builds:
-                one.interrupted.set()
+def _together(builds: Sequence[DeviceBuild]) -> list[BuildReport]:
+    """Run builds at once. Ctrl-C ends all of them cleanly; if one fails, the others go on."""
+    with ThreadPoolExecutor(len(builds)) as pool:
+        futures: list[Future[BuildReport]] = [pool.submit(one.run) for one in builds]
+        running = True
+        while running:
+            try:
+                running = bool(wait(futures, POLL_S).not_done)
+            except KeyboardInterrupt:
+                for one in builds:
+                    one.backend.interrupted.set()
+    return [future.result() for future in futures]
 
 
-class Shared:
-    """Adds up the progress of builds that run at the same time."""
+@dataclass(eq=False)
+class SharedProgress:
+    """The progress of one of several builds that run at the same time: shows their sum. A `replace` of it is that of
+    another one."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress, self._states, self._lock = progress, list[State](), Lock()
-
-    def part(self) -> Progress:
-        """The progress of one more build."""
-        self._states.append(State(0, 0))
-        return _Part(self, len(self._states) - 1)
-
-    def update(self, number: int, state: State) -> None:
-        """Note and report the state of a build."""
-        with self._lock:
-            self._states[number] = state
-            known = [one.eta_s for one in self._states if one.eta_s is not None]
-            total, done, before = (sum(numbers) for numbers in zip(*map(_numbers, self._states), strict=True))
-            eta_s = max(known, default=None)
-            self._progress.update(State(total, done, before, state.phase, state.current, eta_s))
-
-
-def _numbers(state: State) -> tuple[int, int, int]:
-    return state.total, state.done, state.before
-
-
-@dataclass(frozen=True)
-class _Part:
-    shared: Shared
-    number: int
+    progress: Progress
+    states: dict[int, State] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
 
     def update(self, state: State) -> None:
-        self.shared.update(self.number, state)
+        """Show the sum with this `state` of the build."""
+        with self.lock:
+            self.states[id(self)] = state
+            all_states = self.states.values()
+            total, done, before = (sum(getattr(s, name) for s in all_states) for name in ("total", "done", "before"))
+            eta_s = max((one.eta_s for one in all_states if one.eta_s is not None), default=None)
+            self.progress.update(State(total, done, before, state.phase, state.current, eta_s))

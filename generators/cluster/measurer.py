@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.backend import Job, Lost, Outcome, ignore, silent
+from gemmdb.generators.backend import Job, Lost, Measurer, Outcome, ignore, silent
 from gemmdb.generators.cluster.node import Compiled, Measured
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.artifacts import Emitted
@@ -53,7 +53,6 @@ class Link:
     _closed: bool = False
 
     def available(self) -> bool:
-        """See `Measurer.available`."""
         self._check()
         if self._ready:
             return True
@@ -139,8 +138,8 @@ class Link:
 
 
 @dataclass
-class RemoteMeasurer:
-    """See `generators.backend.Measurer`. `precompiler`: compiles as tasks of the cluster; None where the actor compiles
+class RemoteMeasurer(Measurer):
+    """Calls the actor of a link. `precompiler`: compiles as tasks of the cluster; None where the actor compiles
     for itself. `files`: references to compiled files by artifact. `which`: see `node.Measuring.measure`."""
 
     link: Link
@@ -161,36 +160,29 @@ class RemoteMeasurer:
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """See `generators.backend.Measurer.measure`."""
         came = self._compiled(problem, configs)
         done: Measured = self.link.call("measure", self.which, problem, tuple(configs), protocol, samples, came)
         self.link.note(done.busy_s)
         return done.outcomes
 
     def available(self) -> bool:
-        """Whether the actor is placed and has begun."""
         return self.link.available()
 
     def ready(self, limit_s: float) -> bool:
-        """Whether the actor is placed and has begun."""
         return self.link.available()
 
     def compiled(self, problem: Problem, config: Config) -> bool:
-        """See `generators.backend.Measurer.compiled`."""
         return self.precompiler is None or all(one.done() for one in self.precompiler.submit(problem, config))
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """See `generators.backend.Measurer.expect`."""
         if self.precompiler is not None and all(self.compiled(problem, config) for config in (ATEN, *configs)):
             self.link.tell("expect", self.which, problem, tuple(configs), self._compiled(problem, configs))
 
     def emitted(self, config: Config) -> Config:
-        """See `generators.backend.Measurer.emitted`."""
         return config if config == ATEN or self.precompiler is None else Emitted.code_of(config)
 
     def fresh(self) -> RemoteMeasurer:
-        """See `generators.backend.Measurer.fresh`: the actor makes it at its first use."""
-        return replace(self, which=next(self._numbers))
+        return replace(self, which=next(self._numbers))  # The actor makes it at its first use.
 
     @property
     def busy_s(self) -> float | None:
@@ -198,7 +190,6 @@ class RemoteMeasurer:
         return self.link.busy_s
 
     def close(self) -> None:
-        """End the actor."""
         self.link.close()
 
     def _compiled(self, problem: Problem, configs: Sequence[Config]) -> Compiled:

@@ -1,4 +1,4 @@
-"""What live tuning does for one problem: which candidates it tries, and with how many samples."""
+"""What live tuning does for one problem: which candidates it tries, with how many samples, and which results count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators import effort
-from gemmdb.generators.backend import Backend, Candidate, Job
+from gemmdb.generators.backend import Backend, Candidate, Job, Outcome
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.round import SAMPLE_US
 from gemmdb.inductor.benchmark.client import Request
@@ -16,9 +16,11 @@ from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.model import LIVE_CANDIDATES
 from gemmdb.lookup.policy_filter import expensive, refusal
-from gemmdb.table.measurement import Protocol
+from gemmdb.table.measurement import Protocol, Status
 
 FEWEST_SAMPLES = 7
+_FEWEST_ROUNDS = FEWEST_SAMPLES + 3
+"""Rounds of a measurement, with the estimate before it."""
 OVERHEAD_US = {"cpu": 8000.0, "cuda": 60.0}
 """Microseconds of a timed call beside the call itself: clearing the caches."""
 BEYOND_ROOF = 4.0
@@ -31,7 +33,7 @@ def job(request: Request, backend: Backend) -> Job:
     """A build's job: ATen and the candidates that may run, as many as the budget has time for."""
     chosen = effort.named("quick", backend.device.kind)
     protocol = backend.protocols(chosen)[0]
-    room = int(request.budget_s / _seconds(request.problem, backend, protocol, LARGE_BEYOND_ROOF) / _FEWEST) - 1
+    room = int(request.budget_s / _seconds(request.problem, backend, protocol, LARGE_BEYOND_ROOF) / _FEWEST_ROUNDS) - 1
     most = max(min(room, LIVE_CANDIDATES), 0)
     others = list(dict.fromkeys(c for c in _candidates(request, backend, chosen) if _allowed(c, request, backend)))
     padding = [c for c in _paddings(request.problem, backend) if _allowed(c, request, backend)]
@@ -45,13 +47,9 @@ def job(request: Request, backend: Backend) -> Job:
 def too_large(one: Job, request: Request, backend: Backend) -> str:
     """Why a job is not measured, empty when it is: the budget only has time for ATen."""
     once = _seconds(one.problem, backend, one.protocol, LARGE_BEYOND_ROOF)
-    if len(one.candidates) > 1 or 2 * _FEWEST * once <= request.budget_s:
+    if len(one.candidates) > 1 or 2 * _FEWEST_ROUNDS * once <= request.budget_s:
         return ""
     return f"ATen and one more would take longer than {request.budget_s:g} s of the device"
-
-
-_FEWEST = FEWEST_SAMPLES + 3
-"""Rounds of a measurement, with the estimate before it."""
 
 
 def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[Config]:
@@ -70,7 +68,7 @@ def _allowed(config: Config, request: Request, backend: Backend) -> bool:
 
 
 def _paddings(problem: Problem, backend: Backend) -> list[Config]:
-    """The padded products that a build would try: where rows are misaligned on a GPU."""
+    """The padded GEMMs that a build would try: where rows are misaligned on a GPU."""
     if backend.device.kind != "cuda":
         return []
     return [config for config in inductor_menu.configs(problem, backend.device) if config.kernel == "padded"]
@@ -90,3 +88,31 @@ def within(request: Request, backend: Backend, one: Job) -> Effort:
     sample_s = len(one.candidates) * _seconds(request.problem, backend, one.protocol, BEYOND_ROOF)
     fits = int(request.budget_s / sample_s) - chosen.estimate
     return replace(chosen, samples=max(FEWEST_SAMPLES, min(chosen.samples, fits)))
+
+
+# An epilogue is measured as a relu. The program's may be an exact GELU, or a store to another layout, and ATen's
+# separate kernel for it may have other work to do anyway. A candidate that beats ATen plus a relu kernel may still lose
+# to ATen in the program. One that takes no longer, relu included, than ATen's GEMM alone is better evidence: ATen wins
+# then only if the epilogue costs more inside the kernel than outside.
+
+
+def without_epilogue(one: Job, outcomes: Sequence[Outcome]) -> Job | None:
+    """The job that times ATen on the GEMM without its pointwise epilogue; None where nothing depends on it: without
+    such an epilogue, or where no candidate beat ATen."""
+    aten_us = _aten_us(outcomes)
+    others = [o.times.median_us for o in outcomes if o.status is Status.OK and o.times and o.config != ATEN]
+    if one.problem.fusion != "pointwise" or aten_us is None or min(others, default=aten_us) >= aten_us:
+        return None
+    return replace(one, problem=replace(one.problem, fusion="none"), candidates=(Candidate(ATEN),))
+
+
+def believed(outcomes: Sequence[Outcome], aten_alone: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes without the candidates that take longer, with the epilogue, than ATen's GEMM alone. `aten_alone`:
+    the outcomes of `without_epilogue`; if ATen was not timed there, no candidate is left."""
+    limit_us = _aten_us(aten_alone) or 0.0
+    return [o for o in outcomes if o.config == ATEN or o.times is None or o.times.median_us <= limit_us]
+
+
+def _aten_us(outcomes: Sequence[Outcome]) -> float | None:
+    """The median microseconds of ATen, None if it was not timed."""
+    return next((o.times.median_us for o in outcomes if o.config == ATEN and o.times), None)

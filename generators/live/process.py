@@ -20,8 +20,7 @@ from gemmdb.generators import effort
 from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.build.queue import Claims
 from gemmdb.generators.build.race import race
-from gemmdb.generators.live import epilogue
-from gemmdb.generators.live.planning import job, too_large, within
+from gemmdb.generators.live.planning import believed, job, too_large, within, without_epilogue
 from gemmdb.generators.measure import backends
 from gemmdb.inductor.benchmark.client import Request, Tuned
 from gemmdb.key.device import Device
@@ -120,7 +119,7 @@ class Tuner:
             with self._counted("compile"):
                 ready |= _arrived(compiled, 0.0 if ready & left.keys() else min(compile_s, until - monotonic()))
             whole = ((one, one) for one in left if one in ready)
-            part = ((one, _shortened(one, measurer)) for one in left if monotonic() < until)
+            part = ((one, _compiled_part(one, measurer)) for one in left if monotonic() < until)
             found = next(whole, None) or next((pair for pair in part if len(pair[1].candidates) > 1), None)
             if found is not None:
                 del left[found[0]]
@@ -129,11 +128,10 @@ class Tuner:
     def _race(self, one: Job, request: Request, measurer: Measurer) -> None:
         """Measure one job and store its rows."""
         outcomes = race(one, within(request, self.backend, one), measurer)
-        alone = epilogue.alone(one, outcomes)
-        if alone is not None:
-            plain = race(alone, within(request, self.backend, alone), measurer)
-            self._store(alone, plain, request.table)
-            outcomes = epilogue.kept(outcomes, plain)
+        if (alone := without_epilogue(one, outcomes)) is not None:
+            aten_alone = race(alone, within(request, self.backend, alone), measurer)
+            self._store(alone, aten_alone, request.table)
+            outcomes = believed(outcomes, aten_alone)
         self._store(one, outcomes, request.table)
 
     def _store(self, one: Job, outcomes: Sequence[Outcome], table: Path) -> None:
@@ -165,7 +163,7 @@ def _arrived(queue: SimpleQueue[Job], limit_s: float) -> set[Job]:
         return found
 
 
-def _shortened(one: Job, measurer: Measurer) -> Job:
+def _compiled_part(one: Job, measurer: Measurer) -> Job:
     """The job with the candidates that are compiled; with none if ATen's own kernels are not."""
     able = tuple(c for c in one.candidates if measurer.compiled(one.problem, c.config))
     return replace(one, candidates=able if one.candidates[0] in able else ())

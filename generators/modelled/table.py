@@ -7,7 +7,7 @@ arch, and those that do not fit or spill registers are left out. Nothing is ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from time import monotonic
@@ -20,10 +20,9 @@ from gemmdb.devices import registry
 from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.backend import toolchain
-from gemmdb.generators.modelled import cross_compile, space
-from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
+from gemmdb.generators.modelled import CUDA, PROTOCOL, cross_compile, space
 from gemmdb.generators.progress import Progress, Silent, Tracker
-from gemmdb.generators.request import BuildReport, BuildRequest, brief, command
+from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -149,10 +148,9 @@ class _Run:
         return Toolchain(triton=triton, cuda=CUDA, gemmdb=_version("gemmdb"))
 
     def _provenance(self) -> dict[str, Any]:
-        asked = {name: value for name, value in asdict(self.request).items() if value not in (None, (), False)}
         return {
             "command": command(),
-            "request": {name: brief(value) for name, value in asked.items() if name != "out"},
+            "request": replace(self.request, out=None).recorded(),
             "device": self.device.text,
             "model": {"version": PROTOCOL.version, "fitted": dict(data.PROVENANCE)},
             "compiled": self.compiler is not None,

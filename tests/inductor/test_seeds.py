@@ -10,7 +10,7 @@ from kit.devices import H200
 
 from gemmdb.errors import InputError
 from gemmdb.generators.backend import Candidate, Job
-from gemmdb.generators.build.candidate_filter import select
+from gemmdb.generators.build.build import select
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.inductor.entry.table_session import TableSession

@@ -21,7 +21,7 @@ from gemmdb.exchange import files
 from gemmdb.exchange.foreign.given import Cursor, Given, run_of
 from gemmdb.exchange.importing import Content
 from gemmdb.exchange.report import Tally
-from gemmdb.generators.modelled.protocol import CUDA, PROTOCOL
+from gemmdb.generators.modelled import CUDA, PROTOCOL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem

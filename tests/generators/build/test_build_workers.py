@@ -278,15 +278,15 @@ def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_thi
     scheduling = scheduler.Scheduler(
         Three(jobs[:3]), lambda jobs, ready: list(map(ready, jobs)), effort.named("quick"), 1
     )
-    scheduling.won(scheduler.Won(earlier[0], (), ()), earlier[0])
+    scheduling.won(scheduler.Winner(earlier[0], (), ()), earlier[0])
     scheduling.run()
-    scheduling.won(scheduler.Won(earlier[1], (), ()), None)
+    scheduling.won(scheduler.Winner(earlier[1], (), ()), None)
     assert scheduling.upcoming().job == earlier[0]
-    scheduling.won(scheduler.Won(jobs[0], (), ()), jobs[0])
+    scheduling.won(scheduler.Winner(jobs[0], (), ()), jobs[0])
     assert scheduling.upcoming().job == jobs[0]
     order = []
     while (task := scheduling.next(lambda: True)) is not None:
-        order += [task.race.problem] if task.race else [won.job.problem for won in task.confirm]
+        order += [task.problem] if isinstance(task, Job) else [winner.job.problem for winner in task]
         scheduling.finished()
     assert order == [problems[place] for place in (0, 3, 0, 1, 2, 4)]
     assert scheduling.upcoming() is None

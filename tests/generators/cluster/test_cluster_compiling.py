@@ -25,7 +25,7 @@ def joined(nodes):
 def test_artifacts_are_built_by_tasks_and_their_files_come_along(joined, tmp_path, monkeypatch):
     from artifacts import Artifact
 
-    from gemmdb.generators.cluster.compiling import ClusterExecutor
+    from gemmdb.generators.cluster.backend import ClusterExecutor
 
     files = {}
     executor = ClusterExecutor("triton", {"triton": "gemmdb:torch-of-a-test"}, True, files)

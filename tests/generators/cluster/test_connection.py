@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from kit.devices import H200
@@ -18,7 +19,7 @@ from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError, InputError
 from gemmdb.generators.build.build import BuildRequest
 from gemmdb.generators.cluster import connection, resources
-from gemmdb.generators.cluster.build import Shared, build
+from gemmdb.generators.cluster.build import SharedProgress, build
 from gemmdb.generators.cluster.node import Measuring, Site, describe
 from gemmdb.generators.effort import named
 from gemmdb.generators.progress import State
@@ -191,8 +192,8 @@ def test_the_progress_of_several_devices_is_added_up():
         def update(self, state):
             states.append(state)
 
-    shared = Shared(Watcher())
-    first, second = shared.part(), shared.part()
+    first = SharedProgress(Watcher())
+    second = replace(first)
     first.update(State(10, 4, 2, "racing", None, 30.0))
     second.update(State(5, 5, 5, "finished", None, None))
     assert states[-1] == State(15, 9, 7, "finished", None, 30.0)

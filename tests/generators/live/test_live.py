@@ -23,7 +23,6 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup.model import LIVE_CANDIDATES
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Protocol
-from gemmdb.table.reader import Table
 
 CPU = detect.cpu()
 SMALL = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
@@ -126,15 +125,6 @@ def test_whoever_has_a_gpu_measured_need_not_load_torch():
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
-
-
-def test_when_time_is_over_nothing_is_begun(tmp_path):
-    request = client.Request(SMALL, CPU, tmp_path / "user.db")
-    tuned = client.tune([request], limit_s=0.001)
-    assert (dict(tuned.verdicts), tuned.late) == ({}, True)
-    with Table.open(request.table) as table:
-        assert list(table.measurements()) == []
-    client.close()
 
 
 def test_a_failure_in_the_process_is_an_error_here(tmp_path):

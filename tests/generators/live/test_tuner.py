@@ -78,6 +78,11 @@ def test_problems_are_measured_in_the_order_of_the_requests(tune, problems):
     assert set(tuned.spent) == {"start", "compile", "measure"}
 
 
+def test_when_time_is_over_nothing_is_begun(tune, problems):
+    tuned, measurer = tune(problems, limit_s=-1.0)
+    assert (dict(tuned.verdicts), tuned.late, measurer.calls, stored(tune.table)) == ({}, True, [], set())
+
+
 def test_what_is_compiled_later_is_measured_later(tune, problems, rows):
     other = rows[1].config
     tuned, measurer = tune(problems, never=((problems[0].m, other),))

@@ -7,7 +7,7 @@ import pytest
 from gemmdb.devices.detect import cpu
 from gemmdb.generators.backend import Candidate, Job, Outcome, row
 from gemmdb.generators.build import queue
-from gemmdb.generators.build.asked import Recorded, Tables, first
+from gemmdb.generators.build.recorded import Recorded, Rounds, tables_with
 from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cpu.backend import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
@@ -34,8 +34,8 @@ def test_the_candidates_of_each_problem_are_found_once(monkeypatch, tmp_path):
     recorded = Recorded((PROBLEM,), (Query(OTHER, cpu(), {"m": (2, 32)}),))
     with Store.open(tmp_path / "empty.db"):
         pass
-    with Tables.opened(tmp_path / "empty.db") as tables:
-        wanted = first(recorded, backend, effort, tables)
+    with tables_with(tmp_path / "empty.db") as tables:
+        wanted = Rounds(backend, effort, tables).first(recorded)
     jobs = queue.jobs(wanted.problems, backend, effort)
     assert {PROBLEM, OTHER} < {job.problem for job in jobs}
     assert set(asked.values()) == {1}

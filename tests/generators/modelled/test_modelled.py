@@ -9,8 +9,7 @@ from gemmdb import lookup
 from gemmdb.devices import registry
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.verify import verify
-from gemmdb.generators.modelled import cross_compile, space
-from gemmdb.generators.modelled.protocol import PROTOCOL
+from gemmdb.generators.modelled import PROTOCOL, cross_compile, space
 from gemmdb.generators.modelled.table import KEPT
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query

@@ -9,7 +9,7 @@ import pytest
 
 from gemmdb import lookup
 from gemmdb.generators.backend import Candidate, Outcome
-from gemmdb.generators.build import asked
+from gemmdb.generators.build import recorded
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.candidates import ONLY_ATEN
 from gemmdb.generators.measure.cpu.space import AUTO, template
@@ -90,8 +90,8 @@ def test_a_few_sizes_show_that_no_kernel_can_serve_a_range(measure, tmp_path, re
     report, sizes, said = measure([Entry(HINT, ranges=RANGE)], lambda m: 50.0 if m < 100 else 200.0)
     assert answer(tmp_path, replay_backend).config == ATEN
     assert len(sizes) < len(SIZES) / 2
-    assert report.left_out == {asked.NO_KERNEL: 1}
-    assert said[-1] == f"1 product is left to ATen: {asked.NO_KERNEL}"
+    assert report.left_out == {recorded.NO_KERNEL: 1}
+    assert said[-1] == f"1 GEMM is left to ATen: {recorded.NO_KERNEL}"
 
 
 def test_a_range_that_a_busy_machine_timed_is_timed_again(measure, tmp_path, replay_backend, monkeypatch):
@@ -121,7 +121,7 @@ def test_products_for_which_aten_is_the_only_kernel_are_named_and_left_out(measu
     reason = f"{ONLY_ATEN}: the weight must be a constant"
     assert sizes == [24]
     assert report.left_out == {reason: 2}
-    assert said == f"2 products are left to ATen: {reason}"
+    assert said == f"2 GEMMs are left to ATen: {reason}"
     every, sizes, said = measure(recorded, every=True)
     assert (sizes, every.left_out, said) == ([7], {}, [])
 
@@ -129,8 +129,8 @@ def test_products_for_which_aten_is_the_only_kernel_are_named_and_left_out(measu
 def test_a_shapes_file_says_what_is_measured(replay_backend, tmp_path, rows):
     path = tmp_path / "shapes.json"
     path.write_text('[{"op": "mm", "m": [1, 2], "n": 64, "k": 64, "dtype": "fp32", "constant_weight": true}]')
-    assert asked.recorded(str(path), [], replay_backend.device) is None
-    assert asked.recorded("cpu-quick", [], replay_backend.device) is None
+    assert recorded.read(str(path), [], replay_backend.device) is None
+    assert recorded.read("cpu-quick", [], replay_backend.device) is None
     report = build(BuildRequest(arch="cpu", shapes=str(path), out=tmp_path / "t.db"), backend=replay_backend(rows))
     assert (report.measured, report.left_out) == (2, {})
 

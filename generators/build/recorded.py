@@ -1,0 +1,133 @@
+"""What a build of a recorded workload measures: what lookups will need, and not what ends in ATen whatever the times.
+
+A lookup of a GEMM with symbolic sizes needs several sizes of its range. All of them are measured only if a few leave
+the chance that a kernel other than ATen serves the range.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmdb.errors import InputError
+from gemmdb.generators import shapes
+from gemmdb.generators.backend import Backend
+from gemmdb.generators.effort import Effort
+from gemmdb.generators.measure.candidates import fits, only_aten, too_long
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup import ranges
+from gemmdb.lookup.ask import Ask
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
+from gemmdb.workload import entries
+
+ROUNDS = 3
+"""How often a build looks what lookups still lack for the ranges: at some of their sizes, at all, and at all sizes of
+the GEMM without its epilogue, where a range is divided."""
+STRIDE = 4
+"""At first every fourth size of a range is measured."""
+NO_KERNEL = "no single kernel is good at all sizes of its range"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The GEMMs of a workload for one device: those of fixed sizes, and the queries of those with ranges."""
+
+    fixed: tuple[Problem, ...]
+    ranged: tuple[Query, ...]
+
+
+@dataclass(frozen=True)
+class First:
+    """The problems to measure first, the ranges that they begin, and how many GEMMs are left out, by reason."""
+
+    problems: tuple[Problem, ...]
+    ranged: tuple[Query, ...]
+    left_out: Counter[str]
+
+
+def read(name: str | None, problems: Sequence[Problem], device: Device) -> Recorded | None:
+    """What the workload `name` queries of the selected problems on a device; None for a preset or a shapes file."""
+    if name is None or name in shapes.presets():
+        return None
+    try:
+        found = entries.read(Path(name)).entries
+    except InputError:
+        return None  # A shapes file.
+    chosen = set(problems)
+    fixed: dict[Problem, None] = {}
+    ranged: dict[tuple[Problem, entries.Ranges], None] = {}
+    for entry in found:
+        if entry.problem in chosen:
+            if any(low != high for _, low, high in entry.ranges):
+                ranged[entry.problem, entry.ranges] = None
+            else:
+                fixed[entry.problem] = None
+    queries = (Query(problem, device, {name: (low, high) for name, low, high in of}) for problem, of in ranged)
+    return Recorded(tuple(fixed), tuple(queries))
+
+
+@contextlib.contextmanager
+def tables_with(path: Path) -> Iterator[tuple[Table, Catalog]]:
+    """The table that a build writes, and all tables, that one first. They stay open from one round to the next, and
+    what was read of those that nobody writes is not read again. Raises TableError."""
+    with Table.open(path) as built, contextlib.closing(Catalog.load(tables=[path])) as catalog:
+        yield built, catalog
+
+
+class Rounds:
+    """What each round of a build measures. `tables`: see `tables_with`."""
+
+    def __init__(self, backend: Backend, effort: Effort, tables: tuple[Table, Catalog]) -> None:
+        self._device, self._space, self._effort = backend.device, backend.space, effort
+        self._toolchain, (self._built, self._catalog) = backend.toolchain, tables
+
+    def first(self, workload: Recorded) -> First:
+        """What is measured at first: fixed sizes, and of each range the hint, the ends and every STRIDE-th size."""
+        left_out: Counter[str] = Counter()
+        wanted: dict[Problem, None] = {}
+        for problem in workload.fixed:
+            if reason := only_aten(problem, self._device, self._space, self._effort):
+                left_out[str(reason)] += 1
+            else:
+                wanted[problem] = None
+        begun = []
+        for query in workload.ranged:
+            ask = self._ask(query)
+            missing = ranges.unmeasured(ask)
+            reason = only_aten(query.problem, self._device, self._space, self._effort)
+            if reason := reason or too_long(ask, missing, self._space, self._effort):
+                left_out[str(reason)] += 1
+                continue
+            begun.append(query)
+            # A busy machine may have timed those that the table holds.
+            known = [one for one in ranges.buckets(ask) if self._built.verdict(one, self._device) is not None]
+            some = (query.problem, *missing[::STRIDE], *missing[-1:], *known)
+            wanted |= dict.fromkeys(self._fitting(some))
+        return First(tuple(wanted), tuple(begun), left_out)
+
+    def further(self, ranged: Sequence[Query]) -> list[Problem]:
+        """What lookups still lack for the ranges, after what was measured so far."""
+        missing = [one for query in ranged for one in ranges.unmeasured(self._ask(query))]
+        return list(dict.fromkeys(self._fitting(missing)))
+
+    def without_kernel(self, ranged: Sequence[Query]) -> int:
+        """How many of the ranges have been measured and end in ATen all the same."""
+        asks = [self._ask(query) for query in ranged]
+        hits = [(ask, ranges.ranged(ask).hit) for ask in asks]
+        return sum(
+            hit is not None and hit.config == ATEN and not hit.branches and not ranges.unmeasured(ask)
+            for ask, hit in hits
+        )
+
+    def _ask(self, query: Query) -> Ask:
+        return Ask(query, self._catalog.tables, Policy(), self._toolchain)
+
+    def _fitting(self, problems: Sequence[Problem]) -> list[Problem]:
+        return [one for one in problems if fits(one, self._device, self._space, self._effort)]
