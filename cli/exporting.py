@@ -11,7 +11,7 @@ from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import count, note, say_json
 
 if TYPE_CHECKING:
-    from gemmdb.exchange.report import Exchanged
+    from gemmdb.exchange.content import Exchanged
 
 WIDTH = 100
 """Characters of an example on stderr. `--json` has more of them, in full."""
@@ -55,7 +55,7 @@ def export(
     Exit codes: 0 done, 1 nothing could be carried over, 2 bad usage or bad input.
     """
     # Imported here: the formats load modules that no other command needs.
-    from gemmdb.exchange.exporting import export as export_table
+    from gemmdb.exchange.formats import export as export_table
 
     tell(export_table(table, out, to), json)
 

@@ -10,8 +10,6 @@ import typer
 
 from gemmdb.cli.exporting import tell
 from gemmdb.cli.options import JsonFlag, takes
-from gemmdb.errors import InputError
-from gemmdb.table.catalog import Catalog
 
 
 @dataclass(frozen=True)
@@ -78,19 +76,6 @@ def import_(options: ImportOptions, json: JsonFlag = False) -> None:
     """
     # Imported here: the formats load modules that no other command needs.
     from gemmdb.exchange.foreign.given import Given
-    from gemmdb.exchange.foreign.readers import FOREIGN
-    from gemmdb.exchange.importing import OWN, load
+    from gemmdb.exchange.formats import load
 
-    said = options.said()
-    if options.kind in OWN:
-        if superfluous := [name for name, value in said.items() if value is not None]:
-            raise InputError(f"--{superfluous[0]}: an export of gemmdb says everything itself")
-        read = OWN[options.kind]
-    elif options.kind in FOREIGN:
-        given, foreign = Given(Catalog.load().resolve, **said), FOREIGN[options.kind]
-
-        def read(path: Path, tally: Any) -> Any:
-            return foreign(path, tally, given)
-    else:
-        raise InputError(f"--from: unknown format {options.kind!r}; known: {', '.join((*OWN, *FOREIGN))}")
-    tell(load(options.file, options.out, options.kind, read), json)
+    tell(load(options.file, options.out, options.kind, Given(**options.said())), json)

@@ -62,9 +62,9 @@ def report(
 
 def _of_file(path: Path) -> dict[str, Any]:
     """The document of a file."""
-    from gemmdb.report import reading
+    from gemmdb.report import documents
 
-    return reading.document(path, current_catalog())
+    return documents.document(path, current_catalog())
 
 
 def _of_program(command: list[str]) -> dict[str, Any]:

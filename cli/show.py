@@ -14,7 +14,7 @@ from gemmdb.kernels import names
 
 if TYPE_CHECKING:
     from gemmdb.report.listing import Listing
-    from gemmdb.report.table import Row
+    from gemmdb.report.rows import Row
     from gemmdb.workload.entries import Entry
 
 VERDICTS = (

@@ -37,11 +37,11 @@ from benchmarks.common import SHIPPED, gpu_states, json_lines, now, visible_gpus
 from benchmarks.h200 import peers_report
 from benchmarks.h200.results import with_cuda_kernels
 from benchmarks.h200.strata import STRATA, STREAMED, streamed
+from gemmdb.files import append_lines
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import installed
 from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
-from gemmdb.workload.appending import append_lines
 
 GRACE_S = 45.0
 """Seconds that a problem may still take after the time is up."""

@@ -23,10 +23,10 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.common import json_lines, software
+from gemmdb.files import append_lines
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
-from gemmdb.workload.appending import append_lines
 
 TABLE = Path("tables/sm90-nvidia-h200.db")
 UNROLL, ROUNDS = 20, 15

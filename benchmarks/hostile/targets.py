@@ -18,11 +18,9 @@ from typing import Any
 from benchmarks.hostile.damage import answers, small
 from gemmdb import trust
 from gemmdb.errors import GemmdbError, InputError, TableError
-from gemmdb.exchange.exporting import export
+from gemmdb.exchange.content import Tally
 from gemmdb.exchange.foreign.given import Given
-from gemmdb.exchange.foreign.readers import FOREIGN
-from gemmdb.exchange.importing import OWN
-from gemmdb.exchange.report import Tally
+from gemmdb.exchange.formats import FORMATS, export, read
 from gemmdb.exchange.share import manifest
 from gemmdb.generators.cutlass_archive import Tools, write
 from gemmdb.generators.files.pack import pack
@@ -100,10 +98,8 @@ def _file(read: Callable[[Path], object], data: bytes) -> None:
 
 
 def _imported(kind: str, path: Path) -> object:
-    if kind in OWN:
-        return list(OWN[kind](path, Tally()).rows)
-    given = Given(lambda name: H200, device="NVIDIA H200", cuda="13.0", dtype="bf16", op="mm", n=7168, k=2048)
-    return list(FOREIGN[kind](path, Tally(), given).rows)
+    given = Given("NVIDIA H200", "13.0", op="mm", dtype="bf16", n=7168, k=2048, resolve=lambda name: H200)
+    return list(read(path, kind, Tally(), given if FORMATS[kind].read_foreign else None).rows)
 
 
 def _manifest(data: bytes) -> None:

@@ -29,6 +29,7 @@ from benchmarks.common import gpu_states, json_lines, software
 from benchmarks.offtable import fresh_report
 from benchmarks.offtable.fresh_problems import draw
 from benchmarks.offtable.ways import WAYS
+from gemmdb.files import append_lines
 from gemmdb.generators import effort
 from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, Outcome
 from gemmdb.generators.measure import backends
@@ -40,7 +41,6 @@ from gemmdb.lookup import answer
 from gemmdb.processes.pool import Stopped
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
-from gemmdb.workload.appending import append_lines
 
 POLL_S = 0.2
 GRACE_S = 10.0

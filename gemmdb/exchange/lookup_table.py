@@ -7,22 +7,21 @@ sizes and strides of the operands, and the op. A value lists keyword arguments o
 
 from __future__ import annotations
 
-import contextlib
+import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmdb.exchange import verdicts
-from gemmdb.exchange.report import Tally
+from gemmdb.exchange.content import Tally
+from gemmdb.exchange.text_formats import each_verdict
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.layout import contiguous
 from gemmdb.key.operands import Operand, dense_bias
 from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
-from gemmdb.table.record import Time
 from gemmdb.table.verdict import Verdict
 
 TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8"}
@@ -41,46 +40,40 @@ _TMA_BYTES = 128
 Entries = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """One problem that wants an entry."""
-
-    problem: Problem
-    entry: dict[str, Any]
-
-    @property
-    def order(self) -> tuple[bool, bool, bool, str]:
-        """Of several problems with one key, the plainest is exported."""
-        p = self.problem
-        return p.fusion != "none", p.numerics.deterministic, p.constant, p.text
+def write(table: Table, out: Path, tally: Tally) -> int:
+    """Write the entries for a table's verdicts as JSON. Returns how many."""
+    entries = build(table, tally)
+    out.write_text(json.dumps(entries, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return len(entries)
 
 
-def build(path: Path, tally: Tally) -> Entries:
-    """The entries for the verdicts of the table at `path`: keys in order, one config each. What Inductor's table cannot
-    say goes to `tally`, by problem. Raises TableError."""
-    found: dict[str, list[_Candidate]] = defaultdict(list)
-    with contextlib.closing(Table.open(path)) as table:
-        for problem, device, verdict in verdicts.each(table, tally):
-            if verdict.protocol.clock == "model":
-                tally.leave("nobody has measured it: its verdict is modelled", f"{problem.text} on {device.sku}")
-                continue
-            if reason := unsaid(problem, device):
-                tally.leave(reason, f"{problem.text} on {device.sku}")
-                continue
-            config = _choice(table, problem, device, verdict, tally)
-            if config is not None:
-                found[key(problem, device)].append(_Candidate(problem, entry(config, problem, device)))
+def build(table: Table, tally: Tally) -> Entries:
+    """The entries for a table's verdicts: keys in order, one config each. What Inductor's table cannot say goes to
+    `tally`, by problem. Raises TableError."""
+    found: dict[str, list[tuple[Problem, dict[str, Any]]]] = defaultdict(list)
+    for problem, device, verdict in each_verdict(table, tally):
+        if verdict.protocol.clock == "model":
+            tally.leave("nobody has measured it: its verdict is modelled", f"{problem.text} on {device.sku}")
+        elif rejected := rejection(problem, device):
+            tally.leave(rejected.reason, f"{problem.text} on {device.sku}")
+        elif config := _choice(table, problem, device, verdict, tally):
+            found[key(problem, device)].append((problem, entry(config, problem, device)))
     entries: Entries = {}
     for name in sorted(found):
-        first, *others = sorted(found[name], key=lambda one: one.order)
-        entries[name] = [first.entry]
-        for other in others:
-            tally.leave("Inductor's key is that of another problem, which is exported", other.problem.text)
+        (_, chosen), *others = sorted(found[name], key=lambda one: _plainness(one[0]))
+        entries[name] = [chosen]
+        for other, _ in others:
+            tally.leave("Inductor's key is that of another problem, which is exported", other.text)
     return entries
 
 
+def _plainness(problem: Problem) -> tuple[bool, bool, bool, str]:
+    """Of several problems with one key, the plainest is exported: the smallest."""
+    return problem.fusion != "none", problem.numerics.deterministic, problem.constant, problem.text
+
+
 def key(problem: Problem, device: Device) -> str:
-    """The key of a product in Inductor's table, for problems for which `unsaid` has no reason."""
+    """The key of a product in Inductor's table, for problems for which there is no `rejection`."""
     batch = [problem.batch] if problem.spec.batched else []
     m, n, k = problem.m, problem.n, problem.k
     inputs = [_tensor(problem.a, batch, m, k), _tensor(problem.b, batch, k, n)]
@@ -116,18 +109,18 @@ def entry(config: Config, problem: Problem, device: Device) -> dict[str, Any]:
     return found
 
 
-def unsaid(problem: Problem, device: Device) -> str:
-    """Why Inductor's table cannot say anything about a problem; empty if it can."""
+def rejection(problem: Problem, device: Device) -> Rejected | None:
+    """Why Inductor's table cannot say anything about a problem."""
     if device.kind != "cuda":
-        return "PyTorch's lookup table is for NVIDIA GPUs only"
+        return Rejected("PyTorch's lookup table is for NVIDIA GPUs only")
     if problem.op not in (*ATEN_NAMES, "addmm"):
-        return f"PyTorch's lookup table has no entries for {problem.op}"
+        return Rejected(f"PyTorch's lookup table has no entries for {problem.op}")
     if problem.scalars != "unit":
-        return "alpha or beta is not 1, and the key would need its value"
+        return Rejected("alpha or beta is not 1, and the key would need its value")
     if problem.fusion == "scale":
-        return "its kernel has a scale in it, and Inductor's templates have none"
+        return Rejected("its kernel has a scale in it, and Inductor's templates have none")
     if problem.a.dtype not in TORCH or problem.b.dtype not in TORCH:
-        return "torch has no such dtype"
+        return Rejected("torch has no such dtype")
     batch = problem.batch if problem.spec.batched else None
     a, b, bias = problem.a, problem.b, problem.bias
     dense = all(
@@ -136,7 +129,7 @@ def unsaid(problem: Problem, device: Device) -> str:
     )
     if bias is not None:
         dense = dense and bias == dense_bias(bias.kind, problem.m, problem.n, bias.dtype) and bias.dtype in TORCH
-    return "" if dense else "its strides are not in the table: only dense operands are"
+    return None if dense else Rejected("its strides are not in the table: only dense operands are")
 
 
 def _choice(table: Table, problem: Problem, device: Device, verdict: Verdict, tally: Tally) -> Config | None:
@@ -146,17 +139,14 @@ def _choice(table: Table, problem: Problem, device: Device, verdict: Verdict, ta
     if _sayable(pick, problem):
         return pick
     if pick != ATEN:
-        found = _stand_in(table.pooled(problem, device, verdict.protocol.l2, verdict.klass), problem)
+        pooled = table.pooled(problem, device, verdict.protocol.l2, verdict.klass)
+        known = (one for one in pooled if one.servable and one.config.kernel in TEMPLATES)
+        found = next((one.config for one in known if one.ratio * (1 + one.spread) < 1), ATEN)
         if _sayable(found, problem):
             tally.leave("Inductor lacks the kernel; the fastest one that it has is exported instead", name)
             return found
     tally.leave("ATen is the best that Inductor has, and its lookup table cannot say so for an addmm", name)
     return None
-
-
-def _stand_in(pooled: Sequence[Time], problem: Problem) -> Config:
-    known = (one for one in pooled if one.servable and one.config != ATEN and _sayable(one.config, problem))
-    return next((one.config for one in known if one.ratio * (1 + one.spread) < 1), ATEN)
 
 
 def _sayable(config: Config, problem: Problem) -> bool:

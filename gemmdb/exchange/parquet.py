@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.exchange import files, flat
-from gemmdb.exchange.text_formats import Runs, checked_runs
+from gemmdb.exchange import bounded, flat
+from gemmdb.exchange.content import Content, Tally
+from gemmdb.exchange.text_formats import checked_runs
 from gemmdb.table import dbfile
 from gemmdb.table.measurement import Measurement, one_line
+from gemmdb.table.reader import Table
 
 _RUNS = b"gemmdb_runs"
 _GROUP = 20_000
@@ -32,12 +34,11 @@ MOST_MEMORY = 2**31
 it. Row groups of ours take 0.1 GiB. Arrow's allocator reserves 1 GiB at once."""
 
 
-def write(path: Path, rows: Iterable[Measurement], runs: Runs) -> int:
-    """Write rows as Parquet. Returns how many. Raises InputError without pyarrow."""
+def write(table: Table, path: Path, tally: Tally) -> int:
+    """Write a table's rows as Parquet. Returns how many. Raises InputError without pyarrow."""
     pa, pq = _arrow()
-    schema = _schema(pa).with_metadata({_RUNS: json.dumps(runs, allow_nan=False)})
-    count = 0
-    source = iter(rows)
+    schema = _schema(pa).with_metadata({_RUNS: json.dumps(table.provenance(), allow_nan=False)})
+    count, source = 0, table.measurements()
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         while chunk := [flat.record(row) for row in itertools.islice(source, _GROUP)]:
             writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
@@ -45,14 +46,14 @@ def write(path: Path, rows: Iterable[Measurement], runs: Runs) -> int:
     return count
 
 
-def read(path: Path) -> tuple[Runs, Iterator[Measurement]]:
-    """The runs and the rows of a file that `write` wrote. Raises InputError without pyarrow, and for anything that
+def read(path: Path) -> Content:
+    """What a file that `write` wrote holds. Raises InputError without pyarrow, and for anything that
     `write` does not write; about a row when it is reached, with its number, from 1."""
     pa, pq = _arrow()
     if not path.is_file():
         raise InputError(f"{path} is not a file")
     try:
-        with files.reading(path), files.little_memory(MOST_MEMORY):
+        with bounded.reading(path), bounded.memory_limit(MOST_MEMORY):
             file = pq.ParquetFile(path)
         schema, meta = file.schema_arrow, file.metadata
     except (pa.ArrowException, MemoryError) as error:
@@ -61,12 +62,12 @@ def read(path: Path) -> tuple[Runs, Iterator[Measurement]]:
         raise InputError(f"{path}: not the columns of an export of gemmdb")
     _check(path, meta)
     text = (schema.metadata or {}).get(_RUNS, b"[]")
-    runs = checked_runs(files.parse_json(text.decode("utf-8", "replace"), path), str(path))
+    runs = checked_runs(bounded.parse_json(text.decode("utf-8", "replace"), path), str(path))
     # Many rows may name one long text. So a text is read once, and not for each row.
     texts = [name for name, kind in flat.COLUMNS.items() if kind == "text"]
-    with files.reading(path):
+    with bounded.reading(path):
         file = pq.ParquetFile(path, read_dictionary=texts)
-    return runs, _rows(path, file, pa)
+    return Content(_rows(path, file, pa), runs)
 
 
 def _check(path: Path, meta: Any) -> None:
@@ -78,8 +79,8 @@ def _check(path: Path, meta: Any) -> None:
         raise InputError(f"{path}: {meta.num_rows:,} rows in so few bytes repeat each other")
     for group in groups:
         size = sum(group.column(i).total_uncompressed_size for i in range(group.num_columns))
-        if size > files.MOST_BYTES:
-            raise InputError(f"{path}: a row group of {size:,} bytes, more than {files.MOST_BYTES:,}")
+        if size > bounded.MAX_BYTES:
+            raise InputError(f"{path}: a row group of {size:,} bytes, more than {bounded.MAX_BYTES:,}")
 
 
 def _records(batch: Any) -> Iterator[flat.Record]:
@@ -106,7 +107,7 @@ def _values(column: Any, kind: flat.Kind) -> list[Any]:
 
 
 def _rows(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
-    with files.little_memory(MOST_MEMORY):
+    with bounded.memory_limit(MOST_MEMORY):
         yield from _measurements(path, file, pa)
 
 

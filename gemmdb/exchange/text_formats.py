@@ -1,8 +1,9 @@
-"""CSV and JSON Lines: one line per measurement."""
+"""CSV and JSON Lines, one line per measurement; and CSV with what a table answers, one line per verdict."""
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,36 +11,87 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.exchange import files, flat
+from gemmdb.exchange import bounded, flat
+from gemmdb.exchange.content import Content, Tally
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
+from gemmdb.table.reader import Table
 from gemmdb.table.rows import parse_provenance
+from gemmdb.table.verdict import Verdict
 
 VERSION = 1
 _HEAD = "gemmdb_rows"
 MOST_RUNS = 100_000
 """The most runs that the head of a file may describe."""
 
+VERDICT_COLUMNS = (
+    "op", "m", "n", "k", "batch", "a", "b", "out", "bias", "fusion", "device", "origin", "kernel", "speedup",
+    "expected_us", "aten_us", "spread", "ties", "runs", "config", "problem",
+)  # fmt: skip
+"""`speedup`: over ATen; `spread`: half its 95% interval, relative; `ties`: how many configs are as good as the pick."""
+HOT = "it was timed with its operands in the cache only, and the format has times with cold ones"
+UNDECIDED = "it has no verdict: ATen was not timed in full"
+
 Runs = list[dict[str, Any]]
 
 
-def write_csv(path: Path, rows: Iterable[Measurement]) -> int:
-    """Write rows as CSV with a header line. Returns how many. Floats are written so that they are read back exactly."""
-    count = 0
+def _write(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> int:
+    count = -1
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(flat.COLUMNS), lineterminator="\n")
-        writer.writeheader()
-        for count, row in enumerate(rows, 1):  # noqa: B007 - it counts
-            writer.writerow({name: flat.shown(value) for name, value in flat.record(row).items()})
+        writer = csv.writer(file, lineterminator="\n")
+        for count, cells in enumerate(itertools.chain([columns], rows)):  # noqa: B007 - it counts
+            writer.writerow(map(flat.shown, cells))
     return count
 
 
-def read_csv(path: Path) -> Iterator[Measurement]:
-    """The rows of a CSV file that `write_csv` wrote, the columns in any order. Raises InputError with file and line."""
+def write_csv(table: Table, path: Path, tally: Tally) -> int:
+    """Write a table's rows as CSV with a header line. Returns how many. Floats are read back exactly."""
+    for run in table.provenance():
+        tally.leave("CSV has no place for what a run recorded about itself; jsonl and parquet have", run["run"])
+    return _write(path, flat.COLUMNS, (flat.record(row).values() for row in table.measurements()))
+
+
+def write_verdicts(table: Table, path: Path, tally: Tally) -> int:
+    """Write a table's verdicts as CSV with a header line, which is not read back. Returns how many."""
+    return _write(path, VERDICT_COLUMNS, (_cells(*found) for found in each_verdict(table, tally)))
+
+
+def each_verdict(table: Table, tally: Tally) -> Iterator[tuple[Problem, Device, Verdict]]:
+    """The verdict that a lookup would take for each problem and device of a table. Lookups ask for times with cold
+    operands, so problems that were timed with hot ones only, and those without any verdict, go to `tally`."""
+    for problem, device in table.pairs():
+        verdict = table.verdict(problem, device)
+        if verdict is not None:
+            yield problem, device, verdict
+        else:
+            hot = table.verdict(problem, device, l2="hot")
+            tally.leave(HOT if hot is not None else UNDECIDED, f"{problem.text} on {device.sku}")
+
+
+def _cells(problem: Problem, device: Device, verdict: Verdict) -> tuple[str | int | float, ...]:
+    origin = "modelled" if verdict.protocol.clock == "model" else "measured"
+    bias = "none" if problem.bias is None else problem.bias.text
+    figures = (verdict.speedup, verdict.expected_us, verdict.aten_us, verdict.spread)
+    return (
+        problem.op, problem.m, problem.n, problem.k, problem.batch, problem.a.text, problem.b.text, problem.out, bias,
+        problem.fusion, device.sku, origin, verdict.pick.name, *(round(figure, 4) for figure in figures),
+        len(verdict.ties), verdict.runs, verdict.pick.text, problem.text,
+    )  # fmt: skip
+
+
+def read_csv(path: Path) -> Content:
+    """The rows of a CSV file that `write_csv` wrote, the columns in any order. Raises InputError with file and line
+    when a row is reached."""
+    return Content(_csv_rows(path), [])
+
+
+def _csv_rows(path: Path) -> Iterator[Measurement]:
     number = 0
 
     def counted() -> Iterator[str]:
         nonlocal number
-        for number, line in files.lines(path):  # noqa: B007 - a message names the line
+        for number, line in bounded.lines(path):  # noqa: B007 - a message names the line
             yield line
 
     try:
@@ -58,27 +110,27 @@ def read_csv(path: Path) -> Iterator[Measurement]:
         raise _at(path, number, error) from error
 
 
-def write_jsonl(path: Path, rows: Iterable[Measurement], runs: Runs) -> int:
+def write_jsonl(table: Table, path: Path, tally: Tally) -> int:
     """Write a head with what the runs recorded, and then one JSON object per row. Returns how many rows. An infinite
     error is written as the string "inf"."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({_HEAD: VERSION, "runs": runs}, allow_nan=False) + "\n")
-        for count, row in enumerate(rows, 1):  # noqa: B007 - it counts
+        file.write(json.dumps({_HEAD: VERSION, "runs": table.provenance()}, allow_nan=False) + "\n")
+        for count, row in enumerate(table.measurements(), 1):  # noqa: B007 - it counts
             record = {name: "inf" if value == math.inf else value for name, value in flat.record(row).items()}
             file.write(json.dumps(record, allow_nan=False) + "\n")
     return count
 
 
-def read_jsonl(path: Path) -> tuple[Runs, Iterator[Measurement]]:
-    """The runs and the rows of a file that `write_jsonl` wrote. Raises InputError with file and line, for a row when it
-    is reached."""
-    source = files.lines(path)
+def read_jsonl(path: Path) -> Content:
+    """What a file that `write_jsonl` wrote holds. Raises InputError with file and line, for a row when it is
+    reached."""
+    source = bounded.lines(path)
     first = next(source, None)
-    head = files.parse_json(first[1], path) if first else None
+    head = bounded.parse_json(first[1], path) if first else None
     if not isinstance(head, dict) or head.get(_HEAD) != VERSION:
         raise InputError(f"{path}:1: not an export of gemmdb in JSON Lines, or one of another version")
-    return checked_runs(head.get("runs"), f"{path}:1"), _json_rows(path, source)
+    return Content(_json_rows(path, source), checked_runs(head.get("runs"), f"{path}:1"))
 
 
 def checked_runs(runs: Any, where: str) -> Runs:
@@ -97,7 +149,7 @@ def checked_runs(runs: Any, where: str) -> Runs:
 
 def _json_rows(path: Path, source: Iterable[tuple[int, str]]) -> Iterator[Measurement]:
     for number, line in source:
-        found = files.parse_json(line.rstrip("\n"), path, number) if line.strip() else None
+        found = bounded.parse_json(line.rstrip("\n"), path, number) if line.strip() else None
         if not isinstance(found, dict) or found.keys() != flat.COLUMNS.keys():
             raise InputError(f"{path}:{number}: not an object with the columns of an export")
         if found["error"] == "inf":
@@ -118,7 +170,7 @@ def _typed(cells: Mapping[str, str]) -> flat.Record:
         elif kind == "text":
             found[name] = flat.unshown(cell)
         else:
-            found[name] = files.whole_number(cell) if kind == "int" else files.real_number(cell)
+            found[name] = bounded.whole_number(cell) if kind == "int" else bounded.real_number(cell)
     return found
 
 

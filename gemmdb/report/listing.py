@@ -8,8 +8,7 @@ from heapq import nsmallest
 from pathlib import Path
 
 from gemmdb.errors import InputError
-from gemmdb.report import reading
-from gemmdb.report.table import Row, geometric, rows
+from gemmdb.report.rows import Row, geometric, rows
 from gemmdb.table.reader import Table
 from gemmdb.table.record import Record
 from gemmdb.workload import entries
@@ -41,7 +40,7 @@ class Listing:
 def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
     """The first `limit` verdicts or products of a file (0: all) whose texts hold all of the `words`. Raises InputError
     or TableError if the file is neither a table nor a workload."""
-    if reading.is_table(path):
+    if entries.is_table(path):
         return _of_table(path, words, order, limit)
     found = [one for one in _products(path) if _matches(words, one[1].problem.text)]
     return Listing(products=tuple(found[: limit or None]), matching=len(found))

@@ -1,30 +1,32 @@
-"""The data of a workload's report: what answers each product, what it gains, and what a build may bring."""
+"""The page of a workload, or of a program: what answers each GEMM, what it gains, and what a build may bring."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import Asked, ask
 from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.inductor.observe.journal import only_aten_reason
+from gemmdb.inductor.observe.report import Report, Served
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import explain
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving, saving
-from gemmdb.report.table_document import sizes
+from gemmdb.report.table import sizes
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload.entries import Entry, Workload
 
-MISS = "miss"
 DEFAULT = Policy()
-MOST_REASON = 600
+MISS = "miss"
+MAX_REASON = 600
 """The most characters of a reason."""
-MOST_PRODUCTS = 5_000
+MAX_PRODUCTS = 5_000
 """The most products of one page, those of most time. Sums are of all of them."""
 
 
@@ -60,9 +62,7 @@ class Product:
     @property
     def us(self) -> float:
         """Expected microseconds of one call, as it is served. That of a miss is what is expected of ATen."""
-        if self.asked.hit:
-            return self.asked.hit.expected_us
-        return self.saving.aten_us if self.saving else roofline_us(self.entry.problem, self.asked.device)
+        return self.saving.aten_us if self.saving and not self.asked.hit else self.asked.time_us
 
     @property
     def total_us(self) -> float:
@@ -113,17 +113,8 @@ class WorkloadReport:
 
     def document(self) -> dict[str, Any]:
         """What the page draws."""
-        return {
-            "kind": "workload",
-            "title": self.name,
-            "total_us": self.total_us,
-            "aten_us": self.aten_us,
-            "gain": self.gain,
-            "may_save_us": self.may_save_us,
-            "products": [_product(one) for one in self.products[:MOST_PRODUCTS]],
-            "smaller": max(len(self.products) - MOST_PRODUCTS, 0),
-            "uncovered": [{"name": name[:200], "count": n, "calls": calls} for name, n, calls in self.uncovered],
-        }
+        shown = [_product(one) for one in self.products[:MAX_PRODUCTS]]
+        return _document(self, self.gain, shown, len(self.products) - len(shown), self.uncovered)
 
 
 def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy = DEFAULT) -> WorkloadReport:
@@ -143,9 +134,40 @@ def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
     steps = explain(query, catalog, policy, installed(query.device.kind))
     if asked.hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.
-        return Product(asked, reason=said[:MOST_REASON])
+        return Product(asked, reason=said[:MAX_REASON])
     reason = "; ".join(filter(None, (str(only_aten(query) or ""), *(f"{step.rung}: {step.reason}" for step in steps))))
-    return Product(asked, saving(Ask(query, (), Policy(), None)), reason[:MOST_REASON])
+    return Product(asked, saving(Ask(query, (), Policy(), None)), reason[:MAX_REASON])
+
+
+def save(report: Report, path: Path) -> None:
+    """Write the page of a program's report. Raises InputError."""
+    import gemmdb
+    from gemmdb.report import page
+
+    page.write(page.render({**program_document(report), "version": gemmdb.__version__}), path)
+
+
+def program_document(report: Report) -> dict[str, Any]:
+    """What the page draws of a running program, as for a workload in which each graph was called once."""
+    uncovered = [(name, count, count) for name, count in report.uncovered]
+    return _document(report, report.gain.value, [_served(one) for one in report.products], 0, uncovered)
+
+
+def _document(
+    report: WorkloadReport | Report, gain: float, products: list[dict[str, Any]], smaller: int,
+    uncovered: Sequence[tuple[str, int, int]],
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "kind": "workload",
+        "title": report.name,
+        "total_us": report.total_us,
+        "aten_us": report.aten_us,
+        "gain": gain,
+        "may_save_us": report.may_save_us,
+        "products": products,
+        "smaller": smaller,
+        "uncovered": [{"name": name[:200], "count": count, "calls": calls} for name, count, calls in uncovered],
+    }
 
 
 def _product(one: Product) -> dict[str, Any]:
@@ -171,4 +193,28 @@ def _product(one: Product) -> dict[str, Any]:
         "reason": one.reason,
         "alone": only_aten_reason(one.reason) if one.rung == MISS else "",
         "origins": [str(place) for place in entry.origins],
+    }
+
+
+def _served(one: Served) -> dict[str, Any]:
+    return {
+        **sizes(one.problem),
+        "problem": one.problem.text,
+        "ranges": {name: list(ends) for name, ends in one.ranges.items()},
+        "device": one.device.sku,
+        "rung": one.rung,
+        "backend": one.config.partition(":")[0],
+        "kernel": one.kernel,
+        "config": one.config,
+        "aten": one.aten,
+        "gain": one.gain,
+        "us": one.us,
+        "calls": one.count,
+        "count": one.count,
+        "total_us": one.total_us,
+        "aten_us": one.total_us * one.gain,
+        "may_save_us": one.saving.us * one.count if one.saving else None,
+        "table": one.table,
+        "reason": one.why,
+        "alone": only_aten_reason(one.why) if one.aten else "",
     }

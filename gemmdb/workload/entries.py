@@ -12,6 +12,7 @@ A reader adds up the lines of a product, and ignores unknown fields.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.files import append_lines, read_bounded
 from gemmdb.key.problem import Problem
 from gemmdb.workload import origins
-from gemmdb.workload.appending import append_lines
 from gemmdb.workload.origins import Origin
 
 SQLITE = b"SQLite format 3\0"
 """What a table's file begins with."""
-MOST_BYTES = 2**28
+MAX_BYTES = 2**28
 """Bytes of the largest file that is read. A line takes about 300."""
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """The most distinct products of a file, with the GEMMs by name. A lookup of each takes milliseconds; programs have some
 hundreds."""
 Ranges = tuple[tuple[str, int, int | None], ...]
@@ -108,18 +109,18 @@ def read(path: Path) -> Workload:
             count, calls = uncovered.get(item["uncovered"], (0, 0))
             more = _number(item, "count", 1, where), _number(item, "calls", 0, where)
             uncovered[item["uncovered"]] = count + more[0], calls + more[1]
-            if len(merged) + len(uncovered) <= MOST_ENTRIES:
+            if len(merged) + len(uncovered) <= MAX_ENTRIES:
                 continue
             raise _too_many(where)
         new = entry(item, where)
         merged[new.key] = merged[new.key] + new if new.key in merged else new
-        if len(merged) + len(uncovered) > MOST_ENTRIES:
+        if len(merged) + len(uncovered) > MAX_ENTRIES:
             raise _too_many(where)
     return Workload(tuple(merged.values()), uncovered)
 
 
 def _too_many(where: str) -> InputError:
-    return InputError(f"{where}: more than {MOST_ENTRIES:,} distinct products; record fewer programs into one file")
+    return InputError(f"{where}: more than {MAX_ENTRIES:,} distinct products; record fewer programs into one file")
 
 
 def append(path: Path, entries: Iterable[Entry]) -> None:
@@ -150,23 +151,31 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
     )
 
 
+def is_table(path: Path) -> bool:
+    """Whether a file is one of SQLite's. Raises InputError if it cannot be read."""
+    with _reading(path), path.open("rb") as file:
+        return file.read(len(SQLITE)) == SQLITE
+
+
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """(`file:line`, text) of the lines that are not empty. Raises InputError for what cannot be read as text."""
+    if is_table(path):
+        raise InputError(f"{path} is a table, not a workload: `gemmdb show {path}` lists what is in it")
+    with _reading(path):
+        text = read_bounded(path, MAX_BYTES).decode()
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield f"{path}:{number}", line
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-        if raw.startswith(SQLITE):
-            raise InputError(f"{path} is a table, not a workload: `gemmdb show {path}` lists what is in it")
-        text = raw.decode()
+        yield
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read {path}: it is not text") from error
-    if len(raw) > MOST_BYTES:
-        raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes")
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield f"{path}:{number}", line
 
 
 def as_object(text: str, where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kit.devices import H200
 
 from gemmdb.cli.app import app
 from gemmdb.cli.reference import render
-from gemmdb.exchange.exporting import export
+from gemmdb.exchange.formats import export
 from gemmdb.generators import shapes
 
 ROOT = Path(__file__).parents[2]

@@ -57,7 +57,7 @@ def test_a_cache_becomes_rows(cache):
         "mm": {MM: {"highest": {f"mm-{DIGEST}": 0.02, kernel: 0.01}}},
         "addmm": {ADDMM: {"highest": {aten: 0.03, f"bias_{aten}": 0.02, kernel: 0.01}}},
     })  # fmt: skip
-    rows, left = rows_of("inductor-cache", path, Given(resolve))
+    rows, left = rows_of("inductor-cache", path, Given(resolve=resolve))
     assert left == {}
     mm, addmm = Problem.gemm("mm", m=16, n=512, k=4096), Problem.gemm("addmm", m=16, n=512, k=4096)
     assert {(r.problem, r.config, r.times.median_us, r.times.aten_us) for r in rows if r.times} == {
@@ -80,7 +80,7 @@ def test_what_a_cache_cannot_say_is_counted(cache, tmp_path):
         },
         "convolution": {MM: {"highest": {"x": 1.0}}},
     })  # fmt: skip
-    rows, left = rows_of("inductor-cache", path, Given(resolve))
+    rows, left = rows_of("inductor-cache", path, Given(resolve=resolve))
     assert sorted(left.values()) == [1] * 6
     assert [row.status for row in rows] == [Status.SLOW], "a race whose winner is not here decides nothing"
 
@@ -88,7 +88,7 @@ def test_what_a_cache_cannot_say_is_counted(cache, tmp_path):
 @pytest.mark.parametrize("digest", ["../../etc/passwd" + "a" * 20, "c" + "." * 30, "c/" + "a" * 30])
 def test_a_choice_names_no_other_file(cache, digest):
     path = cache({"mm": {MM: {"highest": {f"mm-{DIGEST}": 0.02, f"triton_mm-{digest}": 0.01}}}})
-    _, left = rows_of("inductor-cache", path, Given(resolve))
+    _, left = rows_of("inductor-cache", path, Given(resolve=resolve))
     assert left == {"a choice that is neither ATen nor a template that gemmdb knows": 1}
 
 
@@ -97,7 +97,7 @@ def test_the_code_of_a_choice_is_not_run(cache, tmp_path):
         {"mm": {MM: {"highest": {f"mm-{DIGEST}": 0.02, f"triton_mm-{DIGEST}": 0.01}}}},
         code=f"open({str(tmp_path / 'ran')!r}, 'w')\n{CODE}",
     )
-    rows, _ = rows_of("inductor-cache", path, Given(resolve))
+    rows, _ = rows_of("inductor-cache", path, Given(resolve=resolve))
     assert len(rows) == 2
     assert not (tmp_path / "ran").exists()
 
@@ -116,10 +116,10 @@ def test_the_code_of_a_choice_is_not_run(cache, tmp_path):
 def test_a_bad_cache_is_refused(cache, content, said):
     path = cache(content)
     if not said:
-        assert rows_of("inductor-cache", path, Given(resolve)) == ([], {})
+        assert rows_of("inductor-cache", path, Given(resolve=resolve)) == ([], {})
         return
     with pytest.raises(InputError) as error:
-        rows_of("inductor-cache", path, Given(resolve))
+        rows_of("inductor-cache", path, Given(resolve=resolve))
     assert str(path) in str(error.value)
     assert said.removeprefix(":7") in str(error.value)
 
@@ -127,7 +127,7 @@ def test_a_bad_cache_is_refused(cache, content, said):
 def test_a_device_that_contradicts_the_file_is_refused(cache):
     path = cache({"mm": {}})
     with pytest.raises(InputError, match="names the device 'NVIDIA H200', and --device is 'NVIDIA L4'"):
-        rows_of("inductor-cache", path, Given(resolve, device="NVIDIA L4"))
+        rows_of("inductor-cache", path, Given(resolve=resolve, device="NVIDIA L4"))
 
 
 def tensor(dtype: str, rows: int, columns: int, transposed: bool, batch: tuple[int, ...] = ()) -> tuple[object, ...]:
@@ -159,7 +159,7 @@ def test_every_race_of_a_cache_is_its_problem(sizes, layout, dtype, op, bias, pr
     path = write(
         folder / "cache" / "x", {"system": SYSTEM, "cache": {op: {repr(inputs): {precision: {f"{op}-{DIGEST}": ms}}}}}
     )
-    ((row,), left) = rows_of("inductor-cache", path, Given(resolve))
+    ((row,), left) = rows_of("inductor-cache", path, Given(resolve=resolve))
     words = {"addmm": {"bias": bias}, "bmm": {"batch": 5}}.get(op, {})
     tf32 = precision == "high" and ours == "fp32"
     wanted = Problem.gemm(op, m=m, n=n, k=k, dtype=ours, layout=layout, tf32=tf32, **words)

@@ -13,11 +13,9 @@ from kit.tables import Kit
 
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
-from gemmdb.exchange.exporting import export
+from gemmdb.exchange.content import Tally
 from gemmdb.exchange.foreign.given import Given
-from gemmdb.exchange.foreign.readers import FOREIGN
-from gemmdb.exchange.importing import OWN
-from gemmdb.exchange.report import Tally
+from gemmdb.exchange.formats import export, read
 from gemmdb.exchange.share import manifest
 
 KIT = Kit()
@@ -35,18 +33,14 @@ PARQUET = ["parquet"] if importlib.util.find_spec("pyarrow") else []
 KEYS = ["(1, 2, 3)", "kernel_type", "cache", "mm", "highest", "16", "BLOCK_SIZE_M", "type", "time", "tables", "file"]
 
 
-def read(kind, path):
-    """Every row of the file."""
-    if kind in OWN:
-        return list(OWN[kind](path, Tally()).rows)
-    device = registry.find("NVIDIA H200")
-    given = Given(lambda name: device, device="NVIDIA H200", cuda="13.0", dtype="bf16", op="mm", n=7168, k=2048)
-    return list(FOREIGN[kind](path, Tally(), given).rows)
+def rows_of(kind, path):
+    given = Given("NVIDIA H200", "13.0", op="mm", dtype="bf16", n=7168, k=2048, resolve=registry.find)
+    return list(read(path, kind, Tally(), given if kind in GOOD else None).rows)
 
 
 def survives(kind, path):
     try:
-        read(kind, path)
+        rows_of(kind, path)
     except InputError as error:
         refusal = str(error)
     else:
@@ -67,13 +61,13 @@ def good(tmp_path_factory):
     return found
 
 
-KINDS = ["csv", "jsonl", *PARQUET, *FOREIGN]
+KINDS = ["csv", "jsonl", *PARQUET, *GOOD]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_good_files_are_good(kind, good, tmp_path):
     (tmp_path / "file").write_bytes(good[kind])
-    assert read(kind, tmp_path / "file")
+    assert rows_of(kind, tmp_path / "file")
 
 
 @pytest.mark.parametrize("kind", KINDS)

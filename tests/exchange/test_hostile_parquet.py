@@ -70,7 +70,7 @@ import pyarrow.parquet
 parquet.MOST_MEMORY = int(sys.argv[2])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    print(sum(1 for _ in parquet.read(Path(sys.argv[1]))[1]))
+    print(sum(1 for _ in parquet.read(Path(sys.argv[1])).rows))
 except InputError as error:
     print(error)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from kit.devices import H200
 
 from gemmdb.exchange import lookup_table
-from gemmdb.exchange.exporting import export
-from gemmdb.exchange.report import Tally
+from gemmdb.exchange.content import Tally
+from gemmdb.exchange.formats import export
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import EMITTED, Measurement, Protocol, Status, Times
+from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 GRAPH = Protocol("graph", "cold", 10, 15, version=4)
@@ -239,8 +240,8 @@ def test_what_cannot_be_said_is_counted_by_reason(exported):
 def test_the_shipped_table_is_exported_within_seconds():
     from gemmdb.settings import shipped_tables
 
-    tally = Tally()
-    entries = lookup_table.build(shipped_tables() / "sm90-nvidia-h200.db", tally)
+    with Table.open(shipped_tables() / "sm90-nvidia-h200.db") as table:
+        entries = lookup_table.build(table, Tally())
     assert len(entries) > 500
     assert all(len(found) == 1 and found[0]["template_id"].startswith(("triton::", "aten::"))
                for found in entries.values())  # fmt: skip
@@ -264,7 +265,7 @@ def test_torch_finds_the_entry_of_any_dense_product(choices, op, sizes, layout, 
     problem = Problem.gemm(op, m=m, n=n, k=k, dtype="int8" if op == "int_mm" else dtype, layout=layout, **words)
     kernel = "inductor_bmm" if op == "bmm" else "inductor_mm"
     config = Config.of("triton", kernel, **{**TILE, "block_k": block})
-    assert lookup_table.unsaid(problem, H200) == ""
+    assert lookup_table.rejection(problem, H200) is None
     wanted = lookup_table.entry(config, problem, H200)
     found = choices(problem, json.loads(json.dumps({lookup_table.key(problem, H200): [wanted]})))
     template = wanted.pop("template_id")

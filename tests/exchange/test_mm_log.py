@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 
 import pytest
@@ -12,8 +11,7 @@ from kit.foreign import H200, MILLISECONDS, TILES, asked, rows_of, tile, write
 
 from gemmdb.errors import InputError
 from gemmdb.exchange.foreign.given import SPREAD
-from gemmdb.exchange.foreign.readers import FOREIGN
-from gemmdb.exchange.importing import load
+from gemmdb.exchange.formats import load
 from gemmdb.generators.measure.cuda.backend import VERSION
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
@@ -39,8 +37,8 @@ LOG = [
 @pytest.mark.parametrize("between", [[], [{"invoke": "(16, 4096, 512)"}]], ids=["races alone", "and invocations"])
 def test_a_log_becomes_verdicts(tmp_path, between):
     path = write(tmp_path / "mm.json", [*between, *LOG, *between])
-    read = functools.partial(FOREIGN["inductor-log"], given=asked(dtype="bf16"))
-    found = load(path, tmp_path / "a.db", "inductor-log", read)
+    given = asked(dtype="bf16")
+    found = load(path, tmp_path / "a.db", "inductor-log", given)
     assert (found.carried, found.left) == (3, ())
     problem = Problem.gemm("mm", m=16, n=512, k=4096)
     with Table.open(tmp_path / "a.db") as table:
@@ -53,16 +51,16 @@ def test_a_log_becomes_verdicts(tmp_path, between):
         (run,) = table.provenance()
         assert (run["imported"], run["file"]) == ("inductor-log", "mm.json")
     # Again: nothing new. The same file said to be of another dtype: another run.
-    assert load(path, tmp_path / "a.db", "inductor-log", read).total == 3
-    other = functools.partial(FOREIGN["inductor-log"], given=asked(dtype="fp16"))
+    assert load(path, tmp_path / "a.db", "inductor-log", given).total == 3
+    other = asked(dtype="fp16")
     assert load(path, tmp_path / "a.db", "inductor-log", other).total == 6
 
 
 def test_a_gain_within_the_unknown_noise_is_none(tmp_path):
     document = json.loads(json.dumps(LOG))
     document[0]["(16, 4096, 512)"][1]["time"] = 0.018
-    read = functools.partial(FOREIGN["inductor-log"], given=asked(dtype="bf16"))
-    load(write(tmp_path / "mm.json", document), tmp_path / "a.db", "inductor-log", read)
+    given = asked(dtype="bf16")
+    load(write(tmp_path / "mm.json", document), tmp_path / "a.db", "inductor-log", given)
     with Table.open(tmp_path / "a.db") as table:
         verdict = table.verdict(Problem.gemm("mm", m=16, n=512, k=4096), H200)
         assert verdict is not None
@@ -182,8 +180,8 @@ def test_in_one_table_the_rows_of_a_build_answer(tmp_path):
     with Store.open(out) as store:
         store.add([built])
         store.refresh()
-    read = functools.partial(FOREIGN["inductor-log"], given=asked(dtype="bf16", torch="9.9"))
-    load(write(tmp_path / "mm.json", LOG), out, "inductor-log", read)
+    given = asked(dtype="bf16", torch="9.9")
+    load(write(tmp_path / "mm.json", LOG), out, "inductor-log", given)
     with Table.open(out) as table:
         assert len(table.verdicts(problem, H200)) == 2
         verdict = table.verdict(problem, H200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -13,8 +12,7 @@ import pytest
 
 from gemmdb.devices import detect
 from gemmdb.exchange.foreign.given import Given
-from gemmdb.exchange.foreign.readers import FOREIGN
-from gemmdb.exchange.importing import load
+from gemmdb.exchange.formats import load
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Status
@@ -48,36 +46,25 @@ def written(tmp_path_factory):
 
 def imported(kind: str, path: Path, out: Path, **said):
     device = detect.native()
-    given = Given(lambda name: device, **{"device": device.sku, **said})
-    return load(path, out, kind, functools.partial(FOREIGN[kind], given=given))
+    return load(path, out, kind, Given(device.sku, **said, resolve=lambda name: device))
 
 
 @pytest.mark.slow
 def test_its_cache_is_imported_and_its_log_of_a_bmm_is_left(written, tmp_path):
     """One test: each worker of the tests would write the files anew."""
     folder, torch = written
-    its_log_of_a_bmm_is_left(folder, torch, tmp_path)
-    its_cache_is_imported(folder, torch, tmp_path)
-
-
-def its_log_of_a_bmm_is_left(folder, torch, tmp_path):
     found = imported("inductor-log", folder / "log.json", tmp_path / "log.db", torch=torch, dtype="fp32", op="bmm")
     (entry,) = json.loads((folder / "log.json").read_text())
     (choices,) = (value for value in entry.values() if isinstance(value, list))
     (left,) = found.left
     assert (found.carried, left.count, left.reason) == (0, len(choices), "the log does not describe a product of bmm")
 
-
-def its_cache_is_imported(folder, torch, tmp_path):
     (path,) = (folder / "code" / "cache").iterdir()
     found = imported("inductor-cache", path, tmp_path / "a.db", torch=torch)
     with Table.open(tmp_path / "a.db") as table:
         (row,) = table.measurements()
-    assert found.carried == 1
-    assert (row.config, row.problem) == (
-        ATEN,
-        Problem.gemm("bmm", m=24, n=80, k=96, batch=4, dtype="fp32", layout="nn"),
-    )
+    bmm = Problem.gemm("bmm", m=24, n=80, k=96, batch=4, dtype="fp32", layout="nn")
+    assert (found.carried, row.config, row.problem) == (1, ATEN, bmm)
     ((by_choice,),) = ([*by_inputs.values()] for by_inputs in json.loads(path.read_text())["cache"].values())
     times = by_choice["highest"]
     assert row.times is not None

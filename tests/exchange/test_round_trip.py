@@ -14,14 +14,14 @@ from kit.strategies import measurements
 from kit.tables import Kit
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.exchange import flat, verdicts
-from gemmdb.exchange.exporting import export
-from gemmdb.exchange.importing import OWN, load
+from gemmdb.exchange import flat, text_formats
+from gemmdb.exchange.formats import FORMATS, export, load
 from gemmdb.key.device import Device
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 KIT = Kit()
+OWN = [name for name, one in FORMATS.items() if one.read]
 
 
 def there_and_back(kind: str, rows, folder: Path, runs=()) -> tuple[Table, Table]:
@@ -33,7 +33,7 @@ def there_and_back(kind: str, rows, folder: Path, runs=()) -> tuple[Table, Table
         store.add_runs(runs)
         store.refresh()
     sent = export(folder / "a.db", folder / "rows", kind)
-    back = load(folder / "rows", folder / "b.db", kind, OWN[kind])
+    back = load(folder / "rows", folder / "b.db", kind)
     assert sent.carried == back.carried == back.total == len({row.key for row in rows})
     return Table.open(folder / "a.db"), Table.open(folder / "b.db")
 
@@ -79,7 +79,7 @@ def test_rows_are_added_to_a_table(tmp_path):
     a = KIT.write(tmp_path / "a.db", [KIT.row()])
     b = KIT.write(tmp_path / "b.db", [KIT.row(run="run-2")])
     export(a, tmp_path / "a.jsonl", "jsonl")
-    found = load(tmp_path / "a.jsonl", b, "jsonl", OWN["jsonl"])
+    found = load(tmp_path / "a.jsonl", b, "jsonl")
     assert (found.carried, found.total) == (1, 2)
     with Table.open(b) as table:
         assert {row.run for row in table.measurements()} == {"run-1", "run-2"}
@@ -115,7 +115,7 @@ def test_a_bad_cell_is_refused_with_its_line(tmp_path, name, value):
         writer.writerows([found[0], found[0] | {name: value}])
     last = 4 if "\n" in value else 3
     with pytest.raises(InputError, match=rf"bad\.csv:{last}: ") as error:
-        load(tmp_path / "bad.csv", tmp_path / "b.db", "csv", OWN["csv"])
+        load(tmp_path / "bad.csv", tmp_path / "b.db", "csv")
     assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.db", "bad.csv"]
 
@@ -138,7 +138,7 @@ def test_a_bad_cell_is_refused_with_its_line(tmp_path, name, value):
 def test_bad_json_lines_are_refused_with_their_line(tmp_path, text, said):
     (tmp_path / "bad.jsonl").write_text(text)
     with pytest.raises(InputError, match=r"bad\.jsonl") as error:
-        load(tmp_path / "bad.jsonl", tmp_path / "b.db", "jsonl", OWN["jsonl"])
+        load(tmp_path / "bad.jsonl", tmp_path / "b.db", "jsonl")
     assert said in str(error.value)
     assert not (tmp_path / "b.db").exists()
 
@@ -151,13 +151,13 @@ def test_values_of_other_types_are_refused(tmp_path):
         for value in (True, [], {"a": 1}, 2**70, float("nan")):
             (tmp_path / "bad.jsonl").write_text(f"{head}\n{json.dumps(json.loads(line) | {name: value})}\n")
             with pytest.raises(InputError, match=r"bad\.jsonl:2: "):
-                load(tmp_path / "bad.jsonl", tmp_path / "b.db", "jsonl", OWN["jsonl"])
+                load(tmp_path / "bad.jsonl", tmp_path / "b.db", "jsonl")
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "bad").write_bytes(b"op,m\n\xff\xfe")
     with pytest.raises(InputError, match=r"bad:\d"):
-        load(tmp_path / "bad", tmp_path / "b.db", "csv", OWN["csv"])
+        load(tmp_path / "bad", tmp_path / "b.db", "csv")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "other columns", "null"])
@@ -179,7 +179,7 @@ def test_bad_parquet_is_refused(tmp_path, damage):
         rows = [table.to_pylist()[0] | {"samples": 0}]
         pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), tmp_path / "a.pq")
     with pytest.raises(InputError, match=r"a\.pq"):
-        load(tmp_path / "a.pq", tmp_path / "b.db", "parquet", OWN["parquet"])
+        load(tmp_path / "a.pq", tmp_path / "b.db", "parquet")
     assert not (tmp_path / "b.db").exists()
 
 
@@ -188,12 +188,12 @@ def test_a_failed_import_leaves_the_table_as_it_was(tmp_path):
     before = b.read_bytes()
     (tmp_path / "bad.csv").write_text("op\n")
     with pytest.raises(InputError):
-        load(tmp_path / "bad.csv", b, "csv", OWN["csv"])
+        load(tmp_path / "bad.csv", b, "csv")
     assert b.read_bytes() == before
     (tmp_path / "not.db").write_text("mine")
     export(b, tmp_path / "a.csv", "csv")
     with pytest.raises(TableError):
-        load(tmp_path / "a.csv", tmp_path / "not.db", "csv", OWN["csv"])
+        load(tmp_path / "a.csv", tmp_path / "not.db", "csv")
     assert (tmp_path / "not.db").read_text() == "mine"
 
 
@@ -213,7 +213,7 @@ def test_no_text_is_a_formula_to_a_spreadsheet(tmp_path, text, to):
         cells = [cell for row in csv.reader(file) for cell in row]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
     if to == "csv":
-        load(tmp_path / "a.csv", tmp_path / "b.db", "csv", OWN["csv"])
+        load(tmp_path / "a.csv", tmp_path / "b.db", "csv")
         with Table.open(before) as one, Table.open(tmp_path / "b.db") as other:
             assert list(one.measurements()) == list(other.measurements())
 
@@ -237,5 +237,5 @@ def test_problems_without_a_verdict_of_cold_operands_are_counted_and_named(tmp_p
     rows = [KIT.row(problem=cold), KIT.row(problem=hot, protocol=KIT.hot), KIT.row(fast, problem=none)]
     found = export(KIT.write(tmp_path / "a.db", rows), tmp_path / "out", to)
     left = {one.reason: (one.count, one.examples) for one in found.left}
-    assert left[verdicts.HOT] == (1, (f"{hot.text} on {KIT.device.sku}",))
-    assert left[verdicts.UNDECIDED] == (1, (f"{none.text} on {KIT.device.sku}",))
+    assert left[text_formats.HOT] == (1, (f"{hot.text} on {KIT.device.sku}",))
+    assert left[text_formats.UNDECIDED] == (1, (f"{none.text} on {KIT.device.sku}",))

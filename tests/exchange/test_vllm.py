@@ -17,7 +17,7 @@ GOOD = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE
 
 def test_configs_by_m_become_modelled_rows(tmp_path):
     path = write(tmp_path / "N=7168,K=2048,device_name=NVIDIA_H200,dtype=int8_w8a8.json", {"16": GOOD, "32": GOOD})
-    rows, left = rows_of("vllm", path, Given(resolve))
+    rows, left = rows_of("vllm", path, Given(resolve=resolve))
     wanted = [Problem.gemm("int_mm", m=m, n=7168, k=2048, fusion="scale") for m in (16, 32)]
     assert {row.problem for row in rows} <= set(wanted)
     assert len(rows) // 2 + sum(left.values()) == 2
@@ -35,7 +35,7 @@ def test_configs_by_m_become_modelled_rows(tmp_path):
     ],
 )
 def test_products_without_an_op_are_counted(tmp_path, name, words):
-    rows, left = rows_of("vllm", write(tmp_path / name, {"1": GOOD, "2": GOOD}), Given(resolve, dtype="bf16"))
+    rows, left = rows_of("vllm", write(tmp_path / name, {"1": GOOD, "2": GOOD}), Given(resolve=resolve, dtype="bf16"))
     ((reason, count),) = left.items()
     assert (rows, count) == ([], 2)
     assert words in reason
@@ -61,7 +61,7 @@ def test_a_config_without_groups_of_rows_has_groups_of_one(tmp_path):
 
 def test_a_product_without_an_op_needs_no_known_device(tmp_path):
     path = write(tmp_path / "E=8,N=64,device_name=AMD_Instinct_MI300X.json", {"1": GOOD})
-    _, left = rows_of("vllm", path, Given(resolve))
+    _, left = rows_of("vllm", path, Given(resolve=resolve))
     assert list(left.values()) == [1]
 
 

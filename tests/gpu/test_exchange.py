@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -12,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from gemmdb.devices import detect
-from gemmdb.exchange.exporting import export
 from gemmdb.exchange.foreign.given import Given
-from gemmdb.exchange.foreign.readers import FOREIGN
-from gemmdb.exchange.importing import load
+from gemmdb.exchange.formats import export, load
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
@@ -78,8 +75,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def rows_of(kind: str, path: Path, out: Path, **said: str) -> list[Measurement]:
-    given = Given(lambda name: detect.native(), **said)
-    found = load(path, out, kind, functools.partial(FOREIGN[kind], given=given))
+    found = load(path, out, kind, Given(**said, resolve=lambda name: detect.native()))
     print(json.dumps(found.as_dict(), indent=1))
     with Table.open(out) as table:
         return list(table.measurements())

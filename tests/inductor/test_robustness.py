@@ -15,11 +15,11 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import MissError, Policy, Problem, Query, TableError
 from gemmdb.devices import detect
+from gemmdb.files import append_lines
 from gemmdb.inductor import force
 from gemmdb.inductor.decide.deciding import decide
 from gemmdb.inductor.decide.session import ForcedSession
 from gemmdb.inductor.entry import active, enable
-from gemmdb.workload.appending import append_lines
 
 X, W = torch.randn(8, 64), torch.randn(64, 32)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
+from gemmdb.exchange.content import Tally
 from gemmdb.exchange.foreign.given import Given
-from gemmdb.exchange.foreign.readers import FOREIGN
-from gemmdb.exchange.report import Tally
+from gemmdb.exchange.formats import read
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.table.measurement import Measurement
@@ -31,13 +31,13 @@ H200 = resolve("NVIDIA H200")
 
 
 def asked(**said: Any) -> Given:
-    return Given(resolve, **{"device": "NVIDIA H200", "cuda": "13.0", **said})
+    return Given(**{"device": "NVIDIA H200", "cuda": "13.0", "resolve": resolve, **said})
 
 
 def rows_of(kind: str, path: Path, given: Given) -> tuple[list[Measurement], dict[str, int]]:
     """The rows of a file, and what was left as a dictionary from reason to count."""
     tally = Tally()
-    content = FOREIGN[kind](path, tally, given)
+    content = read(path, kind, tally, given)
     return list(content.rows), {left.reason: left.count for left in tally.left}
 
 

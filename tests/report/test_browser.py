@@ -17,7 +17,7 @@ from kit.devices import H200
 
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.report import page, reading
+from gemmdb.report import documents, page
 from gemmdb.settings import Settings, shipped_tables
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
@@ -58,7 +58,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     def opened(path: Path, width: int = 820, scheme: str = "light", settings: Settings | None = None) -> Any:
         catalog = Catalog.load(settings) if settings else Catalog(())
         target = tmp_path / "page.html"
-        page.write(page.render(reading.document(path, catalog)), target)
+        page.write(page.render(documents.document(path, catalog)), target)
         catalog.close()
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kit import hostile
 
 from gemmdb.errors import InputError
-from gemmdb.report import page, reading
+from gemmdb.report import documents, page
 from gemmdb.settings import shipped_tables
 from gemmdb.table.catalog import Catalog
 
@@ -67,7 +67,7 @@ OWN = sorted(
 @needs_plotly
 @pytest.mark.parametrize("make", [hostile.table, hostile.workload, hostile.comparison])
 def test_nothing_of_a_hostile_file_is_markup(catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path]) -> None:
-    document = reading.document(make(tmp_path), catalog)
+    document = documents.document(make(tmp_path), catalog)
     text = page.render(document)
     found = Elements(text)
     assert sorted(found.tags) == OWN
@@ -79,7 +79,7 @@ def test_nothing_of_a_hostile_file_is_markup(catalog: Catalog, tmp_path: Path, m
 
 @needs_plotly
 def test_the_policy_allows_the_pages_own_scripts_and_no_connection(catalog: Catalog, tmp_path: Path) -> None:
-    found = Elements(page.render(reading.document(hostile.table(tmp_path), catalog)))
+    found = Elements(page.render(documents.document(hostile.table(tmp_path), catalog)))
     policy = str(found.attributes["Content-Security-Policy"]["content"])
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
@@ -120,15 +120,15 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_plotly
 def test_the_page_of_the_shipped_table_stays_below_8_mib(catalog: Catalog) -> None:
-    text = page.render(reading.document(shipped_tables() / "sm90-nvidia-h200.db", catalog))
+    text = page.render(documents.document(shipped_tables() / "sm90-nvidia-h200.db", catalog))
     assert len(text.encode()) < 8 * 2**20
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert page.write("text\n", tmp_path / "x.html") == 5
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="none is not a folder"):
         page.write("text", tmp_path / "none" / "x.html")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="folder is a folder"):
         page.write("text", tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "x.html"]

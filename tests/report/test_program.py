@@ -13,7 +13,7 @@ from kit.devices import H200
 from gemmdb.errors import InputError
 from gemmdb.inductor.observe import report as reporting
 from gemmdb.key.problem import Problem
-from gemmdb.report import program
+from gemmdb.report import workload
 
 
 def product(problem: str, **more: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_products_are_weighted_by_their_occurrences() -> None:
     assert by_op["int_mm"].us > 1
     assert found.aten_us - found.total_us == pytest.approx(4 * 10.0 * 0.5)
     assert found.may_save_us > 0
-    document = json.loads(json.dumps(program.document(found), allow_nan=False))
+    document = json.loads(json.dumps(workload.program_document(found), allow_nan=False))
     kernels = {one["op"]: one["kernel"] for one in document["products"]}
     assert kernels == {"mm": "inductor:search", "int_mm": "aten:default"}
     assert document["uncovered"] == [{"name": "baddbmm", "count": 2, "calls": 2}]

@@ -1,10 +1,9 @@
-"""The data of a table's report: the shipped H200 table, and tables of a few rows."""
+"""The document of a table's page: the shipped H200 table, and tables of a few rows."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,24 +16,29 @@ from kit.strategies import problems
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
-from gemmdb.report import table, table_document
-from gemmdb.report.floor import LAUNCH_US, floor_us, peak
+from gemmdb.report import rows as reported
+from gemmdb.report import table
+from gemmdb.report.rows import LAUNCH_US, floor_us, peak
 from gemmdb.settings import shipped_tables
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 FAST, OTHER = cpp(threads_m=1), cpp(threads_m=2)
+RUN = {"command": ["gemmdb", "build"], "started": "2026-01-02T03:04:05+00:00", "request": {"shapes": "x"}}
 
 
-def written(path: Path, *found: Measurement) -> Path:
+def written(path: Path, *found: Measurement, run: dict[str, object] = RUN) -> Path:
     with Store.open(path) as store:
-        store.begin_run(
-            {"command": ["gemmdb", "build"], "started": "2026-01-02T03:04:05+00:00", "request": {"shapes": "x"}}
-        )
+        store.begin_run(run)
         store.add(found)
         store.refresh()
     return path
+
+
+def rows_of(path: Path) -> list[reported.Row]:
+    with Table.open(path) as opened:
+        return list(reported.rows(opened))
 
 
 @pytest.fixture
@@ -49,91 +53,77 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_the_rows_are_what_lookups_get(small: Path) -> None:
-    found = table.of_table(small)
-    listed = {(row.verdict.problem.m, row.verdict.protocol.l2): row for row in found.rows}
+    listed = {(row.verdict.problem.m, row.verdict.protocol.l2): row for row in rows_of(small)}
     assert set(listed) == {(16, "cold"), (16, "hot"), (32, "cold")}
     fast = listed[16, "cold"]
     assert (fast.gain, fast.verdict.pick.backend, len(fast.verdict.ties)) == (2.0, "cpp", 2)
     assert fast.interval[0] < 2.0 < fast.interval[1]
     assert listed[32, "cold"].interval == (1.0, 1.0)
-    assert found.backends == {"cpp": 2, "aten": 1}
-    assert found.gain == pytest.approx((2.0 * 1.25) ** (1 / 3))
-    assert (found.beaten, found.problems, found.partial) == (2, 2, False)
+    found = table.document(small)
+    assert found["backends"] == {"cpp": 2, "aten": 1}
+    assert found["gain"] == pytest.approx((2.0 * 1.25) ** (1 / 3))
+    assert (found["beaten"], found["problems"], found["partial"]) == (2, 2, False)
 
 
 def test_a_gain_within_its_spread_beats_nothing(tmp_path: Path) -> None:
-    found = table.of_table(written(tmp_path / "noisy.db", *rows(problem(16), {FAST: 0.97}, spread=0.04)))
-    assert all(row.interval[0] <= 1 for row in found.rows)
-    assert found.beaten == 0
+    noisy = written(tmp_path / "noisy.db", *rows(problem(16), {FAST: 0.97}, spread=0.04))
+    assert all(row.interval[0] <= 1 for row in rows_of(noisy))
+    assert table.document(noisy)["beaten"] == 0
 
 
 def test_the_newest_toolchain_speaks(tmp_path: Path) -> None:
     old = rows(problem(16), {FAST: 0.5}, torch="2.9.0", run="old")
     new = rows(problem(16), {FAST: 0.25}, torch="2.13.0", run="new")
-    found = table.of_table(written(tmp_path / "both.db", *old, *new))
-    assert [row.gain for row in found.rows if row.verdict.toolchain.torch == "2.13.0"] == [4.0]
-    assert len(found.rows) == 1
+    (row,) = rows_of(written(tmp_path / "both.db", *old, *new))
+    assert (row.gain, row.verdict.toolchain.torch) == (4.0, "2.13.0")
 
 
 def test_a_large_table_gives_a_part_and_says_so(small: Path) -> None:
-    found = table.of_table(small, most=2)
-    assert (len(found.rows), found.partial) == (2, True)
-
-
-def test_the_slowest_are_those_furthest_from_the_floor(small: Path) -> None:
-    found = table.of_table(small)
-    assert [row.of_floor for row in found.slowest(9)] == sorted((row.of_floor for row in found.rows), reverse=True)
-    assert found.slowest(1)[0].verdict.problem.m == 32
-    assert found.slowest(9, floor_us=1e9) == []
+    found = table.document(small, limit=2)
+    assert (found["verdicts"], found["partial"]) == (2, True)
 
 
 def test_an_empty_table_has_a_report(tmp_path: Path) -> None:
-    found = table.of_table(written(tmp_path / "empty.db"))
-    assert (found.rows, found.gain, found.spread) == ((), 1.0, 0.0)
-    assert table_document.document(found)["columns"] == {}
+    found = table.document(written(tmp_path / "empty.db"))
+    assert (found["verdicts"], found["gain"], found["spread"], found["columns"]) == (0, 1.0, 0.0, {})
 
 
 def test_a_document_can_be_read_back(small: Path) -> None:
-    report = table.of_table(small)
-    found = json.loads(json.dumps(table_document.document(report), allow_nan=False))
+    found = json.loads(json.dumps(table.document(small), allow_nan=False))
     columns, texts = found["columns"], found["texts"]
     assert {len(column) for column in columns.values()} == {3}
-    for place, row in enumerate(report.rows):
+    for place, row in enumerate(rows_of(small)):
         text = f"mm m={columns['m'][place]} n=256 k=256 {texts[columns['family'][place]]}"
         assert Problem.parse(text) == row.verdict.problem
         assert texts[columns["pick"][place]] == row.verdict.pick.text
         assert [texts[tie] for tie in columns["ties"][place]] == [tie.text for tie in row.verdict.ties[1:]]
-    assert found["runs"][0]["shapes"] == "x"
-    assert found["runs"][0]["command"] == "gemmdb build"
+    assert (found["runs"][0]["shapes"], found["runs"][0]["command"]) == ("x", "gemmdb build")
 
 
 def test_a_run_that_nests_deeply_is_cut() -> None:
     deep: dict[str, object] = {}
     for _ in range(5000):
         deep = {"x": deep}
-    report = replace(
-        table.TableReport("x", "0", (), 0, 0, ()), provenance=[{"run": "r", "y": deep}, {"z": "a" * 10_000}]
-    )
-    runs = table_document.document(report)["runs"]
-    assert "too deeply" in runs[0]["text"]
-    assert len(runs[1]["text"]) < 4_000
+    assert "too deeply" in table._run({"run": "r", "y": deep})["text"]
+    assert len(table._run({"z": "a" * 10_000})["text"]) < 4_000
 
 
 def test_the_shipped_table() -> None:
     path = shipped_tables() / "sm90-nvidia-h200.db"
-    report = table.of_table(path)
+    found, listed = table.document(path), rows_of(path)
     manifest = json.loads((path.parent / "manifest.json").read_text())["tables"]
     device = next(one for one in manifest if one["file"] == path.name)["devices"][0]
-    assert report.problems == sum(device["problems"].values())
-    assert report.measurements == device["measurements"]
-    assert len(report.rows) >= 0.99 * report.problems
-    assert 1.2 < report.gain < 2.5
-    assert {"triton", "cutlass", "aten"} == set(report.backends)
-    assert sum(row.of_floor < 0.75 for row in report.rows) < 0.01 * len(report.rows), "the floor is no floor"
+    assert (found["problems"], found["measurements"]) == (sum(device["problems"].values()), device["measurements"])
+    assert found["verdicts"] == len(listed) >= 0.99 * found["problems"]
+    assert 1.2 < found["gain"] < 2.5
+    assert {"triton", "cutlass", "aten"} == set(found["backends"])
+    beyond = sum(row.verdict.expected_us < 0.75 * row.floor_us for row in listed)
+    assert beyond < 0.01 * len(listed), "the floor is no floor"
+    verdicts = [row.verdict for row in listed]
     with Table.open(path) as opened:
         for problem, device in islice(opened.decided(), 50):
             verdict = opened.verdict(problem, device)
-            assert verdict is None or verdict in [row.verdict for row in report.rows]
+            assert verdict is None or verdict in verdicts
 
 
 @settings(max_examples=60, deadline=None)

@@ -60,7 +60,7 @@ def test_bad_lines(tmp_path, line, message):
 def test_a_file_beyond_all_bounds_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "w.jsonl"
     entries.append(path, [entries.Entry(Problem.gemm("mm", m=1, n=2, k=3))])
-    monkeypatch.setattr(entries, "MOST_BYTES", path.stat().st_size - 1)
+    monkeypatch.setattr(entries, "MAX_BYTES", path.stat().st_size - 1)
     with pytest.raises(InputError, match="larger than"):
         entries.read(path)
 
@@ -84,7 +84,7 @@ def test_concurrent_writers_lose_nothing(tmp_path):
 
 
 def test_a_file_of_more_products_than_anybody_can_look_up_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(entries, "MOST_ENTRIES", 20)
+    monkeypatch.setattr(entries, "MAX_ENTRIES", 20)
     path = tmp_path / "w.jsonl"
     names = [json.dumps({"uncovered": f"op{i}"}) for i in range(10)]
     sizes = [entries.Entry(Problem.gemm("mm", m=m, n=8, k=8)).line.text for m in range(1, 12)]

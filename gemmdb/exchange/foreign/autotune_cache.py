@@ -13,14 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.exchange import files
-from gemmdb.exchange.foreign.given import INDUCTOR, Cursor, Given, Source, Timed, microseconds, race, run_of
-from gemmdb.exchange.importing import Content
-from gemmdb.exchange.report import Tally
-from gemmdb.kernels.config import Config
+from gemmdb.exchange.content import Content, Tally
+from gemmdb.exchange.foreign.given import (
+    INDUCTOR,
+    Choice,
+    Cursor,
+    Given,
+    Source,
+    document,
+    microseconds,
+    race,
+    template_config,
+)  # fmt: skip
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.layout import ALIASES, classify
 from gemmdb.key.operands import Bias, TensorInfo, default_numerics
 from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 from gemmdb.table import schema
 from gemmdb.table.measurement import Measurement
 
@@ -40,19 +49,20 @@ PRECISIONS = {"cuda": {"highest": False, "high": True, "medium": True}, "cpu": {
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """The rows of a cache. Raises InputError with file and line."""
-    text = files.whole(path)
-    document = files.parse_json(text, path)
-    if not isinstance(document, dict) or not isinstance(document.get("cache"), dict):
+    found, cursor = document(path)
+    if not isinstance(found, dict) or not isinstance(found.get("cache"), dict):
         raise InputError(f"{path}:1: not Inductor's autotune cache: there is no object `cache`")
-    system = document.get("system")
+    system = found.get("system")
     device = given.device_for(path, _word(system, "device", "name"))
-    run = run_of(path, KIND, given)
+    run = given.run(path, KIND)
     said = {"cuda": _word(system, "version", "cuda") or ""} if device.kind == "cuda" else {}
     source = Source(device, given.toolchain(path, device, **said), INDUCTOR, run["run"])
-    return Content(_rows(path, Cursor(path, text), document["cache"], tally, source), [run])
+    return Content(_rows(path.parent.parent, cursor, found["cache"], tally, source), [run])
 
 
-def _rows(path: Path, cursor: Cursor, cache: Mapping[str, Any], tally: Tally, source: Source) -> Iterator[Measurement]:
+def _rows(
+    folder: Path, cursor: Cursor, cache: Mapping[str, Any], tally: Tally, source: Source
+) -> Iterator[Measurement]:
     for op, by_inputs in cache.items():
         where = cursor.at(op)
         for inputs, by_precision in _object(by_inputs, where).items():
@@ -61,57 +71,36 @@ def _rows(path: Path, cursor: Cursor, cache: Mapping[str, Any], tally: Tally, so
                 found = _object(choices, where)
                 if len(found) > schema.MOST_MEASUREMENTS:
                     raise InputError(f"{where}: more than {schema.MOST_MEASUREMENTS:,} choices")
-                timings = {name: microseconds(time, where) for name, time in found.items()}
-                yield from _race(path, (where, op, inputs, precision), timings, tally, source)
+                times = {choice: microseconds(time, where) for choice, time in found.items()}
+                problem, place = _problem(where, op, inputs, precision, source), f"{where} {op[:40]}"
+                if isinstance(problem, Rejected):
+                    tally.leave(problem.reason, place, len(times))
+                    continue
+                timed = [Choice(_config(folder, name), us, f"{place} {name[:60]}") for name, us in times.items()]
+                yield from race(source, problem, timed, tally, place)
 
 
-def _race(
-    path: Path, at: tuple[str, str, str, str], timings: Mapping[str, float], tally: Tally, source: Source
-) -> Iterator[Measurement]:
-    where, op, inputs, precision = at
-    name = f"{where} {op[:40]}"
-    problem, reason = _problem(where, op, inputs, precision, source)
-    aten = [us for choice, us in timings.items() if _ATEN.fullmatch(choice) and us != float("inf")]
-    if problem is None or not aten:
-        reason = reason or "ATen has no time in the race, so no time can be compared with it"
-        return tally.leave(reason, name, len(timings))
-    found = []
-    for choice, us in timings.items():
-        if _ATEN.fullmatch(choice):
-            continue
-        config, reason = _config(path.parent.parent, choice)
-        if config is None:
-            tally.leave(reason, f"{name} {choice[:60]}")
-        else:
-            found.append(Timed(config, us))
-    whole = min(timings.values()) in (min(aten), *(one.us for one in found))
-    yield from race(source, problem, min(aten), found, whole)
-    return None
-
-
-def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -> tuple[Problem | None, str]:
-    """The product of a key, or why it has none."""
+def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -> Problem | Rejected:
     if not _INPUTS.fullmatch(inputs):
         raise InputError(f"{where}: not the inputs of a product: {inputs[:80]!r}")
     if op not in OPS:
-        return None, f"the cache does not describe a product of {op[:40]}"
+        return Rejected(f"the cache does not describe a product of {op[:40]}")
     found = [
         (kind, dtype, [int(x) for x in numbers.split(", ")[1:]]) for kind, dtype, numbers in _TENSOR.findall(inputs)
     ]
     if {kind for kind, *_ in found} != {source.device.kind}:
-        return None, "it was measured on another kind of device"
+        return Rejected("it was measured on another kind of device")
     if precision not in PRECISIONS[source.device.kind]:
-        return None, f"fp32 precision {precision[:20]!r} has no key on this device"
+        return Rejected(f"fp32 precision {precision[:20]!r} has no key on this device")
     if len(found) != (3 if op == "addmm" else 2) or any(len(numbers) % 2 == 0 for *_, numbers in found):
-        return None, "the product has other inputs than two operands and a bias"
-    tensors = [_tensor(dtype, numbers) for _, dtype, numbers in found]
-    *first, a, b = tensors
+        return Rejected("the product has other inputs than two operands and a bias")
+    *first, a, b = (_tensor(dtype, numbers) for _, dtype, numbers in found)
     tf32 = PRECISIONS[source.device.kind][precision] and a.dtype == "fp32"
     try:
         bias = {"bias": _bias(first[0], (*a.sizes[:-1], *b.sizes[1:]))} if first else {}
-        return Problem.from_tensors(op, a, b, numerics=default_numerics(a.dtype, tf32), **bias), ""
+        return Problem.from_tensors(op, a, b, numerics=default_numerics(a.dtype, tf32), **bias)
     except InputError as error:
-        return None, f"the key knows no such product ({str(error)[:100]})"
+        return Rejected(f"the key knows no such product ({str(error)[:100]})")
 
 
 def _tensor(dtype: str, numbers: list[int]) -> TensorInfo:
@@ -136,23 +125,21 @@ def _bias(tensor: TensorInfo, out: tuple[int, ...]) -> Bias:
     return Bias(kind, tensor.dtype, classify(shape, steps, tensor.offset, tensor.dtype).align)
 
 
-def _config(folder: Path, choice: str) -> tuple[Config | None, str]:
-    """The config of a choice, or why it has none."""
+def _config(folder: Path, choice: str) -> Config | Rejected:
+    if _ATEN.fullmatch(choice):
+        return ATEN
     found = _TRITON.fullmatch(choice)
     if found is None:
-        return None, "a choice that is neither ATen nor a template that gemmdb knows"
+        return Rejected("a choice that is neither ATen nor a template that gemmdb knows")
     template, digest = found.groups()
     try:
         with (folder / digest[1:3] / f"{digest}.py").open("rb") as file:
             code = file.read(_MOST_CODE).decode("utf-8", "replace")
     except OSError:
-        return None, "the code of the choice is not in Inductor's cache folder any more, so its tile is unknown"
+        return Rejected("the code of the choice is not in Inductor's cache folder any more, so its tile is unknown")
     values = {name.lower(): int(value) for name, value in _CONSTANT.findall(code)}
     values |= {name: int(value) for name, value in _LAUNCH.findall(code)}
-    try:
-        return Config.of("triton", _KERNELS[template], **values), ""
-    except InputError:
-        return None, "the tile is outside what gemmdb takes"
+    return template_config(_KERNELS[template], **values)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.exchange import files
+from gemmdb.exchange import bounded
+from gemmdb.exchange.content import Tally
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.rejected import Rejected
+from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import EMITTED, LEAST_US, MOST_US, Measurement, Protocol, Status, Times
 
 SPREAD = 0.1
@@ -23,10 +26,10 @@ SPREAD = 0.1
 it varies. So a kernel must be more than twice that ahead of ATen to be picked before it."""
 INDUCTOR = Protocol("graph", "cold", 1, 1, reference="inductor autotuning")
 """Of Inductor's autotuning: events on the GPU's stream around one call at a time, after the cache was overwritten."""
-TUNABLE = Protocol("graph", "hot", 1, 1, reference="tunableop")
-"""Of TunableOp: the mean over calls in a row."""
 
-Resolve = Callable[[str | None], Device]
+
+def _resolve(name: str | None) -> Device:
+    return Catalog.load().resolve(name)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,6 @@ class Given:
     `n`, `k`: sizes in elements. `resolve` finds a device by name.
     """
 
-    resolve: Resolve
     device: str | None = None
     cuda: str | None = None
     torch: str | None = None
@@ -46,6 +48,7 @@ class Given:
     layout: str | None = None
     n: int | None = None
     k: int | None = None
+    resolve: Callable[[str | None], Device] = _resolve
 
     def device_for(self, path: Path, named: str | None = None) -> Device:
         """The device of the caller's name, or of the name in the file. Raises InputError without either."""
@@ -71,10 +74,20 @@ class Given:
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "resolve"}
         return {name: value for name, value in found.items() if value is not None}
 
+    def run(self, path: Path, kind: str) -> dict[str, Any]:
+        """The run for a file, in the form of `Table.provenance`. Its name comes from the file's content and from what
+        the caller said, so that importing a file again adds nothing."""
+        with bounded.reading(path), path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+        sha256 = digest.hexdigest()
+        digest.update(repr(sorted(self.said().items())).encode())
+        name = f"import-{kind}-{digest.hexdigest()[:16]}"
+        return {"run": name, "imported": kind, "file": path.name, "sha256": sha256, "given": self.said()}
+
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from: what all rows of one file share."""
+    """What all rows of one file share. `run`: its name."""
 
     device: Device
     toolchain: Toolchain
@@ -83,29 +96,40 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """One kernel of a race: its time in microseconds, infinite where it failed."""
+class Choice:
+    """One kernel of a race: its config, or why it cannot be carried over, with the name of the place; its time in
+    microseconds: infinite if it failed, 0 if the file does not say it."""
 
-    config: Config
+    config: Config | Rejected
     us: float
+    place: str = ""
 
 
 def race(
-    source: Source, problem: Problem, aten_us: float, found: Sequence[Timed], whole: bool
+    source: Source, problem: Problem, choices: Sequence[Choice], tally: Tally, place: str
 ) -> Iterator[Measurement]:
-    """The rows of the kernels that one program timed on one problem, ATen among them at `aten_us`.
+    """The rows of the kernels that one program timed on one problem.
 
-    `whole`: whether the fastest kernel of the race is ATen or in `found`. If not, or if `found` is empty, the rows are
-    estimates (`slow`) from which no verdict is made: ATen would win only because its rivals were left out.
+    If the fastest kernel of the race is left out, or if ATen alone is not, the rows are estimates (`slow`) from which
+    no verdict is made: ATen would win only because its rivals were left out.
     """
-    decided = whole and bool(found)
-    status = Status.OK if decided else Status.SLOW
-    yield _row(source, problem, Timed(ATEN, aten_us), aten_us, status)
+    aten_us = min((one.us for one in choices if one.config == ATEN), default=math.inf)
+    if aten_us == math.inf:
+        tally.leave("ATen has no time in the race, so no time can be compared with it", place, len(choices))
+        return
+    found = [Choice(ATEN, aten_us)]
+    for one in choices:
+        if isinstance(one.config, Rejected):
+            tally.leave(one.config.reason, one.place)
+        elif one.config != ATEN:
+            found.append(one)
+    decided = len(found) > 1 and min(one.us for one in choices) == min(one.us for one in found)
     for one in found:
-        yield _row(source, problem, one, aten_us, status)
+        yield _row(source, problem, one, aten_us, Status.OK if decided else Status.SLOW)
 
 
-def _row(source: Source, problem: Problem, one: Timed, aten_us: float, status: Status) -> Measurement:
+def _row(source: Source, problem: Problem, one: Choice, aten_us: float, status: Status) -> Measurement:
+    assert isinstance(one.config, Config)
     failed = math.isinf(one.us)
     times = None if failed else Times(one.us, one.us * (1 - SPREAD), one.us * (1 + SPREAD), 1, aten_us)
     return Measurement(
@@ -126,15 +150,12 @@ def microseconds(value: Any, where: str) -> float:
     return us
 
 
-def run_of(path: Path, kind: str, given: Given) -> dict[str, Any]:
-    """The run for a file, in the form of `Table.provenance`. Its name comes from the file's content and from what the
-    caller said, so that importing a file again adds nothing."""
-    with files.reading(path), path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    sha256 = digest.hexdigest()
-    digest.update(repr(sorted(given.said().items())).encode())
-    name = f"import-{kind}-{digest.hexdigest()[:16]}"
-    return {"run": name, "imported": kind, "file": path.name, "sha256": sha256, "given": given.said()}
+def template_config(kernel: str, **values: int) -> Config | Rejected:
+    """The config of one of Inductor's own Triton templates."""
+    try:
+        return Config.of("triton", kernel, **values)
+    except InputError:
+        return Rejected("the tile is outside what gemmdb takes")
 
 
 class Cursor:
@@ -152,3 +173,9 @@ class Cursor:
             self._line += self._text.count("\n", self._place, place)
             self._place = place
         return f"{self._path}:{self._line}"
+
+
+def document(path: Path) -> tuple[Any, Cursor]:
+    """The JSON of a file, and a Cursor in its text. Raises InputError with file and line."""
+    text = bounded.whole(path)
+    return bounded.parse_json(text, path), Cursor(path, text)

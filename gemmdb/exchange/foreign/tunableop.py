@@ -14,16 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gemmdb.errors import InputError
-from gemmdb.exchange import files
-from gemmdb.exchange.foreign.given import TUNABLE, Given, Source, microseconds, race, run_of
-from gemmdb.exchange.importing import Content
-from gemmdb.exchange.report import Tally
+from gemmdb.exchange import bounded
+from gemmdb.exchange.content import Content, Tally
+from gemmdb.exchange.foreign.given import Choice, Given, Source, microseconds, race
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.operands import TensorInfo, default_numerics, dense_bias
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import Measurement
+from gemmdb.rejected import Rejected
+from gemmdb.table.measurement import Measurement, Protocol
 
 KIND = "tunableop"
 DTYPES = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "tf32": "fp32", "double": "fp64"}
+PROTOCOL = Protocol("graph", "hot", 1, 1, reference="tunableop")
+"""The mean over calls in a row."""
+_UNSAID = {"GemmStridedBatched": "the distance of the matrices", "ScaledGemm": "the layout of the scales"}
 _OPERATOR = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_([\w:<>]{1,80})_([NT])([NT])")
 _PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})(?:_ld_(\d{1,10})_(\d{1,10})_(\d{1,10}))?")
 _MOST_CELLS = 60
@@ -33,15 +37,15 @@ _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """The rows of a file. `given` must say the device and CUDA. Raises InputError with file and line."""
     device = given.device_for(path)
-    run = run_of(path, KIND, given)
+    run = given.run(path, KIND)
     said = {"torch": dict(_validators(path)).get("PT_VERSION", "")}
-    source = Source(device, given.toolchain(path, device, **said), TUNABLE, run["run"])
+    source = Source(device, given.toolchain(path, device, **said), PROTOCOL, run["run"])
     return Content(_rows(path, tally, source), [run])
 
 
 def _validators(path: Path) -> Iterator[tuple[str, str]]:
     """Names and versions of the software that the file is for."""
-    for number, line in files.lines(path):
+    for number, line in bounded.lines(path):
         word, _, rest = line.strip().partition(",")
         if word == "Validator":
             name, _, value = rest.partition(",")
@@ -51,69 +55,50 @@ def _validators(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
-    for number, line in files.lines(path):
+    for number, line in bounded.lines(path):
         where, cells = f"{path}:{number}", line.strip().split(",")
         if cells[0] == "Validator" or cells == [""]:
             continue
-        described = cells[4:] and not cells[4].lstrip().startswith("- {")
-        if (
-            len(cells) < 3
-            or described
-            or len(cells) > _MOST_CELLS
-            or not all(_WORDS.fullmatch(cell) for cell in cells[:3])
-        ):
+        unknown = cells[4:] and not cells[4].lstrip().startswith("- {")
+        if unknown or not 3 <= len(cells) <= _MOST_CELLS or not all(map(_WORDS.fullmatch, cells[:3])):
             raise InputError(f"{where}: not a line of TunableOp's results: {line.strip()[:80]!r}")
-        us = _time(cells, where)
-        problem = _problem(where, cells[0], cells[1], tally)
-        if problem is None:
-            continue
-        if cells[2] != "Default":
+        try:
+            us = microseconds(bounded.real_number(cells[3]), where) if cells[3:] and cells[3] else None
+            problem = _problem(cells[0], cells[1])
+        except InputError as error:
+            raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
+        if isinstance(problem, Rejected):
+            tally.leave(problem.reason, where)
+        elif cells[2] != "Default":
             reason = "a library's algorithm that only TunableOp chooses; it is no evidence about ATen without TunableOp"
             tally.leave(reason, f"{where} {cells[2]}")
         elif us is None:
             tally.leave("the line has no time", where)
         else:
-            yield from race(source, problem, us, [], whole=True)
+            yield from race(source, problem, [Choice(ATEN, us)], tally, where)
 
 
-def _time(cells: list[str], where: str) -> float | None:
-    if len(cells) < 4 or not cells[3]:
-        return None
-    try:
-        return microseconds(files.real_number(cells[3]), where)
-    except InputError as error:
-        raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
-
-
-def _problem(where: str, operator: str, parameters: str, tally: Tally) -> Problem | None:
-    """The product; None for one that the key does not know, which goes to `tally`."""
+def _problem(operator: str, parameters: str) -> Problem | Rejected:
     found = _OPERATOR.fullmatch(operator)
     if found is None:
-        raise InputError(f"{where}: unknown operator {operator[:80]!r}")
+        raise InputError(f"unknown operator {operator[:80]!r}")
     kind, dtype, first, second = found.groups()
-    if kind in ("GemmStridedBatched", "ScaledGemm"):
-        reason = {"GemmStridedBatched": "the distance of the matrices", "ScaledGemm": "the layout of the scales"}[kind]
-        tally.leave(f"a {kind} line does not say {reason}", where)
-        return None
+    if kind in _UNSAID:
+        return Rejected(f"a {kind} line does not say {_UNSAID[kind]}")
     if dtype not in DTYPES:
-        tally.leave(f"products of {dtype} have no key", where)
-        return None
+        return Rejected(f"products of {dtype} have no key")
     sizes = _PARAMETERS.fullmatch(parameters)
     if sizes is None:
-        raise InputError(f"{where}: not the sizes of a product: {parameters[:80]!r}")
+        raise InputError(f"not the sizes of a product: {parameters[:80]!r}")
     # The library multiplies B^T by A^T, which gives the transpose of a row-major C.
     n, m, k = map(int, sizes.groups()[:3])
     dense = (k if first == "T" else n, m if second == "T" else k, n)
     ldb, lda, ldc = dense if sizes[4] is None else map(int, sizes.groups()[3:])
     if ldc != n:
-        tally.leave("the output has gaps between its rows", where)
-        return None
+        return Rejected("the output has gaps between its rows")
     name = DTYPES[dtype]
     a = TensorInfo(name, (m, k), (1, lda) if second == "T" else (lda, 1))
     b = TensorInfo(name, (k, n), (1, ldb) if first == "T" else (ldb, 1))
     bias = {} if kind == "Gemm" else {"bias": dense_bias("1d", m, n, name)}
-    try:
-        numerics = default_numerics(name, tf32=dtype == "tf32")
-        return Problem.from_tensors("addmm" if bias else "mm", a, b, numerics=numerics, **bias)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+    numerics = default_numerics(name, tf32=dtype == "tf32")
+    return Problem.from_tensors("addmm" if bias else "mm", a, b, numerics=numerics, **bias)

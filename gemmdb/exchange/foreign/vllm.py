@@ -9,7 +9,7 @@ are for products that gemmdb has no op for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,15 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
 from gemmdb.errors import InputError
-from gemmdb.exchange import files
-from gemmdb.exchange.foreign.given import Cursor, Given, run_of
-from gemmdb.exchange.importing import Content
-from gemmdb.exchange.report import Tally
+from gemmdb.exchange.content import Content, Tally
+from gemmdb.exchange.foreign.given import Given, document, template_config
 from gemmdb.generators.modelled import CUDA, PROTOCOL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup.model import uncovered
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Measurement, Status, Times, one_line
 
 KIND = "vllm"
@@ -40,59 +39,65 @@ MOST_ENTRIES = 100_000
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """The rows of a file. What its name does not say, `given` must. Raises InputError with file and line."""
-    run = run_of(path, KIND, given)
-    return Content(_rows(path, tally, _Asked(path, given, _named(path.name)), run["run"]), [run])
+    named = _named(path.name)
+    n, k = (_size(path, name, getattr(given, name.lower()), named.get(name)) for name in ("N", "K"))
+    run, configs = given.run(path, KIND), _configs(path)
+    if rejected := _rejection(named, given):
+        for where, m, _ in configs:
+            tally.leave(rejected.reason, f"{where} M={m}")
+        return Content([], [run])
+    device = given.device_for(path, named.get("device_name", "").replace("_", " ") or None)
+    words: dict[str, Any] = {"op": given.op or "mm", "dtype": given.dtype, "layout": given.layout or "nt"}
+    if named.get("dtype") == "int8_w8a8" and not given.op:
+        words |= {"op": "int_mm", "dtype": "int8", "fusion": "scale"}
+    elif given.dtype is None:
+        raise InputError(f"--dtype is missing: the name of {path} does not say of which dtype the operands are")
+    if n is None or k is None:
+        raise InputError(f"{'--n' if n is None else '--k'} is missing: the name of {path} does not say the size")
+    return Content(_rows(configs, {**words, "n": n, "k": k}, tally, device, run["run"]), [run])
 
 
-class _Asked:
-    """The problem of an M, as far as the file's name and the caller say it."""
-
-    def __init__(self, path: Path, given: Given, named: Mapping[str, str]) -> None:
-        self.barrier = ""
-        dtype = named.get("dtype", "")
-        if "E" in named:
-            self.barrier = "the file is for a mixture of experts, a product that gemmdb has no op for"
-        elif "block_shape" in named:
-            self.barrier = "the file is for scales of blocks, whose kernels have other parameters here"
-        elif dtype and dtype != "int8_w8a8" and not given.op:
-            self.barrier = f"the file is for {dtype}, whose products the cost model does not cover"
-        self.n, self.k = (_size(path, name, getattr(given, name.lower()), named.get(name)) for name in ("N", "K"))
-        if not self.barrier:
-            self.device = given.device_for(path, named.get("device_name", "").replace("_", " ") or None)
-        self.words: dict[str, Any] = {"op": given.op or "mm", "dtype": given.dtype, "layout": given.layout or "nt"}
-        if dtype == "int8_w8a8" and not given.op:
-            self.words |= {"op": "int_mm", "dtype": "int8", "fusion": "scale"}
-        elif not self.barrier and given.dtype is None:
-            raise InputError(f"--dtype is missing: the name of {path} does not say of which dtype the operands are")
-
-    def problem(self, m: int) -> Problem:
-        """Raises InputError."""
-        if self.n is None or self.k is None:
-            raise InputError(f"{'--n' if self.n is None else '--k'} is missing: the file's name does not say the size")
-        words = dict(self.words)
-        return Problem.gemm(words.pop("op"), m=m, n=self.n, k=self.k, **words)
+def _rejection(named: Mapping[str, str], given: Given) -> Rejected | None:
+    """Why nothing of a file with such a name can be carried over."""
+    dtype = named.get("dtype", "")
+    if "E" in named:
+        return Rejected("the file is for a mixture of experts, a product that gemmdb has no op for")
+    if "block_shape" in named:
+        return Rejected("the file is for scales of blocks, whose kernels have other parameters here")
+    if dtype and dtype != "int8_w8a8" and not given.op:
+        return Rejected(f"the file is for {dtype}, whose products the cost model does not cover")
+    return None
 
 
-def _rows(path: Path, tally: Tally, asked: _Asked, run: str) -> Iterator[Measurement]:
-    text = files.whole(path)
-    document = files.parse_json(text, path)
-    if not isinstance(document, dict) or len(document) > MOST_ENTRIES:
+def _configs(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """(`FILE:LINE`, M, parameters) of each config. Raises InputError."""
+    found, cursor = document(path)
+    if not isinstance(found, dict) or len(found) > MOST_ENTRIES:
         raise InputError(f"{path}:1: not an object with configs by M, or with more than {MOST_ENTRIES:,}")
-    cursor = Cursor(path, text)
-    for key, value in document.items():
+    for key, value in found.items():
         where = cursor.at(key)
-        if not _SIZE.fullmatch(key):
-            if key == "triton_version" and isinstance(value, str):
-                continue
+        if _SIZE.fullmatch(key):
+            yield where, int(key), _values(where, value)
+        elif key != "triton_version" or not isinstance(value, str):
             raise InputError(f"{where}: {key[:60]!r} is no M")
-        found = _values(where, value)
-        if asked.barrier:
-            tally.leave(asked.barrier, f"{where} M={key}")
-            continue
+
+
+def _rows(
+    configs: Iterable[tuple[str, int, dict[str, Any]]], words: dict[str, Any], tally: Tally, device: Device, run: str
+) -> Iterator[Measurement]:
+    for where, m, values in configs:
         try:
-            yield from _modelled(where, asked.problem(int(key)), found, tally, asked.device, run)
+            problem = Problem.gemm(m=m, **words)
+            found = _modelled(problem, values, device)
         except InputError as error:
-            raise error if str(error).startswith((where, "--")) else InputError(f"{where}: {error}") from error
+            raise InputError(f"{where}: {error}") from error
+        if isinstance(found, Rejected):
+            tally.leave(found.reason, f"{where} {problem.text}")
+            continue
+        config, us, aten_us = found
+        for one, time in ((ATEN, aten_us), (config, us)):
+            times = Times(time, time, time, 1, aten_us)
+            yield Measurement(problem, one, device, PROTOCOL, Toolchain(cuda=CUDA), run, Status.OK, times)
 
 
 def _values(where: str, value: Any) -> dict[str, Any]:
@@ -105,32 +110,24 @@ def _values(where: str, value: Any) -> dict[str, Any]:
     return {"GROUP_SIZE_M": 1, **value}
 
 
-def _modelled(
-    where: str, problem: Problem, value: Mapping[str, Any], tally: Tally, device: Device, run: str
-) -> Iterator[Measurement]:
-    name = f"{where} {problem.text}"
-    if missing := [key for key in _NAMES if key not in value]:
-        return tally.leave(f"the config does not say {', '.join(missing)}", name)
-    foreign = [key for key, number in value.items() if key not in _NAMES and number != _SPECIFIC.get(key)]
-    try:
-        config = Config.of("triton", "inductor_mm", **{ours: value[key] for key, ours in _NAMES.items()})
-    except InputError:
-        return tally.leave("the tile is outside what gemmdb takes", name)
-    found = machine(device)
+def _modelled(problem: Problem, values: Mapping[str, Any], device: Device) -> tuple[Config, float, float] | Rejected:
+    """The config of such parameters, with the microseconds that the cost model gives it and ATen."""
+    if missing := [key for key in _NAMES if key not in values]:
+        return Rejected(f"the config does not say {', '.join(missing)}")
+    config = template_config("inductor_mm", **{ours: values[key] for key, ours in _NAMES.items()})
+    if isinstance(config, Rejected):
+        return config
+    if foreign := sorted(key for key in values if key not in _NAMES and values[key] != _SPECIFIC.get(key)):
+        return Rejected(f"the kernel has no {one_line(', '.join(foreign[:4]))[:80]}")
+    found, tile = machine(device), tile_of(config)
     reason = uncovered(problem) or config.rejection(problem, device)
-    tile = tile_of(config)
-    if foreign:
-        return tally.leave(f"the kernel has no {one_line(', '.join(sorted(foreign)[:4]))[:80]}", name)
     if found is None or tile is None or reason:
-        return tally.leave(str(reason or f"the cost model has no figures of {device.sku}"), name)
+        return Rejected(str(reason or f"the cost model has no figures of {device.sku}"))
     setting = Setting.of(problem, found)
-    aten_us, us = FITTED.predict_aten(setting), FITTED.predict(setting, tile)
+    us, aten_us = FITTED.predict(setting, tile), FITTED.predict_aten(setting)
     if us >= aten_us:
-        return tally.leave("the cost model expects it to be no faster than ATen", name)
-    for one, time in ((ATEN, aten_us), (config, us)):
-        times = Times(time, time, time, 1, aten_us)
-        yield Measurement(problem, one, device, PROTOCOL, Toolchain(cuda=CUDA), run, Status.OK, times)
-    return None
+        return Rejected("the cost model expects it to be no faster than ATen")
+    return config, us, aten_us
 
 
 def _named(name: str) -> dict[str, str]:

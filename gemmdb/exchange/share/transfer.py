@@ -17,10 +17,11 @@ from typing import Any
 
 from gemmdb import trust
 from gemmdb.errors import InputError, TableError
-from gemmdb.exchange import files
+from gemmdb.exchange import bounded
 from gemmdb.exchange.share import manifest
 from gemmdb.exchange.share.manifest import Listed
 from gemmdb.exchange.share.remote import PATIENCE_S, Remote
+from gemmdb.files import replacing
 from gemmdb.generators.files.manifest import NAME
 from gemmdb.generators.files.merge import held
 from gemmdb.table import file_locks, trusting
@@ -99,7 +100,7 @@ def push(url: str, tables: Sequence[Path], say: Say = _nothing) -> list[Transfer
     with tempfile.TemporaryDirectory(prefix="gemmdb-push-") as folder:
         for path in tables:
             copy = Path(folder, path.name)
-            with files.reading(path):
+            with bounded.reading(path):
                 shutil.copyfile(path, copy)
             one = manifest.listed(copy, path.name)
             say(f"uploading {path.name}, {one.size:,} bytes")
@@ -195,5 +196,5 @@ def _pulled(folder: Path) -> dict[str, str]:
 
 
 def _remember(folder: Path, one: Listed) -> None:
-    with contextlib.suppress(OSError, InputError), files.replacing(folder / PULLED) as part:
+    with contextlib.suppress(OSError, InputError), replacing(folder / PULLED) as part:
         part.write_text(json.dumps({**_pulled(folder), one.file: one.sha256}, indent=1, sort_keys=True))

@@ -110,7 +110,7 @@ class Report:
         """Write the report as one HTML page. Needs `gemmdb[report]`; raises InputError without it, or if the page
         cannot be written."""
         # The page is drawn by a layer above this one, and only here.
-        importlib.import_module("gemmdb.report.program").save(self, Path(path))
+        importlib.import_module("gemmdb.report.workload").save(self, Path(path))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

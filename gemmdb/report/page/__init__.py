@@ -11,12 +11,12 @@ import base64
 import hashlib
 import importlib.util
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.files import replacing
 
 HERE = Path(__file__).parent
 SCRIPTS = (
@@ -92,12 +92,7 @@ def _printable(text: str) -> str:
 
 def write(text: str, target: Path) -> int:
     """Write a page, whole or not at all. Returns its bytes. Raises InputError."""
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        size = part.stat().st_size
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"cannot write {target}: {error.strerror}") from error
-    return size
+    data = text.encode()
+    with replacing(target) as part:
+        part.write_bytes(data)
+    return len(data)

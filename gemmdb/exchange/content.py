@@ -1,18 +1,29 @@
-"""What an export or an import carried over, and what it left, by reason."""
+"""What a file holds, and what an export or an import carried over and left, by reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-SHOWN = 3
+from gemmdb.table.measurement import Measurement
+
+MAX_EXAMPLES = 3
 """Examples that are named for each reason."""
 
 
 @dataclass(frozen=True)
+class Content:
+    """What a file holds: rows, and the runs in the form of `Table.provenance`. Rows are read while they are taken."""
+
+    rows: Iterable[Measurement]
+    runs: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class Left:
-    """What was not carried over for one reason: how many, and the names of the first SHOWN of them."""
+    """What was not carried over for one reason: how many, and the names of the first MAX_EXAMPLES of them."""
 
     reason: str
     count: int
@@ -34,15 +45,8 @@ class Exchanged:
 
     def as_dict(self) -> dict[str, Any]:
         """What `gemmdb export --json` and `gemmdb import --json` print."""
-        return {
-            "source": self.source,
-            "out": str(self.out),
-            "format": self.format,
-            "what": self.what,
-            "carried": self.carried,
-            "left": [{"reason": one.reason, "count": one.count, "examples": list(one.examples)} for one in self.left],
-            **({} if self.total is None else {"total": self.total}),
-        }
+        found = {**asdict(self), "out": str(self.out)}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass
@@ -54,7 +58,7 @@ class Tally:
     def leave(self, reason: str, name: str, count: int = 1) -> None:
         """Note that `name` is not carried over, or `count` things of which it is one."""
         before, examples = self._found.get(reason, (0, ()))
-        if len(examples) < SHOWN and name not in examples:
+        if len(examples) < MAX_EXAMPLES and name not in examples:
             examples = (*examples, name)
         self._found[reason] = (before + count, examples)
 

@@ -1,23 +1,23 @@
-"""Reading files of strangers within bounds, and writing files that are complete or not there."""
+"""Reading files of strangers within bounds."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.files import read_bounded
 from gemmdb.table.measurement import one_line
 
-LONGEST_LINE = 2**20
+MAX_LINE_BYTES = 2**20
 """Bytes of the longest line that is read. A line of ours takes about 2 kB."""
-MOST_LINES = 20_000_000
+MAX_LINES = 20_000_000
 """The most lines of a file."""
-MOST_BYTES = 2**28
+MAX_BYTES = 2**28
 """Bytes of the largest file that must be read as a whole."""
 
 _FLOAT = re.compile(r"-?(\d{1,20}(\.\d{1,40})?(e[+-]?\d{1,3})?|inf)")
@@ -29,12 +29,12 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     UTF-8, or is beyond the bounds."""
     with reading(path), path.open("rb") as file:
         number = 0
-        while raw := file.readline(LONGEST_LINE + 1):
+        while raw := file.readline(MAX_LINE_BYTES + 1):
             number += 1
-            if len(raw) > LONGEST_LINE:
-                raise InputError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} bytes")
-            if number > MOST_LINES:
-                raise InputError(f"{path}:{number}: more than {MOST_LINES:,} lines")
+            if len(raw) > MAX_LINE_BYTES:
+                raise InputError(f"{path}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes")
+            if number > MAX_LINES:
+                raise InputError(f"{path}:{number}: more than {MAX_LINES:,} lines")
             try:
                 yield number, raw.decode()
             except UnicodeDecodeError as error:
@@ -42,11 +42,9 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def whole(path: Path) -> str:
-    """The text of a file of at most MOST_BYTES. Raises InputError."""
-    with reading(path), path.open("rb") as file:
-        raw = file.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise InputError(f"{path}: larger than {MOST_BYTES:,} bytes")
+    """The text of a file of at most MAX_BYTES. Raises InputError."""
+    with reading(path):
+        raw = read_bounded(path, MAX_BYTES)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -61,12 +59,6 @@ def parse_json(text: str, path: Path, first: int = 1) -> Any:
         raise InputError(f"{path}:{first + error.lineno - 1}: not JSON ({error.msg})") from error
     except (ValueError, RecursionError) as error:  # An integer of thousands of digits; thousands of brackets.
         raise InputError(f"{path}:{first}: not usable JSON ({one_line(str(error))[:120]})") from error
-
-
-def line_of(text: str, words: str) -> int:
-    """The number of the first line that contains `words`, as JSON writes them; 1 if none does."""
-    place = text.find(json.dumps(words))
-    return 1 if place < 0 else text.count("\n", 0, place) + 1
 
 
 def real_number(text: str) -> float:
@@ -96,15 +88,15 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def little_memory(most: int) -> Iterator[None]:
-    """Inside, this process gets `most` bytes of address space more at most: what needs more raises MemoryError. For
+def memory_limit(limit: int) -> Iterator[None]:
+    """Inside, this process gets `limit` bytes of address space more at most: what needs more raises MemoryError. For
     libraries that cannot be told how much they may unpack. On Linux; elsewhere there is no such bound."""
     try:
         import resource
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        allowed = min([used + most, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
+        allowed = min([used + limit, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
         resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
     except (ImportError, OSError, ValueError):
         yield
@@ -113,22 +105,3 @@ def little_memory(most: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-@contextlib.contextmanager
-def replacing(out: Path) -> Iterator[Path]:
-    """A path beside `out` to write to. It takes the place of `out` if the block succeeds, and is deleted otherwise.
-    Raises InputError if it cannot be written."""
-    folder = out.absolute().parent
-    if out.is_dir():
-        raise InputError(f"{out} is a folder; name a file")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; make it, or name another file")
-    part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
-    try:
-        yield part
-        part.replace(out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror})") from error
-    finally:
-        part.unlink(missing_ok=True)

@@ -1,0 +1,136 @@
+"""Exporting a table in one of the FORMATS, and importing a file of one of them into a table."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from gemmdb.errors import InputError
+from gemmdb.exchange import lookup_table, parquet, text_formats
+from gemmdb.exchange.content import Content, Exchanged, Tally
+from gemmdb.exchange.foreign import autotune_cache, mm_log, tunableop, vllm
+from gemmdb.exchange.foreign.given import Given
+from gemmdb.files import replacing
+from gemmdb.generators.files.merge import unite
+from gemmdb.table import schema, trusting
+from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
+
+_CHUNK = 5000
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format. `what`: what it holds, in the singular. `write`: writes a table to a file and returns how many of
+    these; None if gemmdb only reads the format. `read`: reads a file of gemmdb's own; `read_foreign`: reads one of
+    another program, of which the caller says what the file does not. What is not carried over goes to the Tally, by
+    the time all rows are taken."""
+
+    what: str = "measurement"
+    write: Callable[[Table, Path, Tally], int] | None = None
+    read: Callable[[Path], Content] | None = None
+    read_foreign: Callable[[Path, Tally, Given], Content] | None = None
+
+
+FORMATS: Mapping[str, Format] = {
+    "csv": Format(write=text_formats.write_csv, read=text_formats.read_csv),
+    "jsonl": Format(write=text_formats.write_jsonl, read=text_formats.read_jsonl),
+    "parquet": Format(write=parquet.write, read=parquet.read),
+    "verdicts": Format("verdict", write=text_formats.write_verdicts),
+    "lookup-table": Format("key", write=lookup_table.write),
+    **{module.KIND: Format(read_foreign=module.read) for module in (mm_log, autotune_cache, tunableop, vllm)},
+}
+"""Every format by its name on the command line. What csv, jsonl and parquet hold is read back to the last bit."""
+EXPORTS = [name for name, one in FORMATS.items() if one.write]
+IMPORTS = [name for name, one in FORMATS.items() if one.read or one.read_foreign]
+
+
+def export(table: Path, out: Path, to: str) -> Exchanged:
+    """Write the table at `table` to the file `out` in the format `to`, one of EXPORTS. `out` is replaced when all is
+    written, or stays as it is.
+
+    Raises InputError for an unknown format, for a missing package, and if `out` cannot be written or is the table;
+    TableError if `table` is not a table.
+    """
+    write = FORMATS[to].write if to in FORMATS else None
+    if write is None:
+        raise InputError(f"unknown format {to!r}; known: {', '.join(EXPORTS)}")
+    if out.exists() and table.exists() and out.samefile(table):
+        raise InputError(f"{out} is the table itself; name another file")
+    what, tally = FORMATS[to].what, Tally()
+    with replacing(out) as part, contextlib.closing(Table.open(table)) as opened:
+        if opened.packed and what == "measurement":
+            others = " and ".join(f"--to {name}" for name in EXPORTS if FORMATS[name].what != "measurement")
+            raise InputError(
+                f"{table} is packed and holds no measurements: {others} export what it says, and the measurements are"
+                " in the table that it was packed from"
+            )
+        carried = write(opened, part, tally)
+    return Exchanged(str(table), out, to, what, carried, tally.left)
+
+
+def read(path: Path, kind: str, tally: Tally, given: Given | None = None) -> Content:
+    """What the file at `path` holds, of the format `kind`, one of IMPORTS. Raises InputError, about a row when it is
+    reached."""
+    form, given = FORMATS.get(kind), given or Given()
+    if form is not None and form.read_foreign:
+        return form.read_foreign(path, tally, given)
+    if form is None or form.read is None:
+        raise InputError(f"--from: unknown format {kind!r}; known: {', '.join(IMPORTS)}")
+    if said := given.said():
+        raise InputError(f"--{next(iter(said))}: an export of gemmdb says everything itself")
+    return form.read(path)
+
+
+def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchanged:
+    """Add what the file at `path` holds, of the format `kind`, to the table at `out`, which is made if missing. `out`
+    is replaced when all is read, or stays as it is.
+
+    Raises InputError with file and line for bad input, and TableError if `out` exists and is not a table, or if
+    GEMMDB_TRUST keeps the file out of it.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is not a file")
+    if out.exists() and path.samefile(out):
+        raise InputError(f"{out} is the file to import; name another table")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out.absolute().parent} is not a folder; make it, or name another table")
+    trusting.admit(out, [path])
+    tally = Tally()
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    try:
+        carried = total = _write(read(path, kind, tally, given), part, str(path))
+        if out.exists():
+            total = unite([out, part], out)
+        else:
+            part.replace(out)
+    except MemoryError as error:
+        raise InputError(f"{path} needs more memory than there is") from error
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror}); check its folder") from error
+    finally:
+        for left in (part, part.with_name(f"{part.name}-journal")):
+            left.unlink(missing_ok=True)
+    return Exchanged(str(path), out, kind, "measurement", carried, tally.left, total)
+
+
+def _write(content: Content, part: Path, name: str) -> int:
+    """Write a new table. Returns how many rows differ."""
+    count = 0
+    devices: set[int] = set()
+    protocols: set[int] = set()
+    with Store.open(part) as store:
+        rows = iter(content.rows)
+        while chunk := list(islice(rows, _CHUNK)):
+            count += store.add(chunk)
+            devices |= {row.device.key for row in chunk}
+            protocols |= {row.protocol.key for row in chunk}
+            if len(devices) > schema.MOST_DEVICES or len(protocols) > schema.MOST_PROTOCOLS:
+                raise InputError(f"{name}: more devices or protocols than a table may hold")
+        store.add_runs(content.runs)
+        store.refresh()
+    return count

@@ -1,0 +1,119 @@
+"""The document of a file's page: a table, a workload, or a comparison of `gemmdb compare --json`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gemmdb
+from gemmdb.errors import InputError
+from gemmdb.kernels import names
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.report import table, workload
+from gemmdb.table.catalog import Catalog
+from gemmdb.workload import entries
+
+MAX_US = 1e12
+
+
+def document(path: Path, catalog: Catalog) -> dict[str, Any]:
+    """What the page of a file draws. The `catalog` answers the GEMMs of a workload. Raises InputError or TableError for
+    a file that is none of them."""
+    return {**_document(path, catalog), "version": gemmdb.__version__}
+
+
+def _document(path: Path, catalog: Catalog) -> dict[str, Any]:
+    if entries.is_table(path):
+        return table.document(path)
+    if path.suffix == ".py":
+        raise InputError(f"{path} is a program: run it with gemmdb report -- python {path}")
+    text = "\n".join(line for _, line in entries.lines(path))
+    try:
+        found = json.loads(text)  # A workload is one only if it has one line.
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and "default_us" in found:
+        return comparison(found, path)
+    recorded = entries.read(path)
+    if not recorded.entries and not recorded.uncovered:
+        raise InputError(f"{path} holds no problems: gemmdb record --out {path} -- COMMAND... records some")
+    return workload.of_workload(recorded, path.name, catalog).document()
+
+
+def comparison(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What the page draws of what `gemmdb compare --json` printed: a program's time with and without gemmdb, GEMM by
+    GEMM. Raises InputError for anything else. What older versions did not print is left out: the GEMMs' times, the
+    interval of the speedup and its verdict."""
+    default_us, gemmdb_us = (_time(found, name, path) for name in ("default_us", "gemmdb_us"))
+    slower, listed = _object(found, "slower", path), found.get("products")
+    if not isinstance(listed, list):
+        listed = [{"problem": text, "config": config} for text, config in _object(found, "configs", path).items()]
+    products = [_compared(one, slower, path) for one in listed if isinstance(one, dict)]
+    ends = [_number(one) for one in found["interval"]] if isinstance(found.get("interval"), list) else []
+    return {
+        "kind": "comparison",
+        "title": path.name,
+        "default_us": default_us,
+        "gemmdb_us": gemmdb_us,
+        "speedup": default_us / gemmdb_us,
+        "error": _number(found.get("error")),
+        "together_us": _number(found.get("together_us")) or 0.0,
+        "interval": tuple(ends) if len(ends) == 2 and None not in ends else None,
+        "verdict": str(found.get("verdict", ""))[:40],
+        "products": sorted(products, key=lambda one: (-(one["aten_us"] or 0.0) * one["count"], one["problem"])),
+    }
+
+
+def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """One GEMM: `us`, `aten_us`: microseconds of one call that the table expects of its kernel and of ATen, None if
+    unknown; `lost_us`: microseconds of the program that are gained when it goes back to ATen, 0 if it is not slower."""
+    problem, config = one.get("problem"), one.get("config")
+    if not isinstance(problem, str) or not isinstance(config, str):
+        raise InputError(f"{path}: a product of a comparison has a problem and a config")
+    us, gain, count = _number(one.get("expected_us")), _number(one.get("speedup_vs_aten")), one.get("count")
+    return {
+        "name": _short(problem, lambda text: names.short(Problem.parse(text)), 300),
+        "problem": problem,
+        "config": config,
+        "kernel": _short(config, lambda text: names.kernel(Config.parse(text)), 100),
+        "rung": str(one.get("rung", "")),
+        "count": count if type(count) is int and 0 < count < 2**53 else 1,
+        "us": us,
+        "aten_us": us * gain if us is not None and gain is not None else None,
+        "lost_us": _number(slower.get(problem)) or 0.0,
+        "note": str(one.get("note", "")),
+        "aten": config == ATEN.text,
+    }
+
+
+def _time(found: Mapping[str, Any], name: str, path: Path) -> float:
+    value = _number(found.get(name))
+    if value is None or not 0 < value <= MAX_US:
+        raise InputError(f"{path}: {name} of a comparison is a positive time in microseconds")
+    return value
+
+
+def _object(found: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    value = found.get(name, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {name} of a comparison is an object, by problem")
+    return value
+
+
+def _number(value: object) -> float | None:
+    """`value` as a finite number of at least 0 and at most MAX_US, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_US:
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _short(text: str, name: Callable[[str], str], limit: int) -> str:
+    """The short name of a canonical text; the beginning of any other text."""
+    try:
+        return name(text)[:limit]
+    except InputError:
+        return text[:limit]

@@ -1,0 +1,80 @@
+"""The verdicts that lookups get of a table, with their gains and with the least time that the device needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gemmdb.cost.roofline import limits
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.key.layout import ITEM_SIZES
+from gemmdb.key.problem import L2_STATES, Problem
+from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict
+
+LAUNCH_US = 1.0
+"""No kernel is faster than its launch."""
+_FP32_PER_CLOCK = {"sm75": 128, "sm80": 128}
+"""Operations of one SM and clock in IEEE fp32, outside the tensor cores; 256 on other GPUs of NVIDIA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One verdict: what a lookup of its problem answers with. `floor_us`: microseconds of one call by what the device
+    can compute and move, at least the launch."""
+
+    verdict: Verdict
+    floor_us: float
+
+    @property
+    def gain(self) -> float:
+        """How many times faster than ATen the pick is."""
+        return self.verdict.speedup
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the gain. That of ATen itself is 1."""
+        ratio, spread = self.verdict.ratio, self.verdict.spread
+        if self.verdict.pick == ATEN:
+            return 1.0, 1.0
+        return 1 / (ratio * (1 + spread)), 1 / (ratio * max(1 - spread, 0.01))
+
+
+def rows(table: Table) -> Iterator[Row]:
+    """The verdicts that lookups get of a table, which are those of the newest protocol and toolchain, read in small
+    pieces."""
+    for problem, device in table.decided():
+        for l2 in L2_STATES:
+            verdict = table.verdict(problem, device, l2)
+            if verdict is not None and not problem.empty:
+                yield Row(verdict, floor_us(problem, device))
+
+
+def geometric(values: Iterable[float]) -> float:
+    """The geometric mean of positive numbers; 1 without any."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0
+
+
+def peak(problem: Problem, device: Device) -> tuple[str, float]:
+    """How the problem is computed, in words, and the device's TFLOP/s (or TOP/s) for that."""
+    _, sixteen_bit = limits(device)
+    size = ITEM_SIZES[problem.a.dtype]
+    if problem.a.dtype != "fp32":
+        return f"{8 * size}-bit", sixteen_bit * 2 / size
+    if problem.numerics.fp32 == "ieee" and device.kind == "cuda" and (clock := device.figures.get("clock_mhz")):
+        return "fp32", device.units * _FP32_PER_CLOCK.get(device.arch, 256) * clock / 1e6
+    return "tf32" if device.kind == "cuda" and problem.numerics.fp32 != "ieee" else "fp32", sixteen_bit * 2 / size
+
+
+def floor_us(problem: Problem, device: Device) -> float:
+    """Microseconds for moving the bytes once or doing the operations, whichever is longer; at least the launch. Of the
+    matrices of groups with rows, as many are read as the sparsest split needs."""
+    gb_per_s, _ = limits(device)
+    _, tflops = peak(problem, device)
+    moved = float(problem.bytes)
+    if problem.ragged == "m":
+        moved -= problem.weight_bytes * (1 - problem.fewest_groups / max(problem.active_groups, 1))
+    return max(moved / gb_per_s / 1e3, problem.flops / tflops / 1e6, LAUNCH_US)
