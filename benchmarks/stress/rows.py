@@ -31,7 +31,7 @@ from benchmarks.stress import invented
 from gemmdb import Measurement
 from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.pack import pack
-from gemmdb.table import remembered
+from gemmdb.table import lookup_cache
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -109,7 +109,7 @@ def look_up(path: Path, count: int, immutable: bool) -> dict[str, Any]:
     with contextlib.closing(Table.open(path, immutable=immutable)) as table:
         for turn in range(ROUNDS + 1):
             if turn == 1:
-                time.sleep(remembered.SETTLED_S)
+                time.sleep(lookup_cache.SETTLED_S)
             times = []
             for number in numbers:
                 (problem,) = invented.problems(1, number)

@@ -34,7 +34,8 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Times
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
-from gemmdb.table.writer import Store, verdict_values
+from gemmdb.table.verdict_rows import verdict_values
+from gemmdb.table.writer import Store
 
 DEVICE = Device("cpu", "cpu", "Benchmark CPU", 2)
 PROTOCOL = Protocol("host", "cold", 10, 30)

@@ -13,7 +13,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
-from gemmdb.table.rows import parse_figures
+from gemmdb.table.schema import parse_figures
 
 Kind = Literal["text", "int", "float"]
 COLUMNS: Mapping[str, Kind] = {

@@ -17,7 +17,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
-from gemmdb.table.rows import parse_provenance
+from gemmdb.table.schema import parse_provenance
 from gemmdb.table.verdict import Verdict
 
 VERSION = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gemmdb.key.problem import Problem
-from gemmdb.table.nearest import PLAIN, Metric
+from gemmdb.table.neighbours import PLAIN, Metric
 
 METRICS = {"cuda": Metric(rows=0.4, tiles=0.8)}
 """By kind of device, PLAIN for others. On a GPU, M matters mostly through the number of rows of tiles."""

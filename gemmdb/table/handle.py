@@ -6,32 +6,32 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gemmdb.errors import TableError
 from gemmdb.table import dbfile, file_locks, read_timeouts, schema
-from gemmdb.table.read_timeouts import Budget, Deadline, interrupted, refuse_slow, remember_slow
-from gemmdb.table.remembered import Remembered
+from gemmdb.table.lookup_cache import LookupCache
+from gemmdb.table.read_timeouts import Budget, Deadline, bulk_seconds, interrupted, refuse_slow, remember_slow
 
 T = TypeVar("T")
+Row = tuple[Any, ...]
+
+MOST_BYTES = 2**28
+"""The most bytes that one statement may return. A page that follows itself makes long values of few bytes."""
+_ROW_BYTES = 200
+"""Bytes of a row in memory besides its texts, about."""
+_PART = 1_000
+"""Rows that are fetched between two looks at how many bytes they are."""
 
 _locks: dict[str, threading.RLock] = {}
 """One lock per file. A writer waits until no process reads. Within one process, SQLite lets a second connection start
 to read while a writer waits, so two threads with overlapping reads could keep the writer out for ever. A thread may
 take its lock again: a signal handler may look up in the middle of a lookup."""
-
-MOST_BYTES = 2**28
-"""The most bytes that one statement may return. A page that follows itself makes long values of few bytes."""
-_ROW = 200
-"""Bytes of a row in memory besides its texts, about."""
-_PART = 1_000
-"""Rows that are fetched between two looks at how many bytes they are."""
-
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-_held: list[threading.RLock] = []
+_taken: list[threading.RLock] = []
 _inherited: list[sqlite3.Connection] = []
 """Connections that a fork left in this process. SQLite forbids using them here, even to close them."""
 
@@ -41,8 +41,9 @@ class Handle:
     `db` is the connection, None while the file is closed; hold `lock` to use it, and let `busy` be true meanwhile:
     SQLite does not allow a second statement while it asks about the deadline of the first. `replaced` is called with
     the header whenever the file opens again with another one; it must not read the file. `check` is called before the
-    file is opened, and raises TableError for one that may not be used. `remembered`: what was read of the open file;
-    None where it cannot be told whether the file has changed."""
+    file is opened, and raises TableError for one that may not be used. `cache`: what lookups read of the open file;
+    None where it cannot be told whether the file has changed. Every method raises TableError when something is wrong
+    with the file."""
 
     def __init__(
         self,
@@ -51,14 +52,12 @@ class Handle:
         replaced: weakref.WeakMethod[Callable[[schema.Header], None]],
         check: Callable[[], None] | None = None,
     ) -> None:
-        self.path = path
-        self.immutable = immutable
-        self._check = check or _nothing
+        self.path, self.immutable, self._check = path, immutable, check
         self._replaced = replaced  # Weak, so that the connection closes with the last reference to its table.
         self._head: schema.Header | None = None
         self.lock = _lock_of(path)
         self.db: sqlite3.Connection | None = None
-        self.remembered: Remembered | None = None
+        self.cache: LookupCache | None = None
         self.busy = False
         self.deadline = Deadline()
         self._lookups = threading.local()
@@ -75,47 +74,55 @@ class Handle:
         finally:
             self._lookups.now = before
 
-    def fetch(self, sql: str, args: Sequence[Any], budget: Budget | None = None) -> list[tuple[Any, ...]]:
-        """The rows that a query finds. `budget`: it is one of several that read all of a table. Raises TableError when
-        something is wrong with the file."""
-        if sql is schema.NUMBERING_SQL:
-            return self._numbering()
-        return self._ask(lambda db: _bounded(db.execute(sql, args)), budget)
+    def fetch(
+        self, sql: str, args: Sequence[Any] = (), most: int | None = None, what: str = "", budget: Budget | None = None
+    ) -> list[Row]:
+        """The rows that a query finds. A hostile file may hold any number; more than `most` raises TableError, which
+        calls the rows `what`. `budget`: the query is one of several that read all of a table."""
 
-    def _numbering(self) -> list[tuple[Any, ...]]:
-        """The parts of a packed table's numbering, whose values may be long."""
-
-        def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+        def read(db: sqlite3.Connection) -> list[Row]:
+            if sql is not schema.NUMBERING_SQL:
+                return _bounded(db.execute(sql, args), most)
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.MAX_NUMBERING_BYTES)
             try:
-                return db.execute(schema.NUMBERING_SQL).fetchall()
+                return db.execute(sql).fetchall()
             finally:
                 db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.MAX_VALUE_BYTES)
 
-        return self._ask(read)
-
-    def fetch_few(self, sql: str, args: Sequence[Any], most: int, what: str) -> list[tuple[Any, ...]]:
-        """The rows that a query finds. A hostile file may hold any number; more than `most` raises TableError, which
-        calls the rows `what`."""
-        found = self._ask(lambda db: _bounded(db.execute(sql, args), most))
-        if len(found) > most:
+        found = self._read(read, budget)
+        if most is not None and len(found) > most:
             raise self.crowded(most, what)
         return found
+
+    def pages(self, sql: str, columns: int, bulk: bool = False) -> Iterator[Row]:
+        """All rows of a query that finds the next few rows behind the key of the last one, its first `columns`. No
+        writer waits for a slow consumer. `bulk`: a row is computed of many in the file, so that the next few may take
+        long."""
+        budget = Budget(bulk_seconds(self.path)) if bulk else None
+        once = OnceInOrder(columns, lambda: self.path.stat().st_size)
+        last: Row = (-(2**63),) * columns
+        while found := self.fetch(sql, last, budget=budget):
+            try:
+                yield from once(found)
+            except (sqlite3.DatabaseError, OSError) as error:
+                raise dbfile.broken(self.path, error) from error
+            last = found[-1][:columns]
 
     def crowded(self, most: int, what: str) -> TableError:
         """The TableError for a file with more than `most` of `what`."""
         return TableError(f"{self.path} holds more than {most:,} {what} where one lookup reads them all; rebuild it")
 
     def header(self) -> schema.Header:
-        """The file's header. Raises TableError."""
-        return self._ask(lambda db: schema.header(db, self.path))
+        """The file's header."""
+        return self._read(lambda db: schema.header(db, self.path))
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file, also again after `close` or a fork. Call it with the lock held. Raises TableError."""
+        """Open the file, also again after `close` or a fork. Call it with the lock held."""
         refuse_slow(self.path)
-        self._check()
+        if self._check:
+            self._check()
         self._file = file_locks.identity(self.path)
-        watched = Remembered(self.path, self.immutable)
+        cache = LookupCache(self.path, self.immutable)
         try:
             db = dbfile.connect(self.path, self.immutable, self.deadline)
         except TableError as error:
@@ -131,37 +138,8 @@ class Handle:
         replaced = self._replaced()
         if before not in (None, head) and replaced is not None:
             replaced(head)
-        self.db, self.remembered = db, watched if watched.leads_here() else None
+        self.db, self.cache = db, cache if cache.watches_path() else None
         return db
-
-    def _ask(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None = None) -> T:
-        while True:
-            db = None
-            try:
-                with self.lock:
-                    if self.busy:
-                        return self._ask_beside(read, budget)
-                    self.busy = True
-                    try:
-                        db = self.db or self.connect()
-                        self._begin(self.deadline, budget)
-                        return read(db)
-                    finally:
-                        self.busy = False
-            except dbfile.FAULTS as error:
-                if not self.moved(db):
-                    raise self.broken(error) from error
-
-    def _ask_beside(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None) -> T:
-        """As `_ask`, by another connection: a signal handler asks while this thread reads."""
-        deadline = Deadline()
-        self._check()
-        with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
-            self._begin(deadline, budget)
-            return read(db)
-
-    def _begin(self, deadline: Deadline, budget: Budget | None) -> None:
-        deadline.begin(budget=budget or getattr(self._lookups, "now", None))
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
         """Whether another file has taken the path since it was opened by the connection that `failed`; then it is
@@ -187,20 +165,76 @@ class Handle:
         with self.lock:
             if self.db is not None:
                 self.db.close()
-            self.db = self.remembered = None
+            self.db = self.cache = None
+
+    def _read(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None = None) -> T:
+        budget = budget or getattr(self._lookups, "now", None)
+        while True:
+            db = None
+            try:
+                with self.lock:
+                    if self.busy:
+                        return self._read_beside(read, budget)
+                    self.busy = True
+                    try:
+                        db = self.db or self.connect()
+                        self.deadline.begin(budget=budget)
+                        return read(db)
+                    finally:
+                        self.busy = False
+            except dbfile.FAULTS as error:
+                if not self.moved(db):
+                    raise self.broken(error) from error
+
+    def _read_beside(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None) -> T:
+        """As `_read`, by another connection: a signal handler looks up while this thread reads."""
+        deadline = Deadline()
+        if self._check:
+            self._check()
+        with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:
+            deadline.begin(budget=budget)
+            return read(db)
 
 
-def _nothing() -> None:
-    """The check of a file that may be used in any case."""
+class OnceInOrder:
+    """Passes on rows in the order of their first `columns`. Raises sqlite3.DatabaseError for a row that does not come
+    after the one before, and when the texts of all are longer together than the file, whose bytes `size` tells.
+
+    Pages of a hostile file may share children, or values their ends. Such a file of a few KiB holds more rows, or more
+    text, than anybody can read. In the order of the key, a row that comes again is seen at once.
+    """
+
+    def __init__(self, columns: int, size: Callable[[], int]) -> None:
+        self._columns, self._size = columns, size
+        self._last: Row | None = None
+        self._read = self._most = 0
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows, which go on where those of the last call ended."""
+        for row in rows:
+            key = row[: self._columns]
+            try:
+                ordered = self._last is None or key > self._last
+            except TypeError:  # A hostile file may hold other types.
+                ordered = False
+            if not ordered:
+                raise sqlite3.DatabaseError("its rows repeat, or are not in the order of their keys")
+            self._last = key
+            self._read += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+            if self._read > self._most:
+                self._most = max(self._most, self._size())  # A table may grow while it is read.
+                if self._read > self._most:
+                    raise sqlite3.DatabaseError("its values are longer together than the file")
+            yield row
 
 
-def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[tuple[Any, ...]]:
+def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[Row]:
     """All rows, or the first ones and more than `most`. Raises MemoryError where they are too long together."""
-    found: list[tuple[Any, ...]] = []
+    found: list[Row] = []
     left = MOST_BYTES
     while (most is None or len(found) <= most) and (part := cursor.fetchmany(_PART)):
         found += part
-        left -= _ROW * len(part) + sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
+        left -= _ROW_BYTES * len(part) + sum(len(one) for row in part for one in row if isinstance(one, (str, bytes)))
         if left < 0:
             raise MemoryError
     return found
@@ -215,22 +249,22 @@ def _before_fork() -> None:
     this process holds file locks: it could then neither take real locks nor write."""
     for lock in list(_locks.values()):
         lock.acquire()
-        _held.append(lock)
+        _taken.append(lock)
 
 
 def _in_parent() -> None:
-    while _held:
-        _held.pop().release()
+    while _taken:
+        _taken.pop().release()
 
 
 def _in_child() -> None:
     """Leave the parent's connections alone, and open the files again at their next use."""
-    _held.clear()
+    _taken.clear()
     _locks.clear()
     for handle in _handles:
         if handle.db is not None:
             _inherited.append(handle.db)
-        handle.db, handle.remembered, handle.busy = None, None, False
+        handle.db, handle.cache, handle.busy = None, None, False
         handle.lock = _lock_of(handle.path)
 
 

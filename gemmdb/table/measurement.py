@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import math
 import re
 from dataclasses import dataclass
@@ -209,6 +210,15 @@ class Measurement:
     def key(self) -> int:
         """The 64-bit key of the canonical form: the same row has the same key in every table."""
         return canonical.key(self.text)
+
+
+def fingerprint(row: Measurement) -> int:
+    """128 bits of a Measurement's whole content, with the texts of everything that it names. The content digest of a
+    table is the sum of the fingerprints modulo 2**128: equal rows give an equal digest in any order, and the writer
+    updates it row by row."""
+    parts = (row.problem, row.config, row.device, row.protocol, row.toolchain, row)
+    text = "\n".join(part.text for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 _BOTH = f"{EMITTED}, {DISTURBED}"

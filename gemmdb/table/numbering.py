@@ -16,8 +16,8 @@ from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.table.packed_records import MOST_ENTRIES
 from gemmdb.table.record import Entry
-from gemmdb.table.record_bytes import MOST_ENTRIES
 
 MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1_000, 10_000, 256, 4_096
 """The most forms, families, classes, and sets of toolchains of a table."""

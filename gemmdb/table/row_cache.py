@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,22 +13,19 @@ from gemmdb.key import canonical
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table import schema
+from gemmdb.table import packed_records, schema
 from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
 from gemmdb.table.numbering import Numbering
 from gemmdb.table.record import Entry, Record
-from gemmdb.table.record_bytes import counts, failures, opened
-from gemmdb.table.record_bytes import unpack as unpack_record
-from gemmdb.table.rows import parse_figures, unpack
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
-
 _T = TypeVar("_T")
+
 _LIMIT = 65_536
 """Values of one kind kept in memory. When a cache is full, it is emptied."""
-_MOST_PROBLEMS = 4_096
+_PROBLEM_LIMIT = 4_096
 """The same for problems, which take 5 KiB each. Whoever reads a whole file comes to each once."""
-CONTEXT = 24
+CONTEXT_BYTES = 24
 """Bytes of the keys of protocol, toolchain and family, which come before the keys of the tie set."""
 
 
@@ -47,18 +45,13 @@ class Context(NamedTuple):
 class RowCache:
     """The configs, devices, protocols, toolchains, runs and problems of one file by their key, each parsed once.
 
-    `contexts` holds the results of `context` by device kind and the first CONTEXT bytes of `keys`; the hot path reads
+    `contexts` holds the results of `context` by device kind and the first CONTEXT_BYTES of `keys`; the hot path reads
     it. Keys are made from content, so a cached value never becomes stale. Every method raises TableError if the file
     lacks the key or holds something else under it.
     """
 
     def __init__(self, path: Path, fetch: Fetch, packed: bool = False) -> None:
-        self._path = path
-        self._fetch = fetch
-        self._packed = packed
-        self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
-        self._fault = ""
-        self._resets = 0
+        self._path, self._fetch = path, fetch
         self._configs: dict[int, Config] = {}
         self._devices: dict[int, Device] = {}
         self._protocols: dict[int, Protocol] = {}
@@ -66,11 +59,15 @@ class RowCache:
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
         self.contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
+        self._resets = 0
+        self.reset(packed)
 
     def reset(self, packed: bool) -> None:
         """Forget everything: another file lies at the path now. `packed`: whether that one is."""
         self._resets += 1
-        self._packed, self._numbered, self._fault = packed, None, ""
+        self._packed = packed
+        self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
+        self._fault = ""
         for known in (self._configs, self._devices, self._protocols, self._toolchains, self._runs, self._problems):
             known.clear()
         for contexts in self.contexts.values():
@@ -90,7 +87,7 @@ class RowCache:
 
     def problem(self, key: int) -> Problem:
         """The problem of a key."""
-        return self._problems.get(key) or self._load("problem", key, Problem.parse, self._problems)
+        return self._problems.get(key) or self._load("problem", key, Problem.parse, self._problems, _PROBLEM_LIMIT)
 
     def run(self, key: int) -> str:
         """The run id of a key."""
@@ -99,32 +96,35 @@ class RowCache:
     def device(self, key: int) -> Device:
         """The device of a key, with the figures that the file holds."""
         found = self._devices.get(key)
-        return found if found is not None else self._load_device(key)
+        if found is None:
+            (figures,) = self._row("device", "figures", key)
+            with self._errors():
+                known = schema.parse_figures(figures)
+            found = self._load("device", key, lambda text: Device.parse(text, known), self._devices)
+        return found
 
     def find_device(self, device: Device) -> Device | None:
         """The file's own record of `device`; None if it has none."""
-        found = self._devices.get(device.key)
-        if found is None:
-            if not self._fetch("SELECT 1 FROM device WHERE id = ?", (device.key,)):
-                return None
-            found = self._load_device(device.key)
+        if device.key not in self._devices and not self._fetch("SELECT 1 FROM device WHERE id = ?", (device.key,)):
+            return None
+        found = self.device(device.key)
         return found if found.text == device.text else None
 
     def context(self, kind: str, keys: bytes) -> Context:
         """What verdicts on one kind of device share if their `keys` begin with the same protocol, toolchain and
         family."""
-        try:
-            found = self.contexts[kind].get(keys[:CONTEXT])
-        except TypeError:
-            raise self.error("a verdict is malformed") from None
+        if not isinstance(keys, bytes) or len(keys) < CONTEXT_BYTES:
+            raise self.error("a verdict is malformed")
+        found = self.contexts[kind].get(keys[:CONTEXT_BYTES])
         if found is None:
-            if not isinstance(keys, bytes) or len(keys) < CONTEXT:
-                raise self.error("a verdict is malformed")
-            protocol, toolchain, family = unpack(keys[:CONTEXT])
+            protocol, toolchain, family = schema.unpack_keys(keys[:CONTEXT_BYTES])
             known = self.toolchain(toolchain)
-            op, text = self._family(family)
-            found = Context(self.protocol(protocol), known, known.klass, f" {text}", op, kind, {})
-            _remember(self.contexts[kind], keys[:CONTEXT], found)
+            rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (family,))
+            problem = self.problem(rows[0][0]) if rows else None
+            if problem is None or problem.family_key != family:
+                raise self.error("a family does not match its key")
+            found = Context(self.protocol(protocol), known, known.klass, f" {problem.family}", problem.op, kind, {})
+            _keep(self.contexts[kind], keys[:CONTEXT_BYTES], found)
         return found
 
     def ties(self, keys: bytes, context: Context) -> tuple[Config, ...]:
@@ -133,11 +133,11 @@ class RowCache:
         if found is None:
             if not 0 < len(keys) <= 8 * schema.MOST_TIES or len(keys) % 8:
                 raise self.error("a tie set is malformed")
-            found = tuple(self.config(key) for key in unpack(keys))
+            found = tuple(map(self.config, schema.unpack_keys(keys)))
             for config in found:
                 if context.op not in config.spec.ops or context.kind not in config.spec.devices:
                     raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
-            _remember(context.ties, keys, found)
+            _keep(context.ties, keys, found)
         return found
 
     def numbering(self) -> Numbering:
@@ -147,78 +147,70 @@ class RowCache:
     def record(self, data: Any, problem: int, device: int) -> Record:
         """The record of a packed table's `data`, which belongs to the keys of a problem and a device."""
         numbering, entry = self._numbers()
-        try:
-            return unpack_record(opened(data, problem, device), entry, numbering.classes)
-        except InputError as error:
-            raise self.error(str(error)) from error
+        with self._errors():
+            return packed_records.unpack(packed_records.opened(data, problem, device), entry, numbering.classes)
 
     def banned(self, data: Any, problem: int, device: int) -> frozenset[Config]:
         """The configs that were wrong or crashed by a record's `data`."""
         entry = self._numbers()[1]
-        try:
-            found = failures(opened(data, problem, device), entry)
+        with self._errors():
+            found = packed_records.failures(packed_records.opened(data, problem, device), entry)
             return frozenset(config for config, status in found if status in UNSAFE)
-        except InputError as error:
-            raise self.error(str(error)) from error
 
     def counts(self, data: Any) -> tuple[int, int]:
         """How many times a record's `data` holds: measured ones, failures included, and modelled ones."""
-        try:
-            return counts(data)
-        except InputError as error:
-            raise self.error(str(error)) from error
+        with self._errors():
+            return packed_records.counts(data)
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """The Measurement of a row with the columns `schema.COLUMNS`."""
         problem, device, _, config, protocol, toolchain, run, status, *times, error, compile_s, detail = row
         try:
             return Measurement(
-                self.problem(problem),
-                self.config(config),
-                self.device(device),
-                self.protocol(protocol),
-                self.toolchain(toolchain),
-                self.run(run),
-                Status(status),
-                None if times[0] is None else Times(*times),
-                error,
-                compile_s,
-                detail,
-            )
-        except (InputError, TypeError, ValueError, AttributeError) as problem_found:
-            raise self.error(f"a measurement is malformed ({problem_found})") from problem_found
+                self.problem(problem), self.config(config), self.device(device), self.protocol(protocol),
+                self.toolchain(toolchain), self.run(run), Status(status), None if times[0] is None else Times(*times),
+                error, compile_s, detail,
+            )  # fmt: skip
+        except (InputError, TypeError, ValueError, AttributeError) as fault:
+            raise self.error(f"a measurement is malformed ({fault})") from fault
+
+    def long(self, kind: str, text: Any) -> str:
+        """The canonical text of the config or problem whose short text a packed table holds."""
+        known = self.numbering()
+        with self._errors():
+            return known.long(str(text)) if kind == "config" else known.long_problem(str(text))
 
     def error(self, what: str) -> TableError:
         """The TableError that says `what` is wrong with the file."""
         told = one_line(what)[:300]  # It may quote the file.
         return TableError(f"{self._path}: {told}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
 
-    def _family(self, key: int) -> tuple[str, str]:
-        """Op and family text of a family's key, read from any problem of the family."""
-        rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
-        problem = self.problem(rows[0][0]) if rows else None
-        if problem is None or problem.family_key != key:
-            raise self.error("a family does not match its key")
-        return problem.op, problem.family
-
-    def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T]) -> _T:
-        rows = self._fetch(f"SELECT text FROM {kind} WHERE id = ?", (key,))
-        if not rows:
-            raise self.error(f"it names a {kind} that it does not hold")
-        text = rows[0][0]
-        if self._packed and kind in ("config", "problem"):
-            text = self.long(kind, text)
-        value = self._parse(kind, key, text, parse)
-        _remember(cache, key, value, _MOST_PROBLEMS if kind == "problem" else _LIMIT)
-        return value
-
-    def long(self, kind: str, text: Any) -> str:
-        """The canonical text of the config or problem whose short text a packed table holds."""
-        known = self.numbering()
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Inside, an InputError becomes a TableError."""
         try:
-            return known.long(str(text)) if kind == "config" else known.long_problem(str(text))
+            yield
         except InputError as error:
             raise self.error(str(error)) from error
+
+    def _row(self, kind: str, column: str, key: int) -> tuple[Any, ...]:
+        rows = self._fetch(f"SELECT {column} FROM {kind} WHERE id = ?", (key,))
+        if not rows:
+            raise self.error(f"it names a {kind} that it does not hold")
+        return rows[0]
+
+    def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T], limit: int = _LIMIT) -> _T:
+        (text,) = self._row(kind, "text", key)
+        if self._packed and kind in ("config", "problem"):
+            text = self.long(kind, text)
+        try:
+            if not isinstance(text, str) or canonical.key(text) != key:
+                raise self.error(f"a {kind} does not match its key")
+            value = parse(text)
+        except ValueError as error:
+            raise self.error(f"a {kind} is not usable ({error})") from error
+        _keep(cache, key, value, limit)
+        return value
 
     def _numbers(self) -> tuple[Numbering, Callable[[int], Entry]]:
         found = self._numbered
@@ -237,29 +229,8 @@ class RowCache:
                 self._numbered = found
         return found
 
-    def _parse(self, kind: str, key: int, text: Any, parse: Callable[[str], _T]) -> _T:
-        try:
-            if isinstance(text, str) and canonical.key(text) == key:
-                return parse(text)
-        except (InputError, ValueError) as error:
-            raise self.error(f"a {kind} is not usable ({error})") from error
-        raise self.error(f"a {kind} does not match its key")
 
-    def _load_device(self, key: int) -> Device:
-        rows = self._fetch("SELECT text, figures FROM device WHERE id = ?", (key,))
-        if not rows:
-            raise self.error("it names a device that it does not hold")
-        text, figures = rows[0]
-        try:
-            known = parse_figures(figures)
-        except InputError as error:
-            raise self.error(str(error)) from error
-        device = self._parse("device", key, text, lambda text: Device.parse(text, known))
-        _remember(self._devices, key, device)
-        return device
-
-
-def _remember(cache: dict[Any, Any], key: Any, value: Any, most: int = _LIMIT) -> None:
-    if len(cache) >= most:
+def _keep(cache: dict[Any, Any], key: Any, value: Any, limit: int = _LIMIT) -> None:
+    if len(cache) >= limit:
         cache.clear()
     cache[key] = value

@@ -6,12 +6,14 @@ untrusted SQL, and a missing index would turn a lookup into a scan.
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
+import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gemmdb.errors import TableError
+from gemmdb.errors import InputError, TableError
 
 SCHEMA_VERSION = 2
 OLDEST_VERSION = 1
@@ -108,6 +110,11 @@ _PACKED = {"packed": re.compile("1"), "source": _DIGEST}
 """What only a packed table has: that it is one, and the digest of the table that it was made of."""
 
 
+_FIGURES, _LARGEST_FIGURE = 100, 1e300
+"""Figures of a device at most, and the largest magnitude of one."""
+_FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
 class Header(NamedTuple):
     """What `meta` says about the whole file. docs/contributing/table-format.md explains each field."""
 
@@ -155,6 +162,45 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     if missing:
         raise TableError(f"{path} lacks {', '.join(sorted(missing))}; rebuild it with `gemmdb build`")
     header(db, path)
+
+
+def pack_keys(*keys: int) -> bytes:
+    """Keys in the form of `verdict.keys`: 8 bytes each, big-endian."""
+    return struct.pack(f">{len(keys)}q", *keys)
+
+
+def unpack_keys(keys: bytes) -> tuple[int, ...]:
+    """The keys that `pack_keys` stored. Raises struct.error if the length is not a multiple of 8 bytes."""
+    return tuple(key for (key,) in struct.iter_unpack(">q", keys))
+
+
+def parse_figures(text: Any) -> dict[str, float]:
+    """A device's figures, read from JSON. Raises InputError unless it is an object that maps short names to finite
+    numbers."""
+    figures = _parse_object(text, "a device's figures are not")
+    if len(figures) > _FIGURES:
+        raise InputError(f"a device has more than {_FIGURES} figures")
+    for name, value in figures.items():
+        # The bound also keeps out JSON integers that are too large for a float.
+        number = type(value) in (int, float) and -_LARGEST_FIGURE <= value <= _LARGEST_FIGURE
+        if not number or not _FIGURE.fullmatch(name):
+            raise InputError(f"a device's figure is malformed: {name[:40]!r}")
+    return figures
+
+
+def parse_provenance(text: Any) -> dict[str, Any]:
+    """What a run recorded about itself. Raises InputError for anything but a JSON object."""
+    return _parse_object(text, "a run's provenance is not")
+
+
+def _parse_object(text: Any, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what} JSON") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{what} a JSON object")
+    return found
 
 
 _NAME = r'\s*"?\w+"?\s*'

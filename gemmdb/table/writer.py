@@ -20,11 +20,11 @@ from gemmdb.errors import InputError, TableError
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import checksum, dbfile, file_locks, schema, write_connection
-from gemmdb.table.measurement import Measurement
+from gemmdb.table import dbfile, file_locks, schema, write_connection
+from gemmdb.table.measurement import Measurement, fingerprint
 from gemmdb.table.row_cache import RowCache
-from gemmdb.table.rows import fingerprint, pack, parse_figures, values
-from gemmdb.table.verdict import Verdict, decide_all
+from gemmdb.table.verdict import decide_all
+from gemmdb.table.verdict_rows import verdict_values
 
 BUSY_S = 60.0
 """How long a writer waits for its turn."""
@@ -161,7 +161,7 @@ class Store:
 
     def _insert(self, db: sqlite3.Connection, row: Measurement) -> bool:
         self._keys.put(db, row)
-        return db.execute(_INSERT, values(row)).rowcount == 1
+        return db.execute(_INSERT, _values(row)).rowcount == 1
 
     def _decide(self, db: sqlite3.Connection, pair: Sequence[int]) -> None:
         rows = [self._cache.measurement(row) for row in db.execute(schema.ROWS_SQL, pair)]
@@ -214,7 +214,7 @@ class KeyWriter:
         text = _figures(device.figures)
         if not self._insert(db, "device", device.key, device.text, text):
             (known,) = db.execute("SELECT figures FROM device WHERE id = ?", (device.key,)).fetchone()
-            merged = _figures(union(parse_figures(known), device.figures))
+            merged = _figures(union(schema.parse_figures(known), device.figures))
             if merged != known:
                 db.execute("UPDATE device SET figures = ? WHERE id = ?", (merged, device.key))
         self._figures[device.key] = device.figures
@@ -249,13 +249,13 @@ def record_live(path: Path, rows: Sequence[Measurement], busy_s: float = BUSY_S)
         store.refresh(live=True)
 
 
-def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
-    """A Verdict as a row of `verdict`."""
-    problem, protocol, ties = verdict.problem, verdict.protocol, verdict.ties
-    keys = pack(protocol.key, verdict.toolchain.key, problem.family_key, *(config.key for config in ties))
-    numbers = (verdict.ratio, verdict.spread, verdict.aten_us, verdict.runs)
-    keys = checksum.sealed_verdict(keys, checksum.NUMBERS(problem.key, verdict.device.key, *numbers))
-    return (problem.key, verdict.device.key, protocol.key, verdict.klass, ties[0].key, keys, *numbers, problem.head)
+def _values(row: Measurement) -> tuple[Any, ...]:
+    """A Measurement as a row with the columns `schema.COLUMNS`."""
+    t = row.times
+    times = (None,) * 5 if t is None else (t.median_us, t.low_us, t.high_us, t.samples, t.aten_us)
+    parts = (row.config.key, row.protocol.key, row.toolchain.key, canonical.key(row.run))
+    tail = (*times, row.error, row.compile_s, row.detail)
+    return (row.problem.key, row.device.key, row.key, *parts, row.status.value, *tail)
 
 
 def _publish(db: sqlite3.Connection, live: bool, above: int) -> None:

@@ -31,7 +31,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
-from gemmdb.table.rows import parse_figures
+from gemmdb.table.schema import parse_figures
 from gemmdb.table.writer import Store
 
 VERSION = 1

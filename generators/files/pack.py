@@ -14,7 +14,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
-from gemmdb.table import content, dbfile, file_locks, record_bytes, scanning, schema, trusting
+from gemmdb.table import contents, dbfile, file_locks, packed_records, schema, trusting
 from gemmdb.table import record as records
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
@@ -78,17 +78,17 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     db.execute(f"PRAGMA page_size = {PAGE}")
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-    with contextlib.closing(scanning.connect(table.path)) as connection, db:
+    with contextlib.closing(contents.connect_for_bulk(table.path)) as connection, db:
         source = _Source(table.path, connection)
         if pending := source.pending():
             remedy = f"update them by `gemmdb merge {table.path} --out {table.path}`"
             raise TableError(f"{table.path} has outdated verdicts on {pending} problems; {remedy}")
         for statement in schema.SCHEMA.values():
             db.execute(statement)
-        for name, columns in content.COPIED.items():
+        for name, columns in contents.COPIED.items():
             _insert(db, name, source.rows(name, columns))
         done = _write_records(table, source, db)
-        digest = content.packed(db)
+        digest = contents.packed_digest(db)
         meta = {
             "digest": digest, "generation": str(table.generation), "generation_digest": digest, "packed": "1",
             "rows_digest": digest, "schema_version": str(schema.SCHEMA_VERSION), "source": table.digest,
@@ -131,7 +131,7 @@ class _Source:
     def rows(self, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
         """The rows of an SQL table in the order of its primary key, which is its first `columns`."""
         try:
-            yield from content.ordered(self._db, name, columns)
+            yield from contents.ordered_rows(self._db, name, columns)
         except dbfile.FAULTS as error:
             raise dbfile.broken(self._path, error) from error
 
@@ -164,7 +164,7 @@ class Draft:
 
     def pack(self, record: Record) -> bytes:
         """The record with these numbers. Raises InputError if there are more than a packed table has room for."""
-        return record_bytes.pack(
+        return packed_records.pack(
             record,
             lambda entry: self.entries.setdefault(entry, len(self.entries)),
             lambda name: self.classes.setdefault(name, len(self.classes)),
@@ -179,9 +179,9 @@ def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
     while found := db.execute(_RECORDS, (*last, _CHUNK)).fetchall():
         changed = []
         for problem, device, data in found:
-            one = record_bytes.unpack(data, entries.__getitem__, classes)
-            packed = record_bytes.pack(one, number, places.__getitem__)
-            changed.append((record_bytes.sealed(packed, problem, device), problem, device))
+            one = packed_records.unpack(data, entries.__getitem__, classes)
+            packed = packed_records.pack(one, number, places.__getitem__)
+            changed.append((packed_records.sealed(packed, problem, device), problem, device))
         db.executemany("UPDATE record SET data = ? WHERE problem = ? AND device = ?", changed)
         last = found[-1][:2]
 

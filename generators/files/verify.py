@@ -21,13 +21,12 @@ from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table import checksum, content, dbfile, scanning, schema
-from gemmdb.table.measurement import Measurement, Protocol, one_line
+from gemmdb.table import contents, dbfile, schema
+from gemmdb.table.measurement import Measurement, Protocol, fingerprint, one_line
 from gemmdb.table.reader import Table
 from gemmdb.table.row_cache import RowCache
-from gemmdb.table.rows import fingerprint, parse_figures
 from gemmdb.table.verdict import decide_all
-from gemmdb.table.writer import verdict_values
+from gemmdb.table.verdict_rows import verdict_values, without_checksum
 
 _TEXTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("problem", Problem.parse),
@@ -70,7 +69,7 @@ def verify(path: Path) -> list[Finding]:
     verdicts pick what it holds, and that the content digest matches; of both that no time is shorter than the device
     can be. Raises TableError for a file that is not a table at all.
     """
-    with contextlib.closing(scanning.connect(path)) as db:
+    with contextlib.closing(contents.connect_for_bulk(path)) as db:
         try:
             return list(_findings(db, path))
         except dbfile.FAULTS as error:
@@ -160,7 +159,7 @@ def _columns(db: sqlite3.Connection, cache: RowCache) -> Iterator[Finding]:
             yield Finding("text", f"problem {key}: its columns do not match its text")
     for key, figures in db.execute("SELECT id, figures FROM device"):
         try:
-            parse_figures(figures)
+            schema.parse_figures(figures)
         except InputError as error:
             yield Finding("text", f"device {key}: {error}")
     for run, provenance in db.execute("SELECT text, provenance FROM run"):
@@ -193,7 +192,7 @@ def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache, times:
             yield Finding("verdict", f"the verdict on problem {_short(row[0])} picks a config without a time")
         elif (row[0], row[1]) not in picks:
             yield Finding("verdict", f"the verdict on problem {_short(row[0])} has no record")
-    digest = content.packed(db)
+    digest = contents.packed_digest(db)
     if digest != head.digest:
         yield Finding("digest", f"the digest of the content is {digest}, the file says {head.digest}")
 
@@ -280,7 +279,7 @@ def _short(value: Any) -> str:
 def _same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
     if one is None or other is None:
         return one is other
-    pairs = ((checksum.without(a), checksum.without(b)) for a, b in zip(one, other, strict=True))
+    pairs = ((without_checksum(a), without_checksum(b)) for a, b in zip(one, other, strict=True))
     return all(a == b or _close(a, b) for a, b in pairs)
 
 

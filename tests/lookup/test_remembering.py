@@ -16,7 +16,7 @@ from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.distance import metric
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
-from gemmdb.table.nearest import Family, bounds
+from gemmdb.table.neighbours import Family, bounds
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 

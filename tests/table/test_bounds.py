@@ -13,7 +13,7 @@ import pytest
 from gemmdb import Config, Device, Policy, Protocol, Query, TableError, lookup
 from gemmdb.generators.files.verify import verify
 from gemmdb.key import canonical
-from gemmdb.table import row_cache, rows, schema
+from gemmdb.table import row_cache, schema
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -109,7 +109,8 @@ def test_a_lookup_in_a_crowded_table_answers_or_misses(kit, path, what):
 
 def test_a_tie_set_of_absurd_size_is_refused(kit, path):
     keys = first(path, "SELECT keys FROM verdict")[0]
-    tied = keys[: row_cache.CONTEXT] + keys[row_cache.CONTEXT : row_cache.CONTEXT + 8] * (schema.MOST_TIES + 1)
+    end = row_cache.CONTEXT_BYTES
+    tied = keys[:end] + keys[end : end + 8] * (schema.MOST_TIES + 1)
     fill(path, ("UPDATE verdict SET keys = ?", [(tied,)]))
     with Table.open(path) as table, pytest.raises(TableError, match="tie set is malformed"):
         table.verdict(kit.problem, kit.device)
@@ -204,7 +205,7 @@ def test_a_device_whose_name_reads_as_another_is_refused(kit, path, sku):
 )
 def test_no_text_of_a_table_becomes_a_kernel(kit, path, text):
     keys = first(path, "SELECT keys FROM verdict")[0]
-    packed = keys[: row_cache.CONTEXT] + rows.pack(canonical.key(text))
+    packed = keys[: row_cache.CONTEXT_BYTES] + schema.pack_keys(canonical.key(text))
     fill(
         path,
         ("INSERT INTO config VALUES (?, ?)", [(canonical.key(text), text)]),

@@ -13,7 +13,7 @@ from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
 from gemmdb.lookup import explain
 from gemmdb.settings import Policy
-from gemmdb.table import nearest
+from gemmdb.table import neighbours
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
 
@@ -126,9 +126,9 @@ def said(method, *args):
 @pytest.mark.parametrize("crowd", [1, 2000])
 def test_a_size_that_is_none_is_damage_or_not_found(lab, opened, m, crowd, monkeypatch):
     """SQLite takes a column without NULLs at its word, and does not compare one."""
-    monkeypatch.setattr(nearest, "CROWD", crowd)
+    monkeypatch.setattr(neighbours, "CROWD", crowd)
     table, asked = opened(sized(m), FAR), lab.problem(44, *FAR[1:])
-    right = nearest.PLAIN.apart(asked, lab.problem(*FAR)), lab.problem(*FAR)
+    right = neighbours.PLAIN.apart(asked, lab.problem(*FAR)), lab.problem(*FAR)
     for method in (table.distances, table.neighbours):
         found = said(method, asked, lab.cpu, "cold", 8, ())
         assert found in ([], [right], [right[1]]) or "does not match their texts" in found
@@ -137,7 +137,7 @@ def test_a_size_that_is_none_is_damage_or_not_found(lab, opened, m, crowd, monke
 @pytest.mark.parametrize("form", ["measurements"])
 @pytest.mark.parametrize("change", [columns, moved, doubled])
 def test_in_a_crowd_distances_are_those_of_the_texts(lab, opened, change, monkeypatch):
-    monkeypatch.setattr(nearest, "CROWD", 1)
+    monkeypatch.setattr(neighbours, "CROWD", 1)
     found = asked(lab, opened(change, FAR))
     assert {(one.m, one.n, one.k) for _, one in found} == {FAR}
     assert all(distance > 3 for distance, _ in found)

@@ -15,7 +15,7 @@ from kit.tables import edit
 from gemmdb import Config, InputError, TableError
 from gemmdb.table import schema
 from gemmdb.table.reader import Table
-from gemmdb.table.rows import pack
+from gemmdb.table.schema import pack_keys
 from gemmdb.table.writer import Store
 
 BROKEN = {
@@ -146,7 +146,7 @@ def test_a_config_of_another_op_or_device_is_not_served(kit, path):
 def _int8(path):
     config = Config.of("aten", "int8pack_mm")
     edit(path, ("INSERT INTO config VALUES (?, ?)", (config.key, config.text)))
-    return pack(config.key)
+    return pack_keys(config.key)
 
 
 def test_a_key_collision_is_a_miss_not_a_wrong_answer(kit, path):

@@ -11,7 +11,7 @@ from kit.btree import File
 
 from gemmdb import Policy, Query, TableError, lookup
 from gemmdb.generators.files import pack
-from gemmdb.table import handle, read_timeouts, scanning
+from gemmdb.table import handle, read_timeouts
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -231,9 +231,9 @@ def test_the_pages_of_a_scan_share_their_time(kit, tmp_path, monkeypatch):
     rows = [kit.row(problem=kit.problem.resized(m, 64, 512)) for m in range(1, 41)]
     monkeypatch.setattr(read_timeouts, "BULK_S_PER_MIB", 0)
     with Table.open(kit.write(tmp_path / "many.db", rows)) as table:
-        assert len(list(scanning.pages(table._file, page, 1))) == 40
+        assert len(list(table._file.pages(page, 1))) == 40
         with pytest.raises(TableError, match="takes too long"):
-            list(scanning.pages(table._file, page, 1, bulk=True))
+            list(table._file.pages(page, 1, bulk=True))
 
 
 def test_texts_of_one_statement_are_bounded(kit, path, monkeypatch):

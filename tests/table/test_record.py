@@ -11,8 +11,8 @@ from kit.tables import Kit
 
 from gemmdb import Status
 from gemmdb.errors import InputError
+from gemmdb.table import packed_records
 from gemmdb.table import record as records
-from gemmdb.table import record_bytes
 from gemmdb.table.measurement import NOISY
 from gemmdb.table.numbering import Numbering
 from gemmdb.table.record import STEP, Entry, Record
@@ -24,20 +24,20 @@ ROWS = KIT.rows().map(lambda rows: [replace(row, problem=KIT.problem, device=KIT
 
 def numbered(record: Record) -> tuple[Numbering, bytes]:
     """The numbering of one record, and its packed form."""
-    entries = list(record_bytes.entries(record))
+    entries = list(packed_records.entries(record))
     classes = {one.klass for one in record.groups if one.klass is not None}
     numbering = Numbering.of(entries, classes, {entry.config.text for entry in entries})
-    return numbering, record_bytes.pack(record, numbering.number(), numbering.classes.index)
+    return numbering, packed_records.pack(record, numbering.number(), numbering.classes.index)
 
 
 def read(record: Record, numbering: Numbering, data: object) -> Record:
     """What is read of packed bytes, by a numbering that was written and read as well."""
-    entries = list(record_bytes.entries(record))
+    entries = list(packed_records.entries(record))
     configs = {entry.config.key: entry.config for entry in entries}
     toolchains = {one.key: one for entry in entries for one in entry.toolchains}
     again = Numbering.parse(numbering.parts())
     assert again == numbering
-    return record_bytes.unpack(data, again.reader(configs.__getitem__, toolchains.__getitem__), again.classes)
+    return packed_records.unpack(data, again.reader(configs.__getitem__, toolchains.__getitem__), again.classes)
 
 
 @given(rows=ROWS)
@@ -47,7 +47,7 @@ def test_the_packed_form_holds_all_of_a_record(rows):
     assert read(found, numbering, data) == found
     times = sum(len(one.times) for one in found.groups)
     assert len(data) == 8 + 12 * len(found.groups) + 8 * times + 3 * len(found.failed)
-    assert sum(record_bytes.counts(data)) == times + len(found.failed) - sum(
+    assert sum(packed_records.counts(data)) == times + len(found.failed) - sum(
         len(one.times) for one in found.groups if one.klass is None
     )
 
@@ -95,9 +95,9 @@ def test_damaged_bytes_are_refused_or_are_a_record(rows, draw):
 @pytest.mark.parametrize("data", [None, 5, "text", b"", b"\x03" + bytes(7), b"\x01\xff\xff\xff" + bytes(4)])
 def test_what_is_no_record_is_refused(data):
     with pytest.raises(InputError):
-        record_bytes.unpack(data, lambda number: Entry(KIT.aten), ["cpu-torch2.13"])
+        packed_records.unpack(data, lambda number: Entry(KIT.aten), ["cpu-torch2.13"])
     with pytest.raises(InputError):
-        record_bytes.counts(data)
+        packed_records.counts(data)
 
 
 def test_what_was_steady_stays_steady():
@@ -144,12 +144,12 @@ def test_a_short_text_that_is_none_is_refused(short):
 
 
 def test_a_sealed_record_is_opened_with_its_own_keys_only():
-    data = record_bytes.sealed(b"\x01" + bytes(7), 1, -2)
-    assert record_bytes.opened(data, 1, -2) == b"\x01" + bytes(7)
-    assert record_bytes.opened(b"\x01" + bytes(7), 1, -2) == b"\x01" + bytes(7)
+    data = packed_records.sealed(b"\x01" + bytes(7), 1, -2)
+    assert packed_records.opened(data, 1, -2) == b"\x01" + bytes(7)
+    assert packed_records.opened(b"\x01" + bytes(7), 1, -2) == b"\x01" + bytes(7)
     for place in range(1, len(data)):
         torn = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
         with pytest.raises(InputError, match="checksum"):
-            record_bytes.opened(torn, 1, -2)
+            packed_records.opened(torn, 1, -2)
     with pytest.raises(InputError, match="checksum"):
-        record_bytes.opened(data, 2, -2)
+        packed_records.opened(data, 2, -2)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gemmdb import Problem, Status
 from gemmdb.kernels.config import ATEN
-from gemmdb.table import nearest, schema
+from gemmdb.table import neighbours, schema
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -35,7 +35,7 @@ def test_the_lookup_is_one_primary_key_probe(path):
 
 
 def test_neighbours_are_found_by_index(kit, path):
-    sql, args = nearest.statement(kit.problem, kit.device.key, [kit.cold.key], (4, 1.25, 1.25))
+    sql, args = neighbours.statement(kit.problem, kit.device.key, [kit.cold.key], (4, 1.25, 1.25))
     found = plan(path, sql, args)
     assert any(line.startswith("SEARCH problem USING COVERING INDEX problem_family (family=?") for line in found)
     assert not any(line.startswith("SCAN") for line in found)

@@ -13,7 +13,7 @@ from gemmdb import trust
 from gemmdb.errors import InputError, TableError
 from gemmdb.exchange.share.remote import Remote
 from gemmdb.generators.files.manifest import NAME, describe
-from gemmdb.table import content, schema
+from gemmdb.table import schema
 from gemmdb.table.reader import Table
 
 MOST_BYTES = 2**26
@@ -99,7 +99,7 @@ def contradiction(path: Path, said: Listed | None = None) -> str | None:
     if said is not None and trust.sha256_of(path) != said.sha256:
         return "its sha256 is not that of the manifest"
     with Table.open(path) as table:
-        if content.digest(table) != table.digest:
+        if table.content_digest() != table.digest:
             return "its rows do not have the content digest that it names"
         if said is not None and table.digest != said.digest:
             return "its content digest is not that of the manifest"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmdb.table import nearest
+from gemmdb.table import neighbours
 from gemmdb.table.reader import Table
 
 SIZES = st.integers(1, 60).map(lambda size: 8 * size)
@@ -36,15 +36,15 @@ def test_a_large_family_is_searched_as_a_small_one(kit, table, m, n, k, limit, b
         return sum((math.log(a) - math.log(b)) ** 2 for a, b in pairs), one.key
 
     def inside(one):
-        ends = nearest.bounds(asked, bound)
+        ends = neighbours.bounds(asked, bound)
         return all(low <= size <= high for size, (low, high) in zip((one.n, one.k, one.m), ends, strict=True))
 
     family = [one for one in problems if one.family == asked.family and inside(one)]
     wanted = sorted(family, key=distance)[:limit]
     with pytest.MonkeyPatch.context() as patch:
         for crowd in (5, 10_000):
-            patch.setattr(nearest, "CROWD", crowd)
-            opened._families.crowded.clear()
+            patch.setattr(neighbours, "CROWD", crowd)
+            opened._families._crowded.clear()
             found = opened.neighbours(asked, kit.device, limit=limit, within=bound)
             assert [round(distance(one)[0], 9) for one in found] == [round(distance(one)[0], 9) for one in wanted]
 
@@ -53,7 +53,7 @@ def test_a_large_family_is_searched_as_a_small_one(kit, table, m, n, k, limit, b
 @settings(max_examples=100, deadline=None)
 def test_a_file_that_may_change_has_the_same_neighbours_by_a_metric(kit, table, m, n, k, limit, bound):
     opened, _ = table
-    asked, metric = kit.problem.resized(m, n, k), nearest.Metric(rows=0.4, tiles=0.8)
+    asked, metric = kit.problem.resized(m, n, k), neighbours.Metric(rows=0.4, tiles=0.8)
     with Table.open(opened.path, immutable=True) as fixed:
         wanted = fixed.distances(asked, kit.device, "cold", limit, bound, metric)
     assert opened.distances(asked, kit.device, "cold", limit, bound, metric) == wanted

@@ -1,4 +1,4 @@
-"""Rows that lookups have read of a file, remembered as long as the file has not changed.
+"""Rows that lookups have read of a file, kept as long as the file has not changed.
 
 To read a file that others may write, SQLite locks it, looks for a journal and reads its header anew: eight calls of the
 system. Whether the file has changed since takes one: every write moves the time of a file's last change. It moves in
@@ -23,8 +23,8 @@ LOCAL = frozenset({"btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 LOG = "-wal"
 """The end of the name of SQLite's write-ahead log. While there is one, a commit does not touch the file itself. Our
 writers make none."""
-MOST = 2**15
-"""The most lookups whose rows are remembered. When there are more, all are forgotten."""
+MOST_LOOKUPS = 2**15
+"""The most lookups whose rows are kept. When there are more, all are forgotten."""
 
 Key = tuple[int, int]
 """The keys of a problem and a device."""
@@ -32,9 +32,9 @@ Rows = Sequence[tuple[Any, ...]]
 _Stamp = tuple[int, int, int]
 
 
-class Remembered:
+class LookupCache:
     """What lookups have read of one open file. Make it before the file is opened, and ask afterwards whether it
-    `leads_here`: whether the file that was opened is the one that is watched. `immutable`: nobody writes the file.
+    `watches_path`. `immutable`: nobody writes the file.
 
     The descriptor is one that cannot be read from (`O_PATH`): to close another one would drop SQLite's locks.
     """
@@ -42,21 +42,21 @@ class Remembered:
     def __init__(self, path: Path, immutable: bool = False) -> None:
         self._path, self._immutable = path, immutable
         self._known: tuple[_Stamp | None, dict[Key, Rows]] = (None, {})
-        self._file = -1 if immutable else _opened(path)
+        self._file = -1 if immutable else _open(path)
         self._log = f"{path}{LOG}"
-        self._whose = _identity(self._file)
+        self._identity = _identity(self._file)
         # Not `__del__`: at the end of the interpreter, what it calls may be gone before this object. The system closes
         # the descriptor then.
-        self._release = weakref.finalize(self, _closed, self._file, self._whose)
+        self._release = weakref.finalize(self, _close, self._file, self._identity)
         self._release.atexit = False
         self._first: tuple[_Stamp | None, float] = (None, 0.0)
         if self._file >= 0 and _local(self._file):
             self._first = self._stamp(), time.monotonic()
         else:
-            self._close()
+            self.close()
 
-    def leads_here(self) -> bool:
-        """Whether the path still leads to this file, and it can be told whether the file has changed."""
+    def watches_path(self) -> bool:
+        """Whether the path still leads to the watched file, and it can be told whether that has changed."""
         if self._file < 0:
             return self._immutable
         try:
@@ -90,9 +90,14 @@ class Remembered:
                 return None
             known = {}
             self._known = stamp, known
-        elif len(known) >= MOST:
+        elif len(known) >= MOST_LOOKUPS:
             known.clear()
         return known
+
+    def close(self) -> None:
+        """Watch the file no more."""
+        self._release()
+        self._file = -1
 
     def _stamp(self) -> _Stamp | None:
         """None if a change may not show: somebody closed our descriptor, or a commit goes to a log."""
@@ -100,13 +105,9 @@ class Remembered:
             found = os.fstat(self._file)
         except OSError:
             return None
-        if (found.st_dev, found.st_ino) != self._whose or os.access(self._log, os.F_OK):
+        if (found.st_dev, found.st_ino) != self._identity or os.access(self._log, os.F_OK):
             return None
         return found.st_mtime_ns, found.st_ctime_ns, found.st_size
-
-    def _close(self) -> None:
-        self._release()
-        self._file = -1
 
 
 def file_system(about: str, mounts: str) -> str:
@@ -114,14 +115,21 @@ def file_system(about: str, mounts: str) -> str:
     `mounts`: that of /proc/self/mountinfo."""
     fields = dict(line.split(":", 1) for line in about.splitlines() if ":" in line)
     mount = fields.get("mnt_id", "").strip()
-    for line in mounts.splitlines():
-        if line.split(" ", 1)[0] == mount:
-            return line.rpartition(" - ")[2].split(" ", 1)[0]
-    return ""
+    lines = (line for line in mounts.splitlines() if line.split(" ", 1)[0] == mount)
+    return next((line.rpartition(" - ")[2].split(" ", 1)[0] for line in lines), "")
 
 
-def _closed(file: int, whose: tuple[int, int] | None) -> None:
-    if whose is not None and _identity(file) == whose:  # Else it is somebody else's by now.
+def _open(path: Path) -> int:
+    if not hasattr(os, "O_PATH"):
+        return -1
+    try:
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):  # The path holds a NUL.
+        return -1
+
+
+def _close(file: int, identity: tuple[int, int] | None) -> None:
+    if identity is not None and _identity(file) == identity:  # Else it is somebody else's by now.
         os.close(file)
 
 
@@ -132,15 +140,6 @@ def _identity(file: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _opened(path: Path) -> int:
-    if not hasattr(os, "O_PATH"):
-        return -1
-    try:
-        return os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except (OSError, ValueError):  # The path holds a NUL.
-        return -1
 
 
 def _local(file: int) -> bool:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from gemmdb import TableError
-from gemmdb.table import remembered, schema
+from gemmdb.table import lookup_cache, schema
+from gemmdb.table.lookup_cache import file_system
 from gemmdb.table.reader import Table
-from gemmdb.table.remembered import file_system
 from gemmdb.table.writer import Store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="only Linux tells cheaply whether a file has changed")
@@ -26,8 +26,8 @@ SETTLED_S = 0.05
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(remembered, "SETTLED_S", SETTLED_S)
-    monkeypatch.setattr(remembered, "file_system", lambda *_: "ext4")  # Whatever the tests run on.
+    monkeypatch.setattr(lookup_cache, "SETTLED_S", SETTLED_S)
+    monkeypatch.setattr(lookup_cache, "file_system", lambda *_: "ext4")  # Whatever the tests run on.
 
 
 def settle():
@@ -151,15 +151,15 @@ def test_a_child_remembers_nothing_of_its_parent(kit, tmp_path):
 def test_a_file_is_watched_only_where_it_was_when_it_was_opened(kit, tmp_path):
     path = kit.write(tmp_path / "a.db", [kit.row()])
     other = kit.write(tmp_path / "b.db", [kit.row()])
-    seen = remembered.Remembered(path)
-    assert seen.leads_here()
+    seen = lookup_cache.LookupCache(path)
+    assert seen.watches_path()
     other.replace(path)
-    assert not seen.leads_here()
+    assert not seen.watches_path()
 
 
 def test_what_was_read_before_a_write_is_not_remembered_after_it(kit, path):
     """Another thread may see the change first, and remember what it reads then."""
-    seen = remembered.Remembered(path)
+    seen = lookup_cache.LookupCache(path)
     assert seen.place() is None
     settle()
     first = seen.place()
@@ -177,7 +177,7 @@ def test_what_was_read_before_a_write_is_not_remembered_after_it(kit, path):
 
 
 def test_what_was_read_after_a_write_that_nobody_saw_is_not_remembered(kit, path):
-    seen = remembered.Remembered(path)
+    seen = lookup_cache.LookupCache(path)
     assert seen.place() is None
     settle()
     place = seen.place()
@@ -187,11 +187,11 @@ def test_what_was_read_after_a_write_that_nobody_saw_is_not_remembered(kit, path
 
 
 def test_so_many_rows_are_remembered(kit, path, monkeypatch):
-    monkeypatch.setattr(remembered, "MOST", 2)
+    monkeypatch.setattr(lookup_cache, "MOST_LOOKUPS", 2)
     with opened(path) as table:
         for problem in kit.problems:
             table.verdict(problem, kit.device)
-            assert len(table._file.remembered.place()) <= 2
+            assert len(table._file.cache.place()) <= 2
 
 
 @pytest.mark.parametrize("large", [
@@ -207,7 +207,7 @@ def test_large_rows_are_not_remembered(kit, path, large):
         for problem in kit.problems:
             with contextlib.suppress(TableError):
                 table.verdict(problem, kit.device)
-        assert table._file.remembered.place() == {}
+        assert table._file.cache.place() == {}
 
 
 MOUNTS = """\
@@ -230,7 +230,7 @@ def test_the_file_system_of_an_open_file_is_known(path):
 
 def test_nothing_is_remembered_of_a_file_that_another_host_may_write(kit, path, monkeypatch):
     """What the system says of such a file may be seconds old."""
-    monkeypatch.setattr(remembered, "file_system", lambda *_: "nfs4")
+    monkeypatch.setattr(lookup_cache, "file_system", lambda *_: "nfs4")
     with opened(path) as table:
         assert table.verdict(kit.problem, kit.device)
         assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
@@ -238,9 +238,9 @@ def test_nothing_is_remembered_of_a_file_that_another_host_may_write(kit, path, 
 
 def test_a_reader_that_lives_until_the_interpreter_ends_says_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from gemmdb.table import remembered;"
-        "sys.kept = remembered.Remembered(Path(sys.argv[1]));"
-        "vars(remembered).update(dict.fromkeys(vars(remembered)))"  # As the end of an interpreter may leave a module.
+        "import sys; from pathlib import Path; from gemmdb.table import lookup_cache;"
+        "sys.kept = lookup_cache.LookupCache(Path(sys.argv[1]));"
+        "vars(lookup_cache).update(dict.fromkeys(vars(lookup_cache)))"  # As the interpreter may leave it at its end.
     )
     (tmp_path / "file").touch()
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], capture_output=True, check=False)
@@ -262,10 +262,10 @@ def test_a_commit_to_a_log_beside_the_file_is_seen(kit, path):
 def test_a_descriptor_that_somebody_closed_is_not_ours_any_more(tmp_path):
     (tmp_path / "t").touch()
     (tmp_path / "other").touch()
-    seen = remembered.Remembered(tmp_path / "t")
+    seen = lookup_cache.LookupCache(tmp_path / "t")
     os.close(seen._file)
     assert seen._stamp() is None
     with (tmp_path / "other").open() as other:
         assert other.fileno() == seen._file
-        seen._close()
+        seen.close()
         assert os.fstat(other.fileno()).st_size == 0

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
+from zlib import crc32
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
-from gemmdb.table import checksum
 from gemmdb.table.measurement import LEAST_US, MOST_US, Status
 from gemmdb.table.record import MOST_CODE, MOST_RESIDENT, RESIDENT, Entry, Group, Record, Time
 
@@ -18,6 +18,7 @@ VERSION, SEALED = 1, 2
 """Versions of packed records. A sealed one ends with a checksum; those of older tables have none."""
 MOST_ENTRIES = 1 << 16
 """The most entries of a table's numbering."""
+_CRC_BYTES = 4
 _HEAD, _GROUP = struct.Struct("<BBHI"), struct.Struct("<BBHd")
 _TIME, _FAILURE = struct.Struct("<HhBBh"), struct.Struct("<HB")
 _HOT, _MODELLED, _ALL = 1, 2, 4
@@ -42,19 +43,23 @@ def pack(record: Record, number: Callable[[Entry], int], klass: Callable[[str], 
 
 
 def sealed(data: bytes, problem: int, device: int) -> bytes:
-    """What `pack` made, with the checksum that says that it belongs to the keys of a problem and a device."""
+    """What `pack` made, with a CRC-32 of it and of the keys of the problem and the device that it belongs to."""
     data = bytes([SEALED]) + data[1:]
-    return data + checksum.of_record(problem, device, data)
+    return data + _checksum(data, problem, device)
 
 
 def opened(data: Any, problem: int, device: int) -> Any:
     """What `pack` made, or any other value; the checksum of a sealed record is checked. Raises InputError."""
     if not isinstance(data, bytes) or data[:1] != bytes([SEALED]):
         return data
-    whole, data = data, data[: -checksum.BYTES]
-    if whole[len(data) :] != checksum.of_record(problem, device, data):
+    data, found = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
+    if found != _checksum(data, problem, device):
         raise InputError("a record is damaged: its checksum differs")
     return bytes([VERSION]) + data[1:]
+
+
+def _checksum(data: bytes, problem: int, device: int) -> bytes:
+    return crc32(data, crc32(struct.pack("<qq", problem, device))).to_bytes(_CRC_BYTES, "little")
 
 
 def counts(data: Any) -> tuple[int, int]:

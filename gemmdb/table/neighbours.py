@@ -1,0 +1,283 @@
+"""Finds the problems of a family with verdicts that are nearest to a problem, by an index on family and sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import chain
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from gemmdb.errors import TableError
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.rules import LARGEST_SIZE
+from gemmdb.table import schema
+from gemmdb.table.handle import Handle
+from gemmdb.table.row_cache import RowCache
+
+LOG_ROWS = 4.0
+"""log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
+CROWD = 2_000
+"""A family with so many problems is searched in boxes around the problem that grow until they hold enough."""
+RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)
+"""Half the sides of these boxes, as ratios of sizes."""
+_SHAPES, _ENTRIES = 256, 200_000
+"""The most N and K of a family whose surroundings are remembered, and the most pairs in all of these."""
+_NEXT_FAMILY = "SELECT family, id FROM problem INDEXED BY problem_family WHERE family > ? ORDER BY family LIMIT 1"
+"""The query for a problem of the family with the next larger key. It takes one probe of the index."""
+
+Row = tuple[Any, ...]
+_Member = tuple[float, float, int, int]
+"""log2 of M, the same of at least LOG_ROWS, M, and the key."""
+_Around = tuple[float, list[_Member]]
+
+
+class Metric(NamedTuple):
+    """How far two problems are apart: Euclidean over the base-2 logarithms of their sizes. `rows`: the weight of M;
+    `tiles`: that of M again, where the smallest tile has fewer rows."""
+
+    rows: float = 1.0
+    tiles: float = 0.0
+
+    def apart(self, one: Problem, other: Problem) -> float:
+        """The distance in doublings; to the last bit that of `Family.nearest`, so a problem that several tables hold is
+        equally far away in all of them."""
+        (m, n, k), (a, b, c) = one.doublings, other.doublings
+        tiles = max(a, LOG_ROWS) - max(m, LOG_ROWS)
+        along_m = self.rows**2 * (a - m) * (a - m) + self.tiles**2 * tiles * tiles
+        return math.sqrt(along_m + ((b - n) * (b - n) + (c - k) * (c - k)))
+
+
+PLAIN = Metric()
+
+
+class _Pair(NamedTuple):
+    """The members of a family with one N and K, and the base-2 logarithms of these."""
+
+    log_n: float
+    log_k: float
+    n: int
+    k: int
+    members: list[_Member]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The problems of a family. `sizes`: M, N and K in the index, by key. `known`: the problems that were read, by key;
+    None for a key that names a problem of another family, as in a hostile file. `around`: what `_around` found last."""
+
+    pairs: Sequence[_Pair]
+    sizes: Mapping[int, tuple[int, int, int]]
+    known: dict[int, Problem | None] = field(default_factory=dict)
+    around: dict[tuple[int, int, tuple[int, int, int, int]], list[_Around]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Family:
+        """The family of the `rows` that a `statement` finds. Raises ValueError if a key comes twice, TypeError and
+        ValueError for what are no sizes."""
+        pairs: dict[tuple[int, int], _Pair] = {}
+        sizes = {key: (m, n, k) for key, m, n, k in rows}
+        if len(sizes) < len(rows):
+            raise ValueError("the index lists a problem twice")
+        log = math.log2
+        for key, m, n, k in rows:
+            pair = pairs.get((n, k))
+            if pair is None:
+                pair = pairs[n, k] = _Pair(log(n or 1), log(k or 1), n, k, [])
+            height = log(m or 1)
+            pair.members.append((height, max(height, LOG_ROWS), m, key))
+        return cls(list(pairs.values()), sizes)
+
+    def nearest(self, problem: Problem, limit: int, within: Sequence[float], metric: Metric) -> list[tuple[float, int]]:
+        """The distances and keys of at most `limit` of the problems that a `statement` with the bounds `within` finds,
+        nearest first. The problem itself is included."""
+        m = problem.doublings[0]
+        tiles, (by_rows, by_tiles) = max(m, LOG_ROWS), (metric.rows**2, metric.tiles**2)
+        (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
+        found: list[tuple[float, int]] = []
+        farthest = math.inf
+        for beside, members in self._around(problem, (n0, n1, k0, k1)):
+            if beside > farthest:  # Its members are farther away than all of those found.
+                break
+            found += [
+                (by_rows * (a - m) * (a - m) + by_tiles * (t - tiles) * (t - tiles) + beside, key)
+                for a, t, height, key in members
+                if m0 <= height <= m1
+            ]
+            if len(found) >= 2 * limit:  # Not after each pair: that sorts too often.
+                found.sort()
+                del found[limit:]
+                farthest = found[-1][0] if found else 0.0
+        found.sort()
+        return [(math.sqrt(square), key) for square, key in found[:limit]]
+
+    def _around(self, problem: Problem, within: tuple[int, int, int, int]) -> Sequence[_Around]:
+        """The pairs around N and K, nearest first: the squares of their distances, and the members. `within`: the least
+        and the largest N and K. Many problems of a program share N and K."""
+        where = problem.n, problem.k, within
+        known = self.around.get(where)
+        if known is None:
+            if len(self.around) >= min(_SHAPES, _ENTRIES // max(len(self.pairs), 1)):
+                self.around.clear()
+            (_, log_n, log_k), (n0, n1, k0, k1) = problem.doublings, within
+            known = [
+                ((b - log_n) * (b - log_n) + (c - log_k) * (c - log_k), members)
+                for b, c, columns, depth, members in self.pairs
+                if n0 <= columns <= n1 and k0 <= depth <= k1
+            ]
+            known.sort(key=itemgetter(0))
+            self.around[where] = known
+        return known
+
+
+class Families:
+    """The families of one open file. `crowded`: the keys of those too large to be read as a whole."""
+
+    def __init__(self, file: Handle, cache: RowCache) -> None:
+        self._file, self._cache = file, cache
+        self._known: dict[tuple[str, str, int, str], Family] = {}
+        self._crowded: set[int] = set()
+        self._resets = 0
+
+    def forget(self) -> None:
+        """Forget all that was read, also what another thread is reading now."""
+        self._resets += 1
+        self._known.clear()
+        self._crowded.clear()
+
+    def each(self) -> list[Problem]:
+        """See `Table.families`."""
+        keys: list[int] = []
+        last = -(2**63)
+        while found := self._file.fetch(_NEXT_FAMILY, (last,)):
+            ((last, key),) = found
+            keys.append(key)
+            if len(keys) > schema.MOST_FAMILIES:
+                raise TableError(f"{self._file.path} holds more than {schema.MOST_FAMILIES:,} families of problems")
+        return [self._cache.problem(key) for key in keys]
+
+    def distances(
+        self,
+        problem: Problem,
+        device: Device,
+        l2: str,
+        limit: int,
+        within: Sequence[float],
+        metric: Metric,
+        fixed: bool,
+    ) -> list[tuple[float, Problem]]:
+        """See `Table.distances`. `fixed`: whether the bytes of the file do not change while it is open."""
+        try:
+            if fixed:
+                family = self._family(problem, device, l2)
+            elif (few := self._few(problem, device, l2, within)) is not None:
+                family = Family.of(few)
+            else:
+                keys = self._in_boxes(problem, device, l2, 2 * limit, within)
+                members = [one for key in keys if (one := self._member(key, problem))]
+                return sorted([(metric.apart(problem, one), one) for one in members], key=itemgetter(0))[:limit]
+            found = family.nearest(problem, limit, within, metric)
+        except (TypeError, ValueError) as error:  # SQLite may hand out a NULL, a text or a negative number.
+            raise self._damaged() from error
+        known = family.known
+        for _, key in found:
+            if key not in known:
+                one = self._member(key, problem)
+                if one is not None and family.sizes[key] != (one.m, one.n, one.k):
+                    raise self._damaged()
+                known[key] = one
+        return [(distance, one) for distance, key in found if (one := known[key])]
+
+    def _in_boxes(
+        self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]
+    ) -> Sequence[int]:
+        """The keys of the nearest problems of a crowded family: only what is close by is read, as long as that is
+        enough."""
+        for ratio in RATIOS:
+            box = [min(ratio, bound) for bound in within or (math.inf,) * 3]
+            found = nearest_keys(self._decided(problem, device, l2, box), problem, limit, ratio)
+            if len(found) == limit:
+                return found
+        return nearest_keys(self._decided(problem, device, l2, within), problem, limit)
+
+    def _few(self, problem: Problem, device: Device, l2: str, within: Sequence[float]) -> list[Row] | None:
+        """The keys and sizes of a family's problems, if they are less than a CROWD."""
+        if problem.family_key in self._crowded:
+            return None
+        rows = self._decided(problem, device, l2, within, CROWD)
+        if len(rows) < CROWD:
+            return rows
+        self._crowded.add(problem.family_key)
+        return None
+
+    def _decided(
+        self, problem: Problem, device: Device, l2: str, within: Sequence[float], most: int | None = None
+    ) -> list[Row]:
+        """The keys and sizes of the problems of a family with a measured verdict; `most`: of so many at most."""
+        ids = self._file.fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
+        protocols = {key: self._cache.protocol(key) for (key,) in ids}
+        wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
+        query = statement(problem, device.key, wanted, within, most)
+        return self._file.fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
+
+    def _family(self, problem: Problem, device: Device, l2: str) -> Family:
+        """All problems of a family, read once."""
+        place = problem.op, problem.family, device.key, l2
+        family = self._known.get(place)
+        if family is None:
+            resets = self._resets
+            family = Family.of(self._decided(problem, device, l2, ()))
+            if len(self._known) >= schema.MOST_FAMILIES:
+                self._known.clear()
+            if resets == self._resets:
+                self._known[place] = family
+        return family
+
+    def _damaged(self) -> TableError:
+        """For an index that lists a problem with other sizes than its text has. SQLite takes them from there."""
+        return self._cache.error("the index of its problems does not match their texts")
+
+    def _member(self, key: int, problem: Problem) -> Problem | None:
+        """The problem of a key, if it is of the same op and family."""
+        found = self._cache.problem(key)
+        return found if found.op == problem.op and found.family == problem.family else None
+
+
+def bounds(problem: Problem, within: Sequence[float]) -> list[tuple[int, int]]:
+    """The least and the largest N, K and M `within` these ratios of M, N and K; no bound if empty."""
+    m, n, k = within or (math.inf,) * 3
+    sizes = ((max(problem.n, 1), n), (max(problem.k, 1), k), (max(problem.m, 1), m))
+    return [(math.floor(size / factor), math.ceil(min(size * factor, LARGEST_SIZE))) for size, factor in sizes]
+
+
+def nearest_keys(rows: Iterable[Row], problem: Problem, limit: int, ratio: float = math.inf) -> list[int]:
+    """The keys of at most `limit` of the problems in `rows` (the result of a `statement`), nearest first by Euclidean
+    distance of (log M, log N, log K). The problem itself is included. None is farther than one of which a single size
+    has this `ratio` to that of the problem."""
+    log = math.log
+    m, n, k = (log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
+    found, farthest = [], log(ratio) ** 2
+    for key, height, columns, depth in rows:
+        a, b, c = log(height or 1) - m, log(columns or 1) - n, log(depth or 1) - k
+        found.append((a * a + b * b + c * c, key))
+    return [key for distance, key in nsmallest(limit, found) if distance <= farthest]
+
+
+def statement(
+    problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = (), most: int | None = None
+) -> tuple[str, list[Any]]:
+    """The query, and its arguments, for (id, m, n, k) of the problems of the same op and family that have a verdict for
+    the device under one of the protocols. `within`: the largest ratios of M, N and K to those of the problem; no bound
+    if empty. `most`: so many rows at most."""
+    args: list[Any] = [problem.family_key, *chain(*bounds(problem, within))]
+    marks = ", ".join("?" * len(protocols))
+    sql = (
+        "SELECT id, m, n, k FROM problem INDEXED BY problem_family WHERE family = ?"
+        " AND n BETWEEN ? AND ? AND k BETWEEN ? AND ? AND m BETWEEN ? AND ? AND EXISTS"
+        f" (SELECT 1 FROM verdict WHERE verdict.problem = id AND device = ? AND protocol IN ({marks}))"
+    )
+    args += [device, *protocols]
+    return (sql, args) if most is None else (f"{sql} LIMIT ?", [*args, most])
