@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,22 +18,14 @@ from gemmdb.cli import (
     compare,
     coverage,
     demo,
-    diff,
     doctor,
-    explain,
-    exporting,
-    importing,
+    exchange,
+    files,
     kernels,
     lookup,
-    merge,
-    packing,
     record,
-    report,
-    sharing,
-    show,
     tables,
     tune,
-    verify,
 )
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
@@ -44,51 +36,28 @@ BAD_INPUT = 2
 UNEXPECTED = 70
 """EX_SOFTWARE of sysexits.h."""
 
-app = typer.Typer(
-    name="gemmdb",
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-tables_app = typer.Typer(name="tables", rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+app = typer.Typer(name="gemmdb", rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=HELP)
+tables_app = typer.Typer(name="tables", rich_markup_mode=None, context_settings=HELP)
 tables_app.callback(invoke_without_command=True)(tables.tables)
-tables_app.command()(sharing.pull)
-tables_app.command()(sharing.push)
-tables_app.command()(packing.pack)
-kernels_app = typer.Typer(
-    name="kernels", rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
-)
+for function in (tables.pull, tables.push, files.pack):
+    tables_app.command()(function)
+kernels_app = typer.Typer(name="kernels", rich_markup_mode=None, context_settings=HELP)
 kernels_app.callback(invoke_without_command=True)(kernels.kernels)
 kernels_app.command()(kernels.build)
-for function in (
-    tune.tune,
-    record.record,
-    build.build,
-    coverage.coverage,
-    lookup.lookup,
-    explain.explain,
-    tables_app,
-    kernels_app,
-    verify.verify,
-    merge.merge,
-    diff.diff,
-    exporting.export,
-    importing.import_,
-    compare.compare,
-    report.report,
-    show.show,
-    doctor.doctor,
-    demo.demo,
-):
-    # The COMMAND of `record` and `tune` has its own options, so everything after its first word is left alone.
-    if isinstance(function, typer.Typer):
-        app.add_typer(function)
+for command in (
+    tune.tune, record.record, build.build, coverage.coverage, lookup.lookup, lookup.explain, tables_app, kernels_app,
+    files.verify, files.merge, files.diff, exchange.export, exchange.import_, compare.compare, record.report,
+    tables.show, doctor.doctor, demo.demo,
+):  # fmt: skip
+    if isinstance(command, typer.Typer):
+        app.add_typer(command)
         continue
-    # A trailing underscore keeps the name of a function apart from a word of Python's.
-    name = function.__name__.removesuffix("_")
-    alone = function in (tune.tune, record.record)
-    app.command(name, context_settings={"allow_interspersed_args": not alone})(function)
+    # COMMAND of `record` and `tune` has options of its own, so everything after its first word is left alone.
+    settings = {"allow_interspersed_args": command not in (tune.tune, record.record)}
+    # A trailing underscore keeps the name of a function apart from a keyword of Python.
+    app.command(command.__name__.removesuffix("_"), context_settings=settings)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -100,14 +69,12 @@ def _version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def gemmdb_command(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Tuned GEMM kernels for torch.compile, looked up instead of searched.
 
     \b
-    The whole way in one command:
+    All of it in one command:
       gemmdb tune -- python train.py
 
     \b

@@ -2,107 +2,85 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
+from typer import Option
 
-from gemmdb.cli.options import JsonFlag, takes
+from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
-from gemmdb.errors import InputError
 
 if TYPE_CHECKING:
+    from gemmdb.cli.build_summary import Summary
     from gemmdb.generators.build.build import BuildReport, BuildRequest
+
+# The generators are imported in functions: they need sqlite-utils and more, which other commands do not.
 
 
 @dataclass(frozen=True)
 class BuildOptions:
     """The flags of `gemmdb build`."""
 
-    arch: Annotated[
-        str,
-        typer.Option(
-            help="The device to measure: native, cpu, sm80, sm90, ...; without --modelled, it must be in this machine."
-        ),
-    ]
-    ops: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated ops: mm, addmm, int_mm, mixed_mm, bmm, scaled_mm, grouped_mm [default: those of the"
-            " shapes]."
-        ),
-    ] = None
-    dtypes: Annotated[
-        str | None, typer.Option(help="Comma-separated activation dtypes [default: those of the shapes].")
-    ] = None
-    shapes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PRESET|FILE",
-            help="A preset, a workload of `gemmdb record`, or a shapes file [default: the preset of the device].",
-        ),
-    ] = None
-    effort: Annotated[
-        str | None,
-        typer.Option(
-            help="How many candidates to try: quick, standard or full [default: quick on a CPU, else standard]."
-        ),
-    ] = None
-    out: Annotated[
-        Path | None, typer.Option(help="The table to write [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
-    ] = None
-    gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs to use [default: all].")] = None
-    minutes: Annotated[
-        float | None, typer.Option(help="Start no new problem after this time. The same command continues later.")
-    ] = None
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS|local",
-            help="Build over the nodes of a Ray cluster: HOST:PORT of its head, auto for that of this host, or local.",
-        ),
-    ] = None
-    modelled: Annotated[
-        bool,
-        typer.Option(
-            "--modelled", help="Predict instead of measuring if the arch is not in this machine. The rows are marked."
-        ),
-    ] = False
-    allow: Annotated[
-        str, typer.Option(metavar="REGEX", help="Try only candidates whose text matches. ATen is always tried.")
-    ] = ""
-    deny: Annotated[str, typer.Option(metavar="REGEX", help="Do not try candidates whose text matches.")] = ""
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Also measure the products of a workload that end in ATen in any case. They are left out."
-        ),
-    ] = False
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also show why candidates failed or were excluded.")] = (
-        False
+    arch: str = Option(
+        help="The device to measure: native, cpu, sm80, sm90, ...; without --modelled, it must be in this machine."
     )
+    ops: str | None = Option(
+        None,
+        help="Comma-separated ops: mm, addmm, int_mm, mixed_mm, bmm, scaled_mm, grouped_mm [default: those of the"
+        " shapes].",
+    )
+    dtypes: str | None = Option(None, help="Comma-separated activation dtypes [default: those of the shapes].")
+    shapes: str | None = Option(
+        None,
+        metavar="PRESET|FILE",
+        help="A preset, a workload of `gemmdb record`, or a shapes file [default: the preset of the device].",
+    )
+    effort: str | None = Option(
+        None, help="How many candidates to try: quick, standard or full [default: quick on a CPU, else standard]."
+    )
+    out: Path | None = Option(None, help="The table to write [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
+    gpus: int | None = Option(None, min=1, help="How many GPUs to use [default: all].")
+    minutes: float | None = Option(None, help="Start no new problem after this time. The same command continues later.")
+    ray: str | None = Option(
+        None,
+        metavar="ADDRESS|local",
+        help="Build over the nodes of a Ray cluster: HOST:PORT of its head, auto for that of this host, or local.",
+    )
+    modelled: bool = Option(
+        False,
+        "--modelled",
+        help="Predict instead of measuring if the arch is not in this machine. The rows are marked.",
+    )
+    allow: str = Option("", metavar="REGEX", help="Try only candidates whose text matches. ATen is always tried.")
+    deny: str = Option("", metavar="REGEX", help="Do not try candidates whose text matches.")
+    every: bool = Option(
+        False,
+        "--all",
+        help="Also measure the GEMMs of a workload that have no kernel but ATen [default: leave them out].",
+    )
+    verbose: bool = Option(False, "--verbose", help="Also show why candidates failed or were excluded.")
     as_json: JsonFlag = False
 
     def request(self) -> BuildRequest:
-        """What the library is asked to build."""
+        """The request for the library."""
         from gemmdb.generators.build.build import BuildRequest
 
         return BuildRequest(
-            arch=self.arch, ops=_words(self.ops or ""), dtypes=_words(self.dtypes or ""), shapes=self.shapes,
-            effort=self.effort, out=self.out, gpus=self.gpus, ray=self.ray, modelled=self.modelled,
-            minutes=self.minutes, allow=self.allow, deny=self.deny, every=self.every,
+            arch=self.arch, ops=_words(self.ops), dtypes=_words(self.dtypes), shapes=self.shapes, effort=self.effort,
+            out=self.out, gpus=self.gpus, ray=self.ray, modelled=self.modelled, minutes=self.minutes, allow=self.allow,
+            deny=self.deny, every=self.every,
         )  # fmt: skip
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
 @takes(BuildOptions)
@@ -130,13 +108,23 @@ def build(options: BuildOptions) -> None:
     Exit codes: 0 done, or stopped after --minutes (candidates that failed are rows of the table), 2 bad usage or bad
     input, 130 interrupted (Ctrl-C or SIGTERM).
     """
-    _check_installed(options.modelled, options.ray is not None)
+    if options.ray is not None:
+        from gemmdb.generators.cluster.connection import check_installed
+
+        check_installed()
+    elif not options.modelled:
+        require("torch", "building")
+    require("jinja2", "building", "'gemmdb[build]'")  # It comes with torch too.
+    from gemmdb.cli.build_summary import Summary
+
     request = options.request()
     with BuildProgress() as progress, terminable():
         reports = _built(request, progress)
-    documents = [document for report in reports if (document := _said(options, request, report)) is not None]
-    if documents:
-        first, *further = documents
+    summaries = [Summary(request, report) for report in reports]
+    for summary in summaries:
+        _say(options, summary)
+    if options.as_json:
+        first, *further = (summary.document() for summary in summaries)
         say_json("build", {**first, "further": further} if further else first)
     if any(report.interrupted for report in reports):
         raise typer.Exit(130)
@@ -144,44 +132,27 @@ def build(options: BuildOptions) -> None:
 
 def _built(request: BuildRequest, progress: BuildProgress) -> Sequence[BuildReport]:
     """The reports of a build: one, or with --ray one per kind of device."""
-    # Imported here because the generators need sqlite-utils and more, which other commands do not.
     if request.ray is not None:
-        from gemmdb.generators.cluster.build import build as build_over
+        from gemmdb.generators.cluster.build import build as build_over_cluster
 
-        return build_over(request, progress, say=note)
+        return build_over_cluster(request, progress, say=note)
     from gemmdb.generators.build.build import build as build_table
 
     return [build_table(request, progress, say=note)]
 
 
-def _said(options: BuildOptions, request: BuildRequest, report: BuildReport) -> dict[str, Any] | None:
-    """Print a report, or return it as JSON, if that is wanted."""
-    from gemmdb.cli import build_summary
-    from gemmdb.generators import shapes
-
-    problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
+def _say(options: BuildOptions, summary: Summary) -> None:
+    report = summary.report
     if options.verbose:
-        build_summary.note_failures(report, problems)
+        summary.note_failures()
     for warning in report.warnings:
         note(warning)
     if not options.as_json:
-        say_facts(build_summary.summary(request, report, problems))
+        say_facts(summary.facts())
     if report.left and not report.interrupted:
         note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command continues from there")
     if report.interrupted:
         note(f"interrupted; the results so far are in {report.out}: the same command continues from there")
-    return build_summary.document(request, report, problems) if options.as_json else None
-
-
-def _check_installed(modelled: bool, over_a_cluster: bool) -> None:
-    if over_a_cluster:
-        from gemmdb.generators.cluster.connection import check_installed
-
-        check_installed()
-    elif importlib.util.find_spec("torch") is None and not modelled:
-        raise InputError("building needs torch, which is not installed: pip install torch 'gemmdb[build]'")
-    if importlib.util.find_spec("jinja2") is None:  # It comes with torch too.
-        raise InputError("building needs jinja2, which is not installed: pip install 'gemmdb[build]'")
 
 
 @contextmanager

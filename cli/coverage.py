@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument
 
-from gemmdb.cli import brief, terminal
-from gemmdb.cli.footnotes import Footnotes
+from gemmdb.cli import terminal
+from gemmdb.cli.evidence import problem_name
+from gemmdb.cli.gain import gain_text
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag
-from gemmdb.cli.output import count, gain_text, microseconds, one_line, places, say, say_json, say_prose
-from gemmdb.cli.table import Cell, Column, say_table
+from gemmdb.cli.output import Footnotes, count, microseconds, one_line, places, say, say_json, say_prose
+from gemmdb.cli.table import Cell, Column, Row, say_table
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.lookup.environment import current_catalog
@@ -20,7 +21,7 @@ from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
 
 if TYPE_CHECKING:
-    from gemmdb.generators.coverage import Coverage, Miss, Tally
+    from gemmdb.generators.coverage import Coverage, Miss
 
 BAR = 48
 """The columns of the bar of all time."""
@@ -39,7 +40,7 @@ MISSES = (
 
 
 def coverage(
-    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote.")],
+    workload: Path = Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote."),
     confirm: ConfirmFlag = False,
     wide: WideFlag = False,
     json: JsonFlag = False,
@@ -47,7 +48,7 @@ def coverage(
     """Show how much of a recorded workload the tables answer.
 
     Hits are counted per rung, and how many of them are ATen. Misses are ranked by their share of the time, which is
-    estimated for a miss. The last line weighs the expected gains by calls and time. GEMMs that gemmdb does not steer
+    estimated for a miss. The last line weighs the expected gains by calls and time. GEMMs that gemmdb does not support
     (a baddbmm that adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are named and counted.
     Convolutions with larger kernels are not recorded.
 
@@ -81,17 +82,24 @@ def _say(found: Coverage, wide: bool) -> None:
         f" {served} by another kernel than ATen's, {found.kernel_share:.1%} of the time"
     )
     if terminal.is_terminal() and found.problems:
-        say(terminal.stacked(_parts(found), BAR))
+        aten, missed = found.hit_share - found.kernel_share, 1 - found.hit_share
+        parts = [("kernels", found.kernel_share, "green"), ("ATen", aten, "dim"), ("misses", missed, "yellow")]
+        say(terminal.stacked(parts, BAR))
     if found.hits:
+        rows = []
+        for rung, of in found.hits.items():
+            time = Cell(f"{of.share:.1%}", "green", of.share)
+            counts = (str(of.problems), str(of.aten), str(of.count), str(of.calls))
+            rows.append((rung, *counts, time, f"{of.aten_share:.1%}"))
         say()
-        say_table(RUNGS, map(_rung, found.hits.items()), whole=wide)
+        say_table(RUNGS, rows, whole=wide)
     if found.misses:
         say()
         _say_misses(found.misses, wide)
     if found.uncovered:
-        say()
         names = ", ".join(f"{name} ({times} in graphs)" for name, (times, _) in found.uncovered.items())
-        say_prose(f"not steered by gemmdb: {one_line(names)}")
+        say()
+        say_prose(f"not supported by gemmdb: {one_line(names)}")
     if found.problems:
         say()
         say_prose(f"expected over ATen, weighted by calls and time: {gain_text(found.gain)}")
@@ -107,25 +115,8 @@ def _say_misses(misses: Sequence[Miss], wide: bool) -> None:
         say_prose(f"and {count(len(rest), 'miss', 'misses')} of less time, {share:.1%} together: --wide lists all")
 
 
-def _parts(found: Coverage) -> list[tuple[str, float, str]]:
-    """What the time goes to: name, share, style."""
-    aten = found.hit_share - found.kernel_share
-    return [
-        ("kernels", found.kernel_share, "green"), ("ATen", aten, "dim"), ("misses", 1 - found.hit_share, "yellow"),
-    ]  # fmt: skip
-
-
-def _rung(item: tuple[str, Tally]) -> tuple[str | Cell, ...]:
-    rung, of = item
-    return (
-        rung, str(of.problems), str(of.aten), str(of.count), str(of.calls),
-        Cell(f"{of.share:.1%}", "green", of.share), f"{of.aten_share:.1%}",
-    )  # fmt: skip
-
-
-def _miss(miss: Miss, wide: bool, notes: Footnotes) -> tuple[str | Cell, ...]:
-    named = miss.problem if wide else brief.problem(miss.problem)
+def _miss(miss: Miss, wide: bool, notes: Footnotes) -> Row:
     return (
         Cell(f"{miss.share:.1%}", "yellow", miss.share), str(miss.calls), f"~{microseconds(miss.time_us)}",
-        names.ranged(named, miss.ranges), places(miss.origins), notes.mark(miss.reason),
+        names.ranged(problem_name(miss.problem, wide), miss.ranges), places(miss.origins), notes.mark(miss.reason),
     )  # fmt: skip

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Option
 
-from gemmdb.cli import brief
-from gemmdb.cli.options import WideFlag
-from gemmdb.cli.output import gain_style, microseconds, say, say_prose
-from gemmdb.cli.table import Cell, Column, say_table
+from gemmdb.cli.compare import say_gemms
+from gemmdb.cli.options import WideFlag, require
+from gemmdb.cli.output import say, say_prose
+from gemmdb.cli.table import say_table
 from gemmdb.errors import InputError
-
-PRODUCTS = (
-    Column("rung", rigid=True), Column("time", right=True, rigid=True), Column("ATen", right=True, rigid=True),
-    Column("gain", right=True, rigid=True), Column("kernel"), Column("product"),
-)  # fmt: skip
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the workload, the table and the result are kept.")] = Path(
-        "gemmdb-demo"
-    ),
-    quick: Annotated[bool, typer.Option("--quick", help="One product only, in about a minute.")] = False,
-    compare: Annotated[bool, typer.Option("--compare", help="Only compare, with the table that is there.")] = False,
+    folder: Path = Option(Path("gemmdb-demo"), help="Where the workload, the table and the result are kept."),
+    quick: bool = Option(False, "--quick", help="One GEMM only, in about a minute."),
+    compare: bool = Option(False, "--compare", help="Only compare, with the table that is there."),
     wide: WideFlag = False,
 ) -> None:
     """Show what gemmdb does, with a small model on this CPU.
@@ -43,11 +35,10 @@ def demo(
     \b
     Exit codes: 0 done, 2 bad usage, a missing package or a step that fails.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("this command needs torch, which is not installed: pip install torch 'gemmdb[build]'")
+    require("torch", "this command")
     from gemmdb.tune.demo import QUICK, Demo
 
-    wanted = Demo(folder, QUICK if quick else (), _say_command)
+    wanted = Demo(folder, QUICK if quick else (), lambda command: print(f"\n$ {command}", flush=True))
     if not compare:
         wanted.record_and_build()
     elif not wanted.table.exists():
@@ -56,15 +47,11 @@ def demo(
     say_prose(f"all of it is in {wanted.result}")
 
 
-def _say_command(command: str) -> None:
-    print(f"\n$ {command}", flush=True)
-
-
 def _say(result: Mapping[str, Any], wide: bool) -> None:
-    """The products, the times of the modules in the three modes, and the largest error."""
+    """The GEMMs, the times of the modules in the three modes, and the largest error."""
     stats, modes = result["stats"], list(result["compile_s"])
     say()
-    say_table(PRODUCTS, (_product(one, wide) for one in stats["products"]), whole=wide)
+    say_gemms(stats["products"], wide)
     say()
     say(f"kernels benchmarked at compile time with gemmdb: {stats['benchmarked']}")
     say()
@@ -74,14 +61,3 @@ def _say(result: Mapping[str, Any], wide: bool) -> None:
     say()
     name, error = max(result["max_error"].items(), key=lambda item: item[1])
     say_prose(f"largest error against eager float64, relative: {error:.1e} ({name})")
-
-
-def _product(one: Mapping[str, Any], wide: bool) -> tuple[str | Cell, ...]:
-    us, gain = one["expected_us"], one["speedup_vs_aten"]
-    known = us is not None and gain is not None
-    return (
-        one["rung"], microseconds(us) if known else "", microseconds(us * gain) if known else "",
-        Cell(f"{gain:.2f}x", gain_style(gain)) if known else "",
-        one["config"] if wide else brief.config(one["config"]),
-        one["problem"] if wide else brief.problem(one["problem"]),
-    )  # fmt: skip

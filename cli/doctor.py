@@ -1,16 +1,68 @@
-"""`gemmdb doctor`: shows what is installed, what works and what is missing."""
+"""`gemmdb doctor`: shows what is installed, what works and what is missing. Each check tries the real thing, in a
+separate process if it may crash."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import typer
 
+from gemmdb import trust
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import say_json
 from gemmdb.cli.table import Cell, Column, say_table
+from gemmdb.devices import detect
+from gemmdb.errors import GemmdbError, InputError, TableError
+from gemmdb.kernels import cutlass
+from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.kernels.cutlass.archive import Archive
+from gemmdb.key.toolchain import installed
+from gemmdb.rejected import Rejected
+from gemmdb.settings import ENVIRONMENT, ON_MISS, Settings, log_level
+from gemmdb.table.catalog import Catalog
 
-STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
+OK, MISSING, BROKEN = "ok", "missing", "broken"
+STYLES = {OK: "green", MISSING: "yellow", BROKEN: "red"}
+PROBE_TIMEOUT_S = 180
+"""Compiling a first function with torch.compile takes 5 to 30 s."""
+REINSTALL = "pip install --force-reinstall torch"
+TORCH_PROBE = """
+import torch
+gpus = torch.cuda.device_count()
+x = torch.ones(4, 4, device="cuda" if gpus else "cpu")
+assert float((x @ x)[0, 0]) == 4, "a 4x4 product of ones is wrong"
+built_for = f"CUDA {torch.version.cuda}, {gpus} GPU(s)" if torch.version.cuda else "CPU only"
+print(f"{torch.__version__}, {built_for}")
+"""
+COMPILE_PROBE = """
+import torch
+device = "cuda" if torch.cuda.device_count() else "cpu"
+x = torch.arange(8., device=device)
+assert torch.equal(torch.compile(lambda t: t * 2 + 1)(x), x * 2 + 1)
+"""
+CPP_SOURCE = "#include <omp.h>\nint threads() { return omp_get_max_threads(); }\n"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report. `state`: `ok`, `missing` (gemmdb works without it, with fewer features) or `broken`.
+    `detail`: what was found. `remedy`: how to install or repair it, empty if there is nothing to do."""
+
+    name: str
+    state: str
+    detail: str
+    remedy: str = ""
 
 
 def doctor(json: JsonFlag = False) -> None:
@@ -27,14 +79,171 @@ def doctor(json: JsonFlag = False) -> None:
     \b
     Exit codes: 0 nothing is broken (something may be missing), 1 something is broken, 2 bad usage.
     """
-    # Imported here because no other command needs subprocesses and temporary folders.
-    from gemmdb.cli.checks import BROKEN, checks
-
     found = checks()
     if json:
         say_json("doctor", {"checks": [asdict(check) for check in found]})
     else:
-        rows = ((Cell(one.state, STYLES.get(one.state, "")), one.name, one.detail, one.remedy) for one in found)
+        rows = ((Cell(one.state, STYLES[one.state]), one.name, one.detail, one.remedy) for one in found)
         say_table((Column("state", rigid=True), Column("what", rigid=True), "found", "to do"), rows)
     if any(check.state == BROKEN for check in found):
         raise typer.Exit(1)
+
+
+def checks(compile_probe: bool = True) -> list[Check]:
+    """All checks, in order. `compile_probe`: also compile a small function with torch.compile."""
+    torch = _torch()
+    python = Check("python", OK, f"{platform.python_version()} {sys.executable}")
+    found = [python, _sqlite(), torch, _triton(), _compiler(), _kernels(torch), _nvcc(), *_packages()]
+    if compile_probe and torch.state == OK:
+        found.append(_torch_compile())
+    environment = (_variable(name, os.environ[name]) for name in ENVIRONMENT if os.environ.get(name))
+    return [*found, *environment, *_catalog()]
+
+
+def _sqlite() -> Check:
+    try:
+        with sqlite3.connect(":memory:") as connection:
+            connection.execute("create table t (key integer primary key) without rowid")
+    except sqlite3.Error as error:
+        return Check("sqlite", BROKEN, str(error), "use a Python whose sqlite3 module works")
+    return Check("sqlite", OK, sqlite3.sqlite_version)
+
+
+def _torch() -> Check:
+    if importlib.util.find_spec("torch") is None:
+        return Check("torch", MISSING, "gemmdb build and torch.compile need it, lookups do not", "pip install torch")
+    found = _probe([sys.executable, "-c", TORCH_PROBE])
+    if isinstance(found, Rejected):
+        return Check("torch", BROKEN, found.reason, REINSTALL)
+    return Check("torch", OK, found.splitlines()[-1])
+
+
+def _torch_compile() -> Check:
+    with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as cache:
+        # An empty cache: a cached kernel would hide a compiler that no longer works.
+        found = _probe([sys.executable, "-c", COMPILE_PROBE], TORCHINDUCTOR_CACHE_DIR=cache)
+    if isinstance(found, Rejected):
+        return Check("torch.compile", BROKEN, found.reason, "see the C++ compiler above; on a GPU, triton")
+    return Check("torch.compile", OK, "compiled and ran a small function")
+
+
+def _triton() -> Check:
+    if importlib.util.find_spec("triton") is None:
+        if detect.cuda() is None:
+            return Check("triton", MISSING, "only GPU kernels need it")
+        return Check("triton", MISSING, "GPU kernels need it", "it comes with the CUDA wheel of torch")
+    found = _probe([sys.executable, "-c", "import triton, triton.language; print(triton.__version__)"])
+    if isinstance(found, Rejected):
+        return Check("triton", BROKEN, found.reason, f"{REINSTALL} (it pins its triton)")
+    return Check("triton", OK, found.strip())
+
+
+def _compiler() -> Check:
+    names = [os.environ.get("CXX", ""), "g++", "clang++"]
+    path = next((known for name in names if name and (known := shutil.which(name))), None)
+    remedy = "apt-get install g++ (or your system's package of it), or set CXX"
+    if path is None:
+        return Check("C++ compiler", MISSING, "torch.compile on a CPU needs it", remedy)
+    with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as folder:
+        source = Path(folder, "probe.cpp")
+        source.write_text(CPP_SOURCE)
+        found = _probe([path, "-shared", "-fPIC", "-fopenmp", str(source), "-o", str(source.with_suffix(".so"))])
+    if isinstance(found, Rejected):
+        return Check("C++ compiler", BROKEN, f"{path}: {found}", remedy)
+    return Check("C++ compiler", OK, f"{path}, with OpenMP")
+
+
+def _kernels(torch: Check) -> Check:
+    """The CUTLASS kernels that are compiled in advance."""
+    path = prebuilt.shipped()
+    if not path.exists():
+        device = detect.cuda()
+        remedy = "gemmdb kernels build, with nvcc" if device is not None and device.arch == prebuilt.ARCH else ""
+        return Check("kernels", MISSING, "no CUTLASS kernels are compiled in advance", remedy)
+    try:
+        archive = Archive.open(path)
+    except TableError as error:
+        return Check("kernels", BROKEN, str(error), "install gemmdb again")
+    count = f"{len(archive.kernels)} CUTLASS kernels for {archive.provenance.get('arch', '?')}"
+    running = installed("cuda") if torch.state == OK else None
+    if running is not None and not archive.runs_with(running):
+        detail = f"{count}, for CUDA {archive.provenance['cuda']}: this torch has CUDA {running.cuda}"
+        return Check("kernels", MISSING, detail, "a torch for that CUDA, or nvcc and Policy(compile_cost=10)")
+    return Check("kernels", OK, f"{count}, compiled by nvcc {archive.provenance['cuda']}")
+
+
+def _nvcc() -> Check:
+    path = cutlass.compiler()
+    if path is None:
+        if detect.cuda() is None:
+            return Check("nvcc", MISSING, "only CUTLASS kernels need it, on a GPU")
+        detail = "CUTLASS kernels that are not compiled in advance need it; the default policy serves none of these"
+        return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
+    found = _probe([path, "--version"])
+    if isinstance(found, Rejected):
+        return Check("nvcc", BROKEN, f"{path}: {found}", "set CUDACXX to an nvcc that works")
+    release = next((line for line in found.splitlines() if "release" in line), "").strip()
+    return Check("nvcc", OK, f"{path}, {release}")
+
+
+def _packages() -> Iterator[Check]:
+    extras = {"sqlite-utils": "", "jinja2": "build", "sympy": "build", "nvidia-cutlass": "cutlass"}
+    for package, extra in extras.items():
+        try:
+            yield Check(package, OK, importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            if extra == "cutlass" and detect.cuda() is None:
+                yield Check(package, MISSING, "only CUTLASS kernels need it, on a GPU")
+            elif extra:
+                yield Check(package, MISSING, f"the extra '{extra}' brings it", f"pip install 'gemmdb[{extra}]'")
+            else:
+                yield Check(package, MISSING, "", f"pip install {package}")
+
+
+def _variable(name: str, value: str) -> Check:
+    """What a variable is set to, and whether gemmdb understands it. The tables that it names have their own check."""
+    if name == "GEMMDB_TRUST":
+        path = Path(value)
+        try:
+            return Check(name, OK, f"{path}: {len(trust.listed(path.expanduser()))} digests")
+        except InputError as error:
+            return Check(name, BROKEN, str(error), "name a file that `sha256sum` wrote, or unset it")
+    levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    known = {"GEMMDB_LOG": levels, "GEMMDB_ON_MISS": ON_MISS, "GEMMDB_CONFIRM": ("0", "1")}.get(name)
+    if known is None or value in known or (name == "GEMMDB_LOG" and log_level(value) is not None):
+        return Check(name, OK, value)
+    remedy = f"set {name} to one of these, or unset it"
+    return Check(name, BROKEN, f"{value!r} is not one of {', '.join(known)}", remedy)
+
+
+def _catalog() -> list[Check]:
+    """Each table, then whether any covers this machine's device."""
+    found = []
+    try:
+        catalog = Catalog.load(Settings.read(), strict=True)
+    except InputError:
+        return []  # The environment cannot be read: the check of that variable has said so.
+    except GemmdbError as error:
+        found.append(Check("catalog", BROKEN, str(error), "move the file away, or take it out of GEMMDB_TABLES"))
+        catalog = Catalog.load(Settings.read())
+    for table in catalog.tables:
+        found.append(Check("table", OK, f"{table.path}: {', '.join(device.sku for device in table.devices())}"))
+    device = detect.native()
+    covering = [str(table.path) for table in catalog.tables if device in table.devices()]
+    if covering:
+        return [*found, Check("this device", OK, f"{device.sku} ({device.arch}): covered by {', '.join(covering)}")]
+    detail = f"{device.sku} ({device.arch}, {device.units} units): no table covers it"
+    return [*found, Check("this device", MISSING, detail, "gemmdb build --arch native")]
+
+
+def _probe(command: Sequence[str], **environment: str) -> str | Rejected:
+    """Run `command`. Returns its stdout, or one line about what went wrong."""
+    environ = {**os.environ, **environment}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environ)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Rejected(f"{type(error).__name__}: {error}")
+    if done.returncode == 0:
+        return done.stdout
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return Rejected(lines[-1].strip() if lines else f"exit code {done.returncode}")

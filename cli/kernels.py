@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Option
 
 from gemmdb.cli.output import count, note, say, say_facts
 from gemmdb.cli.progress import Pulse
@@ -18,7 +18,7 @@ from gemmdb.key.toolchain import major
 def kernels(context: typer.Context) -> None:
     """Show the CUTLASS kernels that are compiled in advance, or compile them.
 
-    They lie beside the shipped tables. A compile that is answered with one loads it: it needs neither nvcc nor
+    They lie beside the shipped tables. A compile that is served one of them loads it and needs neither nvcc nor
     CUTLASS's headers.
 
     \b
@@ -38,30 +38,22 @@ def kernels(context: typer.Context) -> None:
     archive = prebuilt.archive()
     if archive is None:
         raise InputError(f"{path} cannot be read, or is not what manifest.json describes; install gemmdb again")
-    told = archive.provenance
+    made = archive.provenance
     say_facts((
         ("file", str(path)), ("size", f"{path.stat().st_size / 2**20:.1f} MiB"),
-        ("kernels", f"{len(archive.kernels)} for {told.get('arch', '?')}"),
-        ("compiled by", f"nvcc {told['cuda']}, CUTLASS {told.get('cutlass', '?')}"),
-        ("runs with", f"torch for CUDA {major(str(told['cuda']))}"),
+        ("kernels", f"{len(archive.kernels)} for {made.get('arch', '?')}"),
+        ("compiled by", f"nvcc {made['cuda']}, CUTLASS {made.get('cutlass', '?')}"),
+        ("runs with", f"torch for CUDA {major(str(made['cuda']))}"),
     ))  # fmt: skip
 
 
 def build(
-    arch: Annotated[str, typer.Option(metavar="ARCH", help="The GPUs to compile for; only sm90 has such kernels.")] = (
-        prebuilt.ARCH
+    arch: str = Option(prebuilt.ARCH, metavar="ARCH", help="The GPUs to compile for; only sm90 has such kernels."),
+    out: Path | None = Option(
+        None, metavar="FILE", help="The archive to write; default: the one beside the shipped tables."
     ),
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The archive to write; default: the one beside the shipped tables."),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Kernels to compile at once; default: one per processor."),
-    ] = None,
-    ready: Annotated[
-        bool, typer.Option("--ready", help="Compile nothing more: write the archive of those that are compiled.")
-    ] = False,
+    jobs: int | None = Option(None, metavar="N", min=1, help="Kernels to compile at once; default: one per processor."),
+    ready: bool = Option(False, "--ready", help="Compile nothing more: write the archive of those that are compiled."),
 ) -> None:
     """Compile the CUTLASS kernels that the tables in use name, into one archive.
 
@@ -83,26 +75,28 @@ def build(
     from gemmdb.generators.files.manifest import write_manifest
     from gemmdb.table.catalog import Catalog
 
-    jobs = jobs or os.cpu_count() or 1
     tools = cutlass_archive.Tools.find()
     units = cutlass_archive.wanted(Catalog.load())
     if not units:
         raise InputError("no table in use names a CUTLASS kernel: `gemmdb tables` lists them")
-    there = cutlass_archive.ready(units, tools)
-    left = len(units) - len(there)
+    compiled, jobs = cutlass_archive.ready(units, tools), jobs or os.cpu_count() or 1
+    left = len(units) - len(compiled)
     if ready:
-        units = {name: units[name] for name in there}
+        units = {name: units[name] for name in compiled}
         note(f"{count(left, 'kernel')} not compiled yet" if left else "all are compiled")
+        if not units:
+            raise InputError("--ready: no kernel is compiled yet")
     elif left:
         note(f"{left} of {count(len(units), 'kernel')} to compile, {jobs} at once")
-    if not units:
-        raise InputError("--ready: no kernel is compiled yet")
     with Pulse() as pulse:
-        pulse.begin(f"{len(there)}/{len(units)} kernels", aloud=False)
-        done = lambda count, of: pulse.begin(f"{count}/{of} kernels", aloud=False)  # noqa: E731
-        files = cutlass_archive.build(units, tools, jobs, done)
-    where = out or prebuilt.shipped(arch)
-    cutlass_archive.write(files, tools, where)
-    if where == prebuilt.shipped(arch):  # What the manifest does not describe is not used.
-        write_manifest(where.parent)
-    say(f"{where}: {count(len(files), 'kernel')}, {where.stat().st_size / 2**20:.1f} MiB")
+
+        def report(done: int, of: int) -> None:
+            pulse.begin(f"{done}/{of} kernels", aloud=False)
+
+        report(len(compiled), len(units))
+        files = cutlass_archive.build(units, tools, jobs, report)
+    path = out or prebuilt.shipped(arch)
+    cutlass_archive.write(files, tools, path)
+    if path == prebuilt.shipped(arch):  # What the manifest does not describe is not used.
+        write_manifest(path.parent)
+    say(f"{path}: {count(len(files), 'kernel')}, {path.stat().st_size / 2**20:.1f} MiB")

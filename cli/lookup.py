@@ -1,23 +1,29 @@
-"""`gemmdb lookup`: the kernel for one problem."""
+"""`gemmdb lookup`, the kernel for one problem, and `gemmdb explain`, what each rung says about it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 import typer
 
+from gemmdb.cli import terminal
+from gemmdb.cli.evidence import brief_facts, full_facts
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
-from gemmdb.cli.output import evidence_facts, microseconds, note, say, say_facts, say_json
+from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_hanging, say_json
+from gemmdb.errors import TableError
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.kernels import names
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import answer, confirmable
+from gemmdb.lookup import Step, answer, confirmable
+from gemmdb.lookup import explain as explain_query
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
-
-CONFIRMED = "a compile times this kernel beside ATen where that repays, and serves the faster one"
+from gemmdb.table.record import Record
 
 
 @takes(ProblemOptions)
@@ -46,7 +52,7 @@ def lookup(
     """
     catalog = current_catalog()
     query = options.query(catalog)
-    hit = _asked(query, catalog, confirm)
+    hit = _hit(query, catalog, confirm)
     if json:
         say_json("lookup", {"rung": "miss"} if hit is None else hit.as_dict())
     elif hit is None:
@@ -55,63 +61,140 @@ def lookup(
         why = only_aten(query) or "`gemmdb explain` with the same arguments says why"
         note(("" if confirm else _unconfirmed(query, catalog, None)) or f"no table answers {text}; {why}")
     else:
-        say_facts(hit_facts(hit) if wide else _brief(hit), hang=not wide)
-        if said := _confirmed(hit, query) if confirm else _unconfirmed(query, catalog, hit):
-            note(said)
+        found = full_facts(hit.evidence, _hit_facts(hit)) if wide else brief_facts(None, hit.evidence)
+        say_facts([*_hit_facts(hit).items(), *found], hang=not wide)
+        if confirm and _is_timed_first(hit, query):
+            note("a compile times this kernel beside ATen where that repays, and serves the faster one")
+        elif not confirm and (kernel := _unconfirmed(query, catalog, hit)):
+            note(kernel)
     if hit is None:
         raise typer.Exit(1)
 
 
-def _asked(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
+def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
     policy = confirmable.applied(query, Policy(confirm=confirm))
     return answer(query, catalog, policy, installed(query.device.kind))
 
 
-def _timed_first(hit: Hit, query: Query) -> bool:
+def _is_timed_first(hit: Hit, query: Query) -> bool:
     """Whether a compile times the answer before it serves it, where that repays."""
     doubted = hit.rung in confirmable.RUNGS and hit.config != ATEN
     return doubted and not confirmable.objection(query, Policy(confirm=True))
 
 
-def _confirmed(hit: Hit, query: Query) -> str:
-    """What a compile does with the answer, if it is one that is timed first; else empty."""
-    return CONFIRMED if _timed_first(hit, query) else ""
-
-
 def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
-    """What a compile may try that times kernels first, if it is another kernel than the answer without that; else
-    empty."""
+    """What is said of another kernel than the answer that a compile may time first; empty if there is none."""
     if (hit is not None and hit.rung not in confirmable.RUNGS) or not Settings.read().confirm:
         return ""
-    tried = _asked(query, catalog, True)
-    if tried is None or not _timed_first(tried, query) or (hit is not None and tried.config == hit.config):
+    tried = _hit(query, catalog, True)
+    if tried is None or not _is_timed_first(tried, query) or (hit is not None and tried.config == hit.config):
         return ""
     kernel = names.kernel(tried.config)
     return f"a compile may time {kernel} beside ATen first, and serves it if it is faster: --confirm shows it"
 
 
-def _brief(hit: Hit) -> list[tuple[str, str]]:
-    """The facts of a hit with short evidence. The kernel's text is whole: it is what was asked for."""
-    from gemmdb.cli import brief  # A miss need not wait for it.
-
-    return [*_answer(hit), *brief.facts(None, hit.evidence)]
-
-
-def hit_facts(hit: Hit) -> list[tuple[str, str]]:
-    """The facts of a hit as pairs of name and value, for people."""
-    facts = _answer(hit)
-    return [*facts, *evidence_facts(hit.evidence, but=(name for name, _ in facts))]
+def _hit_facts(hit: Hit) -> dict[str, str]:
+    """The kernel's text is whole, since it is the answer."""
+    return {
+        "rung": hit.rung,
+        "kernel": f"{hit.config.text} (what Inductor takes by default)" if hit.config == ATEN else hit.config.text,
+        "expected": f"{microseconds(hit.expected_us)}, {hit.speedup:.2f}x ATen",
+        "table": hit.table,
+    }
 
 
-def _answer(hit: Hit) -> list[tuple[str, str]]:
-    return [
-        ("rung", hit.rung),
-        ("kernel", kernel_text(hit.config)),
-        ("expected", f"{microseconds(hit.expected_us)}, {hit.speedup:.2f}x ATen"),
-        ("table", hit.table),
-    ]
+@takes(ProblemOptions)
+def explain(
+    options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False
+) -> None:
+    """Show what every rung says about one problem, and why.
+
+    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`.
+    Kernels that were timed for this very problem under load only, while other programs kept the machine busy, are
+    counted: they cannot win against ATen. Of a miss it says whether ATen is the only kernel: then no build can change
+    it.
+
+    \b
+    Examples:
+      gemmdb explain --op mm --m 16 --n 4096 --k 4096 --dtype bf16
+      gemmdb explain --op int_mm --m 32 --n 4096 --k 4096 --arch sm90 --json
+      gemmdb explain workload.jsonl:3
+      gemmdb explain workload.jsonl:3 --confirm --wide
+
+    \b
+    Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
+    """
+    catalog = current_catalog()
+    query = options.query(catalog)
+    policy = confirmable.applied(query, Policy(confirm=confirm))
+    steps = explain_query(query, catalog, policy, installed(query.device.kind))
+    loads = _under_load(query, catalog)
+    rung = next((step.rung for step in steps if step.hit is not None), "miss")
+    alone = str(only_aten(query) or "") if rung == "miss" else ""
+    if json:
+        known = {"answer": rung, "under_load": list(map(_load_document, loads)), "only_aten": alone}
+        say_json("explain", {**_document(query, catalog, steps), **known})
+    else:
+        _say_query(query, catalog, wide)
+        for step in steps:
+            _say_step(step, step.rung == rung, wide)
+            if step.rung == "exact":
+                say_facts((("  under load", _load_text(one)) for one in loads), hang=not wide)
+        say_hanging("answer:", "; ".join(filter(None, (rung, alone))), "yellow" if rung == "miss" else "green")
+    if rung == "miss":
+        raise typer.Exit(1)
 
 
-def kernel_text(config: Config) -> str:
-    """The config as text, with a note if it is ATen's default."""
-    return f"{config.text} (what Inductor takes by default)" if config == ATEN else config.text
+def _say_query(query: Query, catalog: Catalog, wide: bool) -> None:
+    device = query.device
+    # A problem is there to be copied, as one line.
+    say_hanging("problem ", names.ranged(query.problem.text, query.ranges), "bold", hang=False)
+    say_hanging("device  ", f"{device.sku} ({device.arch}, {device.units} units)", "bold", hang=not wide)
+    tables = ", ".join(str(table.path) if wide else table.path.name for table in catalog.tables)
+    say_hanging("tables  ", tables or "none", "bold", hang=not wide)
+
+
+def _say_step(step: Step, answers: bool, wide: bool) -> None:
+    style = "green" if answers else "cyan" if step.hit is not None else "yellow"
+    if wide:
+        say(f"{terminal.painted(f'{step.rung}:', style)} {one_line(step.reason)}")
+        known = _hit_facts(step.hit) if step.hit is not None else {}
+        found = [*known.items(), *full_facts(step.evidence, known)]
+    else:
+        say_hanging(f"{step.rung}:", one_line(step.reason), style)
+        found = list(brief_facts(step.hit, step.evidence))
+    say_facts(((f"  {name}", value) for name, value in found), hang=not wide)
+
+
+def _under_load(query: Query, catalog: Catalog) -> list[tuple[str, Record]]:
+    """The tables, by name, in which something was timed for this very problem under load only."""
+    found = []
+    for table in catalog.tables:
+        with suppress(TableError):  # The lookup goes on without a broken table, after a warning.
+            found.append((table.path.name, table.record(query.problem, query.device)))
+    return [(name, record) for name, record in found if record and record.under_load]
+
+
+def _load_text(one: tuple[str, Record]) -> str:
+    table, record = one
+    kernels, timed = record.under_load - {ATEN}, len({time.config for time in record.measured} - {ATEN})
+    text = f"{len(kernels)} of {count(timed, 'kernel')} in {table}, which cannot win" if kernels else f"ATen in {table}"
+    text += ", and ATen" if kernels and ATEN in record.under_load else ""
+    return f"{text}: build again when the machine is quiet"
+
+
+def _load_document(one: tuple[str, Record]) -> dict[str, object]:
+    table, record = one
+    configs = sorted(config.text for config in record.under_load)
+    return {"table": table, "configs": configs, "timed": len({time.config for time in record.measured})}
+
+
+def _document(query: Query, catalog: Catalog, steps: Sequence[Step]) -> dict[str, object]:
+    return {
+        "problem": query.problem.text, "ranges": query.ranges, "device": query.device.text,
+        "tables": [str(table.path) for table in catalog.tables],
+        "steps": [
+            {"rung": one.rung, "reason": one.reason, "evidence": one.evidence, "hit": one.hit and one.hit.as_dict()}
+            for one in steps
+        ],
+    }  # fmt: skip

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from gemmdb.cli import terminal
 
-if TYPE_CHECKING:
-    from gemmdb.table.stats import Gain
-
-FACT_BAR = 24
-"""The columns of the longest bar behind a fact."""
 JSON_VERSION = 1
 """Of all schemas in docs/schemas. New fields leave it as it is; a field that goes or changes its meaning raises it."""
+SHORT_REASON = 20
+"""The most characters of a reason that stands in its row of a table."""
 
 
 def say(text: str = "") -> None:
@@ -53,8 +50,7 @@ def finite(value: Any) -> Any:
 
 def say_facts(facts: Iterable[tuple[str, ...]], hang: bool = False) -> None:
     """Print pairs of name and value, one pair per line, with the values aligned; a third text is the value's style.
-    `hang`: on a terminal, a long value goes on in further lines below itself; without it the terminal breaks the line,
-    and it can be copied as one."""
+    `hang`: on a terminal, a long value continues below itself; otherwise it is one line that can be copied."""
     lines = list(facts)
     width = max((len(name) for name, *_ in lines), default=0)
     for name, value, *style in lines:
@@ -62,8 +58,7 @@ def say_facts(facts: Iterable[tuple[str, ...]], hang: bool = False) -> None:
 
 
 def say_hanging(head: str, text: str, head_style: str = "", style: str = "", hang: bool = True) -> None:
-    """Print `head`, and `text` after it, each in a style. `hang`: on a terminal, what does not fit stands below the
-    text."""
+    """Print `head` and then `text`, each in a style. `hang`: on a terminal, what does not fit stands below the text."""
     most, indent = terminal.width() if hang else None, len(head) + 1
     first, *rest = [text] if most is None else terminal.wrapped(text, max(most - indent, 20))
     say(f"{terminal.painted(head, head_style)} {terminal.painted(first, style)}")
@@ -78,28 +73,24 @@ def say_prose(text: str) -> None:
         say(line)
 
 
-def evidence_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """JSON-ready evidence as pairs of name and value for people, without the names in `but`. Each object of a list gets
-    its own line."""
-    for name, value in evidence.items():
-        if name in set(but):
-            continue
-        if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-            yield from ((name if place == 0 else "", _text(item)) for place, item in enumerate(value))
-        else:
-            yield name, _text(value).removeprefix(f"{name} ")
+class Footnotes:
+    """Reasons that many rows of a table share: on a terminal a row has a number, and the reason stands once below the
+    table. `whole`: rows have the full reasons, as they do off a terminal, where each row must be complete."""
 
+    def __init__(self, whole: bool = False) -> None:
+        self._whole = whole or not terminal.is_terminal()
+        self._numbers: dict[str, int] = {}
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_text(inner)}" for name, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
-    return str(value)
+    def mark(self, reason: str) -> str:
+        """What stands in the row: the reason, or its number."""
+        if self._whole or len(reason) <= SHORT_REASON:
+            return reason
+        return f"({self._numbers.setdefault(reason, len(self._numbers) + 1)})"
+
+    def say(self) -> None:
+        """Print the reasons that have a number. The table must be printed before."""
+        for reason, number in self._numbers.items():
+            say_hanging(f"({number})", reason, "dim")
 
 
 def microseconds(value: float) -> str:
@@ -110,30 +101,10 @@ def microseconds(value: float) -> str:
     return f"{value:.2f} us"
 
 
-def gain_text(found: Gain) -> str:
-    """A gain and its interval, where it has one."""
-    if found.low == found.high:
-        return f"{found.value:.2f}x"
-    return f"{found.value:.2f}x, between {found.low:.2f}x and {found.high:.2f}x"
-
-
-def gain_style(low: float, high: float | None = None) -> str:
-    """The style of a gain between `low` and `high`: one that is certain is green, a certain loss is red."""
-    return "green" if low > 1 else "red" if (low if high is None else high) < 1 else ""
-
-
-def with_bar(text: str, part: float, whole: float) -> str:
-    """`text`, and on a terminal a bar as long as `part` of `whole`."""
-    if not terminal.is_terminal() or whole <= 0:
-        return text
-    return f"{text}  {terminal.bar(part / whole, FACT_BAR)}"
-
-
 def places(origins: Sequence[object]) -> str:
-    """Where a product comes from in the user's code: the first place, and how many more there are."""
-    if not origins:
-        return ""
-    return f"{origins[0]}{f' and {len(origins) - 1} more' if len(origins) > 1 else ''}"
+    """Where a GEMM comes from in the user's code: the first place, and how many more there are."""
+    more = f" and {len(origins) - 1} more" if len(origins) > 1 else ""
+    return f"{origins[0]}{more}" if origins else ""
 
 
 def count(number: int, noun: str, nouns: str = "") -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from threading import Event, Lock, Thread
 from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemmdb.cli.output import note
 
@@ -18,7 +18,7 @@ QUIET_SECONDS = 5.0
 
 
 class Pulse:
-    """Says every few seconds what goes on, while nothing else is said. A context manager. `words` begins it anew."""
+    """A context manager that repeats every few seconds what goes on, while nothing else is said."""
 
     def __init__(self) -> None:
         self._words, self._began, self._said = "", monotonic(), monotonic()
@@ -29,9 +29,7 @@ class Pulse:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
 
@@ -64,7 +62,6 @@ class BuildProgress:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self.last: State | None = None
         self._pulse = Pulse()
         self._bar = Progress(
             BarColumn(),
@@ -77,34 +74,25 @@ class BuildProgress:
             transient=True,
         )
         self._task = self._bar.add_task("starting", total=None, left="")
+        self._shown: AbstractContextManager[Any] = self._pulse if self._bar.disable else self._bar
 
     def __enter__(self) -> BuildProgress:
-        if self._bar.disable:
-            self._pulse.begin("preparing", aloud=False)
-            self._pulse.__enter__()
-        else:
-            self._bar.start()
+        self._pulse.begin("preparing", aloud=False)
+        self._shown.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar.disable:
-            self._pulse.__exit__(kind, error, trace)
-        else:
-            self._bar.stop()
+    def __exit__(self, *error: Any) -> None:
+        self._shown.__exit__(*error)
 
     def update(self, state: State) -> None:
         """Show `state`. The first one with something to do also says how much that is, and how long it may take."""
-        self.last = state
         text = state.phase if state.current is None else f"{state.phase} {sizes(state)}"
         self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(state.eta_s))
         if state.phase == "starting" and state.total > state.done:
             takes = left(state.eta_s).removesuffix(" left")
             note(f"{state.total - state.done} to measure{f', {takes}' if takes else ''}")
-        if self._bar.disable:
-            words = f"{state.done}/{state.total} problems, {text}"
-            self._pulse.begin(", ".join(filter(None, (words, left(state.eta_s)))), aloud=False)
+        words = f"{state.done}/{state.total} problems, {text}"
+        self._pulse.begin(", ".join(filter(None, (words, left(state.eta_s)))), aloud=False)
 
 
 def sizes(state: State) -> str:

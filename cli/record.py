@@ -1,31 +1,33 @@
-"""`gemmdb record`: writes down which GEMMs a program compiles, and how often."""
+"""`gemmdb record`: writes down which GEMMs a program compiles, and how often; `gemmdb report`: one HTML page about
+them, or about a table or a comparison."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
+from typer import Argument, Option
 
-from gemmdb.cli.output import count, note
+from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
+from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Settings
-from gemmdb.tune.running import run
+from gemmdb.tune.running import Recorded, run
 from gemmdb.workload import entries
 
 
 def record(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program and its arguments.")],
-    out: Annotated[Path, typer.Option(help="The workload file. Recorded problems are added to it.")] = Path(
-        "workload.jsonl"
-    ),
+    command: list[str] = Argument(metavar="COMMAND...", help="The program and its arguments."),
+    out: Path = Option(Path("workload.jsonl"), help="The workload file. Recorded problems are added to it."),
 ) -> None:
     """Record the GEMMs that a program compiles.
 
     Every Python process that COMMAND starts is recorded. The program needs no change. A line of the workload holds a
-    problem and how often a process met it, or the name of a GEMM that gemmdb does not steer. Several lines may hold the
-    same problem: `gemmdb build --shapes` and `gemmdb coverage`, which read the file, add them up.
+    problem and how often a process met it, or the name of a GEMM that gemmdb does not support. Several lines may hold
+    the same problem: `gemmdb build --shapes` and `gemmdb coverage`, which read the file, add them up.
 
     \b
     Examples:
@@ -37,25 +39,88 @@ def record(
     """
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"cannot write {out}: it is a directory, or its folder is missing or read-only")
-    before, _ = _recorded(out)
-    recorded = run(command, out)
-    after, uncovered = _recorded(out)
-    obstacle = "GEMMDB_DISABLE is set" if Settings.read().disabled else recorded.obstacle
-    if recorded.exit_code:
-        note(f"COMMAND ended with exit code {recorded.exit_code}")
-    if after == before == 0 and not uncovered:
+    before, _ = _in_workload(out)
+    recorded = _run(command, out)
+    after, unsupported = _in_workload(out)
+    if after == before == 0 and not unsupported:
+        obstacle = "GEMMDB_DISABLE is set" if Settings.read().disabled else recorded.obstacle
         note(f"nothing was recorded: {obstacle}")
     else:
         new = f", {after - before} of them new" if before else ""
-        named = f"; not steered: {', '.join(uncovered)}" if uncovered else ""
+        named = f"; not supported: {', '.join(unsupported)}" if unsupported else ""
         note(f"{count(after, 'problem')} in {out}{new}{named}; next: gemmdb build --arch native --shapes {out}")
     raise typer.Exit(recorded.exit_code)
 
 
-def _recorded(path: Path) -> tuple[int, list[str]]:
-    """The number of problems in a workload, and the names of the GEMMs in it that gemmdb does not steer. A missing file
-    counts as empty. Raises InputError for a file that is not a workload."""
+def _in_workload(path: Path) -> tuple[int, list[str]]:
+    """The number of problems in a workload, and the names of the GEMMs in it that gemmdb does not support. A missing
+    file counts as empty. Raises InputError for a file that is not a workload."""
     if not path.exists():
         return 0, []
     found = entries.read(path)
     return len({entry.problem for entry in found.entries}), sorted(found.uncovered)
+
+
+def _run(command: list[str], workload: Path) -> Recorded:
+    recorded = run(command, workload)
+    if recorded.exit_code:
+        note(f"COMMAND ended with exit code {recorded.exit_code}")
+    return recorded
+
+
+def report(
+    file: list[str] = Argument(
+        metavar="FILE",
+        help="A table, a workload of `gemmdb record`, or what `gemmdb compare --json` printed; or, after --, a program"
+        " with at least one argument.",
+    ),
+    out: Path | None = Option(
+        None, "--out", "-o", help="The page [default: FILE's name with -report.html, here].", show_default=False
+    ),
+) -> None:
+    """Write one HTML page about a table, a workload, a comparison or a program.
+
+    A program is run and recorded; the page says of each of its GEMMs what answers it, what that gains, and why ATen
+    runs where it does. The page holds all that it needs and loads nothing from a server, so it can be sent to a
+    colleague as it is. It has filters and a searchable table, and can be printed. docs/how-to/report.md explains its
+    charts. Needs `gemmdb[report]`.
+
+    \b
+    Examples:
+      gemmdb report mine.db
+      gemmdb report workload.jsonl -o workload.html
+      gemmdb report -- python serve.py
+
+    \b
+    Exit codes: 0 done, 2 bad usage or bad input.
+    """
+    from gemmdb.report import documents, page
+
+    page.bundle()  # What is missing is said at once.
+    if len(file) > 1:
+        document, target = _of_program(file), out or Path("program-report.html")
+    else:
+        path = Path(file[0])
+        target = out or Path(f"{path.stem}-report.html")
+        if target.exists() and path.exists() and target.samefile(path):
+            raise InputError(f"{target} is the file that the report is about; name another with --out")
+        document = documents.document(path, current_catalog())
+    size = page.write(page.render(document), target)
+    say(str(target))
+    if document["kind"] == "workload":
+        gemms = count(len(document["products"]), "GEMM")
+        times = f"{microseconds(document['aten_us'])} with ATen, {microseconds(document['total_us'])} as served"
+        note(f"{gemms}, {document['gain']:.2f}x over ATen, weighted by time: {times}")
+    note(f"{size / 2**20:.1f} MiB; open it in a browser")
+
+
+def _of_program(command: list[str]) -> dict[str, Any]:
+    """The document of what a program compiles. Raises InputError if that is nothing."""
+    from gemmdb.report import documents
+
+    with tempfile.TemporaryDirectory(prefix="gemmdb-report-") as folder:
+        workload = Path(folder, "workload.jsonl")
+        recorded = _run(command, workload)
+        if not workload.exists():
+            raise InputError(f"nothing was recorded: {recorded.obstacle}")
+        return {**documents.document(workload, current_catalog()), "title": " ".join(command)[:200]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gemmdb.cli import terminal
@@ -18,9 +18,9 @@ FLOOR = 16
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column and its heading. `right`: its cells are aligned on the right. `cut`: a cell that is too wide loses its
-    beginning, as the path of a file should; else it is broken into lines. `drop`: what does not fit into a terminal is
-    left out, the largest number first; 0 stays. `rigid`: never narrower than its widest cell; `floor`: never narrower
-    than that."""
+    beginning, as the path of a file should; else it is broken into lines. `drop`: columns that do not fit into a
+    terminal are left out, the largest number first; 0 stays. `rigid`: never narrower than its widest cell; `floor`: the
+    least width otherwise."""
 
     heading: str
     right: bool = False
@@ -59,85 +59,55 @@ def lay_out(
 ) -> list[str]:
     """The lines of a table in at most `width` columns, if its rigid columns leave room for the others; None: in any.
     Where `width` is given, columns without any text are left out."""
-    columns, body = _drawn(columns, [[_cell(one) for one in row] for row in rows], bars)
-    places = list(range(len(columns)))
+    cells = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
+    strips = [_Strip(column, [row[place] for row in cells], bars) for place, column in enumerate(columns)]
     if width is not None:
-        filled = [place for place in places if not body or any(row[place].text for row in body)]
-        places = _fitting(columns, body, filled or places[:1], width)
-    kept = [columns[place] for place in places]
-    table = [[row[place] for place in places] for row in body]
-    widths = _widths(kept, table, width)
-    head = [Cell(column.heading, "bold") for column in kept]
-    return [line for row in (head, *table) for line in _lines(kept, row, widths, colours)]
+        strips = [strip for strip in strips if not cells or any(cell.text for cell in strip.cells[1:])] or strips[:1]
+        _fit(strips, width)
+    return [line for place in range(len(cells) + 1) for line in _lines(strips, place, colours)]
 
 
-def _cell(given: str | Cell) -> Cell:
-    cell = given if isinstance(given, Cell) else Cell(given)
-    return replace(cell, text=one_line(cell.text))
+class _Strip:
+    """A column with its heading and cells, drawn. `width`: what it takes of the terminal; `least`: what it may take."""
+
+    def __init__(self, column: Column, cells: Sequence[Cell], bars: bool) -> None:
+        cells = [replace(cell, text=one_line(cell.text)) for cell in cells]
+        if bars and any(cell.share is not None for cell in cells):
+            # Numbers of the same width, then bars, from the left.
+            column, widest = replace(column, right=False), max(terminal.cells(cell.text) for cell in cells)
+            drawn = (f"{cell.text:>{widest}} {terminal.bar(cell.share or 0.0, BAR)}".rstrip() for cell in cells)
+            cells = [replace(cell, text=text) for cell, text in zip(cells, drawn, strict=True)]
+        self.column, self.cells = column, [Cell(column.heading, "bold"), *cells]
+        self.width = max(terminal.cells(cell.text) for cell in self.cells)
+        self.least = self.width if column.rigid else min(self.width, column.floor)
 
 
-def _drawn(columns: Sequence[Column], rows: list[list[Cell]], bars: bool) -> tuple[list[Column], list[list[Cell]]]:
-    """Columns and cells with the bars as a part of the text: numbers of the same width, then bars, from the left."""
-    columns = list(columns)
-    for place, column in enumerate(columns):
-        if not bars or not any(row[place].share is not None for row in rows):
-            continue
-        widest = max(terminal.cells(row[place].text) for row in rows)
-        columns[place] = replace(column, right=False)
-        for row in rows:
-            cell = row[place]
-            row[place] = replace(cell, text=f"{cell.text:>{widest}} {terminal.bar(cell.share or 0.0, BAR)}".rstrip())
-    return columns, rows
-
-
-def _natural(column: Column, place: int, rows: Sequence[Sequence[Cell]]) -> int:
-    return max(map(terminal.cells, (column.heading, *(row[place].text for row in rows))))
-
-
-def _least(column: Column, natural: int) -> int:
-    return natural if column.rigid else min(natural, column.floor)
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + len(GAP) * (len(widths) - 1)
-
-
-def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], places: list[int], width: int) -> list[int]:
-    """The places of the columns that fit into `width`."""
-    while True:
-        least = [_least(columns[place], _natural(columns[place], place, rows)) for place in places]
-        droppable = [place for place in places if columns[place].drop]
-        if _total(least) <= width or not droppable or len(places) == 1:
-            return places
-        places = [one for one in places if one != max(droppable, key=lambda place: columns[place].drop)]
-
-
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[int]:
-    """The width of each column: natural, but the widest ones give way where that is too much."""
-    widths = [_natural(column, place, rows) for place, column in enumerate(columns)]
-    least = [_least(column, natural) for column, natural in zip(columns, widths, strict=True)]
-    while width is not None and _total(widths) > width:
-        spare = [place for place in range(len(widths)) if widths[place] > least[place]]
+def _fit(strips: list[_Strip], width: int) -> None:
+    """Drop columns, then narrow the widest ones, until the table fits into `width`, as far as they allow that."""
+    while len(strips) > 1 and sum(one.least + len(GAP) for one in strips) - len(GAP) > width:
+        droppable = [one for one in strips if one.column.drop]
+        if not droppable:
+            break
+        strips.remove(max(droppable, key=lambda one: one.column.drop))
+    while sum(one.width + len(GAP) for one in strips) - len(GAP) > width:
+        spare = [one for one in strips if one.width > one.least]
         if not spare:
             break
-        widths[max(spare, key=lambda place: widths[place])] -= 1
-    return widths
+        max(spare, key=lambda one: one.width).width -= 1
 
 
-def _lines(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], colours: bool) -> list[str]:
-    """A row in as many lines as its tallest cell has."""
+def _lines(strips: Sequence[_Strip], place: int, colours: bool) -> Iterator[str]:
+    """The row at a place in as many lines as its tallest cell has."""
     pieces = [
-        [terminal.cut_left(cell.text, width)] if column.cut else terminal.wrapped(cell.text, width)
-        for column, cell, width in zip(columns, row, widths, strict=True)
-    ]
-    height, last = max(map(len, pieces)), len(columns) - 1
-    lines = []
-    for level in range(height):
+        [terminal.cut_left(one.cells[place].text, one.width)] if one.column.cut
+        else terminal.wrapped(one.cells[place].text, one.width)
+        for one in strips
+    ]  # fmt: skip
+    for level in range(max(map(len, pieces))):
         parts = []
-        for place, (column, cell, width) in enumerate(zip(columns, row, widths, strict=True)):
-            text = pieces[place][level] if level < len(pieces[place]) else ""
-            blank = " " * (width - terminal.cells(text))
-            shown = terminal.painted(text, cell.style, colours)
-            parts.append(blank + shown if column.right else shown if place == last else shown + blank)
-        lines.append(GAP.join(parts).rstrip())
-    return lines
+        for one, texts in zip(strips, pieces, strict=True):
+            text = texts[level] if level < len(texts) else ""
+            blank = " " * (one.width - terminal.cells(text))
+            shown = terminal.painted(text, one.cells[place].style, colours)
+            parts.append(blank + shown if one.column.right else shown if one is strips[-1] else shown + blank)
+        yield GAP.join(parts).rstrip()

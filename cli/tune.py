@@ -1,76 +1,60 @@
-"""`gemmdb tune`: the whole way from a program to what a table gains it, in one command."""
+"""`gemmdb tune`: from a program to what a table gains it, in one command."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
+from typer import Argument, Option
 
 from gemmdb.cli.build import terminable
-from gemmdb.cli.options import JsonFlag, WideFlag, takes
+from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_json
 from gemmdb.cli.progress import BuildProgress
-from gemmdb.cli.tuned import expected, say_plan, say_tuned
-from gemmdb.errors import InputError
+from gemmdb.cli.tuned import answered, document, expected, say_plan, say_tuned
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
     from gemmdb.report.workload import WorkloadReport
     from gemmdb.tune.plan import Plan
     from gemmdb.tune.running import Recorded
-    from gemmdb.tune.tuning import Request, Tuned
+    from gemmdb.tune.tuning import Request
 
 
 @dataclass(frozen=True)
 class TuneOptions:
     """The arguments and flags of `gemmdb tune`."""
 
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program and its arguments.")]
-    budget: Annotated[
-        str, typer.Option(metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m.")
-    ] = "10m"
-    folder: Annotated[Path, typer.Option(help="Where what was done is kept. The same command goes on from there.")] = (
-        Path("gemmdb-tune")
+    command: list[str] = Argument(metavar="COMMAND...", help="The program and its arguments.")
+    budget: str = Option(
+        "10m", metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m."
     )
-    table: Annotated[
-        Path | None, typer.Option(help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
-    ] = None
-    effort: Annotated[
-        str | None, typer.Option(help="As in `gemmdb build` [default: quick on a CPU, else standard].")
-    ] = None
-    repeats: Annotated[
-        int,
-        typer.Option(min=0, help="How often the program runs without and with gemmdb at the end; 0 leaves that out."),
-    ] = 2
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Record, and say what would be built; build nothing.")] = (
-        False
+    folder: Path = Option(
+        Path("gemmdb-tune"), help="Where what was done is kept. The same command continues from there."
     )
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run recorded and timed.")] = False
+    table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
+    effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
+    repeats: int = Option(
+        2, min=0, help="How often the program runs without and with gemmdb at the end; 0 leaves that out."
+    )
+    dry_run: bool = Option(False, "--dry-run", help="Record, and say what would be built; build nothing.")
+    fresh: bool = Option(False, "--fresh", help="Forget what an earlier run recorded and timed.")
     wide: WideFlag = False
     as_json: JsonFlag = False
 
     def request(self) -> Request:
-        """What the library is asked for."""
+        """The request for the library."""
         from gemmdb.tune import plan
         from gemmdb.tune.tuning import Request
 
-        seconds = plan.seconds(self.budget)
         return Request(
-            tuple(self.command),
-            self.folder,
-            self.table,
-            seconds,
-            self.effort,
-            self.repeats,
-            self.dry_run,
-            self.fresh,
-            sys.stderr.fileno() if self.as_json else None,
-        )
+            tuple(self.command), self.folder, self.table, plan.seconds(self.budget), self.effort, self.repeats,
+            self.dry_run, self.fresh, stdout=sys.stderr.fileno() if self.as_json else None,
+        )  # fmt: skip
 
 
 @takes(TuneOptions)
@@ -78,12 +62,12 @@ def tune(options: TuneOptions) -> None:
     """Record a program, build what the tables miss, and show what that gains.
 
     It runs COMMAND and records its GEMMs (as `gemmdb record` does), looks them up (`gemmdb coverage`), measures those
-    that no table answers (`gemmdb build`), and runs COMMAND again without and with gemmdb, in turns. The products that
-    may save most come first: what a call could save times how often it runs. The program needs no change; every Python
+    that no table answers (`gemmdb build`), and runs COMMAND again without and with gemmdb, in turns. The GEMMs that may
+    save most come first: what a call could save times how often it runs. The program needs no change; every Python
     process that it starts is recorded and timed. End a server with Ctrl-C each time.
 
     Timed are the calls of compiled graphs, not their compilation. The outputs are not compared; `gemmdb compare` does
-    that. You can stop at any time: the same command goes on from there. Once all is done it prints the result again.
+    that. You can stop at any time: the same command continues from there. Once all is done it prints the result again.
 
     \b
     Examples:
@@ -94,8 +78,7 @@ def tune(options: TuneOptions) -> None:
     \b
     Exit codes: 0 done, 1 slower with gemmdb, 2 bad usage, bad input or a program that fails, 130 interrupted.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("this command needs torch, which is not installed: pip install torch 'gemmdb[build]'")
+    require("torch", "this command")
     from gemmdb.tune.tuning import tune as tune_program
 
     request = options.request()
@@ -103,7 +86,7 @@ def tune(options: TuneOptions) -> None:
     with terminable(), ExitStack() as shown:
         done = tune_program(request, _Notes(progress, shown), progress)
     if options.as_json:
-        say_json("tune", _document(done))
+        say_json("tune", document(done))
     elif request.dry_run:
         say_plan(done.plan, options.wide)
     else:
@@ -131,10 +114,9 @@ class _Notes:
             note(f"the program ended with exit code {found.exit_code}")
 
     def planned(self, plan: Plan, before: WorkloadReport) -> None:
-        answered = sum(one.asked.hit is not None for one in before.products)
-        note(f"2/4 coverage: {answered} of {count(len(before.products), 'product')} answered by tables")
+        note(f"2/4 coverage: {answered(before)} answered by tables")
         for reason, number in plan.left_out.items():
-            note(f"not built: {count(number, 'product')}: {reason}")
+            note(f"not built: {count(number, 'GEMM')}: {reason}")
         if plan.wanted:
             note(f"3/4 build: {expected(plan)}")
             self._shown.enter_context(self._progress)
@@ -146,7 +128,7 @@ class _Notes:
         rest = f", {report.left} left for the next run" if report.left else ""
         note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
         for reason, number in report.left_out.items():
-            note(f"left to ATen: {count(number, 'product')}: {reason}")
+            note(f"left to ATen: {count(number, 'GEMM')}: {reason}")
         for warning in report.warnings:
             note(warning)
 
@@ -155,34 +137,3 @@ class _Notes:
 
     def timed_before(self) -> None:
         note("4/4 timed before with the same tables")
-
-
-def _document(done: Tuned) -> dict[str, Any]:
-    plan = done.plan
-    return {
-        "workload": str(done.workload),
-        "plan": {
-            "budget_s": plan.budget_s, "fitting": plan.fitting, "seconds": plan.seconds, "saving_us": plan.saving_us,
-            "left_out": plan.left_out,
-            "problems": [
-                {
-                    "problem": one.problem.text, "device": one.device.sku, "calls": one.calls, "us": one.us,
-                    "may_save_us": one.worth_us if one.saving else None, "seconds": one.seconds,
-                    "origins": list(map(str, one.origins)),
-                }
-                for one in plan.wanted
-            ],
-        },
-        "before": _coverage(done.before),
-        "after": _coverage(done.after),
-        "built": done.built and {
-            "table": str(done.built.out), "measured": done.built.measured, "left": done.built.left,
-            "seconds": done.built.seconds, "interrupted": done.built.interrupted,
-        },
-        "gained": done.gained and done.gained.as_dict(),
-    }  # fmt: skip
-
-
-def _coverage(report: WorkloadReport) -> dict[str, Any]:
-    answered = sum(one.asked.hit is not None for one in report.products)
-    return {"products": len(report.products), "answered": answered, "gain": report.gain}

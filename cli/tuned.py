@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from gemmdb.cli import cached
-from gemmdb.cli.footnotes import Footnotes
-from gemmdb.cli.output import count, gain_style, microseconds, places, say, say_facts, say_prose, with_bar
+from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
+from gemmdb.cli.output import Footnotes, count, microseconds, places, say, say_facts, say_prose
 from gemmdb.cli.progress import left
-from gemmdb.cli.table import Cell, Column, say_table
+from gemmdb.cli.table import Cell, Column, Row, say_table
+from gemmdb.devices import detect
+from gemmdb.devices.load import Load
+from gemmdb.kernels import names
+from gemmdb.table.stats import Gain
 
 if TYPE_CHECKING:
-    from gemmdb.report.workload import Product
+    from gemmdb.report.workload import Product, WorkloadReport
     from gemmdb.tune.gained import Gained
     from gemmdb.tune.plan import Plan, Wanted
     from gemmdb.tune.tuning import Tuned
 
-KEPT = (
+CACHED_GRAPHS = (
     "tables name faster kernels and no compiled graph has one: does the program keep compiled graphs itself?"
     " Delete them, or switch that off"
 )
-SAME = "none, the kernels are the same on both sides: the times differ by chance"
 LISTED = 10
-"""The most products that are listed."""
-PRODUCTS = (
+"""The most GEMMs that are listed."""
+GEMMS = (
     Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
-    Column("rung", rigid=True, drop=1), Column("gain", right=True, rigid=True), Column("kernel"), Column("product"),
+    Column("rung", rigid=True, drop=1), Column("gain", right=True, rigid=True), Column("kernel"), Column("GEMM"),
     Column("where", cut=True, drop=3), Column("why ATen runs"),
 )  # fmt: skip
 WANTED = (
     Column("", rigid=True), Column("worth", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
-    Column("one call", right=True, rigid=True, drop=1), Column("product"), Column("where", cut=True, drop=3),
+    Column("one call", right=True, rigid=True, drop=1), Column("GEMM"), Column("where", cut=True, drop=3),
 )  # fmt: skip
 
 
@@ -40,43 +42,6 @@ def expected(plan: Plan) -> str:
     saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
     time = left(plan.seconds).removesuffix(" left")
     return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, takes {time}{saving}"
-
-
-def say_tuned(done: Tuned, wide: bool) -> None:
-    """What was gained, and the products that take the most time."""
-    say_facts(_facts(done), hang=not wide)
-    ran = [one for one in done.after.products if one.calls]
-    if not ran:
-        return
-    say()
-    shown = ran if wide else ran[:LISTED]
-    notes = Footnotes(whole=wide)
-    say_table(PRODUCTS, (_product(one, done.after.total_us or 1, wide, notes) for one in shown), whole=wide)
-    notes.say()
-    if len(ran) > len(shown):
-        say_prose(f"and {count(len(ran) - len(shown), 'product')} of less time: gemmdb coverage {done.workload}")
-
-
-def _product(one: Product, total_us: float, wide: bool, notes: Footnotes) -> tuple[str | Cell, ...]:
-    from gemmdb.kernels import names
-
-    hit, share = one.asked.hit, one.total_us / total_us
-    kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)
-    return (
-        Cell(f"{share:.1%}", "cyan", share), str(one.calls), Cell(one.rung, "" if hit else "yellow"),
-        Cell(f"{one.gain:.2f}x", gain_style(one.gain)) if hit else "", kernel,
-        one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins),
-        notes.mark(_why(one)),
-    )  # fmt: skip
-
-
-def _why(one: Product) -> str:
-    """Why ATen runs a product: the first reason; empty if another kernel does."""
-    from gemmdb.inductor.observe.journal import ONLY_ATEN
-
-    if one.asked.hit is None and not one.reason.startswith(ONLY_ATEN):
-        return "no table answers"
-    return one.reason.partition("; ")[0]
 
 
 def say_plan(plan: Plan, wide: bool) -> None:
@@ -89,9 +54,7 @@ def say_plan(plan: Plan, wide: bool) -> None:
     say_prose(expected(plan))
 
 
-def _wanted(one: Wanted, fits: bool, wide: bool) -> tuple[str | Cell, ...]:
-    from gemmdb.kernels import names
-
+def _wanted(one: Wanted, fits: bool, wide: bool) -> Row:
     return (
         Cell("build", "green") if fits else Cell("later", "dim"), microseconds(one.worth_us) if one.saving else "?",
         str(one.calls), f"~{microseconds(one.us)}", one.problem.text if wide else names.short(one.problem),
@@ -99,50 +62,104 @@ def _wanted(one: Wanted, fits: bool, wide: bool) -> tuple[str | Cell, ...]:
     )  # fmt: skip
 
 
+def say_tuned(done: Tuned, wide: bool) -> None:
+    """What was gained, and the GEMMs that take the most time."""
+    say_facts(_facts(done), hang=not wide)
+    ran = [one for one in done.after.products if one.calls]
+    if not ran:
+        return
+    say()
+    shown = ran if wide else ran[:LISTED]
+    notes = Footnotes(whole=wide)
+    say_table(GEMMS, (_gemm(one, done.after.total_us or 1, wide, notes) for one in shown), whole=wide)
+    notes.say()
+    if len(ran) > len(shown):
+        say_prose(f"and {count(len(ran) - len(shown), 'GEMM')} of less time: gemmdb coverage {done.workload}")
+
+
+def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
+    from gemmdb.inductor.observe.journal import ONLY_ATEN
+
+    hit, share = one.asked.hit, one.total_us / total_us
+    kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)
+    is_plain_miss = hit is None and not one.reason.startswith(ONLY_ATEN)
+    return (
+        Cell(f"{share:.1%}", "cyan", share), str(one.calls), Cell(one.rung, "" if hit else "yellow"),
+        gain_cell(one.gain if hit else None), kernel,
+        one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins),
+        notes.mark("no table answers" if is_plain_miss else one.reason.partition("; ")[0]),
+    )  # fmt: skip
+
+
 def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
     """Name and value of each line of the closing table."""
     for name, report in (("tables before", done.before), ("tables now", done.after)):
-        answered = sum(one.asked.hit is not None for one in report.products)
         kernels = sum(one.asked.hit is not None and one.gain > 1 for one in report.products)
-        told = (
-            f"{answered} of {count(len(report.products), 'product')} answered, {kernels} by a kernel faster than ATen"
-        )
-        yield name, f"{told}; {report.gain:.2f}x over ATen expected, weighted by time"
+        known = f"{answered(report)} answered, {kernels} by a kernel faster than ATen"
+        yield name, f"{known}; {report.gain:.2f}x over ATen expected, weighted by time"
     if done.built is not None:
         yield "table", str(done.built.out)
     if done.gained is not None:
         yield from _measured(done.gained)
         if done.gained.verdict == "same kernels" and kernels:
-            yield "why", KEPT
-        if done.gained.verdict == "slower" and (why := _in_cache(done.after.products)):
+            yield "why", CACHED_GRAPHS
+        ran = ((one.entry.problem, one.asked.device, one.entry.count) for one in done.after.products if one.calls)
+        if done.gained.verdict == "slower" and (why := cache_hint(ran)):
             yield "why", why
 
 
-def _in_cache(products: Sequence[Product]) -> str:
-    """Whether kernels lose since the operands stay in a CPU's cache; empty if not."""
-    ran = [one for one in products if one.calls]
-    if any(one.asked.device.kind != "cpu" for one in ran):
-        return ""
-    return cached.hint((one.entry.problem, one.entry.count) for one in ran)
+def answered(report: WorkloadReport) -> str:
+    """How many of the GEMMs of a workload the tables answer."""
+    return f"{answers(report)} of {count(len(report.products), 'GEMM')}"
+
+
+def answers(report: WorkloadReport) -> int:
+    """The number of GEMMs that the tables answer."""
+    return sum(one.asked.hit is not None for one in report.products)
 
 
 def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
     if not found.graphs:
         yield "the program", "no compiled graph was called often enough to be timed (the first two calls are left out)"
         return
-    most = max(found.without_us, found.with_us)
-    yield "without gemmdb", with_bar(f"{microseconds(found.without_us):>9}", found.without_us, most)
-    yield "with gemmdb", with_bar(f"{microseconds(found.with_us):>9}", found.with_us, most)
+    us = {"without gemmdb": found.without_us, "with gemmdb": found.with_us}
+    *times, gain = timed_facts(us, Gain(found.gain, *found.interval), found.verdict)
+    yield from times
     yield "timed", f"all calls of compiled graphs of a run ({count(found.runs, 'run')})"
-    low, high = found.interval
-    style = {"faster": "green", "slower": "red"}.get(found.verdict, "")
-    gain = f"{found.gain:.3f}x, between {low:.3f}x and {high:.3f}x: {found.verdict}"
-    yield "gain", SAME if found.verdict == "same kernels" else gain, style
-    from gemmdb.devices import detect
-    from gemmdb.devices.load import Load
-
+    yield gain
     busy = Load(found.load, threads=detect.cores())
     if busy.disturbs:
         yield "under load", f"{busy.text}: repeat it with --fresh when the machine is quiet"
     if found.unmatched:
         yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough on both sides"
+
+
+def document(done: Tuned) -> dict[str, Any]:
+    """All of it as JSON."""
+    plan, built = done.plan, done.built
+    return {
+        "workload": str(done.workload),
+        "plan": {
+            "budget_s": plan.budget_s, "fitting": plan.fitting, "seconds": plan.seconds, "saving_us": plan.saving_us,
+            "left_out": plan.left_out,
+            "problems": [
+                {
+                    "problem": one.problem.text, "device": one.device.sku, "calls": one.calls, "us": one.us,
+                    "may_save_us": one.worth_us if one.saving else None, "seconds": one.seconds,
+                    "origins": list(map(str, one.origins)),
+                }
+                for one in plan.wanted
+            ],
+        },
+        "before": _coverage(done.before),
+        "after": _coverage(done.after),
+        "built": built and {
+            "table": str(built.out), "measured": built.measured, "left": built.left, "seconds": built.seconds,
+            "interrupted": built.interrupted,
+        },
+        "gained": done.gained and done.gained.as_dict(),
+    }  # fmt: skip
+
+
+def _coverage(report: WorkloadReport) -> dict[str, Any]:
+    return {"products": len(report.products), "answered": answers(report), "gain": report.gain}

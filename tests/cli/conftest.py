@@ -123,7 +123,7 @@ def flags(problem: Problem) -> list[str]:
 
 @pytest.fixture
 def workload(environment: Mapping[str, str], problem: Problem) -> Path:
-    """A workload as `gemmdb record` writes it: the problem of the table, two misses, and what is not steered."""
+    """A workload as `gemmdb record` writes it: the problem of the table, two misses, and what is not supported."""
     large = Problem.gemm("addmm", m=512, n=4096, k=4096, dtype="fp32")
     small = Problem.gemm("addmm", m=8, n=64, k=64, dtype="fp32")
     lines: list[dict[str, object]] = [

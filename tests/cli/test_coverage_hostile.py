@@ -9,13 +9,13 @@ from gemmdb.cli.coverage import coverage
 from gemmdb.workload import entries
 
 
-def test_names_of_what_is_not_steered_cannot_steer_the_terminal(tmp_path, monkeypatch, capsys):
+def test_names_of_what_is_not_supported_cannot_control_the_terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     path = tmp_path / "w.jsonl"
     path.write_text(json.dumps({"uncovered": "bmm\x1b]0;owned\x07\x1b[2J"}) + "\n")
     coverage(path)
     out = capsys.readouterr().out
-    assert "not steered by gemmdb: bmm?]0;owned??[2J (1 in graphs)" in out
+    assert "not supported by gemmdb: bmm?]0;owned??[2J (1 in graphs)" in out
     assert all(line.isprintable() for line in out.splitlines())
 
 

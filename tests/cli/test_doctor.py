@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.checks import BROKEN, MISSING, OK, Check, checks
+from gemmdb.cli.doctor import BROKEN, MISSING, OK, Check, checks
 from gemmdb.devices import detect
 
 

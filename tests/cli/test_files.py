@@ -96,7 +96,7 @@ def test_remeasure_needs_the_device_of_the_table(gemmdb, make_table):
     assert "Example CPU" in done.err
 
 
-def test_coverage_ranks_misses_and_names_what_is_not_steered(gemmdb, table, workload):
+def test_coverage_ranks_misses_and_names_what_is_not_supported(gemmdb, table, workload):
     done = gemmdb("coverage", str(workload))
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -107,7 +107,7 @@ def test_coverage_ranks_misses_and_names_what_is_not_steered(gemmdb, table, work
     assert "addmm 8x" in misses[1]
     wide = [line for line in gemmdb("coverage", str(workload), "--wide").out.splitlines() if "addmm " in line]
     assert ["addmm m=512" in wide[0], "addmm m=8" in wide[1]] == [True, True]
-    assert "not steered by gemmdb: bmm (2 in graphs)" in lines
+    assert "not supported by gemmdb: bmm (2 in graphs)" in lines
     assert lines[-1].startswith("expected over ATen, weighted by calls and time: 1.")
 
 

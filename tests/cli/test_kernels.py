@@ -8,7 +8,7 @@ from kit import kernels
 from kit.devices import H200
 from kit.tables import Kit
 
-from gemmdb.cli.checks import checks
+from gemmdb.cli.doctor import checks
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt

@@ -6,9 +6,18 @@ import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gemmdb.cli.output import count, evidence_facts, microseconds, one_line, say_facts, say_json
-from gemmdb.cli.table import say_table
+from gemmdb.cli import gain, output, terminal
+from gemmdb.cli.evidence import brief_facts, full_facts
+from gemmdb.cli.output import Footnotes, count, microseconds, one_line, say_facts, say_json
+from gemmdb.devices import registry
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+LONG = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=output.SHORT_REASON + 1, max_size=60)
+CPU = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
 
 
 def test_json_has_no_nan(capsys):
@@ -18,7 +27,7 @@ def test_json_has_no_nan(capsys):
     }  # fmt: skip
 
 
-def test_one_line_neither_breaks_nor_steers_a_terminal():
+def test_one_line_neither_breaks_nor_controls_a_terminal():
     assert one_line("a\nb\t c\x1b[31m") == "a b c?[31m"
 
 
@@ -32,17 +41,41 @@ def test_evidence_is_written_for_people():
         "protocol": "protocol clock=host", "ties": ["a", "b"], "spread": 0.22579307781, "verified": True,
         "near": [{"d": 0.5}, {"d": 2}], "table": "x.db", "none": [],
     }  # fmt: skip
-    assert list(evidence_facts(evidence, but=["table"])) == [
+    assert list(full_facts(evidence, but=["table"])) == [
         ("protocol", "clock=host"), ("ties", "a, b"), ("spread", "0.2258"), ("verified", "yes"),
         ("near", "d: 0.5"), ("", "d: 2"), ("none", ""),
     ]  # fmt: skip
 
 
-def test_a_table_off_a_terminal_is_never_folded_nor_padded(capsys):
-    say_table(("name", "n"), [("x" * 300, "1"), ("[bold]y", "22")], right=("n",))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "x" * 300 + "   1"
-    assert lines[2].split() == ["[bold]y", "22"]
+@pytest.mark.parametrize(("evidence", "said"), [
+    ({"refused": [{"config": "cpp:packed_gemm threads_m=1", "reason": "it blocks at run time"}]},
+     {"refused": "cpp:packed_gemm threads_m=1, it blocks at run time"}),
+    # The evidence of a hint is as long as that of an answer; the range has its own.
+    ({"range": {"m": [2, 64]}, "reason": "no answer at m=4", "hint": {"toolchain": "torch=2.13.0"}},
+     {"range": "m [2, 64]", "reason": "no answer at m=4"}),
+])  # fmt: skip
+def test_evidence_in_a_few_words(evidence, said):
+    assert dict(brief_facts(None, evidence)) == said
+
+
+@given(st.lists(LONG | st.just("short")))
+def test_each_reason_stands_once_and_each_row_finds_its_own(reasons):
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terminal, "is_terminal", lambda: True)
+        patch.setattr(output, "say_hanging", lambda head, text, style: said.append((head, text)))
+        notes = Footnotes()
+        marks = [notes.mark(reason) for reason in reasons]
+        notes.say()
+    assert [dict(said).get(mark, mark) for mark in marks] == reasons
+    assert len({text for _, text in said}) == len(said)
+
+
+def test_off_a_terminal_a_row_has_its_reason(capsys):
+    notes = Footnotes()
+    assert notes.mark("a reason that is long enough") == "a reason that is long enough"
+    notes.say()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("value", "text"), [(8.314, "8.31 us"), (1250.0, "1.25 ms"), (2.4e6, "2.40 s")])
@@ -52,3 +85,17 @@ def test_microseconds(value, text):
 
 def test_count():
     assert (count(1, "row"), count(1200, "row")) == ("1 row", "1,200 rows")
+
+
+def test_operands_that_fit_into_the_cache_of_a_cpu_are_named():
+    """16 x 256, 256 x 1024 and 16 x 1024 elements of 4 bytes are 1.08 MiB."""
+    small = Problem.gemm("mm", m=16, n=1024, k=256, dtype="fp32")
+    hint = gain.cache_hint([(small, CPU, 2)], 2**22)
+    assert hint.startswith("its GEMMs move 2.2 MiB in all, which stays in this CPU's cache")
+    assert "cold caches" in gain.cache_hint([(small, CPU, 1)], small.bytes)
+    h200 = registry.find("NVIDIA H200")
+    for gemms, cache in (
+        ([(small, CPU, 4)], 2**22), ([(small, CPU, 1)], small.bytes - 1), ([], 2**22),
+        ([(small, CPU, 2), (small, h200, 2)], 2**25),
+    ):  # fmt: skip
+        assert gain.cache_hint(gemms, cache) == ""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit import strategies
 
-from gemmdb.cli import question
+from gemmdb.cli.options import read_problem
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.key.problem import Problem
@@ -25,7 +25,7 @@ RANGES = st.dictionaries(
 
 @given(strategies.problems, RANGES)
 def test_what_is_printed_reads_back(problem, ranges):
-    entry = question.read([names.ranged(problem.text, ranges)])
+    entry = read_problem([names.ranged(problem.text, ranges)])
     assert entry.problem == problem
     assert {name: (low, high) for name, low, high in entry.ranges} == ranges
 
@@ -33,21 +33,21 @@ def test_what_is_printed_reads_back(problem, ranges):
 @given(strategies.problems)
 def test_a_line_of_a_workload_reads_back_as_it_is_written(problem):
     line = {"problem": problem.text, "count": 3, "ranges": {"m": [2, None]}}
-    entry = question.read([json.dumps(line)])
+    entry = read_problem([json.dumps(line)])
     assert (entry.problem, entry.count, entry.ranges) == (problem, 3, (("m", 2, None),))
 
 
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=4))
 def test_anything_else_is_bad_input(words):
     with pytest.raises(InputError):
-        question.read(words)
+        read_problem(words)
 
 
 @given(strategies.problems)
 def test_a_short_name_is_told_from_what_is_no_problem(problem):
     """Tables print short names: several problems can share one."""
     with pytest.raises(InputError, match=r"is a short name, which leaves fields out: .* as --wide prints it, or name"):
-        question.read(names.short(problem).split())
+        read_problem(names.short(problem).split())
 
 
 @pytest.mark.parametrize("around", ["{}", "`{}`;", "'{}'", "problem  {}", "  {}\n", '"{}", '])
@@ -127,7 +127,7 @@ EMPTY = Problem.gemm("mm", m=0, n=8, k=8).text
     [
         ("workload.jsonl", ["workload.jsonl is a file", "workload.jsonl:1"]),
         ("workload.jsonl:9", ["workload.jsonl:9", "no such line", "its last line is workload.jsonl:4"]),
-        ("workload.jsonl:4", ["workload.jsonl:4", "gemmdb does not steer bmm"]),
+        ("workload.jsonl:4", ["workload.jsonl:4", "gemmdb does not support bmm"]),
         ("empty.jsonl:1", ["empty.jsonl:1", "it holds no lines"]),
         ("text.jsonl:1", ["text.jsonl:1", "not JSON"]),
         ("nonesuch.jsonl:1", ["cannot read nonesuch.jsonl"]),

@@ -37,7 +37,7 @@ def test_a_workload_is_shown_with_its_lines(gemmdb, tmp_path):
     entries.append(path, [entries.Entry(Problem.gemm("mm", m=1, n=2, k=3)), entries.Entry(problem, 4, 1000)])
     done = gemmdb("show", str(path), "addmm")
     assert done.out.splitlines()[1].split() == ["2", "4", "1,000", "addmm", "784x1536x384", "bf16", "+bias"]
-    assert done.out.splitlines()[2] == "1 product"
+    assert done.out.splitlines()[2] == "1 GEMM"
     assert problem.text in gemmdb("show", str(path), "--wide").out
     assert json.loads(gemmdb("show", str(path), "--json").out)["products"][1]["line"] == 2
 
@@ -55,7 +55,7 @@ def test_the_lines_of_a_product_are_added_up(gemmdb, tmp_path):
     assert listed[1] == ["1", "1", "50", "mm", "1x2x3", "bf16", "blocks.0.up", "at", "net.py:7"]
     assert listed[2] == ["2", "1", "0", "mm", "5x2x3", "bf16"]
     assert listed[3] == ["4", "1", "3", "mm", "1x2x3", "bf16", "(m", "2..)"]
-    assert listed[4] == ["3", "products"]
+    assert listed[4] == ["3", "GEMMs"]
 
 
 def test_nothing_matches(gemmdb):

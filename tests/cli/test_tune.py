@@ -68,11 +68,11 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
     assert "nothing to build" in again.err
     (gain,) = [line for line in again.out.splitlines() if line.startswith("gain ")]
     if found["gained"]["verdict"] == "same kernels":  # where ATen won both problems
-        assert "the kernels are the same on both sides" in gain
+        assert "both sides run the same kernels" in gain
     else:
         low, high = found["gained"]["interval"]
         assert f"{found['gained']['gain']:.3f}x, between {low:.3f}x and {high:.3f}x" in gain
-    assert "2 of 2 products answered" in again.out
+    assert "2 of 2 GEMMs answered" in again.out
 
 
 def test_a_program_without_products(gemmdb):
@@ -114,7 +114,7 @@ def test_a_plan_of_what_was_recorded_before(gemmdb, table):
     done = gemmdb("tune", "--dry-run", "--", "no-such-program")
     assert done.code == 0, done.err
     assert "recorded before" in done.err
-    assert "1 product: ATen is the only kernel for it" in done.err
+    assert "1 GEMM: ATen is the only kernel for it" in done.err
     (row,) = [line for line in done.out.splitlines() if "99x512x1024" in line]
     assert row.startswith("build")
     assert row.endswith("blocks.0.up at net/model.py:7")

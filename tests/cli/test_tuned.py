@@ -52,7 +52,7 @@ def test_each_product_that_aten_runs_has_the_reason(capsys: pytest.CaptureFixtur
 
 def test_the_same_kernels_have_no_gain_whatever_the_times_say(capsys: pytest.CaptureFixture[str]) -> None:
     (gain,) = [line for line in printed(capsys, kernels=0) if line.startswith("gain ")]
-    assert gain.split(None, 1)[1] == "none, the kernels are the same on both sides: the times differ by chance"
+    assert gain.split(None, 1)[1] == "none, both sides run the same kernels: the times differ by chance"
     (gain,) = [line for line in printed(capsys, kernels=1) if line.startswith("gain ")]
     assert gain.split(None, 1)[1] == "9.000x, between 0.091x and 9.579x: no difference"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.checks import BROKEN, MISSING, OK, checks
+from gemmdb.cli.doctor import BROKEN, MISSING, OK, checks
 from gemmdb.devices import detect
 from gemmdb.key import epilogue
 from gemmdb.key.problem import Problem
@@ -91,7 +91,7 @@ def test_build_of_an_empty_workload_says_the_same(gemmdb):
     refused(gemmdb("build", "--arch", "cpu", "--shapes", "w.jsonl"), "w.jsonl holds no problems", "gemmdb record")
 
 
-def test_a_workload_without_steered_products_is_said_to_be_one(gemmdb):
+def test_a_workload_without_supported_gemms_is_said_to_be_one(gemmdb):
     pytest.importorskip("torch")
     Path("w.jsonl").write_text(json.dumps({"uncovered": "baddbmm"}) + "\n")
     refused(gemmdb("build", "--arch", "cpu", "--shapes", "w.jsonl"), "w.jsonl holds no problems that gemmdb can build")

@@ -1,8 +1,8 @@
-"""The evidence of an answer in a few short lines: short names, counts in place of lists, percents."""
+"""The evidence of an answer for people: in full, or in a few short lines with short names and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gemmdb.cli.output import microseconds
@@ -12,45 +12,70 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
+Facts = Iterator[tuple[str, str]]
 SHARES = ("spread", "regret", "expected_loss")
-LEFT_TO_WIDE = (
+ONLY_WIDE = (
     "protocol", "runs", "pick", "table", "margin", "toolchain", "class", "verified", "distance", "configs", "corrected",
     "modelled", "aten_us", "hint",
 )  # fmt: skip
-"""What the reason of the step says already, or few people ask for."""
+"""What the reason of the step says already, or few people need."""
 
 
-def facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and value of each line about one step of the ladder."""
+def full_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Facts:
+    """Name and value of JSON-ready evidence, without the names in `but`. Each object of a list gets its own line."""
+    for name, value in evidence.items():
+        if name in set(but):
+            continue
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+            yield from ((name if place == 0 else "", _full(item)) for place, item in enumerate(value))
+        else:
+            yield name, _full(value).removeprefix(f"{name} ")
+
+
+def _full(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_full(inner)}" for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_full, value))
+    return str(value)
+
+
+def brief_facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Facts:
+    """Name and value of each line about one step of a lookup."""
     if hit is not None:
-        yield "kernel", config(hit.config.text)
+        yield "kernel", config_name(hit.config.text)
         aten_us = evidence.get("aten_us", hit.expected_us * hit.speedup)
         yield "expected", f"{microseconds(hit.expected_us)}, {microseconds(aten_us)} with ATen: {hit.speedup:.2f}x"
-    hidden = (*LEFT_TO_WIDE, "proposals") if hit is not None else LEFT_TO_WIDE
+    hidden = (*ONLY_WIDE, "proposals") if hit is not None else ONLY_WIDE
     for name, value in evidence.items():
-        if name not in hidden and (text := _text(name, value)):
+        if name not in hidden and (text := _brief(name, value)):
             yield name.removesuffix("_us").replace("_", " "), text
 
 
-def config(text: str) -> str:
-    """The short name of a config with what it does beside its tile: its split of K."""
+def config_name(text: str, wide: bool = False) -> str:
+    """The short name of a config with its split of K; `wide`: the text itself."""
     try:
         found = Config.parse(text)
     except InputError:
         return text
     split = found.values.get("split_k", 1)
-    return names.kernel(found) + (f" split_k={split}" if split != 1 else "")
+    short = names.kernel(found) + (f" split_k={split}" if split != 1 else "")
+    return text if wide else short
 
 
-def problem(text: str) -> str:
-    """The short name of a problem."""
+def problem_name(text: str, wide: bool = False) -> str:
+    """The short name of a problem; `wide`: the text itself."""
     try:
-        return names.short(Problem.parse(text))
+        return text if wide else names.short(Problem.parse(text))
     except InputError:
         return text
 
 
-def _text(name: str, value: Any) -> str:
+def _brief(name: str, value: Any) -> str:
     if name == "ties":
         return "" if len(value) < 2 else f"{len(value)} configs are as good"
     if name == "neighbours":
@@ -62,7 +87,7 @@ def _text(name: str, value: Any) -> str:
     if name.endswith("_us") and isinstance(value, float):
         return microseconds(value)
     if isinstance(value, Mapping) and value and all(":" in key for key in value):  # Configs that were left out.
-        return "; ".join(f"{config(key)}: {reason}" for key, reason in value.items())
+        return "; ".join(f"{config_name(key)}: {reason}" for key, reason in value.items())
     if name.endswith("_us") and isinstance(value, Mapping):
         return ", ".join(f"{bound} {microseconds(us)}" for bound, us in value.items())
     if isinstance(value, Mapping):
@@ -74,7 +99,7 @@ def _text(name: str, value: Any) -> str:
 
 def _neighbours(found: Sequence[Mapping[str, Any]]) -> str:
     """The nearest ones, and how many more there are."""
-    first = "; ".join(f"{problem(one['problem'])} at {one['distance']:.2f}" for one in found[:3])
+    first = "; ".join(f"{problem_name(one['problem'])} at {one['distance']:.2f}" for one in found[:3])
     return f"{first}{f'; and {len(found) - 3} more' if len(found) > 3 else ''}"
 
 
@@ -83,7 +108,7 @@ def _words(found: Mapping[str, Any]) -> str:
     words = []
     for name, value in found.items():
         if name == "config":
-            words.append(config(value))
+            words.append(config_name(value))
         elif name == "reason":
             words.append(str(value))
         elif name.endswith("_us"):

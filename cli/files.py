@@ -1,0 +1,238 @@
+"""Commands on the files of tables: `gemmdb merge`, `diff`, `verify` and `tables pack`."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer import Argument, Option
+
+from gemmdb.cli.options import JsonFlag, require
+from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json
+from gemmdb.cli.progress import BuildProgress, Pulse
+from gemmdb.cli.table import say_table
+from gemmdb.errors import InputError, TableError
+from gemmdb.table.reader import Table
+
+if TYPE_CHECKING:
+    from gemmdb.generators.files.diff import Diff
+    from gemmdb.generators.files.verify import Finding
+    from gemmdb.generators.measure.remeasure import Remeasured
+
+# The generators are imported in the commands: they need sqlite-utils, which takes 0.25 s to import.
+SQLITE = b"SQLite format 3\0"
+"""What a table begins with."""
+
+
+def merge(
+    inputs: list[Path] = Argument(metavar="A B...", help="The tables to merge. They are not changed."),
+    out: Path = Option(help="The table to write: a new file, or one of the inputs."),
+) -> None:
+    """Write the union of several tables into one table.
+
+    The order of the inputs makes no difference, and merging a table twice adds nothing. Verdicts are derived again from
+    the union. Where GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) takes only files that it lists.
+
+    \b
+    Examples:
+      gemmdb merge monday.db tuesday.db --out both.db
+
+    \b
+    Exit codes: 0 done, 2 bad usage or bad input.
+    """
+    from gemmdb.generators.files.merge import merge as merge_tables
+
+    if out.exists() and not any(path.exists() and path.samefile(out) for path in inputs):
+        raise InputError(f"{out} exists and would be replaced: also name it as an input, or choose another --out")
+    rows = merge_tables(inputs, out)
+    note(f"{count(rows, 'measurement')} of {count(len(inputs), 'table')} in {out}")
+
+
+def pack(
+    table: Path = Argument(metavar="TABLE", help="The table to pack. It is not changed."),
+    out: Path = Option(metavar="FILE", help="The packed table to write: a new file, or one to pack anew."),
+) -> None:
+    """Write a small, fast copy of a table for lookups.
+
+    A table keeps every measurement. Its packed form keeps one record per problem: of each config its time relative to
+    ATen, pooled over runs, and how sure that is, in 8 bytes. The 260,283 measurements of an H200 take 4.4 MiB.
+    All answers stay the same.
+
+    Keep the table itself: nothing can be added to a packed one, and `merge` and `export --to csv` need the
+    measurements. The same table gives the same bytes.
+
+    \b
+    Examples:
+      gemmdb tables pack mine.db --out served.db
+      GEMMDB_TABLES=served.db python train.py
+
+    \b
+    Exit codes: 0 done, 2 bad usage or bad input.
+    """
+    if out.exists():
+        if table.exists() and out.samefile(table):
+            raise InputError(f"{out} is the table itself, whose measurements would be lost: choose another --out")
+        if not _is_packed(out):
+            raise InputError(f"{out} exists and is not a packed table: choose another --out")
+    from gemmdb.generators.files.pack import pack as pack_table
+
+    done = pack_table(table, out)
+    size = f"{table.stat().st_size / 2**20:.1f} to {out.stat().st_size / 2**20:.1f} MiB"
+    note(f"{out}: {count(done.times, 'time')} of {count(done.problems, 'problem')}, from {size}")
+
+
+def _is_packed(path: Path) -> bool:
+    try:
+        with Table.open(path) as known:
+            return known.packed
+    except TableError:
+        return False
+
+
+def diff(
+    a: Path = Argument(metavar="A", help="A table."),
+    b: Path = Argument(metavar="B", help="Another table."),
+    json: JsonFlag = False,
+) -> None:
+    """Compare the rows and the verdicts of two tables.
+
+    \b
+    Examples:
+      gemmdb diff monday.db tuesday.db
+      gemmdb diff monday.db tuesday.db --json
+
+    \b
+    Exit codes: 0 the same, 1 they differ, 2 bad usage or bad input.
+    """
+    from gemmdb.generators.files.diff import diff as diff_of
+
+    found = diff_of(a, b)
+    if json:
+        say_json("diff", found.as_dict())
+    elif not found:
+        say("both tables hold the same measurements and verdicts")
+    else:
+        _say_diff(found)
+    if found:
+        raise typer.Exit(1)
+
+
+def _say_diff(found: Diff) -> None:
+    sides = (("A", found.only_a, found.rows_a, found.decided_a), ("B", found.only_b, found.rows_b, found.decided_b))
+    for name, problems, rows, decided in sides:
+        only = f"{count(rows, 'measurement')}, {count(len(problems), 'problem')}"
+        say(f"only in {name}: {only}, {count(len(decided), 'verdict')} on problems of both")
+    if not found.changed:
+        say("the verdicts that both tables have are the same")
+        return
+    say()
+    changed = [
+        (
+            "tied" if one.held else "changed", f"{one.speedup_before:.2f}x", f"{one.speedup_after:.2f}x",
+            one.before, one.after, f"{one.problem} on {one.device}",
+        )
+        for one in found.changed
+    ]  # fmt: skip
+    say_table(("verdict", "speedup in A", "in B", "pick in A", "in B", "problem"), changed, right=("speedup in A",))
+
+
+def verify(
+    file: Path = Argument(metavar="FILE", help="A table, or an archive of compiled kernels."),
+    remeasure: int = Option(0, metavar="N", min=0, help="Also time N of its problems again on this machine."),
+    seed: int | None = Option(
+        None, metavar="S", help="Seed of the random sample; the same seed draws the same problems.", show_default=False
+    ),
+    as_json: JsonFlag = False,
+) -> None:
+    """Check a table; with --remeasure, time it again.
+
+    It checks the file's structure, that each row is well-formed and has the right key, that the digest matches the
+    rows, that the verdicts follow from the rows, and that no time is shorter than the device can be. Of an archive
+    (`gemmdb kernels`) it checks that each kernel is what its index says, and that it was compiled from the present
+    source.
+
+    --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
+    many verdicts hold, no longer hold, or cannot be told: if other programs kept the machine busy, or the intervals are
+    too wide. It needs torch and the device that the table is for, and uses all GPUs of the machine; a CPU gets the
+    number of threads of the table. --seed repeats a sample.
+
+    \b
+    Examples:
+      gemmdb verify mine.db
+      gemmdb verify mine.db --remeasure 50
+      gemmdb verify mine.db --remeasure 50 --seed 1
+
+    \b
+    Exit codes: 0 no faults, also where it cannot tell; 1 faults or a verdict that no longer holds, 2 bad usage or bad
+    input.
+    """
+    from gemmdb.generators.files.verify import verify as verify_rows
+    from gemmdb.generators.files.verify import verify_kernels
+    from gemmdb.generators.measure.remeasure import remeasure as remeasure_sample
+
+    if remeasure:
+        require("torch", "--remeasure")
+    archive = _is_archive(file)
+    if archive and remeasure:
+        raise InputError("--remeasure: an archive of kernels has no times; name a table")
+    with Pulse() as pulse:
+        pulse.begin(f"checking {file}", aloud=False)
+        faults = verify_kernels(file) if archive else verify_rows(file)
+    result = None
+    if remeasure and not faults:
+        with BuildProgress() as progress:
+            result = remeasure_sample(file, remeasure, seed=seed, progress=progress)
+    if as_json:
+        say_json("verify", _document(file, faults, result))
+    else:
+        for fault in faults:
+            say(f"{fault.check}: {one_line(fault.message)}")
+        if not faults:
+            say(f"{file}: no faults found")
+        if result is not None:
+            _say_remeasured(result)
+    if faults or (result is not None and result.failed):
+        raise typer.Exit(1)
+
+
+def _is_archive(file: Path) -> bool:
+    """Whether a file is an archive of kernels. A ZIP file is told by its end, so it may begin as a table."""
+    if not file.is_file() or not zipfile.is_zipfile(file):
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(SQLITE)) != SQLITE
+
+
+def _document(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"path": str(file), "faults": [asdict(fault) for fault in faults]}
+    if result is None:
+        return found
+    moved = [
+        {"problem": m.problem.text, "config": m.config.text, "recorded_us": m.recorded_us, "now_us": m.now_us}
+        for m in result.moved
+    ]
+    names = ("problems", "held", "failed", "unclear", "rows", "within", "disturbed")
+    return {**found, "remeasured": {**{name: getattr(result, name) for name in names}, "moved": moved}}
+
+
+def _say_remeasured(result: Remeasured) -> None:
+    from gemmdb.generators.measure.remeasure import TOLERANCE
+
+    judged = f"{result.held} of {result.problems} verdicts hold"
+    judged += f", {result.failed} no longer hold" if result.failed else ""
+    judged += f", of {result.unclear} it cannot tell" if result.unclear else ""
+    say(f"{judged}; {result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded ones")
+    if result.disturbed:
+        why = result.busy or "other programs kept the machine busy, or the reference was unsteady"
+        note(f"{result.disturbed} of {result.rows} times are disturbed ({why}): repeat it on a quiet machine")
+    if result.moved:
+        say()
+        rows = []
+        for one in result.moved:
+            now = "failed" if one.now_us is None else microseconds(one.now_us)
+            rows.append((microseconds(one.recorded_us), now, one.config.text, one.problem.text))
+        say_table(("recorded", "now", "config", "problem"), rows, right=("recorded", "now"))
