@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemmdb.key.problem import Problem, Query
     from gemmdb.key.toolchain import Toolchain
     from gemmdb.lookup import lookup
+    from gemmdb.lookup.environment import refresh
     from gemmdb.settings import Policy
     from gemmdb.table.measurement import Measurement, Protocol, Status
     from gemmdb.table.verdict import Verdict
@@ -41,6 +42,7 @@ __all__ = [
     "Toolchain",
     "Verdict",
     "lookup",
+    "refresh",
 ]
 
 _ON_DEMAND = {
@@ -55,6 +57,7 @@ _ON_DEMAND = {
     "Status": "table.measurement",
     "Toolchain": "key.toolchain",
     "Verdict": "table.verdict",
+    "refresh": "lookup.environment",
 }
 """Public names and their modules, imported at first use, so a program that never looks anything up pays almost
 nothing."""

@@ -122,6 +122,14 @@ def unknown_load() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def fresh_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests change settings and tables in less than the tenth of a second in which a process may miss it."""
+    from gemmdb.lookup import environment
+
+    monkeypatch.setattr(environment, "INTERVAL_S", 0.0)
+
+
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """Builders for problems, configs, measurements and catalogs."""

@@ -87,18 +87,21 @@ def _rung(name: str) -> Rung:
     return rung
 
 
+_DEFAULTS = Policy()
+
+
 def lookup(problem: Problem, device: str | None = None, l2: str = "cold") -> Hit | None:
-    """The answer for `problem`, or None for a miss. It times nothing and ignores `on_miss`.
+    """The answer for `problem`, or None for a miss. It times nothing and ignores `on_miss`. A change of the settings or
+    of a table counts within a tenth of a second, or after `gemmdb.refresh()`.
 
     `device`: a SKU or an arch, by default this machine. `l2`: the state of the last-level cache before each call,
     `cold` or `hot`. Raises InputError for another state, and for an unknown device that is in no table.
     """
     if l2 not in L2_STATES:
         raise InputError(f"unknown l2 state {l2!r}; known: {', '.join(L2_STATES)}")
-    catalog = environment.current_catalog()
-    where = catalog.resolve(device)
-    query = Query(problem, where, l2=l2)
-    return answer(query, catalog, Policy(), installed(where.kind))
+    tables = environment.current()
+    where = tables.resolve(device)
+    return answer(Query(problem, where, l2=l2), tables.catalog(), _DEFAULTS, installed(where.kind))
 
 
 class _Callable(types.ModuleType):

@@ -9,7 +9,7 @@ import gemmdb
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.hit import Hit
-from gemmdb.lookup import environment as api
+from gemmdb.lookup import environment
 from gemmdb.table.measurement import Status
 from gemmdb.table.writer import Store
 
@@ -21,8 +21,7 @@ def named(lab, tmp_path, monkeypatch):
     monkeypatch.setenv("GEMMDB_TABLES", str(path))
     monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "mine.db"))
     write(path, lab.rows(lab.problem(), {lab.cpp(): 0.5}, torch=""))
-    yield path
-    api._load.cache_clear()
+    return path
 
 
 def write(path, measurements):
@@ -52,11 +51,37 @@ def test_an_unknown_device_is_bad_input(lab, named):
 
 
 def test_the_catalog_is_opened_once_and_again_when_a_file_changes(lab, named):
-    first = api.current_catalog()
-    assert api.current_catalog() is first
+    first = environment.current_catalog()
+    assert environment.current_catalog() is first
     write(named, lab.rows(lab.problem(m=999), {}, run="other"))
-    assert api.current_catalog() is not first
+    assert environment.current_catalog() is not first
     assert gemmdb.lookup(lab.problem(m=999), "Some CPU").rung == "exact"
+
+
+def test_the_environment_is_read_again_after_a_tenth_of_a_second_and_no_sooner(lab, named, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(environment, "INTERVAL_S", 0.1)
+    gemmdb.refresh()
+    monkeypatch.setattr(environment.time, "monotonic", lambda: now)
+    first = environment.current()
+    monkeypatch.setenv("GEMMDB_CONFIRM", "0")
+    now += environment.INTERVAL_S / 2
+    assert environment.current() is first
+    now += environment.INTERVAL_S
+    second = environment.current()
+    assert (second is first, second.settings.confirm) == (False, False)
+    now += environment.INTERVAL_S
+    assert environment.current() is second
+
+
+def test_refresh_reads_the_environment_at_once(lab, named, monkeypatch):
+    monkeypatch.setattr(environment, "INTERVAL_S", 60.0)
+    gemmdb.refresh()
+    assert environment.current().settings.confirm
+    monkeypatch.setenv("GEMMDB_CONFIRM", "0")
+    assert environment.current().settings.confirm
+    gemmdb.refresh()
+    assert not environment.current().settings.confirm
 
 
 def test_tables_that_appear_later_are_found(lab, named, tmp_path):

@@ -12,7 +12,9 @@ from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.enable import install
 from gemmdb.inductor.entry.options import paths_of, policy_of, split
 from gemmdb.inductor.entry.table_session import TableSession
-from gemmdb.settings import Policy, Settings
+from gemmdb.lookup import environment
+from gemmdb.lookup.environment import Environment, FileState, file_states
+from gemmdb.settings import Policy
 
 
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
@@ -29,31 +31,20 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     import torch._inductor.compile_fx as inductor
 
     run = functools.partial(inductor.compile_fx, model, inputs, config_patches=patches or None)
-    settings = Settings.read()
-    if settings.disabled or (not own and active.requested() is not None):
+    here = environment.current()
+    if here.settings.disabled or (not own and active.requested() is not None):
         return run()
-    with active.use(_session(own, settings)):
+    with active.use(_session(own, here)):
         return run()
 
 
-def _session(own: Mapping[str, Any], settings: Settings) -> Session:
-    policy = policy_of(own.get("on_miss"), own.get("policy"), settings)
+def _session(own: Mapping[str, Any], here: Environment) -> Session:
+    policy = policy_of(own.get("on_miss"), own.get("policy"), here.settings)
     tables = paths_of(own.get("tables", ()))
-    return _cached(policy, tables, settings, _stamp(settings, tables))
+    return _cached(policy, tables, here, tuple(file_states(set(tables))))
 
 
 @functools.lru_cache(maxsize=8)
-def _cached(policy: Policy, tables: tuple[Path, ...], settings: Settings, stamp: Any) -> Session:
-    return TableSession(policy, tables, settings)
-
-
-def _stamp(settings: Settings, tables: tuple[Path, ...]) -> tuple[Any, ...]:
-    """Changes when a table file does, so that a long-lived process sees what `gemmdb build` wrote."""
-    found = []
-    for path in (*tables, *settings.tables, settings.user_table, settings.user_table.parent):
-        try:
-            stat = path.stat()
-            found.append((str(path), stat.st_mtime_ns, stat.st_size))
-        except OSError:
-            found.append((str(path), 0, 0))
-    return tuple(found)
+def _cached(policy: Policy, tables: tuple[Path, ...], here: Environment, named: tuple[FileState, ...]) -> Session:
+    """A long-lived process sees what `gemmdb build` wrote: another state of a table's file is another session."""
+    return TableSession(policy, tables, here.settings)
