@@ -53,24 +53,16 @@ def in_turns(path: Path) -> Iterator[Turns]:
     So the programs of a GPU are compiled side by side also in the ways that measure."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
-    from gemmdb.inductor.benchmark import budget, client
-    from gemmdb.inductor.benchmark import confirm as confirming
-    from gemmdb.inductor.benchmark import horizontal as fusing
-    from gemmdb.inductor.benchmark import samples as on_gpu
+    from gemmdb.inductor.benchmark import client, limits, trial
 
     turns = Turns(path)
-    clocks: tuple[Any, ...] = (confirming, fusing, budget)
-    tune, trial = client.tune, on_gpu.trial
+    tune, run, clock = client.tune, trial.run, limits.now
     benchmarker.benchmark_gpu = turns.take(benchmarker.benchmark_gpu)
-    client.tune, on_gpu.trial = turns.take(tune), turns.take(trial)
-    clock = budget.now
+    client.tune, trial.run = turns.take(tune), turns.take(run)
     # What a graph may wait for trials is not used up by the trials of other programs.
-    for one in clocks:
-        one.now = lambda: clock() - turns.waited_s
+    limits.now = lambda: clock() - turns.waited_s
     try:
         yield turns
     finally:
         del benchmarker.benchmark_gpu
-        client.tune, on_gpu.trial = tune, trial
-        for one in clocks:
-            one.now = clock
+        client.tune, trial.run, limits.now = tune, run, clock

@@ -15,9 +15,9 @@ from benchmarks.programs import blame
 from benchmarks.programs.program import Built, Program, Step
 from benchmarks.programs.ways import Way
 from benchmarks.programs.work import Job, first_call
-from gemmdb.inductor.benchmark import confirm_job as confirming
-from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import samples as on_gpu
+from gemmdb.inductor.benchmark import rules
+from gemmdb.inductor.benchmark import trial as trials
+from gemmdb.inductor.benchmark.confirm_job import ConfirmJob
 from gemmdb.inductor.benchmark.trial import Trial
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower.adapter.state import replaced
@@ -62,31 +62,31 @@ def _alone(job: Job, program: Program, way: Way, built: Built, wanted: set[str])
 @contextmanager
 def _confirming(wanted: set[str], found: dict[str, Alone]) -> Iterator[None]:
     """Within it, kernels for the wanted problems are confirmed whatever rung they come from, in all states."""
-    finish, trial = confirming.Job.finish, on_gpu.trial
+    finish, trial = ConfirmJob.finish, trials.run
     problem = ""
 
     def is_wanted(decision: Any) -> bool:
         kernel = decision.config not in (None, ATEN) and not decision.branches
         return kernel and decision.problem.text in wanted
 
-    def finishing(self: confirming.Job) -> Any:
+    def finishing(self: ConfirmJob) -> Any:
         nonlocal problem
         problem = self.decision.problem.text
         return finish(self)
 
     def in_all_states(functions: Any, fakes: Any, warm: Sequence[bool], device: torch.device) -> Trial:
         asked = trial(functions, fakes, warm, device)
-        trials = {"program": asked, "cold": trial(functions, fakes, [False] * len(warm), device)}
-        with replaced(on_gpu, "preparation", _nothing), replaced(on_gpu, "MOST_COPIES", 1):
-            trials["hot"] = trial(functions, fakes, warm, device)
-        if all(one.aten for one in trials.values()):
-            found[problem] = {state: (median(one.aten), median(one.ours)) for state, one in trials.items()}
+        found_in = {"program": asked, "cold": trial(functions, fakes, [False] * len(warm), device)}
+        with replaced(trials, "preparation", _nothing), replaced(trials, "MAX_COPIES", 1):
+            found_in["hot"] = trial(functions, fakes, warm, device)
+        if all(one.aten for one in found_in.values()):
+            found[problem] = {state: (median(one.aten), median(one.ours)) for state, one in found_in.items()}
         return asked
 
     with ExitStack() as stack:
         stack.enter_context(replaced(rules, "unmeasured", is_wanted))
-        stack.enter_context(replaced(confirming.Job, "finish", finishing))
-        stack.enter_context(replaced(on_gpu, "trial", in_all_states))
+        stack.enter_context(replaced(ConfirmJob, "finish", finishing))
+        stack.enter_context(replaced(trials, "run", in_all_states))
         yield
 
 

@@ -39,10 +39,10 @@ def child(device: str, wait: float | None) -> dict[str, Any]:
 
     import gemmdb.inductor
     from benchmarks.torch import live_model
-    from gemmdb.inductor.benchmark import tune_rules as worth
+    from gemmdb.inductor.benchmark import limits
 
     if wait is not None:
-        worth.FIRST_S = worth.FURTHER_S = wait
+        limits.FIRST_S = limits.FURTHER_S = wait
     torch.manual_seed(0)
     # Some of the products may have measured neighbours, and some may not be worth it.
     policy = gemmdb.Policy(near=False, live_calls=10**9, live_s=0.0 if wait is None else 59.0)

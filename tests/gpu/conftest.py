@@ -45,7 +45,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import torch._inductor.config as inductor
 
     import gemmdb.inductor
-    from gemmdb.inductor.benchmark.budget import BUDGET
+    from gemmdb.inductor.benchmark.limits import BUDGET
 
     monkeypatch.setenv("GEMMDB_CONFIRM", "0")
     torch._dynamo.reset()

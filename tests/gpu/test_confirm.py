@@ -12,8 +12,8 @@ from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import confirm as confirming
-from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import samples as on_gpu
+from gemmdb.inductor.benchmark import rules
+from gemmdb.inductor.benchmark import trial as trials
 from gemmdb.inductor.decide.session import Mode
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.table_session import TableSession
@@ -171,7 +171,7 @@ def test_a_backward_is_confirmed_too(kit, compiled):
 
 
 def test_with_little_memory_free_nothing_is_timed(kit, compiled, monkeypatch):
-    monkeypatch.setattr(on_gpu, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
+    monkeypatch.setattr(trials, "FREE_BYTES", torch.cuda.mem_get_info()[1] + 1)
     stats = compiled(nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560), config=SLOW)
     (product,) = stats["products"]
     assert "MiB are free" in product["note"]
@@ -180,15 +180,15 @@ def test_with_little_memory_free_nothing_is_timed(kit, compiled, monkeypatch):
 
 def test_while_a_graph_is_captured_nothing_is_timed():
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        hindered = rules.hindrance(detect.cuda())
-    assert hindered == "a CUDA graph is being captured"
+        rejected = rules.device_rejection(detect.cuda())
+    assert str(rejected) == "a CUDA graph is being captured"
 
 
 def test_out_of_memory_serves_what_is_served_without(kit, compiled, monkeypatch):
     def full(*args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(on_gpu, "trial", full)
+    monkeypatch.setattr(trials, "run", full)
     stats = compiled(nn.Linear(2560, 640, device="cuda", dtype=torch.bfloat16), kit.rand(5, 2560), config=SLOW)
     assert stats["products"][0]["note"].startswith("not confirmed: OutOfMemoryError")
 

@@ -10,7 +10,7 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import Policy
 from gemmdb.inductor.benchmark import horizontal as fusing
-from gemmdb.inductor.benchmark import horizontal_trial as trial
+from gemmdb.inductor.benchmark import horizontal_job as job
 from gemmdb.inductor.observe.journal import JOURNAL
 
 CASES = {
@@ -41,8 +41,8 @@ class Several(nn.Module):
 def always(monkeypatch):
     """The one kernel is tried and served, whatever the tables expect and the trial says."""
     monkeypatch.setattr(fusing, "PROMISING", math.inf)
-    monkeypatch.setattr(fusing, "_pays", lambda timed, trial: True)
-    monkeypatch.setattr(trial, "noisy", lambda aten, ours: False)
+    monkeypatch.setattr(fusing, "_pays", lambda timed, job: True)
+    monkeypatch.setattr(job, "noisy", lambda aten, ours: False)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -84,5 +84,5 @@ def test_a_launch_needs_no_compiler_where_the_kernel_was_built_elsewhere(tmp_pat
 
 def test_nothing_is_measured_while_a_graph_is_captured():
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        hindered = tuning.hindrance(detect.cuda())
-    assert hindered == "a CUDA graph is being captured"
+        rejected = tuning.device_rejection(detect.cuda())
+    assert str(rejected) == "a CUDA graph is being captured"

@@ -16,7 +16,7 @@ from kit.devices import H200
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.inductor.benchmark.budget import BUDGET
+from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import templates
 from gemmdb.inductor.match import extract

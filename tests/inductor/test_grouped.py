@@ -16,7 +16,7 @@ from torch.nn.functional import silu
 import gemmdb.inductor
 from gemmdb import Problem
 from gemmdb.inductor import force
-from gemmdb.inductor.benchmark import confirm_rules as rules
+from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.match import gemms
 from gemmdb.key.problem import Query
 from gemmdb.settings import Policy
@@ -119,5 +119,5 @@ def test_what_transformers_calls_for_other_dtypes_is_counted(kit):
 
 def test_no_trial_stands_for_every_split():
     problem = Problem.gemm("grouped_mm", m=16, n=64, k=32, groups=4)
-    reason = rules.objection(Query(problem, H200, {}), Policy(confirm=True))
+    reason = str(rules.confirm_rejection(Query(problem, H200, {}), Policy(confirm=True)))
     assert reason == "how its groups are divided is known when the program runs"

@@ -173,7 +173,7 @@ def test_events_survive_a_failed_compile(kit):
 
 @pytest.mark.slow
 def test_live_searches_the_missed_gemm_only_and_keeps_the_timings(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("gemmdb.inductor.benchmark.live_rules.missing", lambda: "jinja2")
+    monkeypatch.setattr("gemmdb.inductor.benchmark.rules.missing_library", lambda: "jinja2")
     pytest.importorskip("gemmdb.table.writer")
     from gemmdb.table.reader import Table
 

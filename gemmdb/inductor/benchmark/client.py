@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic
 
 from gemmdb.errors import GemmdbError
+from gemmdb.inductor.benchmark import limits
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -30,11 +31,6 @@ from gemmdb.table.verdict import Verdict
 
 PROGRAM = "gemmdb.generators.live.process"
 """What the process runs, by name: the generator lies above this package, and only the process imports it."""
-IDLE_S = 30.0
-"""The process ends after this long without work."""
-GRACE_S = 2.0
-"""How long the process may run past its time limit, to finish the problem that it is measuring, before it is ended."""
-LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class Tuned:
     spent: Mapping[str, float] = field(default_factory=dict)
 
 
-def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
+def tune(requests: Sequence[Request], limit_s: float = limits.REQUEST_S) -> Tuned:
     """Verdicts on problems of one device, the first requests first. They are measured now and stored, unless the table
     has them by then.
 
@@ -84,7 +80,7 @@ def tune(requests: Sequence[Request], limit_s: float = LIMIT_S) -> Tuned:
     try:
         process = _TUNER.process()
         left = max(until - monotonic(), 0.0)
-        reply = process.call(left + GRACE_S, Named(PROGRAM, "tune"), tuple(requests), left)
+        reply = process.call(left + limits.GRACE_S, Named(PROGRAM, "tune"), tuple(requests), left)
     finally:
         _TUNER.rest()
         _TUNER.lock.release()
@@ -130,8 +126,8 @@ class _Tuner:
         return self._process
 
     def rest(self) -> None:
-        """End the process after IDLE_S without work."""
-        self._timer = threading.Timer(IDLE_S, self._retire)
+        """End the process after limits.IDLE_S seconds without work."""
+        self._timer = threading.Timer(limits.IDLE_S, self._retire)
         self._timer.daemon = True
         self._timer.start()
 
@@ -166,5 +162,5 @@ os.register_at_fork(after_in_child=_forget)
 
 def _start_now(device: Device, gpu: int) -> None:
     with _TUNER.lock, contextlib.suppress(GemmdbError):  # `tune` will raise the same.
-        _TUNER.process().call(LIMIT_S, Named(PROGRAM, "start"), device, gpu)
+        _TUNER.process().call(limits.REQUEST_S, Named(PROGRAM, "start"), device, gpu)
         _TUNER.rest()

@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
+from gemmdb.inductor.benchmark.tensors import total_bytes
+from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.match import epilogues, fx, int_mm_scale
 from gemmdb.key.problem import Problem
 
 MOST_NODES = 24
 """The most operators after a product that are cut out with it."""
-
-
-class Uncut(Exception):
-    """A product that cannot be compiled on its own, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Piece:
     @property
     def outputs(self) -> int:
         """Bytes of the results."""
-        return sizes([fx.value(node) for node in self.results])
+        return total_bytes([fx.value(node) for node in self.results])
 
     @property
     def warm(self) -> list[bool]:
@@ -114,13 +112,13 @@ def computes_weight(product: Any) -> bool:
 
 
 def cut(product: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
-    """The piece of a product. `places`: the number of each node in its graph. Raises Uncut for symbolic sizes, and for
+    """The piece of a GEMM. `places`: the number of each node in its graph. Raises Untimed for symbolic sizes, and for
     inputs that are no tensors."""
     return cut_all([(product, problem)], places)
 
 
 def cut_all(products: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> Piece:
-    """One piece of several products, each with its problem. It stands for the first. Raises Uncut as `cut` does."""
+    """One piece of several products, each with its problem. It stands for the first. Raises Untimed as `cut` does."""
     nodes: set[Any] = set()
     for product, problem in products:
         own = {product}
@@ -192,7 +190,7 @@ def _close(nodes: set[Any], products: set[Any], places: Mapping[Any, int]) -> No
             if one in nodes or not _depends(one, products, places, first):
                 continue
             if len(nodes) > MOST_NODES or not (one.target in _VIEWS or fx.is_pointwise(one)):
-                raise Uncut(f"{one.name} lies between the products")
+                raise Untimed(f"{one.name} lies between the products")
             nodes.add(one)
             waiting.append(one)
 
@@ -229,26 +227,26 @@ def _is_expanded(node: Any) -> bool:
 
 
 def _check(node: Any) -> None:
-    """Raise Uncut unless a node's value is one tensor of fixed sizes."""
+    """Raise Untimed unless a node's value is one tensor of fixed sizes."""
     try:
         value = fx.value(node)
     except fx.Unsupported as error:
-        raise Uncut(f"{node.name} is not a tensor") from error
+        raise Untimed(f"{node.name} is not a tensor") from error
     if value.layout is torch.strided:
         steps = (*value.shape, *value.stride(), value.storage_offset())
         if not all(type(step) is int for step in steps):
-            raise Uncut("its sizes are symbolic")
+            raise Untimed("its sizes are symbolic")
     elif node.op != "get_attr":
-        raise Uncut(f"{node.name} is {value.layout}")
+        raise Untimed(f"{node.name} is {value.layout}")
 
 
 def _constant(node: Any) -> torch.Tensor:
-    """The tensor of a constant. Raises Uncut where it has no values."""
+    """The tensor of a constant. Raises Untimed where it has no values."""
     found = node.graph.owning_module
     for name in str(node.target).split("."):
         found = getattr(found, name, None)
     if not isinstance(found, torch.Tensor) or isinstance(found, torch._subclasses.FakeTensor):
-        raise Uncut("its weight has no values here")
+        raise Untimed("its weight has no values here")
     return found
 
 
@@ -273,13 +271,3 @@ def _described(node: Any, name: str) -> str:
     # How far a tensor begins from a multiple of 16 bytes decides which loads the code may use.
     offset = value.storage_offset() * value.itemsize % 16
     return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.stride()} {offset} {value.device}"
-
-
-def sizes(pieces: Sequence[torch.Tensor]) -> int:
-    """Bytes of memory behind tensors, with the gaps in them."""
-    return sum(extent(one) * one.itemsize for one in pieces)
-
-
-def extent(tensor: torch.Tensor) -> int:
-    """How many elements lie between the first and the last of a tensor, both included."""
-    return 1 + sum(int(size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size)

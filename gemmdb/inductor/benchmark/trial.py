@@ -1,32 +1,57 @@
-"""Two pieces of compiled code on the same random inputs: whether they agree, and how long each takes."""
+"""A trial: two pieces of compiled code on the same random inputs, timed in turns.
+
+On a GPU, CUDA graphs of a few calls are replayed and timed by the GPU; on a CPU, single calls are timed by the host.
+Before each call the cache is flushed, and what the program has just computed is brought back into it.
+docs/contributing/measuring.md describes both protocols.
+"""
 
 from __future__ import annotations
 
+import functools
+import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from time import perf_counter
 
 import torch
 
-from gemmdb.inductor.benchmark.subgraph import extent
+from gemmdb.inductor.benchmark import limits
+from gemmdb.inductor.benchmark.tensors import differ, extent, inputs, total_bytes
+from gemmdb.inductor.benchmark.timers import Sampler, captured, cold_bytes, elapsed
+from gemmdb.inductor.lower.adapter.emission import Function
+from gemmdb.phases import PHASES
 from gemmdb.table.measurement import NOISY, Protocol
 from gemmdb.table.stats import times
 
-SEED = 3
-FEWEST = 5
+GPU = Protocol("graph", "cold", 10, 15, version=4)
+CPU = Protocol("host", "cold", 1, 20, version=2)
+"""The protocols are those of a build, except that what the graph has just computed is in the cache."""
+MIN_ROUNDS = 5
 """The fewest rounds of a trial."""
-DIFFERENCE = 0.05
-"""The largest difference between two right outputs, relative to the largest value."""
 CLEAR = 1.1
 """If every sample of one is this many times every sample of the other, and neither varies much, no more rounds are
 needed."""
+SAMPLE_US = 2000.0
+"""A CUDA graph has only as many calls as fit into this time."""
+MAX_COPIES, COPIED_BYTES = 4, 2**28
+"""On a GPU, operands are timed at this many addresses, as long as the copies take at most so much memory."""
+FREE_BYTES = 2**30
+"""GPU memory that must stay free beside what a trial takes."""
+
+Functions = tuple[Function, Function]
+Tensors = Sequence[torch.Tensor]
+Step = Callable[[int], object]
+
+
+class Untimed(Exception):
+    """A trial that has no result, with the reason."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Samples in microseconds of one call of `aten` and of `ours`, taken in turn. `differs`: the outputs are not the
-    same up to rounding."""
+    """Samples in microseconds of one call of `aten` and of `ours`, taken in turns. `differs`: the outputs are not the
+    same up to rounding, and nothing was timed."""
 
     aten: Sequence[float]
     ours: Sequence[float]
@@ -34,12 +59,18 @@ class Trial:
     differs: bool = False
 
 
+@PHASES("trial")
+def run(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device) -> Trial:
+    """Time two functions, ATen's first, on tensors like `fakes`. `warm`: which of them are in the cache."""
+    return _on_gpu(functions, fakes, warm, device) if device.type == "cuda" else _on_cpu(functions, fakes, warm)
+
+
 def clear(one: Sequence[float], other: Sequence[float]) -> bool:
     """Whether it is certain which of the two is faster, so that more samples would change nothing.
 
     Few samples of which one was disturbed make a noisy time, which would say nothing. Among more, it does not count.
     """
-    if min(len(one), len(other)) < FEWEST or noisy(one, other):
+    if min(len(one), len(other)) < MIN_ROUNDS or noisy(one, other):
         return False
     return min(one) > CLEAR * max(other) or min(other) > CLEAR * max(one)
 
@@ -49,50 +80,135 @@ def noisy(aten: Sequence[float], ours: Sequence[float]) -> bool:
     return max(times(aten, aten).spread, times(ours, aten).spread) > NOISY
 
 
-def inputs(fakes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Random tensors like `fakes`: sizes, strides, dtypes, devices, and the alignment of the first element. They come
-    from generators of their own: torch's random states do not change."""
-    return [_filled(fake, SEED + place) for place, fake in enumerate(fakes)]
+def check_memory(fakes: Tensors, output_bytes: int, device: torch.device) -> None:
+    """Raise Untimed if a GPU has too little memory for a trial. `output_bytes`: of one call; outputs are compared in
+    fp64."""
+    if device.type != "cuda":
+        return
+    needed = _copies(fakes) * total_bytes(fakes) + 20 * output_bytes + 2 * cold_bytes(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if needed + FREE_BYTES > free:
+        raise Untimed(f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}")
 
 
-def _filled(fake: torch.Tensor, seed: int) -> torch.Tensor:
-    # The first element lies as far behind a multiple of 16 bytes as in the program.
-    start = fake.storage_offset() % max(16 // fake.itemsize, 1)
-    count = start + extent(fake)
-    random = torch.Generator(device=fake.device).manual_seed(seed)
-    return _values(count, fake.dtype, random).as_strided(fake.shape, fake.stride(), start)
+def _on_cpu(functions: Functions, fakes: Tensors, warm: Sequence[bool]) -> Trial:
+    given = inputs(fakes)
+    if _outputs_differ(functions, given):
+        return Trial((), (), CPU, differs=True)
+    warmed = [tensor for tensor, is_warm in zip(given, warm, strict=True) if is_warm]
+
+    def touch() -> None:
+        for tensor in warmed:
+            tensor.clone()
+
+    sampler = Sampler.of(CPU.l2, 2 * CPU.samples)
+    samples: tuple[list[float], list[float]] = ([], [])
+    until = perf_counter() + limits.CPU_TRIAL_S
+    gc.collect()
+    gc.disable()
+    try:
+        for index in range(CPU.samples):
+            if (index >= MIN_ROUNDS and perf_counter() > until) or clear(*samples):
+                break
+            for which in (index % 2, 1 - index % 2):
+                best_us = min(samples[which], default=math.inf)
+                samples[which].append(sampler.time(functions[which], given, best_us, touch))
+    finally:
+        gc.enable()
+    return Trial(*samples, CPU)
 
 
-def _values(count: int, dtype: torch.dtype, random: torch.Generator) -> torch.Tensor:
-    if dtype.is_floating_point:
-        kind = torch.float64 if dtype is torch.float64 else torch.float32
-        return torch.randn(count, generator=random, device=random.device, dtype=kind).to(dtype)
-    if dtype in (torch.int8, torch.uint8):
-        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
-        return torch.randint(low, high, (count,), generator=random, device=random.device, dtype=dtype)
-    if dtype is torch.bool:
-        return torch.randint(0, 2, (count,), generator=random, device=random.device) == 1
-    # Wider integers are numbers of something, and 0 exists everywhere.
-    return torch.zeros(count, dtype=dtype, device=random.device)
+def _outputs_differ(functions: Functions, given: list[torch.Tensor]) -> bool:
+    aten, ours = (list(function(list(given))) for function in functions)
+    return differ(ours, aten)
 
 
-def differ(ours: Sequence[Any], aten: Sequence[Any]) -> bool:
-    """Whether two lists of outputs differ by more than rounding explains: by more than DIFFERENCE of the largest value.
-    A kernel that multiplies the wrong numbers is off by far more, and 32 bits of an integer are exact."""
-    return any(_error(one, other) > DIFFERENCE for one, other in zip(ours, aten, strict=True))
+def _on_gpu(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device) -> Trial:
+    with torch.cuda.device(device):
+        copies = [inputs(fakes) for _ in range(_copies(fakes))]
+        stream = _stream(torch.cuda.current_device())
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for function in functions:  # The first call loads kernels and may tune them.
+                function(list(copies[-1]))
+            differs = _outputs_differ(functions, copies[0])
+            samples: tuple[Sequence[float], Sequence[float]] = ((), ())
+            samples = samples if differs else _samples(functions, copies, warm, stream)
+        torch.cuda.current_stream().wait_stream(stream)
+    return Trial(*samples, GPU, differs)
 
 
-def _error(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference, relative to the largest value of `other`; infinite where no rounding explains it."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return math.inf
-    same = (one == other) | (one != one) & (other != other)
-    if bool(same.all()) or other.dtype is torch.bool:
-        return 0.0
-    if other.dtype is torch.int32:
-        return math.inf
-    if other.dtype is not torch.float64:
-        one, other = one.float(), other.float()
-    largest = other.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
-    error = torch.where(same, 0.0, (one - other).abs()).max().item()
-    return math.inf if math.isnan(error) else error / max(largest, 1e-30)
+def _copies(fakes: Tensors) -> int:
+    return max(1, min(MAX_COPIES, COPIED_BYTES // max(total_bytes(fakes), 1)))
+
+
+@functools.cache
+def _stream(device: int) -> torch.cuda.Stream:
+    # One for all trials: cuBLAS keeps a workspace per stream.
+    return torch.cuda.Stream(device)
+
+
+def _samples(
+    functions: Functions, copies: Sequence[Tensors], warm: Sequence[bool], stream: torch.cuda.Stream
+) -> tuple[list[float], list[float]]:
+    """Samples of both functions in microseconds of one call: the time of a graph with it minus that of one without."""
+    prepare = preparation(copies, warm, stream.device)
+
+    def pair(function: Function | None, index: int) -> None:
+        prepare(index)
+        if function is not None:
+            function(list(copies[index]))
+
+    steps = [functools.partial(pair, function) for function in (None, *functions)]
+    stream.synchronize()
+    longest_us = max(elapsed(functools.partial(step, 0)) for step in steps)
+    count = max(1, min(GPU.unroll, int(SAMPLE_US / max(longest_us, 1.0))))
+    graphs = [_graph(prepare, step, count, len(copies)) for step in steps]
+    for graph in graphs:
+        graph.replay()
+    samples: tuple[list[float], list[float]] = ([], [])
+    for index in range(GPU.samples):
+        took = [0.0, 0.0, 0.0]
+        for turn in range(3):
+            which = (index + turn) % 3
+            took[which] = elapsed(graphs[which].replay)
+        for found, us in zip(samples, took[1:], strict=True):
+            found.append(max(us - took[0], 0.01) / count)
+        if clear(*samples):
+            break
+    return samples
+
+
+def preparation(copies: Sequence[Tensors], warm: Sequence[bool], device: torch.device) -> Step:
+    """A function that flushes the cache and then writes the warm tensors of a copy, as the kernels before would."""
+    buffer = torch.zeros(cold_bytes(device) // 4, dtype=torch.int32, device=device)
+    sink = torch.zeros((), dtype=torch.int32, device=device)
+    warmed = [[_memory(one) for one, is_warm in zip(copy, warm, strict=True) if is_warm] for copy in copies]
+
+    def prepare(index: int) -> None:
+        torch.amax(buffer, 0, out=sink)
+        for one in warmed[index]:
+            one.bitwise_or_(0)
+
+    return prepare
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory behind a tensor, as bytes or as words where it is a whole number of them."""
+    flat = tensor.as_strided((extent(tensor),), (1,)).view(torch.uint8)
+    whole = flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0
+    return flat.view(torch.int32) if whole else flat
+
+
+def _graph(prepare: Step, step: Step, count: int, copies: int) -> torch.cuda.CUDAGraph:
+    """A graph of `count` steps. The stream is the current one."""
+    for index in range(2):
+        prepare(index % copies)
+    torch.cuda.current_stream().synchronize()
+
+    def steps() -> None:
+        for index in range(count):
+            step(index % copies)
+
+    return captured(steps)

@@ -1,8 +1,8 @@
-"""`on_miss="live"`: the missed products of a graph are tuned now, and the user's table keeps the timings.
+"""`on_miss="live"`: the missed GEMMs of a graph are tuned now, and the user's table keeps the timings.
 
-The generator measures ATen and at most LIVE_CANDIDATES other configs in processes of its own (`client.py`). Products
-with a symbolic size, and all products where the generator's libraries are missing, are left to Inductor's search
-(`searching.py`). `rules.py` says what is not tuned at all.
+The generator measures ATen and at most LIVE_CANDIDATES other configs in processes of its own (`client.py`). GEMMs with
+a symbolic size, and all GEMMs where the generator's libraries are missing, are left to Inductor's search
+(`inductor_search.py`). `rules.py` says what is not tuned at all.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from typing import Any
 import torch
 
 from gemmdb.devices import detect
-from gemmdb.inductor.benchmark import client, crowd
-from gemmdb.inductor.benchmark import live_rules as rules
-from gemmdb.inductor.benchmark import tune_rules as worth
-from gemmdb.inductor.benchmark.budget import BUDGET, over
-from gemmdb.inductor.decide import legality
+from gemmdb.inductor.benchmark import client, limits, payoff, rules
+from gemmdb.inductor.benchmark.limits import BUDGET
+from gemmdb.inductor.decide import deciding, legality
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Mode, Session
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -33,6 +31,7 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.policy_filter import gain, objection
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
 
@@ -48,39 +47,39 @@ IDLE = 6
 
 _expected = -math.inf
 """When live tuning was last expected."""
-AGAIN_S = 30.0
-_late = ""
+_late: Rejected | None = None
 """Why this process tunes nothing more: its first attempt ran out of time without a result."""
 
 
 def expect(session: Session, queries: Sequence[Query]) -> None:
-    """Start the process that `tune` will need, which takes seconds, if tuning those of these products that miss pays.
-    Called as soon as the products of a graph are known; that one may still change does no harm."""
+    """Start the process that `tune` will need, which takes seconds, if tuning those of these GEMMs that miss pays.
+    Called as soon as the GEMMs of a graph are known; that one may still change does no harm."""
     global _expected
-    if not queries or _expected >= monotonic() - AGAIN_S or rules.missing():
+    if not queries or _expected >= monotonic() - limits.RESTART_S or rules.missing_library():
         return
     device = queries[0].device
     here = [query for query in queries if query.device == device]
-    if (
-        hindrance(device)
-        or not worth.limit_s(session.policy, 1, client.ready())
-        or not worth.pays(session, here, client.ready(), lambda q: session.find(q) is None)
-    ):
-        return
-    if not crowd.crowded(device, session.policy):
+    if _is_worthwhile(session, here, only_missed=True):
         _expected = monotonic()
         client.start(device, _gpu(device))
 
 
 def expects(session: Session, query: Query, count: int) -> bool:
-    """Whether `tune` will measure a product that misses, which its graph has `count` times."""
-    able = hindrance(query.device) is None and worth.limit_s(session.policy, 1, client.ready()) > 0
-    able = able and worth.pays(session, [query] * count, client.ready())
-    return able and not crowd.crowded(query.device, session.policy)
+    """Whether `tune` will measure a GEMM that misses, which its graph has `count` times."""
+    return _is_worthwhile(session, [query] * count, only_missed=False)
+
+
+def _is_worthwhile(session: Session, queries: Sequence[Query], only_missed: bool) -> bool:
+    """Whether these GEMMs of one device, or those that miss, may be tuned and repay it."""
+    ready = client.ready()
+    if not queries or device_rejection(device := queries[0].device) or not limits.tuning_s(session.policy, 1, ready):
+        return False
+    missed = (lambda query: session.find(query) is None) if only_missed else (lambda query: True)
+    return payoff.pays(session, queries, ready, missed) and not payoff.load_rejection(device, session.policy)
 
 
 def tune(decisions: Sequence[Decision]) -> list[Decision]:
-    """`decisions` on the missed products of one graph, each decided by what is measured now, or as without live tuning
+    """`decisions` on the missed GEMMs of one graph, each decided by what is measured now, or as without live tuning
     where nothing can be measured. Those that Inductor is to search stay undecided. Never raises, and leaves random
     states alone."""
     groups: dict[Device, list[Decision]] = defaultdict(list)
@@ -88,26 +87,26 @@ def tune(decisions: Sequence[Decision]) -> list[Decision]:
         symbolic = any(low != high for low, high in decision.query.ranges.values())
         if decision.session.user_table is not None and not symbolic:
             groups[decision.query.device].append(decision)
-    if groups and (library := rules.missing()):
+    if groups and (library := rules.missing_library()):
         log.info("live tuning needs gemmdb[build]: %s is not installed", library)
         return list(decisions)
-    decided: dict[object, Decision] = {}
-    for device, group in groups.items():
-        hindered = hindrance(device)
-        if hindered:
-            found = [_instead(decision, hindered) for decision in group]
-        else:
-            taken, left = worth.chosen(group, client.ready())
-            found = [_instead(decision, left[decision.problem]) for decision in group if decision.problem in left]
-            room, rest = _with_room(device, taken)
-            busy = crowd.crowded(device, group[0].session.policy) if room else ""
-            found += rest + ([_instead(decision, busy) for decision in room] if busy else _measure(room))
-        decided |= {decision.entry: decision for decision in found}
+    decided = {one.entry: one for device, group in groups.items() for one in _tuned(device, group)}
     return [decided.get(decision.entry, decision) for decision in decisions]
 
 
+def _tuned(device: Device, group: Sequence[Decision]) -> list[Decision]:
+    """As `tune`, for GEMMs of one device."""
+    if rejected := device_rejection(device):
+        return [_untuned(decision, rejected) for decision in group]
+    taken, left = payoff.chosen(group, client.ready())
+    found = [_untuned(decision, left[decision.problem]) for decision in group if decision.problem in left]
+    room, rest = _with_room(device, taken)
+    busy = payoff.load_rejection(device, group[0].session.policy) if room else None
+    return found + rest + ([_untuned(decision, busy) for decision in room] if busy else _measure(room))
+
+
 def _with_room(device: Device, group: Sequence[Decision]) -> tuple[list[Decision], list[Decision]]:
-    """(products that the device has memory to measure, the others, decided as without live tuning)."""
+    """(GEMMs that the device has memory to measure, the others, decided as without live tuning)."""
     if device.kind != "cuda":
         return list(group), []
     free, _ = torch.cuda.mem_get_info(_gpu(device))
@@ -118,41 +117,41 @@ def _with_room(device: Device, group: Sequence[Decision]) -> tuple[list[Decision
             room.append(decision)
         else:
             why = f"only {free >> 20} MiB are free on the GPU, measuring it takes {needed >> 20}"
-            rest.append(_instead(decision, why))
+            rest.append(_untuned(decision, why))
     return room, rest
 
 
 def bytes_needed(problem: Problem) -> int:
-    """GPU memory that measuring a product takes: copies of its operands, and its exact result."""
+    """GPU memory that measuring a GEMM takes: copies of its operands, and its exact result."""
     once, matrix = problem.bytes, problem.n * problem.k
     idle = IDLE * problem.groups * matrix if problem.ragged == "m" else 0
     return BESIDE_BYTES + max(once, min(COPIES * once, COPIED_BYTES)) + EXACT * matrix + idle
 
 
 def _measure(group: Sequence[Decision]) -> list[Decision]:
-    """Products of one device, decided by what the generator measures."""
+    """GEMMs of one device, decided by what the generator measures."""
     if not group:
         return []
     session, device = group[0].session, group[0].query.device
-    start, limit_s = monotonic(), worth.limit_s(session.policy, len({d.problem for d in group}), client.ready())
+    start, limit_s = monotonic(), limits.tuning_s(session.policy, len({d.problem for d in group}), client.ready())
     if limit_s <= 0:
-        return [_instead(decision, over(session.policy)) for decision in group]
+        return [_untuned(decision, limits.exhausted(session.policy)) for decision in group]
     try:
         assert session.user_table is not None
         gpu, tried, table = _gpu(device), candidates(group), session.user_table
-        pace = worth.pace(session.policy)
+        pace = limits.pace(session.policy)
         requests = [
             client.Request(problem, device, table, configs, pace.device_s, gpu, session.policy, pace.compile_s)
             for problem, configs in tried.items()
         ]
         log.info("%s", _announced(len(requests), limit_s))
-        with nullcontext() if rules.patient(session.policy) else BUDGET.spending():
+        with nullcontext() if limits.is_patient(session.policy) else BUDGET.spending():
             tuned = client.tune(requests, limit_s)
     except Exception as error:
         text = f"live tuning: {type(error).__name__}: {error}"
         JOURNAL.error(text)
         log.warning("%s", text)
-        return [_instead(decision, text) for decision in group]
+        return [_untuned(decision, text) for decision in group]
     seconds, spent = round(monotonic() - start, 3), dict(tuned.spent)
     log.info("live tuning ended after %.1f s%s", seconds, _waited(spent))
     shared = {"problems": len(requests), "seconds": seconds, "device_s": tuned.device_s, "spent": spent}
@@ -162,7 +161,7 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
         found = tuned.verdicts.get(decision.problem)
         if found is None:
             late = f"{limit_s:.0f} s were not enough" if tuned.late else "ATen could not be measured"
-            decided.append(_instead(decision, tuned.declined.get(decision.problem, late)))
+            decided.append(_untuned(decision, tuned.declined.get(decision.problem, late)))
         else:
             texts = [config.text for config in tried[decision.problem]]
             decided.append(_by_verdict(decision, found, {"proposals": texts, "tuning": shared}))
@@ -192,7 +191,7 @@ def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
         return
     if tuned.late and not tuned.verdicts and not tuned.waited:
         # A cached graph is better than another attempt.
-        _late = f"{limit_s:.0f} s were not enough for live tuning before"
+        _late = Rejected(f"{limit_s:.0f} s were not enough for live tuning before")
     elif tuned.late:
         JOURNAL.provisional = True
 
@@ -208,8 +207,8 @@ def _candidates(decision: Decision) -> tuple[Config, ...]:
     from gemmdb.lookup.model import LIVE_CANDIDATES, uncovered
 
     query, session = decision.query, decision.session
-    fits = [c for c in likely(worth.ask_of(session, query)) if legality.rejection(c, query) is None]
-    if uncovered(query.problem) and rules.patient(session.policy):
+    fits = [c for c in likely(payoff.ask_of(session, query)) if legality.rejection(c, query) is None]
+    if uncovered(query.problem) and limits.is_patient(session.policy):
         # Where rows are not aligned, padding and Inductor's templates are the best.
         return tuple(fits[:LIVE_CANDIDATES])
     # Processes that compile Inductor's own kernels have to load torch first, which takes seconds.
@@ -217,16 +216,14 @@ def _candidates(decision: Decision) -> tuple[Config, ...]:
     return tuple((ours or fits)[:LIVE_CANDIDATES])
 
 
-def hindrance(device: Device) -> str | None:
-    """Why nothing may be measured on the device now, None when it may."""
-    if _late:
-        return _late
+def device_rejection(device: Device) -> Rejected | None:
+    """Why nothing may be measured on the device now."""
+    if found := _late or rules.device_rejection(device):
+        return found
     if device.kind != "cuda":
         return None
-    if torch.cuda.is_current_stream_capturing():
-        return "a CUDA graph is being captured"
     free, _ = torch.cuda.mem_get_info(_gpu(device))
-    return f"only {free >> 20} MiB are free on the GPU" if free < FREE_BYTES else None
+    return Rejected(f"only {free >> 20} MiB are free on the GPU") if free < FREE_BYTES else None
 
 
 def _gpu(device: Device) -> int:
@@ -238,19 +235,9 @@ def _gpu(device: Device) -> int:
     return next((number for number in numbers if detect.cuda(number) == device), now)
 
 
-def _instead(decision: Decision, why: str) -> Decision:
+def _untuned(decision: Decision, why: object) -> Decision:
     """The decision that is made where live tuning is off; its event says why it was not tuned."""
-    event, query = decision.event, decision.query
-    try:
-        hit = decision.session.find(query, Mode.UNTUNED)
-    except Exception as error:
-        JOURNAL.error(f"lookup: {type(error).__name__}: {error}")
-        hit = None
-    if hit is None or hit.branches or legality.hit_rejection(hit, query):
-        config, event = ATEN, replace(event, rung="aten", config=ATEN.text)
-    else:
-        config, event = hit.config, event.answered(hit)
-    return replace(decision, config=config, event=replace(event, note=f"not tuned: {why}"))
+    return deciding.decide_again(decision, Mode.UNTUNED, f"not tuned: {why}")
 
 
 def _by_verdict(decision: Decision, found: Verdict, evidence: dict[str, Any]) -> Decision:

@@ -48,6 +48,22 @@ def decide_late(session: Session, query: Query) -> Decision:
     return _answered_late(session, query, hit, LAYOUT_CHANGED)
 
 
+def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
+    """The decision that another mode of the session makes, ATen without an answer. `note`: for its event."""
+    old, query = decision.event, decision.query
+    event = replace(_event(query), module=old.module, source=old.source)
+    try:
+        with PHASES("lookup"):
+            hit = decision.session.find(query, mode)
+    except Exception as error:
+        JOURNAL.failure("lookup", error)
+        hit = None
+    config = ATEN
+    if hit is not None and not hit.branches and legality.hit_rejection(hit, query) is None:
+        config, event = hit.config, event.answered(hit)
+    return replace(decision, config=config, event=replace(event, note=note))
+
+
 def decide_without_cutlass(session: Session, query: Query, why: str) -> Decision:
     """As `decide_late`, for a GEMM whose CUTLASS kernel cannot be had (`why`): the next best answer."""
     return _answered_late(session, query, ask(session, query, Mode.WITHOUT_CUTLASS), why)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.inductor.benchmark import confirm_rules
+from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.benchmark.confirm import Confirmation
 from gemmdb.inductor.benchmark.horizontal import Fusion
@@ -133,8 +133,8 @@ class JointPass:
             fusion, confirmation = Fusion(steer, ahead), Confirmation(steer, ahead)
             taken = fusion.begin(pairs)
             confirmation.begin([(node, decision) for node, decision in pairs if node not in taken])
-            ahead.keep(fusion.trials)
-            ahead.keep(confirmation.jobs)
+            fusion.keep()
+            confirmation.keep()
         except Exception as error:
             JOURNAL.failure("joint pass", error)
 
@@ -147,7 +147,7 @@ class JointPass:
                 product = gemms.read(node)
             except Unsupported:
                 continue
-            if product is None or product.guessed or confirm_rules.objection(product.query, self.session.policy):
+            if product is None or product.guessed or rules.confirm_rejection(product.query, self.session.policy):
                 continue
             decision = deciding.decide(self.session, product.query)
             if decision.config is not None:

@@ -16,7 +16,7 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.benchmark import confirm as confirming
 from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark import tune as tuning
-from gemmdb.inductor.benchmark.ahead import Ahead
+from gemmdb.inductor.benchmark.step import Ahead
 from gemmdb.inductor.decide import deciding, outcome, uncompiled
 from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.decide.session import Session
@@ -38,7 +38,7 @@ class PostGradPass:
     def __init__(self, session: Session, apart: DecomposedGemms) -> None:
         self.session, self.apart = session, apart
         self.identity = session.identity
-        self.ahead = Ahead()
+        self.ahead: Ahead = {}
 
     def __call__(self, graph: Any) -> None:
         self.apart.report()

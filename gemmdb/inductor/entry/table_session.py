@@ -15,7 +15,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import answer, best_kernel, confirmable, explain
+from gemmdb.lookup import answer, best_kernel, explain
 from gemmdb.rejected import Rejected
 from gemmdb.settings import PATIENT_S, Policy, Settings
 from gemmdb.table.catalog import Catalog, written
@@ -74,10 +74,9 @@ class TableSession(Session):
         return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
 
     def tuning_rejection(self, query: Query) -> Rejected | None:
-        from gemmdb.inductor.benchmark.live_rules import objection  # Needs torch; making a session does not.
+        from gemmdb.inductor.benchmark import rules  # Needs torch; making a session does not.
 
-        reason = objection(query, self._policy)
-        return Rejected(reason) if reason else None
+        return rules.tuning_rejection(query, self._policy)
 
     def tables(self) -> Sequence[Table]:
         return self.catalog().tables
@@ -104,9 +103,10 @@ class TableSession(Session):
             # The other rungs answer with what nobody has measured. Of a range, only some sizes ever are.
             return replace(policy, near=False, sku=False, model=False)
         if policy.confirm:
-            from gemmdb.inductor.benchmark.confirm_rules import objection  # Needs torch, too.
+            from gemmdb.inductor.benchmark import rules
 
-            return confirmable.applied(query, policy, objection)
+            if rules.confirm_rejection(query, policy):
+                return replace(policy, confirm=False)
         return policy
 
 

@@ -25,7 +25,7 @@ from gemmdb.generators.measure.correctness import Reference, poison, reference
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.program import FP32_MODES, Product, as_product, check_lowered
 from gemmdb.inductor import force
-from gemmdb.inductor.benchmark.host import Sampler
+from gemmdb.inductor.benchmark.timers import Sampler
 from gemmdb.inductor.lower.adapter import vector_units
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config

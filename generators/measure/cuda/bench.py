@@ -17,8 +17,8 @@ from gemmdb.generators.measure.cuda.round import Loaded
 from gemmdb.generators.measure.literals import splits
 from gemmdb.generators.measure.operands import Operands, operands, to_torch
 from gemmdb.generators.measure.program import as_product, output, set_numerics
-from gemmdb.inductor.benchmark.timing import captured
-from gemmdb.inductor.benchmark.timing import elapsed as once
+from gemmdb.inductor.benchmark.timers import captured
+from gemmdb.inductor.benchmark.timers import elapsed as once
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import COPIED_BYTES, COPIES, Protocol

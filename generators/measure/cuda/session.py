@@ -17,7 +17,7 @@ from gemmdb.generators.measure.cuda.bench import Bench, capture, elapsed
 from gemmdb.generators.measure.cuda.calls import Call, bind, reference
 from gemmdb.generators.measure.cuda.round import SAMPLE_US, Loaded, Round
 from gemmdb.generators.measure.tolerance import acceptable
-from gemmdb.inductor.benchmark.timing import elapsed as once
+from gemmdb.inductor.benchmark.timers import elapsed as once
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gemmdb.inductor.benchmark import tune_rules as worth
-from gemmdb.inductor.benchmark.budget import BUDGET, PROCESS_S, Budget, allowed_s, over
+from gemmdb.inductor.benchmark import limits
+from gemmdb.inductor.benchmark.limits import BUDGET, PROCESS_S, Budget, allowed_s, exhausted
 from gemmdb.settings import CONFIRM_S, Policy, Settings
 
 DEFAULT = Policy().resolved(Settings.read({}))
@@ -34,19 +34,19 @@ def test_what_raises_is_spent_too():
 def test_a_policy_may_allow_more_than_the_default(more, seconds):
     policy = Policy(**more).resolved(Settings.read({}))
     assert allowed_s(policy) == PROCESS_S + seconds
-    assert over(policy) == f"{PROCESS_S + seconds:g} s were over in this process"
+    assert exhausted(policy) == f"{PROCESS_S + seconds:g} s compile budget exhausted"
 
 
 def test_live_tuning_leaves_time_to_confirm():
-    assert worth.limit_s(DEFAULT, 1, False) == worth.FIRST_S
-    assert worth.limit_s(DEFAULT, 20, True) == PROCESS_S - CONFIRM_S
-    BUDGET.spend(PROCESS_S - CONFIRM_S - worth.FURTHER_S)
-    assert worth.limit_s(DEFAULT, 20, True) == pytest.approx(worth.FURTHER_S)
+    assert limits.tuning_s(DEFAULT, 1, False) == limits.FIRST_S
+    assert limits.tuning_s(DEFAULT, 20, True) == PROCESS_S - CONFIRM_S
+    BUDGET.spend(PROCESS_S - CONFIRM_S - limits.FURTHER_S)
+    assert limits.tuning_s(DEFAULT, 20, True) == pytest.approx(limits.FURTHER_S)
     BUDGET.spend(0.1)
-    assert worth.limit_s(DEFAULT, 20, True) == 0
+    assert limits.tuning_s(DEFAULT, 20, True) == 0
 
 
 def test_whoever_asks_for_live_tuning_by_name_waits():
     BUDGET.spend(1000)
     asked = Policy(on_miss="live").resolved(Settings.read({}))
-    assert worth.limit_s(asked, 1, False) == asked.live_s
+    assert limits.tuning_s(asked, 1, False) == asked.live_s

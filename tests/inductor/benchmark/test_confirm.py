@@ -19,14 +19,14 @@ from gemmdb import Config, Policy, Problem
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import confirm as confirming
 from gemmdb.inductor.benchmark import confirm_job as job
-from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import on_cpu
-from gemmdb.inductor.benchmark import samples as on_gpu
-from gemmdb.inductor.benchmark.budget import BUDGET, allowed_s
+from gemmdb.inductor.benchmark import limits, rules
+from gemmdb.inductor.benchmark import trial as trials
+from gemmdb.inductor.benchmark.limits import BUDGET, allowed_s
 from gemmdb.inductor.benchmark.trial import Trial
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.match import extract
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import EMITTED, Status
 from gemmdb.table.reader import Table
@@ -62,18 +62,17 @@ def model():
 def clock(monkeypatch):
     """The code runs and is compared as it is, but each call takes as long as it is said to here: the machine that runs
     the tests is busy with other things. Returns the list of trials."""
-    trials = []
-    real = on_cpu.trial
+    seen, real = [], trials.run
+    monkeypatch.setattr(limits, "CPU_TRIAL_S", 0.0)
 
-    def trial(functions, fakes, warm):
-        monkeypatch.setattr(on_cpu, "LONGEST_S", 0.0)
-        found = real(functions, fakes, warm)
+    def trial(functions, fakes, *rest):
+        found = real(functions, fakes, *rest)
         assert found.differs == trial.differs
-        trials.append([tuple(fake.shape) for fake in fakes])
+        seen.append([tuple(fake.shape) for fake in fakes])
         return Trial([trial.aten_us] * 9, [trial.us] * 9, found.protocol, found.differs)
 
-    trial.aten_us, trial.us, trial.differs, trial.seen = 100.0, 50.0, False, trials
-    monkeypatch.setattr(on_cpu, "trial", trial)
+    trial.aten_us, trial.us, trial.differs, trial.seen = 100.0, 50.0, False, seen
+    monkeypatch.setattr(trials, "run", trial)
     return trial
 
 
@@ -125,8 +124,8 @@ def test_the_faster_is_served_and_the_next_compile_finds_it_measured(kit, compil
     rows = stored()
     assert {row.problem.text for row in rows} == set(kit.problems(stats))
     assert {(row.config, row.detail, row.protocol) for row in rows} == {
-        (kit.ATEN, EMITTED, on_cpu.PROTOCOL),
-        (kit.CPP, EMITTED, on_cpu.PROTOCOL),
+        (kit.ATEN, EMITTED, trials.CPU),
+        (kit.CPP, EMITTED, trials.CPU),
     }
     again = compiled()
     assert (again["rungs"], len(clock.seen)) == ({"exact": 3}, 2)
@@ -182,11 +181,11 @@ def test_a_process_of_many_graphs_waits_for_few_of_them(kit, compiled, clock):
     BUDGET.spend(allowed_s(PATIENT.resolved(Settings.read())))
     stats = compiled()
     assert (stats["rungs"], clock.seen) == ({"near": 3}, [])
-    assert {product["note"] for product in stats["products"]} == {"not confirmed: 899 s were over in this process"}
+    assert {product["note"] for product in stats["products"]} == {"not confirmed: 899 s compile budget exhausted"}
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(kit, compiled, clock, monkeypatch):
-    monkeypatch.setattr(rules, "hindrance", lambda device: "a CUDA graph is being captured")
+    monkeypatch.setattr(rules, "device_rejection", lambda device: Rejected("a CUDA graph is being captured"))
     stats = compiled()
     assert clock.seen == []
     assert {product["note"] for product in stats["products"]} == {"not confirmed: a CUDA graph is being captured"}
@@ -199,12 +198,12 @@ def raising(*args, **kwargs):
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (confirming, "_jobs"),
+        (confirming.Confirmation, "_jobs"),
         (confirming.cutting, "cut"),
         (job.emission, "generate"),
         (job.emission.Code, "begin"),
         (job.emission.Begun, "function"),
-        (on_cpu, "trial"),
+        (trials, "run"),
         (job, "measurements"),
     ],
 )
@@ -229,16 +228,15 @@ def test_a_table_that_cannot_be_written_loses_the_rows_alone(kit, compiled, cloc
 
 
 def test_times_that_vary_too_much_decide_nothing(kit, compiled, clock, monkeypatch):
-    monkeypatch.setattr(
-        on_cpu, "trial", lambda *args: Trial([100.0] * 9, [float(us) for us in range(10, 100, 10)], on_cpu.PROTOCOL)
-    )
+    noisy = Trial([100.0] * 9, [float(us) for us in range(10, 100, 10)], trials.CPU)
+    monkeypatch.setattr(trials, "run", lambda *args: noisy)
     stats = compiled()
     assert {product["note"] for product in stats["products"]} == {"not confirmed: its times vary too much"}
     assert stored() == []
 
 
 def test_a_wrong_result_is_never_served(kit, compiled, clock, monkeypatch):
-    monkeypatch.setattr(on_cpu, "trial", lambda *args: Trial((), (), on_cpu.PROTOCOL, differs=True))
+    monkeypatch.setattr(trials, "run", lambda *args: Trial((), (), trials.CPU, differs=True))
     stats = compiled()
     assert set(kit.lowered(stats)) == {kit.ATEN}
     assert {p["note"] for p in stats["products"]} == {"cpp:packed_gemm is wrong here: its result is not ATen's"}
@@ -248,10 +246,10 @@ def test_a_wrong_result_is_never_served(kit, compiled, clock, monkeypatch):
 
 def test_once_the_time_is_over_the_rest_is_served_as_without_confirming(kit, compiled, clock, monkeypatch):
     now = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(confirming, "now", lambda: float(next(now)))
+    monkeypatch.setattr(limits, "now", lambda: float(next(now)))
     stats = compiled()
     notes = sorted(product["note"] for product in stats["products"])
-    assert notes == ["", "not confirmed: 300 s were over"] or notes == ["not confirmed: 300 s were over"] * 2
+    assert notes == ["", "not confirmed: 300 s limit reached"] or notes == ["not confirmed: 300 s limit reached"] * 2
 
 
 def anonymous(code):
@@ -294,15 +292,15 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
         beside.extend(code.source for code in self.begun)
 
     def finish(self):
-        slower = Trial([100.0] * 9, [300.0] * 9, on_gpu.PROTOCOL)
+        slower = Trial([100.0] * 9, [300.0] * 9, trials.GPU)
         return job.Result(job.decide(job.measurements(self.decision, slower)), 300.0, 100.0)
 
     monkeypatch.setitem(table, torch.ops.aten.mm.default, apart)
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(job, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
-    monkeypatch.setattr(job.Job, "begin", begin)
+    monkeypatch.setattr(job.ConfirmJob, "begin", begin)
     monkeypatch.setattr(job.emission.Code, "ready", lambda self, seconds: True, raising=False)
-    monkeypatch.setattr(job.Job, "finish", finish)
+    monkeypatch.setattr(job.ConfirmJob, "finish", finish)
     of = FakeSession(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
     a, b = torch.randn(1, 64), torch.randn(32, 64).t()
 

@@ -11,8 +11,8 @@ from kit.sessions import FakeSession
 from gemmdb import Config, Policy, Problem
 from gemmdb.devices import detect
 from gemmdb.inductor.benchmark import confirm as confirming
-from gemmdb.inductor.benchmark import confirm_rules as rules
-from gemmdb.inductor.benchmark import samples as on_gpu
+from gemmdb.inductor.benchmark import limits, rules
+from gemmdb.inductor.benchmark.trial import GPU
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
@@ -20,6 +20,7 @@ from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup.ask import Ask
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol
 
 PLAIN = Query(Problem.gemm("mm", m=7, n=512, k=256), H200)
@@ -44,13 +45,13 @@ PADDED = Config.of("aten", "padded", multiple=8)
     ],
 )
 def test_what_is_not_confirmed(query, policy, reason):
-    found = rules.objection(query, policy)
-    assert reason in found if reason else found == ""
+    found = rules.confirm_rejection(query, policy)
+    assert reason in found.reason if reason else found is None
 
 
 def test_ranks_of_a_job_confirm_nothing(monkeypatch):
     monkeypatch.setattr(rules.state, "is_distributed", lambda: True)
-    assert "different kernels" in rules.objection(PLAIN, Policy(confirm=True, confirm_s=3.0))
+    assert "different kernels" in str(rules.confirm_rejection(PLAIN, Policy(confirm=True, confirm_s=3.0)))
 
 
 TILE = Config.of(
@@ -60,7 +61,7 @@ TILE = Config.of(
 FUSED = replace(PLAIN, problem=replace(PLAIN.problem, fusion="pointwise"))
 USER = Path("user.db")
 LIVE = {"table": str(USER), "evidence": {"protocol": Protocol("graph", "cold", 20, 30, version=3).text}}
-CONFIRMED = {"table": str(USER), "evidence": {"protocol": on_gpu.PROTOCOL.text}}
+CONFIRMED = {"table": str(USER), "evidence": {"protocol": GPU.text}}
 SHIPPED = {"table": "shipped.db", "evidence": LIVE["evidence"]}
 
 
@@ -99,9 +100,9 @@ def test_several_kernels_for_one_range_are_not_confirmed():
 
 def test_nvcc_is_not_waited_for_by_default(tmp_path, monkeypatch):
     kernels.ship(monkeypatch, tmp_path / "none.zip")
-    assert rules.too_slow(CUTLASS, PLAIN, Policy(confirm_s=3.0)) == "nvcc takes half a minute"
-    assert rules.too_slow(CUTLASS, PLAIN, Policy(confirm_s=120.0)) == ""
-    assert rules.too_slow(PADDED, PLAIN, Policy(confirm_s=3.0)) == ""
+    assert str(rules.compile_rejection(CUTLASS, PLAIN, Policy(confirm_s=3.0))) == "nvcc takes half a minute"
+    assert rules.compile_rejection(CUTLASS, PLAIN, Policy(confirm_s=120.0)) is None
+    assert rules.compile_rejection(PADDED, PLAIN, Policy(confirm_s=3.0)) is None
 
 
 def test_a_kernel_that_is_compiled_in_advance_is_confirmed(tmp_path, monkeypatch):
@@ -109,9 +110,9 @@ def test_a_kernel_that_is_compiled_in_advance_is_confirmed(tmp_path, monkeypatch
     kernels.ship(monkeypatch, known)
     monkeypatch.setattr(rules, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
     other = Config.of("cutlass", "gemm", **{**CUTLASS.values, "tile_m": 128})
-    found = [rules.too_slow(config, PLAIN, Policy(confirm_s=3.0)) for config in (CUTLASS, other)]
+    found = [rules.compile_rejection(config, PLAIN, Policy(confirm_s=3.0)) for config in (CUTLASS, other)]
     prebuilt.archive.cache_clear()
-    assert found == ["", "nvcc takes half a minute"]
+    assert found == [None, Rejected("nvcc takes half a minute")]
 
 
 def test_the_ladder_knows_whether_its_answer_will_be_confirmed():
@@ -143,10 +144,10 @@ def test_a_kernel_that_was_measured_with_a_weight_from_memory_is_timed_if_the_pr
 
 def test_a_compile_waits_as_long_as_a_gain_repays():
     policy = Policy(confirm=True, confirm_s=3.0, live_calls=100_000)
-    assert rules.patience_s(5.0, policy) == pytest.approx(0.5)
-    assert rules.patience_s(-1.0, policy) < 0
-    assert [rules.repays(us, policy) for us in (-1.0, 1.9, 2.1)] == [False, False, True]
-    assert rules.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"
+    assert limits.patience_s(5.0, policy) == pytest.approx(0.5)
+    assert limits.patience_s(-1.0, policy) < 0
+    assert [limits.repays(us, policy) for us in (-1.0, 1.9, 2.1)] == [False, False, True]
+    assert limits.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"
 
 
 @pytest.mark.parametrize(("said", "served"), [(SHIPPED, ATEN), (LIVE, TILE)], ids=["weight from memory", "live"])

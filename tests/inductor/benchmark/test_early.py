@@ -1,19 +1,22 @@
 """What a trial compiles is begun at the joint stage, and taken over by the post-grad pass."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from kit.devices import H200
-from kit.horizontal import NARROW, half, session, traced
+from kit.horizontal import NARROW, POLICY, half, session, traced
 
 import gemmdb.inductor
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import horizontal as fusing
-from gemmdb.inductor.benchmark.ahead import Ahead
-from gemmdb.inductor.benchmark.confirm_job import Job, Unconfirmed
-from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+from gemmdb.inductor.benchmark import limits, rules
+from gemmdb.inductor.benchmark.confirm_job import ConfirmJob
+from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
+from gemmdb.inductor.benchmark.step import Step
+from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.joint_pass import JointPass
@@ -22,6 +25,7 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.match import horizontal_members as members
+from gemmdb.rejected import Rejected
 
 linear = torch.nn.functional.linear
 
@@ -37,7 +41,7 @@ class Compiled:
 def on_a_gpu(monkeypatch):
     """Products are looked up as if they ran on an H200."""
     monkeypatch.setattr(extract, "device", lambda of: H200)
-    monkeypatch.setattr(rules, "hindrance", lambda device: "")
+    monkeypatch.setattr(rules, "device_rejection", lambda device: None)
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def stages(monkeypatch):
         trial.begun = (Compiled(),)
 
     def unconfirmed(job):
-        raise Unconfirmed("its times vary")
+        raise Untimed("its times vary")
 
     def post_grad(self, graph):
         now[0] = "post-grad"
@@ -59,10 +63,10 @@ def stages(monkeypatch):
     original = PostGradPass.__call__
     monkeypatch.setattr(PostGradPass, "__call__", post_grad)
     monkeypatch.setattr(members, "_GPUS", ("cpu", "cuda"))
-    monkeypatch.setattr(rules, "objection", lambda query, policy: "")
+    monkeypatch.setattr(rules, "confirm_rejection", lambda query, policy: None)
     monkeypatch.setattr(fusing, "_KNOWN", {})
     monkeypatch.setattr(state, "compiles_in_workers", lambda: True)
-    for kind, finish in ((Trial, lambda trial: Timed(5.0, 10.0)), (Job, unconfirmed)):
+    for kind, finish in ((HorizontalJob, lambda job: Timed(5.0, 10.0)), (ConfirmJob, unconfirmed)):
         monkeypatch.setattr(kind, "begin", begin)
         monkeypatch.setattr(kind, "finish", finish)
     return begun
@@ -91,14 +95,14 @@ NEAR = Hit("near", NARROW, 5.0, 2.0, "guess")
 
 def test_groups_are_begun_once_before_inductors_passes(stages):
     stats = compiled(gated, X, FIRST, SECOND)
-    assert stages == [("joint", "Trial")]
+    assert stages == [("joint", "HorizontalJob")]
     assert stats["errors"] == []
     assert sum(product["count"] for product in stats["products"]) == 2, "nothing is counted twice"
 
 
 def test_doubted_answers_are_begun_once_before_inductors_passes(stages, on_a_gpu):
     stats = compiled(alone, X, FIRST, hit=NEAR)
-    assert stages == [("joint", "Job")]
+    assert stages == [("joint", "ConfirmJob")]
     assert stats["errors"] == []
     assert [product["note"] for product in stats["products"]] == ["not confirmed: its times vary"]
 
@@ -111,7 +115,7 @@ def test_a_graph_with_a_backward_is_left_for_later(stages, on_a_gpu):
 def test_without_workers_nothing_would_be_gained(stages, monkeypatch):
     monkeypatch.setattr(state, "compiles_in_workers", lambda: False)
     compiled(gated, X, FIRST, SECOND)
-    assert stages == [("post-grad", "Trial")]
+    assert stages == [("post-grad", "HorizontalJob")]
 
 
 def test_one_thread_has_no_workers():
@@ -121,17 +125,17 @@ def test_one_thread_has_no_workers():
 
 def test_frozen_weights_become_constants_later(stages):
     compiled(gated, X, FIRST, SECOND, freezing=True)
-    assert ("joint", "Trial") not in stages
+    assert ("joint", "HorizontalJob") not in stages
 
 
 def test_a_graph_that_may_be_cached_is_left_for_later(stages):
     with functorch_config.patch(enable_autograd_cache=False):
         compiled(gated, X, FIRST, SECOND, fx_graph_cache=True)
-    assert stages == [("post-grad", "Trial")]
+    assert stages == [("post-grad", "HorizontalJob")]
 
 
 def test_what_is_never_timed_is_not_looked_up(stages, monkeypatch):
-    monkeypatch.setattr(rules, "objection", lambda query, policy: "its sizes are symbolic")
+    monkeypatch.setattr(rules, "confirm_rejection", lambda query, policy: Rejected("its sizes are symbolic"))
     asked = []
     monkeypatch.setattr(deciding, "decide", lambda session, query: asked.append(query))
     graph = traced(gated, X, FIRST, SECOND)
@@ -143,7 +147,7 @@ def test_what_is_never_timed_is_not_looked_up(stages, monkeypatch):
 def test_kernels_that_were_not_ready_are_not_waited_for_again(stages, monkeypatch):
     monkeypatch.setattr(Compiled, "ready", lambda self, seconds: False)
     stats = compiled(gated, X, FIRST, SECOND)
-    assert stages == [("joint", "Trial")]
+    assert stages == [("joint", "HorizontalJob")]
     assert stats["errors"] == []
 
 
@@ -153,21 +157,25 @@ def test_a_failure_costs_the_head_start_alone(stages, monkeypatch):
 
     monkeypatch.setattr(JointPass, "_decided", broken)
     stats = compiled(gated, X, FIRST, SECOND)
-    assert stages == [("post-grad", "Trial")]
+    assert stages == [("post-grad", "HorizontalJob")]
     assert stats["errors"] == ["joint pass: ValueError: broken"]
 
 
 def test_what_was_begun_is_taken_over_once():
-    class Begun:
-        key, begun, times = "code", (), 0
+    def job():
+        made = SimpleNamespace(key="code", begun=(), saved_us=1e9, policy=POLICY, times=0)
 
-        def begin(self, steer):
-            self.begun, self.times = (object(),), self.times + 1
+        def begin(carry_out):
+            made.begun, made.times = (object(),), made.times + 1
 
-    ahead, first, second, third = Ahead(), Begun(), Begun(), Begun()
-    ahead.begin(first, None)
-    ahead.keep([first])
-    ahead.begin(second, None)
-    ahead.begin(third, None)
+        made.begin = begin
+        return made
+
+    step, (first, second, third) = Step(None), (job() for _ in range(3))
+    step._limit = limits.TrialLimit(POLICY)
+    step.jobs = [first]
+    assert step._begin_job(first) is None
+    step.keep()
+    assert step._begin_job(second) is step._begin_job(third) is None
     assert second.begun == first.begun
     assert (first.times, second.times, third.times) == (1, 0, 1)

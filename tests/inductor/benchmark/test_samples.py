@@ -5,20 +5,21 @@ import math
 import pytest
 import torch
 
-from gemmdb.inductor.benchmark import on_cpu
-from gemmdb.inductor.benchmark.trial import FEWEST, clear, differ
+from gemmdb.inductor.benchmark import trial as trials
+from gemmdb.inductor.benchmark.tensors import differ
+from gemmdb.inductor.benchmark.trial import MIN_ROUNDS, clear
 
 
 @pytest.mark.parametrize(
     ("one", "other", "certain"),
     [
-        ([10.0] * FEWEST, [20.0] * FEWEST, True),
-        ([20.0] * FEWEST, [10.0] * FEWEST, True),
-        ([10.0] * FEWEST, [10.5] * FEWEST, False),
-        ([10.0] * (FEWEST - 1) + [30.0], [20.0] * FEWEST, False),
-        ([10.0] * (FEWEST - 1), [20.0] * FEWEST, False),
+        ([10.0] * MIN_ROUNDS, [20.0] * MIN_ROUNDS, True),
+        ([20.0] * MIN_ROUNDS, [10.0] * MIN_ROUNDS, True),
+        ([10.0] * MIN_ROUNDS, [10.5] * MIN_ROUNDS, False),
+        ([10.0] * (MIN_ROUNDS - 1) + [30.0], [20.0] * MIN_ROUNDS, False),
+        ([10.0] * (MIN_ROUNDS - 1), [20.0] * MIN_ROUNDS, False),
         # One was disturbed. Of fifteen samples, three such make no difference.
-        ([10.0] * FEWEST, [80.0] * (FEWEST - 1) + [280.0], False),
+        ([10.0] * MIN_ROUNDS, [80.0] * (MIN_ROUNDS - 1) + [280.0], False),
         ([10.0] * 15, [80.0] * 12 + [280.0] * 3, True),
         ([], [], False),
     ],
@@ -68,14 +69,15 @@ def test_a_trial_on_a_cpu_runs_both_in_turn_and_keeps_the_random_state():
         return run
 
     state = torch.get_rng_state()
-    found = on_cpu.trial((function("aten"), function("ours")), [torch.empty(8, 16), torch.empty(16, 4)], [True, False])
+    fakes = [torch.empty(8, 16), torch.empty(16, 4)]
+    found = trials.run((function("aten"), function("ours")), fakes, [True, False], torch.device("cpu"))
     assert torch.equal(torch.get_rng_state(), state)
     assert not found.differs
-    assert FEWEST <= len(found.aten) == len(found.ours) <= on_cpu.PROTOCOL.samples
+    assert MIN_ROUNDS <= len(found.aten) == len(found.ours) <= trials.CPU.samples
     assert min(*found.aten, *found.ours) > 0
-    assert called[:6] == ["aten", "ours", "aten", "ours", "ours", "aten"][:6] or called.count("aten") > FEWEST
+    assert called[:6] == ["aten", "ours", "aten", "ours", "ours", "aten"][:6] or called.count("aten") > MIN_ROUNDS
 
 
 def test_what_differs_is_not_timed():
-    found = on_cpu.trial((lambda a: [a[0]], lambda a: [a[0] * 2]), [torch.empty(8, 16)], [True])
+    found = trials.run((lambda a: [a[0]], lambda a: [a[0] * 2]), [torch.empty(8, 16)], [True], torch.device("cpu"))
     assert (found.differs, found.aten, found.ours) == (True, (), ())

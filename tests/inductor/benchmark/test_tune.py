@@ -14,10 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import gemmdb.inductor
 from gemmdb.devices import detect, registry
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import client
-from gemmdb.inductor.benchmark import live_rules as rules
+from gemmdb.inductor.benchmark import client, rules
 from gemmdb.inductor.benchmark import tune as tuning
-from gemmdb.inductor.benchmark.budget import BUDGET, PROCESS_S
+from gemmdb.inductor.benchmark.limits import BUDGET, PROCESS_S
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry import install
 from gemmdb.inductor.observe.journal import JOURNAL, Event
@@ -25,6 +24,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.model import LIVE_CANDIDATES
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
@@ -34,7 +34,7 @@ from gemmdb.table.verdict import Verdict
 @pytest.fixture(autouse=True)
 def anew(monkeypatch):
     """A process that has not tried yet."""
-    monkeypatch.setattr(tuning, "_late", "")
+    monkeypatch.setattr(tuning, "_late", None)
     yield
     JOURNAL.drop()
 
@@ -58,7 +58,7 @@ def compile_live(kit):
 @pytest.fixture
 def without_generator(monkeypatch):
     """As installed without the libraries of `gemmdb[build]`."""
-    monkeypatch.setattr(rules, "missing", lambda: "jinja2")
+    monkeypatch.setattr(rules, "missing_library", lambda: "jinja2")
 
 
 def stored():
@@ -93,7 +93,7 @@ def test_by_default_a_cpu_is_not_kept_waiting(compile_live):
 
 
 def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_live, monkeypatch):
-    monkeypatch.setattr(tuning, "_late", "20 s were not enough for live tuning before")
+    monkeypatch.setattr(tuning, "_late", Rejected("20 s were not enough for live tuning before"))
     stats = compile_live()
     (product,) = stats["products"]
     assert (stats["rungs"], product["config"]) == ({"aten": 1}, ATEN.text)
@@ -108,7 +108,7 @@ def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatc
     JOURNAL.drop()
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
     tuning.tune(group)
-    assert tuning.hindrance(device) is None
+    assert tuning.device_rejection(device) is None
     assert JOURNAL.provisional
 
 
@@ -134,7 +134,7 @@ def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_pa
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(late=True, starting=True))
     (decided,) = tuning.tune(group)
     assert decided.event.note == "not tuned: 3 s were not enough"
-    assert tuning.hindrance(device) is None
+    assert tuning.device_rejection(device) is None
     assert not JOURNAL.provisional
 
 
@@ -153,14 +153,14 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     """With stand-ins for two GPUs of different kinds."""
     first, second = registry.find("sm80"), registry.find("sm90")
     free = {0: 64 << 30, 1: 5 << 30}
-    monkeypatch.setattr(tuning, "_late", "")
+    monkeypatch.setattr(tuning, "_late", None)
     monkeypatch.setattr(tuning.detect, "cuda", lambda number: (first, second)[number])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 80 << 30))
     assert [tuning._gpu(device) for device in (first, second)] == [0, 1]
-    assert tuning.hindrance(second) is None
+    assert tuning.device_rejection(second) is None
     small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
     asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
     group = [Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
@@ -168,8 +168,8 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     assert room == group[:1]
     assert rest[0].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
     free[1] = 3 << 30
-    assert tuning.hindrance(second) == "only 3072 MiB are free on the GPU"
-    assert tuning.hindrance(first) is None
+    assert str(tuning.device_rejection(second)) == "only 3072 MiB are free on the GPU"
+    assert tuning.device_rejection(first) is None
 
 
 def test_a_large_weight_needs_more_memory_free_than_a_small_one():
@@ -193,7 +193,7 @@ def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path, m
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
     decided = tuning.tune(group)
     assert JOURNAL.provisional is bool(done)
-    assert bool(tuning.hindrance(device)) is not bool(done)
+    assert bool(tuning.device_rejection(device)) is not bool(done)
     assert [decision.config for decision in decided] == [ATEN, ATEN]
     assert [decision.event.rung for decision in decided] == ["live"] * done + ["aten"] * (2 - done)
     assert decided[1].event.note == "not tuned: 2 s were not enough"
@@ -270,6 +270,6 @@ def test_a_process_that_has_spent_its_time_tunes_nothing_more(tmp_path, monkeypa
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: took.append(limit_s) or client.Tuned(late=True))
     BUDGET.spend(PROCESS_S)
     (decided,) = tuning.tune(group)
-    assert (decided.config, decided.event.note) == (ATEN, "not tuned: 8 s were over in this process")
+    assert (decided.config, decided.event.note) == (ATEN, "not tuned: 8 s compile budget exhausted")
     assert took == []
     assert not JOURNAL.provisional

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.devices import detect, registry
-from gemmdb.inductor.benchmark import live_rules as rules
+from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry.table_session import TableSession
@@ -40,7 +40,7 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
         (ROTARY, 10.0, "nothing to save"),
         (ROTARY, 300.0, "nothing to save"),
         (replace(ROTARY, device=detect.cpu()), 300.0, "nothing to save"),
-        (UNALIGNED, 10.0, "multiples of 16 bytes, so a padded product"),
+        (UNALIGNED, 10.0, "multiples of 16 bytes, so a padded GEMM"),
         (UNALIGNED, 300.0, ""),
         (replace(UNALIGNED, problem=Problem.gemm("mixed_mm", m=7, n=5000, k=3001)), 10.0, ""),
         (BATCH, 20.0, "loading torch first"),
@@ -63,15 +63,15 @@ BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
     ],
 )
 def test_what_is_not_tuned_by_default(query, live_s, reason):
-    found = rules.objection(query, Policy(on_miss="live", live_s=live_s))
-    assert reason in found if reason else found == ""
+    found = rules.tuning_rejection(query, Policy(on_miss="live", live_s=live_s))
+    assert reason in found.reason if reason else found is None
 
 
 def test_without_the_libraries_nothing_is_tuned_by_default(monkeypatch):
     monkeypatch.setattr(rules, "NEEDED", ("a_library_that_nobody_has",))
-    rules.missing.cache_clear()
-    assert "a_library_that_nobody_has is not installed" in rules.objection(PLAIN, Policy(live_s=20.0))
-    rules.missing.cache_clear()
+    rules.missing_library.cache_clear()
+    assert "a_library_that_nobody_has is not installed" in str(rules.tuning_rejection(PLAIN, Policy(live_s=20.0)))
+    rules.missing_library.cache_clear()
 
 
 def test_candidates_for_a_gpu_are_quick_to_compile():

@@ -10,9 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb.devices import registry
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import client
+from gemmdb.inductor.benchmark import client, limits, payoff
 from gemmdb.inductor.benchmark import tune as tuning
-from gemmdb.inductor.benchmark import tune_rules as worth
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry import install
 from gemmdb.inductor.observe.journal import JOURNAL, Event
@@ -44,14 +43,14 @@ def asked(tmp_path):
 
 
 def taken(group, ready=True):
-    found, left = worth.chosen(group, ready)
+    found, left = payoff.chosen(group, ready)
     assert {decision.problem for decision in group} == {decision.problem for decision in found} | set(left)
     return [decision.problem for decision in found]
 
 
 def test_the_most_valuable_products_are_first_and_what_saves_too_little_is_left(asked):
     group = asked(SMALL, DENSE, MIXED, *[DENSE] * 15)
-    saved = {p: worth.saved_us(group[0].session, Query(p, H200)) for p in (SMALL, DENSE, MIXED)}
+    saved = {p: payoff.saved_us(group[0].session, Query(p, H200)) for p in (SMALL, DENSE, MIXED)}
     # Sixteen times the little that the dense product saves is more than what the mixed one saves.
     assert 16 * saved[DENSE] > saved[MIXED] > 10 > saved[DENSE]
     assert taken(group) == [DENSE] * 16 + [MIXED]
@@ -70,15 +69,15 @@ def test_a_longer_horizon_has_more_tuned(asked):
 
 
 def test_where_nothing_can_be_expected_everything_is_tuned(asked, monkeypatch):
-    monkeypatch.setattr(worth, "saving", lambda ask: None)
+    monkeypatch.setattr(payoff, "saving", lambda ask: None)
     assert taken(asked(SMALL, DENSE), ready=False) == [SMALL, DENSE]
 
 
 def test_a_graph_waits_a_second_per_product_and_three_for_the_first():
     policy = Policy(on_miss="live", live_s=10.0)
-    assert [worth.limit_s(policy, n, ready=False) for n in (1, 2, 5, 50)] == [3.0, 4.0, 7.0, 8.0]
-    assert [worth.limit_s(policy, n, ready=True) for n in (1, 2, 50)] == [1.0, 2.0, 8.0]
-    assert worth.limit_s(replace(policy, live_s=300.0), 1, ready=True) == 300.0
+    assert [limits.tuning_s(policy, n, ready=False) for n in (1, 2, 5, 50)] == [3.0, 4.0, 7.0, 8.0]
+    assert [limits.tuning_s(policy, n, ready=True) for n in (1, 2, 50)] == [1.0, 2.0, 8.0]
+    assert limits.tuning_s(replace(policy, live_s=300.0), 1, ready=True) == 300.0
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(client, "tune", tune)
     monkeypatch.setattr(client, "ready", lambda: True)
-    monkeypatch.setattr(tuning, "hindrance", lambda device: None)
+    monkeypatch.setattr(tuning, "device_rejection", lambda device: None)
     monkeypatch.setattr(tuning, "_gpu", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (64 << 30, 80 << 30))
     yield seen
@@ -122,8 +121,8 @@ def test_the_process_is_started_only_for_what_repays_it(monkeypatch):
     started, looked_up = [], []
     monkeypatch.setattr(client, "start", lambda *what: started.append(what))
     monkeypatch.setattr(client, "ready", lambda: False)
-    monkeypatch.setattr(tuning.rules, "missing", lambda: "")
-    monkeypatch.setattr(tuning, "hindrance", lambda device: None)
+    monkeypatch.setattr(tuning.rules, "missing_library", lambda: "")
+    monkeypatch.setattr(tuning, "device_rejection", lambda device: None)
     monkeypatch.setattr(tuning, "_gpu", lambda device: 0)
 
     def expect(answered, *problems):
@@ -164,6 +163,6 @@ def test_live_tuning_tries_cutlass_kernels_only_where_it_may_wait_for_nvcc(live_
     shipped = [table for table in current_catalog().tables if table.path.name == "sm90-nvidia-h200.db"]
     policy = Policy(compile_cost=live_cost, live_cost=live_cost)
     of = FakeSession(lambda query: None, policy, None, tables=shipped)
-    found = candidates(worth.ask_of(of, Query(problem, H200)))
+    found = candidates(payoff.ask_of(of, Query(problem, H200)))
     assert any(config.backend == "cutlass" for config in found) is (live_cost == 10)
     assert any(config.backend == "triton" for config in found)

@@ -45,13 +45,13 @@ def found():
     from kit.horizontal import NARROW, session
 
     import gemmdb.inductor
-    from gemmdb.inductor.benchmark import confirm_rules as rules
-    from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+    from gemmdb.inductor.benchmark import rules
+    from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
     from gemmdb.inductor.entry import active
 
-    Trial.begin = lambda trial, steer: None
-    Trial.finish = lambda trial: Timed(5.0, 10.0)
-    rules.hindrance = lambda device: ""
+    HorizontalJob.begin = lambda job, carry_out: None
+    HorizontalJob.finish = lambda job: Timed(5.0, 10.0)
+    rules.device_rejection = lambda device: None
     bf16, weight = torch.bfloat16, (64, K, torch.float8_e4m3fn)
     scale, bias = (64, 1, torch.float32), (64, torch.bfloat16)
     programs = {

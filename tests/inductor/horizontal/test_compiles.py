@@ -6,10 +6,10 @@ from kit.horizontal import fp8_linear, half, quantised, session
 from kit.products import ROWS
 
 import gemmdb.inductor
-from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import horizontal as fusing
+from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.benchmark.confirm import Confirmation
-from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import templates
@@ -29,11 +29,11 @@ def turn_(q: torch.Tensor, k: torch.Tensor) -> None:
 def compiled(monkeypatch):
     """A function that compiles with every group fused, and returns (how many groups there were, gemmdb's stats)."""
     monkeypatch.setattr(members, "_GPUS", ("cpu", "cuda"))
-    monkeypatch.setattr(rules, "objection", lambda query, policy: "")
-    monkeypatch.setattr(rules, "hindrance", lambda device: "")
+    monkeypatch.setattr(rules, "confirm_rejection", lambda query, policy: None)
+    monkeypatch.setattr(rules, "device_rejection", lambda device: None)
     monkeypatch.setattr(fusing, "_KNOWN", {})
-    monkeypatch.setattr(Trial, "begin", lambda trial, steer: None)
-    monkeypatch.setattr(Trial, "finish", lambda trial: Timed(5.0, 10.0))
+    monkeypatch.setattr(HorizontalJob, "begin", lambda job, carry_out: None)
+    monkeypatch.setattr(HorizontalJob, "finish", lambda job: Timed(5.0, 10.0))
     made = []
     rewrite = fusing.rewrite
     monkeypatch.setattr(fusing, "rewrite", lambda *args: made.append(rewrite(*args)))

@@ -7,14 +7,15 @@ import torch
 import torch._inductor.config as inductor_config
 from kit.horizontal import NARROW, POLICY, decided, half, session, traced
 
-from gemmdb.inductor.benchmark import confirm_rules as rules
 from gemmdb.inductor.benchmark import horizontal as fusing
+from gemmdb.inductor.benchmark import limits, rules
 from gemmdb.inductor.benchmark import subgraph as cutting
-from gemmdb.inductor.benchmark.confirm_job import Unconfirmed
-from gemmdb.inductor.benchmark.horizontal_trial import Timed, Trial
+from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
+from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.match import ops
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
+from gemmdb.rejected import Rejected
 
 linear = torch.nn.functional.linear
 
@@ -42,9 +43,9 @@ def seen(monkeypatch):
             raise trials.answer
         return trials.answer
 
-    monkeypatch.setattr(Trial, "begin", lambda trial, steer: trials.append(trial))
-    monkeypatch.setattr(Trial, "finish", finish)
-    monkeypatch.setattr(rules, "hindrance", lambda device: "")
+    monkeypatch.setattr(HorizontalJob, "begin", lambda trial, steer: trials.append(trial))
+    monkeypatch.setattr(HorizontalJob, "finish", finish)
+    monkeypatch.setattr(rules, "device_rejection", lambda device: None)
     monkeypatch.setattr(fusing, "_KNOWN", {})
     JOURNAL.drop()
     yield trials
@@ -121,10 +122,10 @@ def test_a_confirmed_answer_stays_what_one_kernel_is_compared_with(seen):
 def test_what_had_no_time_is_tried_the_second_time(seen, monkeypatch):
     graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
     fusion, pairs = fusing.Fusion(lambda node, decision: None), decided(graph)
-    times = iter([0.0, *[1.6] * 9])
-    monkeypatch.setattr(fusing, "now", lambda: next(times))
+    times = iter([0.0, 0.0, *[1.6] * 9])
+    monkeypatch.setattr(limits, "now", lambda: next(times))
     assert fusion.fuse(pairs) == set()
-    monkeypatch.setattr(fusing, "now", lambda: 0.0)
+    monkeypatch.setattr(limits, "now", lambda: 0.0)
     assert len(fusion.fuse(pairs)) == 2
 
 
@@ -171,7 +172,7 @@ def test_layers_alike_are_looked_up_once(seen):
 
 def test_a_group_that_cannot_be_cut_out_is_left_alone(seen, monkeypatch):
     def uncut(*_):
-        raise cutting.Uncut("something lies between them")
+        raise Untimed("something lies between them")
 
     monkeypatch.setattr(cutting, "cut_all", uncut)
     errors = len(JOURNAL.errors)
@@ -186,7 +187,7 @@ def test_products_without_an_expected_time_share_that_of_the_trial(seen):
 
 
 def test_a_trial_that_failed_is_not_repeated(seen):
-    seen.answer = Unconfirmed("its times vary")
+    seen.answer = Untimed("its times vary")
     assert fused() == fused() == (0, 0)
     assert len(seen) == 1
 
@@ -208,7 +209,7 @@ def test_what_the_user_asked_inductor_to_search_is_searched(seen):
 
 @pytest.mark.parametrize(
     "answer",
-    [Timed(15.0, 15.1), Timed(16.0, 15.0), Unconfirmed("its times vary"), RuntimeError("the compiler crashed")],
+    [Timed(15.0, 15.1), Timed(16.0, 15.0), Untimed("its times vary"), RuntimeError("the compiler crashed")],
     ids=["no gain", "slower", "noise", "crash"],
 )
 def test_nothing_changes_without_a_gain(seen, answer):
@@ -232,8 +233,8 @@ def test_the_policy_switches_it_off(seen, changes):
 
 
 def test_nothing_begins_after_half_of_the_time(seen, monkeypatch):
-    times = iter([0.0, *[1.6] * 99])
-    monkeypatch.setattr(fusing, "now", lambda: next(times))
+    times = iter([0.0, 0.0, *[1.6] * 99])
+    monkeypatch.setattr(limits, "now", lambda: next(times))
     assert fused() == (0, 0)
     assert seen == []
 
@@ -251,7 +252,7 @@ class Slow:
 
 def test_kernels_that_compile_for_longer_than_they_repay_are_not_waited_for(seen, monkeypatch):
     slow = Slow()
-    monkeypatch.setattr(Trial, "begin", lambda trial, steer: setattr(trial, "begun", (slow,)))
+    monkeypatch.setattr(HorizontalJob, "begin", lambda trial, steer: setattr(trial, "begun", (slow,)))
     policy = replace(POLICY, live_calls=10_000)
     assert fused(session(us=5.0, policy=policy)) == (0, 0)
     # Two groups of two products of 10 us each, which one kernel of 5 us could replace.
@@ -259,7 +260,7 @@ def test_kernels_that_compile_for_longer_than_they_repay_are_not_waited_for(seen
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(seen, monkeypatch):
-    monkeypatch.setattr(rules, "hindrance", lambda device: "a CUDA graph is being captured")
+    monkeypatch.setattr(rules, "device_rejection", lambda device: Rejected("a CUDA graph is being captured"))
     assert fused() == (0, 0)
 
 

@@ -1,0 +1,103 @@
+"""Which missed GEMMs of a graph are tuned live: those that repay the time that it takes, the most valuable first."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic
+
+from gemmdb.devices import detect, load
+from gemmdb.inductor.benchmark import limits
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.session import Session
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.saving import repaying, saving
+from gemmdb.rejected import Rejected
+from gemmdb.settings import QUICKLY, Policy
+
+log = logging.getLogger("gemmdb")
+BUSY = 0.5
+"""The share of the processors that others keep busy from which on there is no time for quick tuning."""
+_load_s = -math.inf
+_load_rejection: Rejected | None = None
+"""When the load was last sampled, and what came of it."""
+
+
+def ask_of(session: Session, query: Query) -> Ask:
+    """The question what to try for a query: only configs that live tuning may compile."""
+    policy = session.policy
+    policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
+    if policy.live_cost <= QUICKLY:  # It compiles with nvcc also what ships compiled.
+        policy = policy.without_cutlass
+    return Ask(query, tuple(session.tables()), policy, installed(query.device.kind))
+
+
+def pays(
+    session: Session, queries: Sequence[Query], ready: bool, missed: Callable[[Query], bool] = lambda query: True
+) -> bool:
+    """Whether tuning those of these GEMMs that `missed`, with their repetitions, repays the time that it takes. They
+    are GEMMs of one graph and device. No more of them are looked up than it takes to know."""
+    counts = Counter(query.problem for query in queries)
+    by_problem = {query.problem: query for query in queries}
+    us: dict[Problem, float] = {}
+    for problem, count in counts.most_common():
+        if missed(by_problem[problem]):
+            us[problem] = count * saved_us(session, by_problem[problem])
+            if _repaying(us, session.policy, ready):
+                return True
+    return False
+
+
+def chosen(group: Sequence[Decision], ready: bool) -> tuple[list[Decision], Mapping[Problem, Rejected]]:
+    """(the decisions on GEMMs that repay being tuned, in the order in which to tune them; by problem, why the others
+    are not tuned). `group`: missed GEMMs of one graph and device, at least one, with their repetitions."""
+    session = group[0].session
+    counts = Counter(decision.problem for decision in group)
+    queries = {decision.problem: decision.query for decision in group}
+    us = {problem: count * saved_us(session, queries[problem]) for problem, count in counts.items()}
+    order = {problem: place for place, problem in enumerate(_repaying(us, session.policy, ready))}
+    taken = sorted((d for d in group if d.problem in order), key=lambda d: order[d.problem])
+    within = f"tuning would not repay within {limits.calls(session.policy):,} calls"
+    left = {
+        problem: Rejected(f"{within}: it could save {one:.1f} us of each")
+        for problem, one in us.items()
+        if problem not in order
+    }
+    return taken, left
+
+
+def saved_us(session: Session, query: Query) -> float:
+    """The microseconds that tuning may save of each call of a GEMM; infinite where there is no estimate."""
+    try:
+        found = saving(ask_of(session, query))
+    except Exception as error:
+        log.debug("no estimate for %s: %s", query.problem.text, error)
+        return math.inf
+    return math.inf if found is None else found.us
+
+
+def _repaying(us: Mapping[Problem, float], policy: Policy, ready: bool) -> list[Problem]:
+    return repaying(us, limits.calls(policy), limits.first_s(ready), limits.FURTHER_S)
+
+
+def load_rejection(device: Device, policy: Policy) -> Rejected | None:
+    """Why other programs leave too few processors to compile the candidates of quick tuning. What this process and its
+    children do does not count. `live` chosen by name waits, and so does a CPU, which is tuned only on request.
+
+    13 of 28 programs that were compiled ten at a time on 16 processors tuned GEMMs, and none got a result in time.
+    """
+    global _load_s, _load_rejection
+    if device.kind != "cuda" or limits.is_patient(policy):
+        return None
+    if monotonic() - _load_s >= limits.LOAD_VALID_S:
+        found, processors = load.now(limits.LOAD_SAMPLE_S), detect.cores()
+        _load_s, _load_rejection = monotonic(), None
+        if found is not None and found.others > BUSY * processors:
+            _load_rejection = Rejected(f"{found.text} of {processors}; `gemmdb tune` measures it at a better time")
+    return _load_rejection

@@ -1,0 +1,151 @@
+"""Which answers are confirmed and which misses are tuned live; each rule with its reason."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.benchmark import limits, trial
+from gemmdb.inductor.benchmark.subgraph import computes_weight
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.lower.adapter import state
+from gemmdb.kernels.aten import PADDED, misaligned
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.kernels.hardware import SKINNY_ROWS
+from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
+from gemmdb.kernels.rules import reject_uncapturable
+from gemmdb.key import representatives
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
+from gemmdb.lookup import confirmable
+from gemmdb.lookup.confirmable import RUNGS, SLOW_S
+from gemmdb.lookup.saving import trivial
+from gemmdb.rejected import Rejected
+from gemmdb.settings import PATIENT_S, QUICKLY, Policy
+from gemmdb.table.measurement import Protocol
+
+NEEDED = ("sqlite_utils", "jinja2")
+"""The libraries of `gemmdb[build]` that measuring needs."""
+DIVERGE = "the ranks of a job could come to different kernels"
+
+
+def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
+    """Why the answer to a query is not confirmed, known before it is looked up."""
+    reason = confirmable.objection(query, policy) or (DIVERGE if state.is_distributed() else "")
+    return Rejected(reason) if reason else None
+
+
+def compile_rejection(config: Config, query: Query, policy: Policy) -> Rejected | None:
+    """Why a config is not compiled to be confirmed."""
+    if config.spec.cost <= QUICKLY or policy.confirm_s >= SLOW_S:
+        return None
+    # Nothing else is as slow as CUTLASS, and a kernel of the archive is there already.
+    ready = prebuilt.cost(config, query.problem, installed(query.device.kind)) <= QUICKLY
+    return None if ready else Rejected("nvcc takes half a minute")
+
+
+def device_rejection(device: Device) -> Rejected | None:
+    """Why nothing may be timed on the device now."""
+    if device.kind == "cuda" and torch.cuda.is_current_stream_capturing():
+        return Rejected("a CUDA graph is being captured")
+    return None
+
+
+def in_doubt(decision: Decision, node: Any = None) -> bool:
+    """Whether a decision is to be confirmed before it is served. `node`: that of its GEMM, if it is known."""
+    doubted = unmeasured(decision) or (node is not None and _measured_with_cold_weight(decision, node))
+    return doubted and not confirm_rejection(decision.query, decision.session.policy)
+
+
+def unmeasured(decision: Decision) -> bool:
+    """Whether a decision is for a config that nobody has timed as part of this program's code. ATen is what runs
+    without gemmdb."""
+    config, rung = decision.config, decision.event.rung
+    if config is None or config == ATEN or decision.branches or "confirmed" in decision.event.evidence:
+        return False
+    if rung in RUNGS:
+        return True
+    # Live tuning times our kernels by themselves on a GPU, and all kernels with a stand-in for the epilogue.
+    by_itself = decision.query.device.kind == "cuda" and not config.spec.emitted
+    stand_in = by_itself or decision.problem.fusion != "none"
+    return stand_in and (rung == "live" or (rung == "exact" and _from_live(decision)))
+
+
+def _measured_with_cold_weight(decision: Decision, node: Any) -> bool:
+    """Whether a kernel on a GPU was measured with a weight from memory, and the program has just computed the weight:
+    an fp8 weight that it casts, for example. What the kernel gains with a weight in the cache is another question."""
+    kernel = decision.config not in (None, ATEN) and not decision.branches
+    if not kernel or decision.query.device.kind != "cuda" or "confirmed" in decision.event.evidence:
+        return False
+    protocol = _protocol(decision)
+    in_program = protocol is not None and protocol.version >= trial.GPU.version
+    return decision.event.rung == "exact" and not in_program and computes_weight(node)
+
+
+def _from_live(decision: Decision) -> bool:
+    """Whether an exact answer is one of live tuning that was not confirmed."""
+    if decision.event.table != str(decision.session.user_table):
+        return False
+    protocol = _protocol(decision)
+    return protocol is not None and protocol.clock == "graph" and protocol.version < trial.GPU.version
+
+
+def _protocol(decision: Decision) -> Protocol | None:
+    text = decision.event.evidence.get("protocol")
+    return None if text is None else Protocol.parse(str(text))
+
+
+def tuning_rejection(query: Query, policy: Policy) -> Rejected | None:
+    """Why a query that misses is not tuned under `on_miss="live"`: it would take long, or processes could come to
+    different kernels."""
+    problem, device = query.problem, query.device
+    symbolic = any(low != high for low, high in query.ranges.values())
+    if problem.op in GPU_ALONE and (device.kind != "cuda" or symbolic or missing_library()):
+        # Only Inductor's search is left, and no table could name its kernels.
+        return Rejected(f"{GPU_ALONE[problem.op]} can be tuned only on a GPU, at fixed sizes, with gemmdb[build]")
+    if rejected := representatives.rejection(problem) or reject_uncapturable(problem, device):
+        return rejected
+    if trivial(problem):
+        return Rejected("there is nothing to save: K is 1, or a size is 0")
+    return legality.only_aten(query) or (
+        None if limits.is_patient(policy) else _slow_rejection(query, policy, symbolic)
+    )
+
+
+def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | None:
+    """Why a query is not tuned unless `live` is chosen by name."""
+    kind = query.device.kind
+    if kind != "cuda":
+        took = f"on a {kind.upper()} that takes {PATIENT_S:.0f} s at first and 10 s for each problem"
+        return Rejected(f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it")
+    if symbolic:
+        return Rejected("its sizes are symbolic")
+    if emitted := _only_emitted(query.problem):
+        return Rejected(f"{emitted}, and compiling it means loading torch first; GEMMDB_ON_MISS=live allows it")
+    if state.is_distributed():
+        return Rejected(f"{DIVERGE}; GEMMDB_ON_MISS=live with one user table allows it")
+    library = missing_library()
+    return Rejected(f"{library} is not installed: pip install gemmdb[build]") if library else None
+
+
+def _only_emitted(problem: Problem) -> str:
+    """Why a GEMM cannot be tuned without code that only Inductor can make, empty when it can."""
+    scaled = problem.scaled and not problem.spec.grouped
+    if problem.op in INDUCTOR_ALONE or (scaled and problem.m > SKINNY_ROWS):
+        return f"{GPU_ALONE[problem.op]} have Inductor's templates alone"
+    # Inductor's own padding pass times a padded GEMM, so a choice without one could be worse than default mode's.
+    if problem.op in PADDED.ops and misaligned(problem):
+        return "its rows do not start at multiples of 16 bytes, so a padded GEMM has to be measured"
+    return ""
+
+
+@functools.cache
+def missing_library() -> str:
+    """The first of the needed libraries that is not installed, empty when all are."""
+    return next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")

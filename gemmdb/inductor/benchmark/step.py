@@ -1,0 +1,140 @@
+"""A step of a compile that runs trials: confirming, and horizontal fusion.
+
+All trials of a step compile at once. They are begun at the joint stage, as soon as the GEMMs of a graph are known,
+since Inductor's own passes run between the two stages and its compilers wait for work then. The post-grad pass takes
+over what was begun for the same code, and begins the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.benchmark import limits, trial
+from gemmdb.inductor.benchmark.limits import TrialLimit
+from gemmdb.inductor.benchmark.subgraph import Piece
+from gemmdb.inductor.benchmark.trial import Trial, Untimed
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.session import ForcedSession
+from gemmdb.inductor.lower.adapter import emission
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.kernels.config import Config
+from gemmdb.rejected import Rejected
+from gemmdb.settings import Policy
+
+log = logging.getLogger("gemmdb")
+CarryOut = Callable[[Any, Decision], None]
+"""Carries a decision out on the node of its GEMM: leaves there what the lowering needs, or rewrites the graph."""
+Ahead = dict[object, tuple[emission.Begun, ...]]
+"""The code of one compile that was begun and not waited for yet, by the key of its job. Both passes of the compile
+share it."""
+
+
+class Job:
+    """One trial: `piece` compiled as without the candidate and with it. `key`: what trials of the same code have in
+    common. `policy`: by which the trial is made. `saved_us`: the microseconds that the candidate is expected to save in
+    one call of the graph."""
+
+    def __init__(self, piece: Piece, key: object, policy: Policy) -> None:
+        self.piece, self.key, self.policy = piece, key, policy
+        self.saved_us = 0.0
+        self.begun: tuple[emission.Begun, ...] = ()
+        # While the graph is as it was.
+        self.fakes, self.warm, self.output_bytes = piece.fakes, piece.warm, piece.outputs
+
+    def codes(self, carry_out: CarryOut) -> tuple[emission.Code, emission.Code]:
+        """The code without the candidate, and with it. Raises Untimed where Inductor does not carry the candidate out,
+        and what Inductor raises."""
+        raise NotImplementedError
+
+    def begin(self, carry_out: CarryOut) -> None:
+        """Generate both codes and begin to compile them. Raises what `codes` raises."""
+        self.begun = tuple(code.begin() for code in self.codes(carry_out))
+
+    def ready(self, seconds: float) -> bool:
+        """Whether the kernels are compiled. Waits for them for `seconds` at most."""
+        until = limits.now() + seconds
+        return all(one.ready(until - limits.now()) for one in self.begun)
+
+    def time(self) -> Trial:
+        """Time both codes. Raises Untimed without enough memory, and what compiling raised."""
+        plain, candidate = (begun.function() for begun in self.begun)
+        with emission.real_tensors():
+            trial.check_memory(self.fakes, self.output_bytes, self.piece.device)
+            return trial.run((plain, candidate), self.fakes, self.warm, self.piece.device)
+
+    def finish(self) -> Any:
+        """What the trial says, once the code is compiled. Raises as `time`, and Untimed where it says nothing."""
+        raise NotImplementedError
+
+
+class Step:
+    """The trials of one graph: `jobs` holds what was begun and not finished. `name`: for errors."""
+
+    name = ""
+
+    def __init__(self, carry_out: CarryOut, ahead: Ahead | None = None) -> None:
+        self._carry_out, self._ahead = carry_out, {} if ahead is None else ahead
+        self._limit: TrialLimit | None = None
+        self.jobs: list[Any] = []
+
+    def keep(self) -> None:
+        """Keep the code of the jobs, which begin again in a later pass."""
+        self._ahead.update((job.key, job.begun) for job in self.jobs if job.begun)
+
+    def _begin_job(self, job: Job) -> Rejected | None:
+        """Begin a job, unless its code was begun before; why it was not begun."""
+        assert self._limit is not None
+        if not self._limit.may_begin():
+            return _exceeded(job)
+        if not limits.repays(job.saved_us, job.policy):
+            return Rejected(f"it could save {job.saved_us:.1f} us of a call, which does not repay timing it")
+        if job.key in self._ahead:
+            job.begun = self._ahead.pop(job.key)
+            return None
+        rejected: Rejected | None = self._attempt(job.begin, self._carry_out)
+        return rejected
+
+    def _wait(self, job: Job, start: float) -> Rejected | None:
+        """Wait for the kernels of a job; why they are not waited for any longer. `start`: when the step began to wait
+        for the first one."""
+        assert self._limit is not None
+        left_s = self._limit.left_s()
+        patience_s = limits.patience_s(job.saved_us, job.policy) + start - limits.now()
+        if left_s >= 0 and job.ready(min(left_s, patience_s)):
+            return None
+        return Rejected("compile cost exceeds expected saving") if 0 <= left_s > patience_s else _exceeded(job)
+
+    def _attempt(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function returns; a Rejected if it raises."""
+        try:
+            return function(*args)
+        except Untimed as error:
+            return Rejected(str(error))
+        except Exception as error:
+            log.debug("%s", self.name, exc_info=True)
+            text = f"{type(error).__name__}: {error}"
+            JOURNAL.error(f"{self.name}: {text}")
+            return Rejected(text.splitlines()[0][:200])
+
+
+def _exceeded(job: Job) -> Rejected:
+    return Rejected(f"{job.policy.confirm_s:g} s limit reached")
+
+
+def fixed(decision: Decision, config: Config) -> Decision:
+    """A copy of a decision with one config, and with a session that has no other answer."""
+    session = ForcedSession(config).variant(identity=None, policy=decision.session.policy)
+    event = replace(decision.event, config=config.text, note="")
+    return replace(decision, session=session, config=config, event=event, branches=(), entry=object())
+
+
+def generated(graph: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> emission.Code:
+    """The code of a rewritten graph."""
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return emission.generate(graph, fakes)

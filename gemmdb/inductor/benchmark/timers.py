@@ -1,0 +1,123 @@
+"""Timers: CUDA graphs by the clock of the GPU, and single calls on the host clock."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from resource import RUSAGE_SELF, getrusage
+from time import perf_counter, perf_counter_ns
+from typing import Any
+
+import torch
+
+from gemmdb.devices.cold_cache import flush_bytes
+from gemmdb.devices.detect import last_level_cache_bytes
+
+TRIES = 8
+"""The most tries per sample until one is undisturbed; in a whole round, at most two per sample on average."""
+SETTLE = 10
+"""The most small parallel regions that are run until all threads have their cores."""
+STALL_US = 1000.0
+"""A call that takes three times as long as the quickest one, and this much longer, has waited for a core. Time slices
+of the operating system are milliseconds; the noise of caches and clocks is far smaller."""
+
+
+def captured(steps: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """A graph of what `steps` launches on the current stream, which must not be the default one. Everything has to run
+    once before.
+
+    torch.cuda.graph() would also collect garbage and empty the allocator's cache, which takes longer than timing.
+    """
+    graph = torch.cuda.CUDAGraph()
+    collected = gc.isenabled()
+    gc.disable()  # Garbage that holds GPU memory would end the capture when it is freed.
+    try:
+        # Other threads of the program may allocate memory meanwhile.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            steps()
+        finally:
+            graph.capture_end()
+    finally:
+        if collected:
+            gc.enable()
+    return graph
+
+
+def elapsed(work: Callable[[], object]) -> float:
+    """Microseconds that the GPU takes for what `work` launches on the current stream."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def cold_bytes(device: torch.device) -> int:
+    """How many bytes are read to evict the last-level cache of a device."""
+    if device.type == "cuda":
+        return flush_bytes(int(torch.cuda.get_device_properties(device).L2_cache_size))
+    return flush_bytes(last_level_cache_bytes())
+
+
+@dataclass
+class Sampler:
+    """Times single calls on a CPU. Before each call, `evict` clears the caches, then all threads get their cores, then
+    `touch` brings back what is to be in the caches. `patience`: how many disturbed samples may still be taken again."""
+
+    evict: Callable[[], object]
+    settle: Callable[[], None]
+    patience: int
+
+    @classmethod
+    def of(cls, state: str, patience: int) -> Sampler:
+        """The sampler of a cache state, `cold` or `hot`."""
+        if state != "cold":
+            return cls(lambda: None, _settler(), patience)
+        buffer = torch.ones(cold_bytes(torch.device("cpu")) // 8, dtype=torch.int64)
+        return cls(buffer.sum, _settler(), patience)
+
+    def time(
+        self, function: Callable[[list[Any]], Any], arguments: Sequence[Any], best_us: float,
+        touch: Callable[[], object] | None = None,
+    ) -> float:  # fmt: skip
+        """Microseconds of one call of `function` on a list of the arguments, undisturbed by other processes if a few
+        tries suffice. `best_us`: the quickest call so far."""
+        for _ in range(TRIES):
+            self.evict()
+            self.settle()
+            if touch is not None:
+                touch()
+            given = list(arguments)
+            switches = getrusage(RUSAGE_SELF).ru_nivcsw
+            start = perf_counter_ns()
+            result = function(given)
+            us = (perf_counter_ns() - start) / 1e3
+            undisturbed = getrusage(RUSAGE_SELF).ru_nivcsw == switches
+            del result
+            if self.patience == 0 or (undisturbed and us <= max(3 * best_us, best_us + STALL_US)):
+                break
+            self.patience -= 1
+        return us
+
+
+def _settler() -> Callable[[], None]:
+    """A function that returns when all of torch's threads have a core. After a process switch, a thread may wait
+    milliseconds for its core, and the next parallel region would be charged for it."""
+    little = torch.zeros(65536)
+
+    def region() -> float:
+        start = perf_counter()
+        little.neg_()
+        return perf_counter() - start
+
+    usual = sorted(region() for _ in range(20))[5]
+
+    def settle() -> None:
+        for _ in range(SETTLE):
+            if region() < 3 * usual:
+                return
+
+    return settle
