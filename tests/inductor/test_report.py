@@ -17,7 +17,7 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb.devices import registry
 from gemmdb.inductor import __main__ as runner
-from gemmdb.inductor.entry import options
+from gemmdb.inductor.entry import enable
 from gemmdb.inductor.observe.journal import SEARCH, Event
 from gemmdb.inductor.observe.summary import MAX_LISTED, of_events
 from gemmdb.key.problem import Problem
@@ -233,19 +233,19 @@ def test_the_program_must_be_there(monkeypatch, capsys):
 
 
 def test_the_log_is_set_up_once_and_only_where_it_is_asked_for(monkeypatch, capsys):
-    monkeypatch.setattr(options.log, "handlers", [])
-    monkeypatch.setattr(options.log, "level", logging.NOTSET)
+    monkeypatch.setattr(enable.log, "handlers", [])
+    monkeypatch.setattr(enable.log, "level", logging.NOTSET)
     for value in ("", "no such level"):
         monkeypatch.setenv("GEMMDB_LOG", value)
-        options.set_up_log()
-        assert (options.log.handlers, options.log.level) == ([], logging.NOTSET)
+        enable.set_up_log()
+        assert (enable.log.handlers, enable.log.level) == ([], logging.NOTSET)
     monkeypatch.setenv("GEMMDB_LOG", "info")
-    options.set_up_log()
-    options.set_up_log()
-    assert (len(options.log.handlers), options.log.level) == (1, logging.INFO)
+    enable.set_up_log()
+    enable.set_up_log()
+    assert (len(enable.log.handlers), enable.log.level) == (1, logging.INFO)
     # The handlers of the root logger, here those of pytest, print it instead.
-    options.log.info("once")
+    enable.log.info("once")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    options.log.info("gemmdb: twice")
+    enable.log.info("gemmdb: twice")
     assert capsys.readouterr().err == "gemmdb INFO: twice\n"

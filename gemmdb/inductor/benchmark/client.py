@@ -95,7 +95,13 @@ def tune(requests: Sequence[Request], limit_s: float = limits.REQUEST_S) -> Tune
 
 def start(device: Device, gpu: int = 0) -> None:
     """Start the process for a device in the background, so that a later `tune` waits less."""
-    threading.Thread(target=_start_now, args=(device, gpu), daemon=True).start()
+
+    def start_now() -> None:
+        with _TUNER.lock, contextlib.suppress(GemmdbError):  # `tune` will raise the same.
+            _TUNER.process().call(limits.REQUEST_S, Named(PROGRAM, "start"), device, gpu)
+            _TUNER.rest()
+
+    threading.Thread(target=start_now, daemon=True).start()
 
 
 def ready() -> bool:
@@ -158,9 +164,3 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-def _start_now(device: Device, gpu: int) -> None:
-    with _TUNER.lock, contextlib.suppress(GemmdbError):  # `tune` will raise the same.
-        _TUNER.process().call(limits.REQUEST_S, Named(PROGRAM, "start"), device, gpu)
-        _TUNER.rest()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gemmdb.inductor.benchmark import limits, rules
 from gemmdb.inductor.benchmark.step import CarryOut, Job, fixed, generated
-from gemmdb.inductor.benchmark.subgraph import Piece
+from gemmdb.inductor.benchmark.subgraph import Piece, computes_weight
 from gemmdb.inductor.benchmark.trial import Trial, Untimed, noisy
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import emission
@@ -63,11 +63,11 @@ class ConfirmJob(Job):
 
     def _code(self, config: Config, carry_out: CarryOut) -> emission.Code:
         """The code of the piece with `config`."""
-        graph, gemm = self.piece.copied()
+        graph, new = self.piece.copies()
         decision = fixed(self.decision, config)
         with JOURNAL.aside(), emission.undisturbed():
             JOURNAL.enter(decision.event, decision.entry)
-            carry_out(gemm, decision)
+            carry_out(new[self.piece.product], decision)
             code = generated(graph, self.piece.fakes)
             (seen,) = JOURNAL.pending()
         if config != ATEN and (seen.config != config.text or seen.problem != decision.event.problem or seen.note):
@@ -84,7 +84,7 @@ class ConfirmJob(Job):
             return Result(None, rows=rows)
         # A key does not say that the program computes the weight: what was timed with it in the cache is no evidence
         # for a weight that comes from memory.
-        kept = () if self.piece.computes_weight else rows
+        kept = () if computes_weight(self.piece.product) else rows
         return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
 

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from gemmdb.errors import InputError
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.legality import PACKED
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
@@ -94,10 +94,4 @@ def _config(choice: Any) -> Config | None:
     kind = type(choice).__name__
     if kind == "ExternKernelCaller":
         return ATEN
-    if "Cpp" in kind or "DataProcessor" in kind:
-        blocking = {f"{what}_{dim}": 0 for what in ("threads", "blocks") for dim in "mnk"}
-        try:
-            return Config.of("cpp", "packed_gemm", **blocking)
-        except InputError:
-            return None
-    return None
+    return PACKED if "Cpp" in kind or "DataProcessor" in kind else None

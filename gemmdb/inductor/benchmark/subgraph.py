@@ -53,11 +53,6 @@ class Piece:
         return [node is first or not _given(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
-    def computes_weight(self) -> bool:
-        """Whether the graph computes the second operand of a plain product."""
-        return computes_weight(self.product)
-
-    @property
     def text(self) -> str:
         """What two pieces have in common that compile to the same code: operators, arguments, sizes, strides."""
         names = {node: f"%{place}" for place, node in enumerate((*self.inputs, *self.settled))}
@@ -74,11 +69,6 @@ class Piece:
         return [
             node for node in self.settled if any(user not in inside for user in node.users) and not _is_expanded(node)
         ]
-
-    def copied(self) -> tuple[torch.fx.GraphModule, Any]:
-        """A new graph of this piece that takes tensors like `fakes`, and its product."""
-        graph, new = self.copies()
-        return graph, new[self.product]
 
     def copies(self) -> tuple[torch.fx.GraphModule, Mapping[Any, Any]]:
         """A new graph of this piece that takes tensors like `fakes`, and the copy of each node."""

@@ -94,7 +94,11 @@ def _answered(session: Session, query: Query, hit: Hit) -> Decision:
 def _missed(session: Session, query: Query, late: str = "") -> Decision:
     """Live tuning where the policy allows it and it is not too `late`, else ATen. Under `on_miss="error"` ATen only
     where nothing else is possible, which no build would measure; elsewhere it raises MissError."""
-    event, why = _event(query), _explanation(session, query)
+    event = _event(query)
+    try:
+        why = session.explain_miss(query)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
 
     def aten(*notes: object) -> Decision:
         return Decision(session, query, ATEN, replace(event, note="; ".join(filter(None, map(str, notes)))))
@@ -116,15 +120,3 @@ def _missed(session: Session, query: Query, late: str = "") -> Decision:
 def to_tune(session: Session, query: Query) -> bool:
     """Whether a query that misses is tuned now."""
     return session.policy.on_miss == "live" and session.tuning_rejection(query) is None
-
-
-def leaves_alone(hit: Hit) -> bool:
-    """Whether an answer is Inductor's own choice, for all sizes."""
-    return hit.config == ATEN and not hit.branches
-
-
-def _explanation(session: Session, query: Query) -> str:
-    try:
-        return session.explain_miss(query)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"

@@ -22,9 +22,10 @@ from gemmdb.key import representatives
 from gemmdb.key.problem import Problem, Query
 from gemmdb.rejected import Rejected
 
-ON_CPU = (Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0)), Config.of("aten", "int8pack_mm"))
-"""What may beat ATen on a CPU: a C++ template of any blocking, of which its own choice has the fewest limits, and the
-weight-only kernel."""
+PACKED = Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0))
+"""The C++ template with a blocking of its own choice, which has the fewest limits."""
+ON_CPU = (PACKED, Config.of("aten", "int8pack_mm"))
+"""What may beat ATen on a CPU."""
 FREEZING = "torch._inductor.config.freezing"
 """The setting of torch that makes constants of weights, where no gradient is computed."""
 

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmdb.inductor.decide.session import Session
+from gemmdb.errors import InputError
 from gemmdb.inductor.entry import active
-from gemmdb.inductor.entry.enable import install
-from gemmdb.inductor.entry.options import paths_of, policy_of, split
+from gemmdb.inductor.entry.enable import install, paths_of, policy_of
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.lookup import environment
 from gemmdb.lookup.environment import Environment, FileState, file_states
 from gemmdb.settings import Policy
+
+PREFIX = "gemmdb."
+"""How the options that are gemmdb's begin."""
 
 
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
@@ -26,25 +28,23 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
         from torch._inductor import list_mode_options
 
         patches.update(list_mode_options(mode))
-    own, theirs = split(options or {})
-    patches.update(theirs)
+    given = {name.removeprefix(PREFIX): value for name, value in (options or {}).items() if name.startswith(PREFIX)}
+    if unknown := set(given) - {"on_miss", "tables", "policy"}:
+        raise InputError(f"unknown option gemmdb.{min(unknown)}; known: gemmdb.on_miss, gemmdb.tables, gemmdb.policy")
+    patches.update((name, value) for name, value in (options or {}).items() if not name.startswith(PREFIX))
     import torch._inductor.compile_fx as inductor
 
     run = functools.partial(inductor.compile_fx, model, inputs, config_patches=patches or None)
     here = environment.current()
-    if here.settings.disabled or (not own and active.requested() is not None):
+    if here.settings.disabled or (not given and active.requested() is not None):
         return run()
-    with active.use(_session(own, here)):
+    policy = policy_of(given.get("on_miss"), given.get("policy"), here.settings)
+    tables = paths_of(given.get("tables", ()))
+    with active.use(_session(policy, tables, here, tuple(file_states(set(tables))))):
         return run()
-
-
-def _session(own: Mapping[str, Any], here: Environment) -> Session:
-    policy = policy_of(own.get("on_miss"), own.get("policy"), here.settings)
-    tables = paths_of(own.get("tables", ()))
-    return _cached(policy, tables, here, tuple(file_states(set(tables))))
 
 
 @functools.lru_cache(maxsize=8)
-def _cached(policy: Policy, tables: tuple[Path, ...], here: Environment, named: tuple[FileState, ...]) -> Session:
+def _session(policy: Policy, tables: tuple[Path, ...], here: Environment, named: tuple[FileState, ...]) -> TableSession:
     """A long-lived process sees what `gemmdb build` wrote: another state of a table's file is another session."""
     return TableSession(policy, tables, here.settings)

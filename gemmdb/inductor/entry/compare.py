@@ -19,8 +19,7 @@ from gemmdb.inductor.decide.session import ForcedSession, Session
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.backend import gemmdb
 from gemmdb.inductor.entry.comparison import MIN_SLOWDOWN, Comparison
-from gemmdb.inductor.entry.enable import install
-from gemmdb.inductor.entry.options import policy_of
+from gemmdb.inductor.entry.enable import install, policy_of
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.stats import reset_stats, stats
 from gemmdb.kernels.config import ATEN

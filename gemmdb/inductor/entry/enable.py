@@ -6,20 +6,22 @@ imports it, so a program that never compiles pays nothing.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.inductor.entry import active, options
+from gemmdb.errors import InputError
+from gemmdb.inductor.entry import active
 from gemmdb.phases import PHASES
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import Policy, Settings, log_level
 
 if TYPE_CHECKING:
     from gemmdb.inductor.decide.session import Session
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from gemmdb.kernels.config import Config
     from gemmdb.key.problem import Problem
 
+log = logging.getLogger("gemmdb")
 _TRIGGER = "torch._inductor.compile_fx"
 _wrapped = False
 """Whether Inductor was ever wrapped in this process."""
@@ -42,9 +45,9 @@ def enable(
     compile; the warning that a file is missing comes at once. Raises InputError.
     """
     settings = Settings.read()
-    chosen = options.policy_of(on_miss, policy, settings)
-    paths = options.paths_of(tables)
-    options.set_up_log()
+    chosen = policy_of(on_miss, policy, settings)
+    paths = paths_of(tables)
+    set_up_log()
     if not settings.disabled and not all(map(os.path.exists, (*paths, *settings.tables))):
         from gemmdb.table.catalog import warn_of_missing
 
@@ -70,12 +73,12 @@ def disable() -> None:
         return
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     if _wrapped:
-        from gemmdb.inductor.entry import install as installation
+        from gemmdb.inductor.lower.adapter import patches
 
-        installation.uninstall()
+        patches.undo()
 
 
-@contextmanager
+@contextlib.contextmanager
 def force(chooser: Config | Callable[[Problem], Config | None], key: str | None = None) -> Iterator[None]:
     """Inside, compiles of this thread give each GEMM the config that `chooser` says (None: Inductor's own).
 
@@ -105,7 +108,7 @@ def record(path: str | Path) -> Recording:
 
 def install() -> None:
     """Wrap Inductor now if it is loaded, else as soon as the program imports it. Idempotent."""
-    options.set_up_log()
+    set_up_log()
     if _TRIGGER in sys.modules:
         # Waits while another thread is importing it.
         module = importlib.import_module(_TRIGGER)
@@ -164,3 +167,38 @@ class _Loader:
     def __getattr__(self, name: str) -> Any:
         # get_source and the like, for inspect
         return getattr(self._loader, name)
+
+
+def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
+    """`policy`, or the default one, with `on_miss` from here, from the policy or from GEMMDB_ON_MISS. Raises
+    InputError."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise InputError(f"policy: a gemmdb.Policy, not {policy!r}")
+    return (policy or Policy()).resolved(settings, on_miss)
+
+
+def paths_of(tables: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
+    """The files that a user names as tables, one or several. Raises InputError."""
+    try:
+        return tuple(map(Path, (tables,) if isinstance(tables, (str, Path)) else tables))
+    except TypeError as error:
+        raise InputError(f"tables: paths of files, not {tables!r}") from error
+
+
+def set_up_log() -> None:
+    """Apply GEMMDB_LOG: its level, and a handler that prints to stderr while the program has set up no logging of its
+    own. An unknown level is ignored, and without the variable nothing is changed."""
+    if level := log_level(os.environ.get("GEMMDB_LOG", "")):
+        log.setLevel(level)
+        if not any(isinstance(handler, _Stderr) for handler in log.handlers):
+            log.addHandler(_Stderr())
+
+
+class _Stderr(logging.Handler):
+    """Prints a record to the current stderr. The root logger's handlers, if there are any, print it instead."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:
+            return
+        with contextlib.suppress(OSError, ValueError):  # It may be closed.
+            sys.stderr.write(f"gemmdb {record.levelname}: {self.format(record).removeprefix('gemmdb: ')}\n")

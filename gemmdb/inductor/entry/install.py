@@ -43,11 +43,6 @@ def install() -> None:
         patches.apply(_wrappers())
 
 
-def uninstall() -> None:
-    """Undo the register of patches."""
-    patches.undo()
-
-
 def _wrappers() -> Mapping[str, patches.Wrapper]:
     """The wrappers of the register, by name."""
     return {

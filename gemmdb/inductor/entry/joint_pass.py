@@ -23,6 +23,7 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import gemms, int4, mixed
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 
 log = logging.getLogger("gemmdb")
@@ -96,7 +97,8 @@ class JointPass:
                 return False
             queries.append(query)
         else:
-            carried_out = not deciding.leaves_alone(hit) and legality.hit_rejection(hit, query) is None
+            is_kernel = hit.config != ATEN or hit.branches
+            carried_out = is_kernel and legality.hit_rejection(hit, query) is None
             if not carried_out and not _packed_by_inductor(query):
                 return False  # It keeps Inductor's own spelling.
         found.rewrite(graph)

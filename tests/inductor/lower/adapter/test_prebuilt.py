@@ -18,7 +18,7 @@ from torch._inductor.codegen.cuda import compile_utils
 from gemmdb import Problem
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry import install
-from gemmdb.inductor.lower.adapter import prebuilt_kernels
+from gemmdb.inductor.lower.adapter import patches, prebuilt_kernels
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import KINDS
 from gemmdb.key.toolchain import Toolchain
@@ -35,7 +35,7 @@ def inductor(tmp_path, monkeypatch):
     install.install()
     with inductor_config.patch({"cuda.arch": "90", "cutlass.cutlass_hash_with_compile_cmd": False}):
         yield
-    install.uninstall()
+    patches.undo()
     CUDACodeCache.cache_clear()
     prebuilt.archive.cache_clear()
 
