@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.hit import Hit
+from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Mode, Session
+from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import Config
-from gemmdb.key.problem import Query
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 
@@ -50,3 +53,9 @@ class FakeSession(Session):
 
     def tables(self) -> Sequence[Any]:
         return self._tables
+
+
+def missed(user_table: Path, device: Device, *problems: Problem, **policy: Any) -> list[Decision]:
+    """The decisions of a graph whose GEMMs all miss under live tuning. `policy`: fields of the Policy."""
+    session = FakeSession(policy=Policy(**{"on_miss": "live", "live_s": 5.0, **policy}), user_table=user_table)
+    return [Decision(session, Query(one, device), None, Event(one.text, "live", note="no row")) for one in problems]

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit.sessions import FakeSession
+from kit.devices import H200
+from kit.sessions import FakeSession, missed
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -15,10 +17,12 @@ import gemmdb.inductor
 from gemmdb.devices import detect, registry
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import client, rules
+from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.benchmark.limits import BUDGET, PROCESS_S
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry import install
+from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -26,9 +30,13 @@ from gemmdb.key.toolchain import installed
 from gemmdb.lookup.model import LIVE_CANDIDATES
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
+from gemmdb.table import writer
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
+
+SMALL = Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
+LARGE = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +61,6 @@ def compile_live(kit):
 
     yield run
     client.close()
-
-
-@pytest.fixture
-def without_generator(monkeypatch):
-    """As installed without the libraries of `gemmdb[build]`."""
-    monkeypatch.setattr(rules, "missing_library", lambda: "jinja2")
 
 
 def stored():
@@ -100,60 +102,37 @@ def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_li
     assert product["note"] == "not tuned: 20 s were not enough for live tuning before"
 
 
-def test_waiting_for_others_does_not_switch_live_tuning_off(tmp_path, monkeypatch):
-    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
-    late = client.Tuned(late=True, waited=True)
+@pytest.mark.parametrize(
+    ("tuned", "note", "goes_on", "provisional"),
+    [
+        (client.Tuned(late=True, waited=True), "3 s were not enough", True, True),
+        (client.Tuned(late=True, starting=True), "3 s were not enough", True, False),
+        (client.Tuned(late=True), "3 s were not enough", False, False),
+        (client.Tuned(declined={SMALL: "it is too large"}), "it is too large", True, False),
+    ],
+    ids=["others measured", "was starting", "late", "declined"],
+)
+def test_without_a_verdict_it_is_served_as_without_tuning(
+    tmp_path, monkeypatch, caplog, tuned, note, goes_on, provisional
+):
+    """The next graph is tuned unless time ran out for nothing, and no cache keeps a graph that another may improve."""
     JOURNAL.drop()
-    monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
-    tuning.tune(group)
-    assert tuning.device_rejection(device) is None
-    assert JOURNAL.provisional
-
-
-def test_the_log_says_what_a_compile_waits_for(tmp_path, monkeypatch, caplog):
-    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
-    done = client.Tuned({}, waited=True, late=True, spent={"start": 1.25, "measure": 0.5})
-    monkeypatch.setattr(client, "tune", lambda requests, limit_s: done)
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: replace(tuned, spent={"start": 1.25, "measure": 0.5}))
     caplog.set_level("INFO", "gemmdb")
-    tuning.tune(group)
+    (decided,) = tuning.tune(missed(tmp_path / "user.db", detect.cpu(), SMALL))
+    assert (decided.config, decided.event.note) == (ATEN, f"not tuned: {note}")
+    assert (tuning.device_rejection(detect.cpu()) is None) == goes_on
+    assert JOURNAL.provisional == provisional
     said, ended = (record.message for record in caplog.records)
     assert said.startswith("live tuning: the compile waits 3 s at most, while 1 problem is measured.")
     assert said.endswith("the process that measures, which starts now.")
     assert ended.startswith("live tuning ended after 0.0 s: 1.2 s waiting for the process, 0.5 s measuring")
 
 
-def test_a_process_that_is_still_starting_may_be_ready_for_the_next_graph(tmp_path, monkeypatch):
-    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
-    JOURNAL.drop()
-    monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(late=True, starting=True))
-    (decided,) = tuning.tune(group)
-    assert decided.event.note == "not tuned: 3 s were not enough"
-    assert tuning.device_rejection(device) is None
-    assert not JOURNAL.provisional
-
-
-def test_what_is_not_worth_measuring_says_why(tmp_path, monkeypatch):
-    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
-    declined = client.Tuned(declined={problem: "it is too large"})
-    monkeypatch.setattr(client, "tune", lambda requests, limit_s: declined)
-    (decided,) = tuning.tune(group)
-    assert decided.config == ATEN
-    assert decided.event.note == "not tuned: it is too large"
-
-
 def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatch, tmp_path):
     """With stand-ins for two GPUs of different kinds."""
     first, second = registry.find("sm80"), registry.find("sm90")
     free = {0: 64 << 30, 1: 5 << 30}
-    monkeypatch.setattr(tuning, "_late", None)
     monkeypatch.setattr(tuning.detect, "cuda", lambda number: (first, second)[number])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -161,9 +140,7 @@ def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatc
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number: (free[number], 80 << 30))
     assert [tuning._gpu(device) for device in (first, second)] == [0, 1]
     assert tuning.device_rejection(second) is None
-    small, large = (Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344))
-    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [Decision(asked, Query(p, second), None, Event(p.text, "live", note="")) for p in (small, large)]
+    group = missed(tmp_path / "user.db", second, *(Problem.gemm("mm", m=16, n=n, k=8192) for n in (1024, 57344)))
     room, rest = tuning._with_room(second, group)
     assert room == group[:1]
     assert rest[0].event.note.startswith("not tuned: only 5120 MiB are free on the GPU, measuring it takes ")
@@ -180,22 +157,17 @@ def test_a_large_weight_needs_more_memory_free_than_a_small_one():
     assert tuning.bytes_needed(experts) > 6 * 256 * 4096 * 7168
 
 
-@pytest.mark.parametrize("done", [0, 1])
-def test_what_was_not_done_in_time_is_served_as_without_tuning(done, tmp_path, monkeypatch):
+def test_what_was_not_done_in_time_is_served_as_without_tuning(tmp_path, monkeypatch):
     """With a stand-in for the generator, which cannot be made to be late at a given moment."""
-    device, seen = detect.cpu(), Protocol("host", "cold", 1, 10)
-    problems = [Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32") for m in (3, 5)]
-    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=2.0), None, tmp_path / "user.db")
-    group = [Decision(asked, Query(p, device), None, Event(p.text, "live", note="no row")) for p in problems]
-    found = {p: Verdict(p, device, seen, installed("cpu"), (ATEN,), 1.0, 0.01, 10.0, 1) for p in problems[:done]}
-    late = client.Tuned(found, None, late=True)
+    device, protocol = detect.cpu(), Protocol("host", "cold", 1, 10)
+    other = SMALL.resized(5, 64, 64)
+    found = {SMALL: Verdict(SMALL, device, protocol, installed("cpu"), (ATEN,), 1.0, 0.01, 10.0, 1)}
     JOURNAL.drop()
-    monkeypatch.setattr(client, "tune", lambda requests, limit_s: late)
-    decided = tuning.tune(group)
-    assert JOURNAL.provisional is bool(done)
-    assert bool(tuning.device_rejection(device)) is not bool(done)
-    assert [decision.config for decision in decided] == [ATEN, ATEN]
-    assert [decision.event.rung for decision in decided] == ["live"] * done + ["aten"] * (2 - done)
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(found, None, late=True))
+    decided = tuning.tune(missed(tmp_path / "user.db", device, SMALL, other, live_s=2.0))
+    assert JOURNAL.provisional
+    assert tuning.device_rejection(device) is None
+    assert [(decision.config, decision.event.rung) for decision in decided] == [(ATEN, "live"), (ATEN, "aten")]
     assert decided[1].event.note == "not tuned: 2 s were not enough"
 
 
@@ -228,25 +200,26 @@ def test_of_two_processes_that_share_a_table_one_measures(tmp_path):
 
 
 @pytest.mark.slow
-def test_inductor_searches_where_the_generator_is_not_installed(compile_live, without_generator):
-    first, second = compile_live(), compile_live()
+def test_inductor_searches_where_the_generator_is_not_installed(compile_live, monkeypatch):
+    """Its timings are hot: a later compile takes them for cold ones only instead of another search."""
+    monkeypatch.setattr(rules, "missing_library", lambda: "jinja2")
+    first, second, third = compile_live(), compile_live(), compile_live("aten")
     assert (first["rungs"], first["benchmarked"]) == ({"live": 1}, 1)
     assert (second["rungs"], second["benchmarked"]) == ({"exact": 1}, 0)
+    assert third["rungs"] == {"aten": 1}
     (product,) = second["products"]
     assert "l2=hot" in product["evidence"]["protocol"]
     assert product["evidence"]["instead_of"] == "cold"
+    assert {row.config.name for row in stored()[0]} == {"aten:default", "cpp:packed_gemm"}
 
 
-def test_other_policies_do_not_take_hot_timings_for_cold_ones(compile_live, without_generator):
-    compile_live()
-    assert compile_live("aten")["rungs"] == {"aten": 1}
-
-
-def test_a_single_number_is_stored_with_an_interval(compile_live, without_generator):
-    compile_live()
-    rows, _ = stored()
-    assert {row.config.name for row in rows} == {"aten:default", "cpp:packed_gemm"}
-    assert all(row.times.spread == pytest.approx(0.05) for row in rows)
+def test_a_time_of_inductors_search_is_stored_with_an_interval(tmp_path):
+    (decision,) = missed(tmp_path / "user.db", detect.cpu(), SMALL)
+    choices = [type(name, (), {})() for name in ("ExternKernelCaller", "CppTemplateCaller", "TritonTemplateCaller")]
+    aten, ours = searching.measurements(decision, dict(zip(choices, (0.02, 0.01, 0.005), strict=True)))
+    assert (aten.config, aten.times.median_us, ours.config.name) == (ATEN, 20.0, "cpp:packed_gemm")
+    assert (ours.times.median_us, ours.times.aten_us, ours.times.spread) == (10.0, 20.0, pytest.approx(0.05))
+    assert searching.measurements(decision, {choices[1]: 0.01}) == [], "there is no ATen to compare with"
 
 
 def test_hits_are_looked_up_once_for_both_passes_and_all_layers():
@@ -263,13 +236,77 @@ def test_hits_are_looked_up_once_for_both_passes_and_all_layers():
 
 
 def test_a_process_that_has_spent_its_time_tunes_nothing_more(tmp_path, monkeypatch):
-    device, problem = detect.cpu(), Problem.gemm("mm", m=3, n=64, k=64, dtype="fp32")
-    asked = FakeSession(lambda query: None, Policy(on_miss="live", live_s=5.0), None, tmp_path / "user.db")
-    group = [Decision(asked, Query(problem, device), None, Event(problem.text, "live", note="no row"))]
-    took = []
-    monkeypatch.setattr(client, "tune", lambda requests, limit_s: took.append(limit_s) or client.Tuned(late=True))
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: pytest.fail("it was tuned"))
     BUDGET.spend(PROCESS_S)
-    (decided,) = tuning.tune(group)
+    (decided,) = tuning.tune(missed(tmp_path / "user.db", detect.cpu(), SMALL))
     assert (decided.config, decided.event.note) == (ATEN, "not tuned: 8 s compile budget exhausted")
-    assert took == []
     assert not JOURNAL.provisional
+
+
+def test_candidates_for_a_gpu_are_quick_to_compile():
+    """The shipped table of the H200 has winners of CUTLASS and of Inductor's templates for problems like these."""
+    found = {}
+    for problem in (LARGE.problem, LARGE.problem.resized(2048, 4096, 4160)):
+        query = replace(LARGE, problem=problem)
+        asked = TableSession(Policy(on_miss="live"))
+        found |= tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))])
+    assert [len(configs) for configs in found.values()] == [LIVE_CANDIDATES] * 2
+    assert {config.backend for configs in found.values() for config in configs} == {"triton"}
+    assert not any(config.spec.emitted for configs in found.values() for config in configs)
+
+
+def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
+    """That is padding and Inductor's templates, though these take loading torch to compile."""
+    problem = Problem.gemm("mm", m=512, n=4096, k=4093)
+    asked = TableSession(Policy(on_miss="live", live_s=300.0))
+    query = replace(LARGE, problem=problem, device=replace(LARGE.device, sku="Some GPU"))
+    (found,) = tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))]).values()
+    assert 1 < len(found) <= LIVE_CANDIDATES
+    assert any(config.spec.emitted for config in found)
+    assert "cutlass" not in {config.backend for config in found}
+
+
+def test_candidates_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
+    """From those that `enable` was given, and from the user's table, which was not there when the session was made."""
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
+    measured = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
+    asked = replace(LARGE, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
+
+    def tried(*tables):
+        looking = TableSession(Policy(on_miss="live", live_s=300.0), tables)
+        found = []
+        for _ in range(2):
+            found += tuning.candidates([Decision(looking, asked, None, Event("", "live"))]).values()
+            writer.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
+        return found
+
+    with writer.Store.open(tmp_path / "named.db") as opened:
+        opened.add(kit.rows(measured, {kit.CPP: 50.0}))
+        opened.refresh()
+    assert tried(tmp_path / "named.db")[0] == (kit.CPP,)
+    (tmp_path / "user.db").unlink()
+    assert tried() == [(), (kit.CPP,)]
+
+
+def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
+    problem = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
+    rows = kit.rows(problem, {kit.CPP: 50.0})
+    looking = TableSession(Policy(on_miss="live", live_s=300.0))
+    assert looking.find(Query(problem, rows[0].device)) is None
+    writer.record_live(tmp_path / "user.db", rows)
+    hit = looking.find(Query(problem, rows[0].device))
+    assert (hit.rung, hit.config) == ("exact", kit.CPP)
+    assert TableSession(looking.policy).identity == looking.identity
+
+
+def test_a_doubtful_answer_that_will_be_timed_is_no_miss():
+    """The logits of a ModernBERT: the cost model has a guess, and tuning found nothing in three seconds."""
+    wide = replace(LARGE, problem=Problem.gemm("addmm", m=2048, n=50368, k=768, layout="nt", bias="1d"))
+    quick = Policy(on_miss="live", live_s=10.0)
+    assert TableSession(quick).find(wide) is None
+    confirmed = TableSession(replace(quick, confirm=True)).find(wide)
+    assert confirmed is not None
+    assert confirmed.rung in ("near", "model")
+    asked_by_name = TableSession(replace(quick, confirm=True, live_s=300.0))
+    assert asked_by_name.find(wide) is None, "who asks for live tuning by name gets it"

@@ -1,4 +1,6 @@
-"""What live tuning and confirming together may take of a process."""
+"""How long live tuning and confirming may make a compile wait."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -12,19 +14,13 @@ DEFAULT = Policy().resolved(Settings.read({}))
 def test_what_is_spent_is_no_longer_left():
     budget = Budget()
     assert budget.left_s(DEFAULT) == PROCESS_S
-    budget.spend(PROCESS_S - 1)
-    assert budget.left_s(DEFAULT) == pytest.approx(1)
-    budget.spend(5)
-    assert budget.left_s(DEFAULT) == 0
-    budget.clear()
-    assert budget.left_s(DEFAULT) == PROCESS_S
-
-
-def test_what_raises_is_spent_too():
-    budget = Budget()
     with pytest.raises(ValueError, match="late"), budget.spending():
         raise ValueError("late")
     assert 0 < PROCESS_S - budget.left_s(DEFAULT) < 1
+    budget.spend(PROCESS_S)
+    assert budget.left_s(DEFAULT) == 0
+    budget.clear()
+    assert budget.left_s(DEFAULT) == PROCESS_S
 
 
 @pytest.mark.parametrize(
@@ -37,16 +33,22 @@ def test_a_policy_may_allow_more_than_the_default(more, seconds):
     assert exhausted(policy) == f"{PROCESS_S + seconds:g} s compile budget exhausted"
 
 
-def test_live_tuning_leaves_time_to_confirm():
-    assert limits.tuning_s(DEFAULT, 1, False) == limits.FIRST_S
+def test_a_graph_waits_a_second_per_gemm_and_three_for_the_first_and_leaves_time_to_confirm():
+    policy = Policy(on_miss="live", live_s=10.0)
+    assert [limits.tuning_s(policy, n, ready=False) for n in (1, 2, 5, 50)] == [3.0, 4.0, 7.0, 8.0]
+    assert [limits.tuning_s(policy, n, ready=True) for n in (1, 2, 50)] == [1.0, 2.0, 8.0]
     assert limits.tuning_s(DEFAULT, 20, True) == PROCESS_S - CONFIRM_S
     BUDGET.spend(PROCESS_S - CONFIRM_S - limits.FURTHER_S)
     assert limits.tuning_s(DEFAULT, 20, True) == pytest.approx(limits.FURTHER_S)
     BUDGET.spend(0.1)
     assert limits.tuning_s(DEFAULT, 20, True) == 0
+    by_name = Policy(on_miss="live").resolved(Settings.read({}))
+    assert limits.tuning_s(by_name, 1, False) == by_name.live_s == 300.0
 
 
-def test_whoever_asks_for_live_tuning_by_name_waits():
-    BUDGET.spend(1000)
-    asked = Policy(on_miss="live").resolved(Settings.read({}))
-    assert limits.tuning_s(asked, 1, False) == asked.live_s
+def test_a_compile_waits_as_long_as_a_gain_repays():
+    policy = Policy(confirm=True, confirm_s=3.0, live_calls=100_000)
+    assert limits.patience_s(5.0, policy) == pytest.approx(0.5)
+    assert limits.patience_s(-1.0, policy) < 0
+    assert [limits.repays(us, policy) for us in (-1.0, 1.9, 2.1)] == [False, False, True]
+    assert limits.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"

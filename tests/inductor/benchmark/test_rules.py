@@ -1,4 +1,4 @@
-"""What is not confirmed, and why."""
+"""What is not confirmed, and what is not tuned, and why."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,9 @@ from kit.devices import H200
 from kit.sessions import FakeSession
 
 from gemmdb import Config, Policy, Problem
-from gemmdb.devices import detect
+from gemmdb.devices import detect, registry
 from gemmdb.inductor.benchmark import confirm as confirming
-from gemmdb.inductor.benchmark import limits, rules
+from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.benchmark.trial import GPU
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import Event
@@ -89,13 +89,7 @@ def test_what_nobody_has_timed_as_it_is_served_is_confirmed(query, rung, config,
     event = Event(query.problem.text, rung, "", **said)
     of = FakeSession(lambda query: None, Policy(), None, USER)
     assert rules.unmeasured(Decision(of, query, config, event)) == asked
-
-
-def test_several_kernels_for_one_range_are_not_confirmed():
-    of = FakeSession(lambda query: None, Policy(), None, USER)
-    event = Event(PLAIN.problem.text, "near")
-    branches = ((16, TILE), (None, ATEN))
-    assert not rules.unmeasured(Decision(of, PLAIN, TILE, event, branches))
+    assert not rules.unmeasured(Decision(of, query, config, event, ((16, TILE), (None, ATEN))))
 
 
 def test_nvcc_is_not_waited_for_by_default(tmp_path, monkeypatch):
@@ -115,7 +109,7 @@ def test_a_kernel_that_is_compiled_in_advance_is_confirmed(tmp_path, monkeypatch
     assert found == [None, Rejected("nvcc takes half a minute")]
 
 
-def test_the_ladder_knows_whether_its_answer_will_be_confirmed():
+def test_the_lookup_knows_whether_its_answer_will_be_confirmed():
     assert Ask(PLAIN, (), Policy(confirm=True), None).confirming
     assert not Ask(PLAIN, (), Policy(), None).confirming
     assert not Ask(SYMBOLIC, (), Policy(confirm=True), None).confirming
@@ -142,14 +136,6 @@ def test_a_kernel_that_was_measured_with_a_weight_from_memory_is_timed_if_the_pr
     assert not rules.in_doubt(decision)
 
 
-def test_a_compile_waits_as_long_as_a_gain_repays():
-    policy = Policy(confirm=True, confirm_s=3.0, live_calls=100_000)
-    assert limits.patience_s(5.0, policy) == pytest.approx(0.5)
-    assert limits.patience_s(-1.0, policy) < 0
-    assert [limits.repays(us, policy) for us in (-1.0, 1.9, 2.1)] == [False, False, True]
-    assert limits.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"
-
-
 @pytest.mark.parametrize(("said", "served"), [(SHIPPED, ATEN), (LIVE, TILE)], ids=["weight from memory", "live"])
 def test_what_was_measured_elsewhere_and_cannot_be_timed_ends_as_aten(said, served):
     """A measured kernel is in doubt only for a weight that the program computes. What live tuning timed stays."""
@@ -159,3 +145,61 @@ def test_what_was_measured_elsewhere_and_cannot_be_timed_ends_as_aten(said, serv
     assert found.config == served
     assert found.event.config == served.text
     assert "not confirmed: 3 s were over" in found.event.note
+
+
+LARGE = Query(Problem.gemm("mm", m=7, n=5000, k=3000, dtype="bf16", layout="nt"), H200)
+FROZEN = Query(replace(LARGE.problem, constant=True), detect.cpu())
+SOME = {"m": (2, 64)}
+ROTARY = Query(Problem.gemm("mm", m=64, n=4, k=1, dtype="fp32"), H200)
+UNALIGNED = Query(Problem.gemm("mm", m=7, n=5000, k=3001), H200)
+SCALED = Query(Problem.gemm("scaled_mm", m=7, n=64, k=64, scales="row"), H200)
+GROUPS = Query(Problem.gemm("grouped_mm", m=7, n=64, k=64), H200)
+HALF_GROUPS = Problem.gemm("grouped_mm", m=7, n=64, k=64, dtype="fp16")
+FP8_GROUPS = Query(Problem.gemm("grouped_mm", m=500, n=64, k=64, dtype="fp8_e4m3"), H200)
+BATCH = Query(Problem.gemm("bmm", batch=8, m=7, n=64, k=64), H200)
+
+
+@pytest.mark.parametrize(
+    ("query", "live_s", "reason"),
+    [
+        (LARGE, 20.0, ""),
+        (replace(LARGE, ranges=SOME), 20.0, "symbolic"),
+        (replace(LARGE, ranges=SOME), 300.0, ""),
+        (FROZEN, 20.0, "on a CPU"),
+        (FROZEN, 300.0, ""),
+        (replace(LARGE, device=detect.cpu()), 300.0, "ATen is the only kernel for it"),
+        (ROTARY, 10.0, "nothing to save"),
+        (ROTARY, 300.0, "nothing to save"),
+        (replace(ROTARY, device=detect.cpu()), 300.0, "nothing to save"),
+        (UNALIGNED, 10.0, "multiples of 16 bytes, so a padded GEMM"),
+        (UNALIGNED, 300.0, ""),
+        (replace(UNALIGNED, problem=Problem.gemm("mixed_mm", m=7, n=5000, k=3001)), 10.0, ""),
+        (BATCH, 20.0, "loading torch first"),
+        (BATCH, 300.0, ""),
+        (replace(BATCH, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(BATCH, device=detect.cpu()), 300.0, "only on a GPU"),
+        (GROUPS, 20.0, ""),
+        (replace(GROUPS, problem=HALF_GROUPS), 300.0, "sizes of such groups back"),
+        (replace(GROUPS, device=registry.find("NVIDIA L4")), 300.0, "sizes of such groups back"),
+        (replace(GROUPS, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(GROUPS, device=detect.cpu()), 300.0, "only on a GPU"),
+        (FP8_GROUPS, 20.0, ""),
+        (replace(FP8_GROUPS, device=detect.cpu()), 300.0, "only on a GPU"),
+        (SCALED, 20.0, ""),
+        (SCALED, 300.0, ""),
+        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 20.0, "fp8 GEMMs have Inductor's templates"),
+        (replace(SCALED, problem=SCALED.problem.resized(65, 64, 64)), 300.0, ""),
+        (replace(SCALED, ranges=SOME), 300.0, "at fixed sizes"),
+        (replace(SCALED, device=detect.cpu()), 300.0, "fp8 GEMMs can be tuned only on a GPU"),
+    ],
+)
+def test_what_is_not_tuned_by_default(query, live_s, reason):
+    found = rules.tuning_rejection(query, Policy(on_miss="live", live_s=live_s))
+    assert reason in found.reason if reason else found is None
+
+
+def test_without_the_libraries_nothing_is_tuned_by_default(monkeypatch):
+    monkeypatch.setattr(rules, "NEEDED", ("a_library_that_nobody_has",))
+    rules.missing_library.cache_clear()
+    assert "a_library_that_nobody_has is not installed" in str(rules.tuning_rejection(LARGE, Policy(live_s=20.0)))
+    rules.missing_library.cache_clear()
