@@ -61,7 +61,7 @@ def test_strict_mode_names_the_problem(kit):
     assert root(caught.value, MissError)
 
 
-@pytest.mark.parametrize("on_miss", ["error", "live", "aten"])
+@pytest.mark.parametrize("on_miss", ["error", "live"])
 def test_what_only_aten_can_serve_needs_no_row(kit, on_miss):
     """No build measures it, unless it is told to measure all."""
     with using(lambda query: None, on_miss):

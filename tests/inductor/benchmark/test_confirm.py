@@ -208,11 +208,9 @@ def raising(*args, **kwargs):
     ],
 )
 def test_a_failure_serves_what_is_served_without_confirming(kit, compiled, monkeypatch, owner, name):
-    without = compiled(replace(PATIENT, confirm=False))
     monkeypatch.setattr(owner, name, raising)
     stats = compiled()
-    assert kit.lowered(stats) == kit.lowered(without)
-    assert stats["rungs"] == without["rungs"]
+    assert (set(kit.lowered(stats)), stats["rungs"]) == ({kit.CPP}, {"near": 3})
     assert stats["errors"]
     assert all("RuntimeError: something broke" in error for error in stats["errors"])
     assert all(product["note"].startswith("not confirmed: ") for product in stats["products"])
