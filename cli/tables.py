@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -217,16 +218,16 @@ def push(
     """
     from gemmdb.exchange.share import transfer
 
-    if named := next(filter(settings.is_url, tables), None):
-        raise InputError(f"{settings.url(named)} is a URL, and not a table: the one to push to comes first")
+    if named := next(filter(None, map(settings.url_of, tables)), None):
+        raise InputError(f"{named} is a URL, and not a table: the one to push to comes first")
     _say_transferred(transfer.push(url, tables, note), json)
 
 
 def _say_transferred(done: list[Transferred], json: bool) -> None:
     if json:
-        say_json("transfer", {"tables": [one.as_dict() for one in done]})
+        say_json("transfer", {"tables": [asdict(one) for one in done]})
     for one in done:
         resumed = f", {one.resumed:,} of them from before" if one.resumed else ""
-        note(f"{one.state}: {one.path}, {count(one.size, 'byte')}{resumed}, digest {one.digest[:12]}")
+        note(f"{one.state}: {one.path}, {count(one.bytes, 'byte')}{resumed}, digest {one.digest[:12]}")
     if not done:
         note("the manifest lists no tables")

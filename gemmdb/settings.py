@@ -6,24 +6,25 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
-LIVE_S, ASKED_S = 10.0, 300.0
+LIVE_S, EXPLICIT_LIVE_S = 10.0, 300.0
 """The most seconds that live tuning may delay the compile of one graph: by default, and if `live` was chosen by
 name."""
-LIVE_CALLS, ASKED_CALLS = 100_000, 3_000_000
+LIVE_CALLS, EXPLICIT_LIVE_CALLS = 100_000, 3_000_000
 """The calls of a graph within which live tuning must repay its time: by default, and if `live` was chosen by name."""
-PATIENT_S = 60.0
-"""A policy that lets a graph wait this many seconds for live tuning gets everything tuned: it asked for it by name."""
+UNLIMITED_LIVE_S = 60.0
+"""A policy that lets a graph wait this many seconds for live tuning gets everything tuned."""
 CONFIRM_S = 3.0
 """The most seconds that confirming answers may delay the compile of one graph by default."""
-QUICKLY = 9
+FAST_COMPILE_COST = 9
 """Kernels up to this compile cost take about a second to compile. nvcc takes half a minute."""
 
 ENVIRONMENT = {
@@ -75,34 +76,23 @@ class Policy:
     allow: str = ""
     deny: str = ""
     batch_invariant: bool = False
-    compile_cost: int = QUICKLY
+    compile_cost: int = FAST_COMPILE_COST
     cutlass_size: int = 0
     model_gain: float = 0.25
     live_s: float = 0.0
-    live_cost: int = QUICKLY
+    live_cost: int = FAST_COMPILE_COST
     live_calls: int = 0
     confirm: bool | None = None
     confirm_s: float = 0.0
     horizontal: bool = True
 
     def __post_init__(self) -> None:
-        if self.on_miss and self.on_miss not in ON_MISS:
+        if self.on_miss not in ("", *ON_MISS):
             raise InputError(f"on_miss={self.on_miss!r}: known are {', '.join(ON_MISS)}")
-        for name in ("min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain", "live_s", "confirm_s"):
-            value: object = getattr(self, name)
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                raise InputError(f"{name} must be a finite number, got {value!r}")
-        for name in ("live_s", "confirm_s"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not isinstance(self.confirm, bool | None):
-            raise InputError(f"confirm must be True, False or None, got {self.confirm!r}")
-        if not isinstance(self.horizontal, bool):
-            raise InputError(f"horizontal must be True or False, got {self.horizontal!r}")
-        for name in ("compile_cost", "cutlass_size", "live_cost", "live_calls"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 0:
-                raise InputError(f"{name} must be a whole number that is not negative, got {value!r}")
+        for names, wanted, fits in _RULES:
+            for name in names:
+                if not fits(value := getattr(self, name)):
+                    raise InputError(f"{name} must be {wanted}, got {value!r}")
         for pattern in (self.allow, self.deny):
             try:
                 re.compile(pattern)
@@ -117,16 +107,13 @@ class Policy:
     @property
     def text(self) -> str:
         """The canonical form."""
-        return canonical.encode(
-            "policy",
-            ((name, getattr(self, name)) for name in self.__dataclass_fields__),
-        )
+        return canonical.encode("policy", ((name, getattr(self, name)) for name in self.__dataclass_fields__))
 
     def resolved(self, settings: Settings, on_miss: str | None = None) -> Policy:
         """The policy with every default filled in. `on_miss`: the caller's choice, which has precedence."""
-        asked = on_miss or self.on_miss or (settings.on_miss if settings.asked else "")
-        limit_s, calls = (ASKED_S, ASKED_CALLS) if asked == "live" else (LIVE_S, LIVE_CALLS)
-        on_miss = asked or settings.on_miss
+        explicit = on_miss or self.on_miss or settings.on_miss
+        limit_s, calls = (EXPLICIT_LIVE_S, EXPLICIT_LIVE_CALLS) if explicit == "live" else (LIVE_S, LIVE_CALLS)
+        on_miss = explicit or "live"
         # In strict mode nothing is served that could be confirmed.
         confirm = on_miss != "error" and (settings.confirm if self.confirm is None else self.confirm)
         return replace(
@@ -135,18 +122,34 @@ class Policy:
         )  # fmt: skip
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+_RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    (("min_gain", "unverified_gain", "near_loss", "range_regret", "model_gain"), "a finite number", _is_finite),
+    (("live_s", "confirm_s"), "a finite number that is not negative", lambda x: _is_finite(x) and x >= 0),
+    (
+        ("compile_cost", "cutlass_size", "live_cost", "live_calls"), "a whole number that is not negative",
+        lambda x: isinstance(x, int) and x >= 0,
+    ),
+    (("confirm",), "True, False or None", lambda x: isinstance(x, bool | None)),
+    (("horizontal",), "True or False", lambda x: isinstance(x, bool)),
+)  # fmt: skip
+"""Fields of a Policy, what they must be, and whether a value is that."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The environment, read once. `tables`: the tables of GEMMDB_TABLES, in order. `user_table`: the file that `live`
-    writes. `asked`: whether GEMMDB_ON_MISS is set. `confirm`: what a Policy that leaves it open means. `trust`: the
-    file of digests of the tables that may be used, None for all."""
+    writes. `on_miss`: empty if GEMMDB_ON_MISS is not set. `confirm`: what a Policy that leaves it open means. `trust`:
+    the file of digests of the tables that may be used, None for all."""
 
     tables: tuple[Path, ...]
     user_table: Path
-    on_miss: str
-    disabled: bool
-    log: str
-    asked: bool = False
+    on_miss: str = ""
+    disabled: bool = False
+    log: str = ""
     confirm: bool = True
     trust: Path | None = None
 
@@ -156,27 +159,18 @@ class Settings:
         GEMMDB_CONFIRM, unless gemmdb is disabled."""
         env = os.environ if environ is None else environ
         disabled = env.get("GEMMDB_DISABLE", "") not in ("", "0")
-        asked = env.get("GEMMDB_ON_MISS", "")
-        if disabled and asked not in ON_MISS:
-            asked = ""
-        on_miss = asked or "live"
-        if on_miss not in ON_MISS:
+        on_miss, confirm = env.get("GEMMDB_ON_MISS", ""), env.get("GEMMDB_CONFIRM", "").strip()
+        if on_miss not in ("", *ON_MISS) and not disabled:
             raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
-        confirm = env.get("GEMMDB_CONFIRM", "").strip()
         if confirm not in ("", "0", "1") and not disabled:
             raise InputError(f"GEMMDB_CONFIRM={confirm!r}: known are 0 and 1")
-        named = (part for part in _split(env.get("GEMMDB_TABLES", "")) if part)
+        named = filter(None, _LISTED.findall(env.get("GEMMDB_TABLES", "")))
         user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
+        trust = env.get("GEMMDB_TRUST", "")
         return cls(
-            tuple(map(_expanded, named)),
-            _expanded(user),
-            on_miss,
-            disabled,
-            env.get("GEMMDB_LOG", ""),
-            bool(asked),
-            confirm != "0",
-            _expanded(trust) if (trust := env.get("GEMMDB_TRUST", "")) else None,
-        )
+            tuple(map(_expanded, named)), _expanded(user), on_miss if on_miss in ON_MISS else "", disabled,
+            env.get("GEMMDB_LOG", ""), confirm != "0", _expanded(trust) if trust else None,
+        )  # fmt: skip
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
@@ -192,23 +186,14 @@ def log_level(text: str) -> int | None:
     return level if isinstance(level, int) and level != logging.NOTSET else None
 
 
-def is_url(path: str | Path) -> bool:
-    """Whether a path, or what Path made of it, begins like a URL: `https:`."""
-    return _URL.match(str(path)) is not None
-
-
-def url(path: Path) -> str:
-    """The URL that Path took for a path and shortened: it makes one slash of two."""
-    return str(path).replace(":/", "://", 1)
+def url_of(path: Path) -> str | None:
+    """The URL that Path took for a path and shortened: it makes one slash of two. None for any other path."""
+    return str(path).replace(":/", "://", 1) if _URL.match(str(path)) else None
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+-]+:/")
 _LISTED = re.compile(rf"(?:[A-Za-z][A-Za-z0-9+-]+://[^/{os.pathsep}]*(?::\d+(?=/))?)?[^{os.pathsep}]*")
-
-
-def _split(text: str) -> list[str]:
-    """The paths of a list that is separated as PATH is. A URL stays whole, so that a message can name it."""
-    return _LISTED.findall(text)
+"""An item of a list that is separated as PATH is. A URL stays whole, so that a message can name it."""
 
 
 def _home() -> Path:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
 from gemmdb.settings import (
-    ASKED_CALLS,
-    ASKED_S,
     CONFIRM_S,
+    EXPLICIT_LIVE_CALLS,
+    EXPLICIT_LIVE_S,
     LIVE_CALLS,
     LIVE_S,
     ON_MISS,
@@ -24,7 +24,7 @@ from gemmdb.settings import (
 
 def test_the_defaults_of_an_empty_environment():
     settings = Settings.read({"HOME": "/home/user"})
-    assert (settings.tables, settings.on_miss, settings.disabled, settings.log) == ((), "live", False, "")
+    assert (settings.tables, settings.on_miss, settings.disabled, settings.log) == ((), "", False, "")
     assert settings.confirm
     assert settings.user_table == data_home({}) / "user.db"
 
@@ -42,7 +42,7 @@ def test_every_variable_is_read():
         }
     )
     assert settings == Settings(
-        (Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", True, False, Path("/trusted")
+        (Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", False, Path("/trusted")
     )
 
 
@@ -148,9 +148,9 @@ def test_whether_to_confirm_is_said_by_the_policy_then_the_environment_and_never
     ("policy", "environ", "on_miss", "expected"),
     [
         (Policy(), {}, None, ("live", LIVE_S)),
-        (Policy(), {}, "live", ("live", ASKED_S)),
-        (Policy(), {"GEMMDB_ON_MISS": "live"}, None, ("live", ASKED_S)),
-        (Policy(on_miss="live"), {}, None, ("live", ASKED_S)),
+        (Policy(), {}, "live", ("live", EXPLICIT_LIVE_S)),
+        (Policy(), {"GEMMDB_ON_MISS": "live"}, None, ("live", EXPLICIT_LIVE_S)),
+        (Policy(on_miss="live"), {}, None, ("live", EXPLICIT_LIVE_S)),
         (Policy(live_s=5.0), {"GEMMDB_ON_MISS": "live"}, None, ("live", 5.0)),
         (Policy(on_miss="error"), {"GEMMDB_ON_MISS": "aten"}, None, ("error", LIVE_S)),
         (Policy(on_miss="error"), {"GEMMDB_ON_MISS": "aten"}, "aten", ("aten", LIVE_S)),
@@ -165,7 +165,7 @@ def test_what_a_miss_does_is_said_by_the_caller_then_the_policy_then_the_environ
 
 def test_who_asks_for_live_by_name_has_more_tuned():
     asked, default = (Policy().resolved(Settings.read({}), name) for name in ("live", None))
-    assert (asked.live_calls, default.live_calls) == (ASKED_CALLS, LIVE_CALLS)
+    assert (asked.live_calls, default.live_calls) == (EXPLICIT_LIVE_CALLS, LIVE_CALLS)
     assert Policy(live_calls=7).resolved(Settings.read({}), "live").live_calls == 7
 
 

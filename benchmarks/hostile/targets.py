@@ -194,7 +194,7 @@ def targets() -> list[Target]:
     good["parquet"] = (FOLDER / "parquet").read_bytes()
     found += [Target(kind, partial(_file, partial(_imported, kind)), [data], 0.06) for kind, data in good.items()]
     lines = [
-        entries.Entry(Problem.gemm("mm", m=16, n=64, k=64), 2, 3, "", (("m", 2, None),)).line.text,
+        entries.Entry(Problem.gemm("mm", m=16, n=64, k=64), 2, 3, "", (("m", 2, None),)).line,
         json.dumps({"uncovered": "conv", "origins": [{"module": "a", "source": "b"}]}),
     ]
     found.append(Target("workload", partial(_file, entries.read), ["\n".join(lines).encode()], 0.08))

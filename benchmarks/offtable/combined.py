@@ -46,7 +46,7 @@ from gemmdb.lookup import model
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.candidates import candidates
 from gemmdb.lookup.near import near
-from gemmdb.settings import QUICKLY
+from gemmdb.settings import FAST_COMPILE_COST
 from gemmdb.table.reader import Table
 
 DEEP = 400
@@ -108,7 +108,7 @@ def answer(truth: Truth, table: Table) -> dict[str, Any]:
     clear = truth.share(first) if first is not None and gain >= POLICY.model_gain else truth.share(ATEN)
     shares = {one.config: share for one in truth.pooled if (share := truth.share(one.config)) is not None}
     order = timed(ask, truth)
-    quick = timed(replace(ask, policy=replace(POLICY, compile_cost=QUICKLY)), truth)
+    quick = timed(replace(ask, policy=replace(POLICY, compile_cost=FAST_COMPILE_COST)), truth)
     promise = None if nearby is None or step.hit is None else step.hit.evidence["expected_loss"]
     return {
         "problem": truth.problem.text, "op": truth.problem.op, "m": truth.problem.m, "near": nearby, "promise": promise,
@@ -145,7 +145,7 @@ def _quick(problem: Problem, config: Config) -> bool:
     """Whether quick live tuning tries a config. It leaves out configs that only Inductor can make if others are as
     good."""
     others = not config.spec.emitted
-    return config.spec.cost <= QUICKLY and (others or model.uncovered(problem) is not None)
+    return config.spec.cost <= FAST_COMPILE_COST and (others or model.uncovered(problem) is not None)
 
 
 def _live(order: Sequence[Config], shares: dict[Config, float]) -> float:

@@ -19,7 +19,7 @@ from gemmdb.key.problem import Query
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.model import uncovered
 from gemmdb.lookup.saving import saving
-from gemmdb.settings import QUICKLY, Policy, shipped_tables
+from gemmdb.settings import FAST_COMPILE_COST, Policy, shipped_tables
 from gemmdb.table.reader import Table
 
 TABLE = "sm90-nvidia-h200.db"
@@ -39,7 +39,7 @@ class Known:
 
 def known() -> Iterator[Known]:
     """Every measured problem."""
-    path, policy = shipped_tables() / TABLE, Policy(compile_cost=QUICKLY)
+    path, policy = shipped_tables() / TABLE, Policy(compile_cost=FAST_COMPILE_COST)
     with Table.open(path) as table:
         (device,) = table.devices()
         for problem in sorted({problem for problem, _ in table.pairs()}, key=lambda problem: problem.text):
@@ -51,7 +51,9 @@ def known() -> Iterator[Known]:
             tried = (
                 one.ratio
                 for one in table.pooled(problem, device)
-                if one.servable and one.config.spec.cost <= QUICKLY and not (covered and one.config.spec.emitted)
+                if one.servable
+                and one.config.spec.cost <= FAST_COMPILE_COST
+                and not (covered and one.config.spec.emitted)
             )
             yield Known(covered, found.us, verdict.aten_us * (1 - min(min(tried, default=1.0), 1.0)))
 

@@ -20,8 +20,7 @@ MAX_LINES = 20_000_000
 MAX_BYTES = 2**28
 """Bytes of the largest file that must be read as a whole."""
 
-_FLOAT = re.compile(r"-?(\d{1,20}(\.\d{1,40})?(e[+-]?\d{1,3})?|inf)")
-_INT = re.compile(r"-?\d{1,18}")
+_NUMBERS = {int: re.compile(r"-?\d{1,18}"), float: re.compile(r"-?(\d{1,20}(\.\d{1,40})?(e[+-]?\d{1,3})?|inf)")}
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -61,18 +60,12 @@ def parse_json(text: str, path: Path, first: int = 1) -> Any:
         raise InputError(f"{path}:{first}: not usable JSON ({one_line(str(error))[:120]})") from error
 
 
-def real_number(text: str) -> float:
-    """The number of a text that `repr` wrote. Raises InputError for every other spelling."""
-    if not _FLOAT.fullmatch(text):
-        raise InputError(f"not a number: {text[:40]!r}")
-    return float(text)
-
-
-def whole_number(text: str) -> int:
-    """The integer of a text of at most 18 digits. Raises InputError."""
-    if not _INT.fullmatch(text):
-        raise InputError(f"not an integer: {text[:40]!r}")
-    return int(text)
+def number(text: str, kind: type[int] | type[float]) -> int | float:
+    """The number of a text that `repr` wrote, an integer of at most 18 digits. Raises InputError for every other
+    spelling."""
+    if not _NUMBERS[kind].fullmatch(text):
+        raise InputError(f"not {'an integer' if kind is int else 'a number'}: {text[:40]!r}")
+    return kind(text)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
@@ -15,12 +15,11 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.schema import parse_figures
 
-Kind = Literal["text", "int", "float"]
-COLUMNS: Mapping[str, Kind] = {
-    "op": "text", "m": "int", "n": "int", "k": "int", "batch": "int", "sku": "text", "kernel": "text",
-    "status": "text", "median_us": "float", "low_us": "float", "high_us": "float", "samples": "int",
-    "aten_us": "float", "error": "float", "compile_s": "float", "detail": "text", "run": "text", "problem": "text",
-    "config": "text", "device": "text", "figures": "text", "protocol": "text", "toolchain": "text",
+COLUMNS: Mapping[str, type[str] | type[int] | type[float]] = {
+    "op": str, "m": int, "n": int, "k": int, "batch": int, "sku": str, "kernel": str, "status": str, "median_us": float,
+    "low_us": float, "high_us": float, "samples": int, "aten_us": float, "error": float, "compile_s": float,
+    "detail": str, "run": str, "problem": str, "config": str, "device": str, "figures": str, "protocol": str,
+    "toolchain": str,
 }  # fmt: skip
 """The columns, in order, with their types. `problem` and the last ones are canonical texts. The first seven repeat
 parts of these, for readers who filter and sort."""
@@ -28,42 +27,39 @@ OPTIONAL = frozenset({"median_us", "low_us", "high_us", "samples", "aten_us", "e
 """The columns that may be empty."""
 _TIMES = ("median_us", "low_us", "high_us", "samples", "aten_us")
 
-_FORMULA = ("=", "+", "-", "@", "'")
-
 Record = dict[str, Any]
 """A value of each of COLUMNS: str, int, float, or None."""
 
 
 def record(row: Measurement) -> Record:
     """The record of a Measurement."""
-    problem, t = row.problem, row.times
+    t = row.times
     return {
-        "op": problem.op, "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch,
-        "sku": row.device.sku, "kernel": row.config.name, "status": row.status.value,
+        **_names(row.problem, row.device, row.config), "status": row.status.value,
         **{name: None if t is None else getattr(t, name) for name in _TIMES},
         "error": row.error, "compile_s": row.compile_s, "detail": row.detail, "run": row.run,
-        "problem": problem.text, "config": row.config.text, "device": row.device.text,
+        "problem": row.problem.text, "config": row.config.text, "device": row.device.text,
         "figures": json.dumps(dict(sorted(row.device.figures.items()))),
         "protocol": row.protocol.text, "toolchain": row.toolchain.text,
     }  # fmt: skip
 
 
-def shown(value: Any) -> Any:
-    """A cell of CSV. A text that a spreadsheet would take for a formula begins with an apostrophe: a stranger's table
-    may name its device `=...`. So does one that begins with an apostrophe itself."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def unshown(cell: str) -> str:
-    """The text of a cell that `shown` made."""
-    return cell.removeprefix("'")
+def _names(problem: Problem, device: Device, config: Config) -> Record:
+    """The columns that repeat parts of the texts."""
+    return {"op": problem.op, "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch,
+            "sku": device.sku, "kernel": config.name}  # fmt: skip
 
 
 def measurement(found: Mapping[str, Any]) -> Measurement:
     """The Measurement of a record. Raises InputError for a value of another type, for anything that no table may hold,
     and where the first seven columns contradict the texts."""
     for name, kind in COLUMNS.items():
-        _check(name, kind, found[name])
+        value = found[name]
+        # `==` tells NaN from a number, and SQLite stores integers of 64 bits.
+        fits = type(value) is kind and value == value and (not isinstance(value, int) or abs(value) < 2**63)
+        if not fits and not (value is None and name in OPTIONAL):
+            wanted = {str: "a text", int: "an int", float: "a float"}[kind]
+            raise InputError(f"{name} must be {wanted}, got {value!r:.60}")
     times = None
     if any(found[name] is not None for name in _TIMES):
         if any(found[name] is None for name in _TIMES):
@@ -74,21 +70,10 @@ def measurement(found: Mapping[str, Any]) -> Measurement:
         _protocol(found["protocol"]), _toolchain(found["toolchain"]), found["run"], _status(found["status"]), times,
         found["error"], found["compile_s"], found["detail"],
     )  # fmt: skip
-    said = {"op": row.problem.op, "m": row.problem.m, "n": row.problem.n, "k": row.problem.k,
-            "batch": row.problem.batch, "sku": row.device.sku, "kernel": row.config.name}  # fmt: skip
-    for name, value in said.items():
+    for name, value in _names(row.problem, row.device, row.config).items():
         if found[name] != value:
             raise InputError(f"{name} is {found[name]!r:.60}, but the texts of the row say {value!r:.60}")
     return row
-
-
-def _check(name: str, kind: Kind, value: Any) -> None:
-    if value is None and name in OPTIONAL:
-        return
-    wanted = {"text": str, "int": int, "float": float}[kind]
-    # `==` tells NaN from a number, and SQLite stores integers of 64 bits.
-    if type(value) is not wanted or value != value or (isinstance(value, int) and abs(value) >= 2**63):
-        raise InputError(f"{name} must be {'an' if kind == 'int' else 'a'} {kind}, got {value!r:.60}")
 
 
 def _status(text: str) -> Status:

@@ -21,15 +21,13 @@ _GROUP = 20_000
 """Rows of a row group."""
 _BATCH = 5_000
 """Rows that are read at once."""
-MOST_ROWS = 20_000_000
-MOST_GROUP = 2_000_000
+MAX_ROWS = 20_000_000
+MAX_GROUP_ROWS = 2_000_000
 """The most rows of a file that is read, and of one of its row groups."""
-ROWS_PER_BYTE = 4
+MAX_ROWS_PER_BYTE = 4
 """The most rows per byte of a file, beyond a first row group: runs of one value take no bytes. Ours have less than
 one row in 10 bytes."""
-LONGEST = dbfile.MAX_VALUE_BYTES
-"""Bytes of the longest text."""
-MOST_MEMORY = 2**31
+MAX_MEMORY = 2**31
 """Bytes of address space that reading may take. A page of a few bytes may unpack to 2 GiB, whatever the file says of
 it. Row groups of ours take 0.1 GiB. Arrow's allocator reserves 1 GiB at once."""
 
@@ -53,7 +51,7 @@ def read(path: Path) -> Content:
     if not path.is_file():
         raise InputError(f"{path} is not a file")
     try:
-        with bounded.reading(path), bounded.memory_limit(MOST_MEMORY):
+        with bounded.reading(path), bounded.memory_limit(MAX_MEMORY):
             file = pq.ParquetFile(path)
         schema, meta = file.schema_arrow, file.metadata
     except (pa.ArrowException, MemoryError) as error:
@@ -64,7 +62,7 @@ def read(path: Path) -> Content:
     text = (schema.metadata or {}).get(_RUNS, b"[]")
     runs = checked_runs(bounded.parse_json(text.decode("utf-8", "replace"), path), str(path))
     # Many rows may name one long text. So a text is read once, and not for each row.
-    texts = [name for name, kind in flat.COLUMNS.items() if kind == "text"]
+    texts = [name for name, kind in flat.COLUMNS.items() if kind is str]
     with bounded.reading(path):
         file = pq.ParquetFile(path, read_dictionary=texts)
     return Content(_rows(path, file, pa), runs)
@@ -73,9 +71,9 @@ def read(path: Path) -> Content:
 def _check(path: Path, meta: Any) -> None:
     """Raise InputError for a file that says of itself that it holds more than is read."""
     groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-    if meta.num_rows > MOST_ROWS or max((group.num_rows for group in groups), default=0) > MOST_GROUP:
-        raise InputError(f"{path}: more than {MOST_ROWS:,} rows, or more than {MOST_GROUP:,} in one row group")
-    if meta.num_rows > _GROUP + ROWS_PER_BYTE * path.stat().st_size:
+    if meta.num_rows > MAX_ROWS or max((group.num_rows for group in groups), default=0) > MAX_GROUP_ROWS:
+        raise InputError(f"{path}: more than {MAX_ROWS:,} rows, or more than {MAX_GROUP_ROWS:,} in one row group")
+    if meta.num_rows > _GROUP + MAX_ROWS_PER_BYTE * path.stat().st_size:
         raise InputError(f"{path}: {meta.num_rows:,} rows in so few bytes repeat each other")
     for group in groups:
         size = sum(group.column(i).total_uncompressed_size for i in range(group.num_columns))
@@ -89,14 +87,14 @@ def _records(batch: Any) -> Iterator[flat.Record]:
     return (dict(zip(flat.COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def _values(column: Any, kind: flat.Kind) -> list[Any]:
-    if kind != "text":
+def _values(column: Any, kind: type[Any]) -> list[Any]:
+    if kind is not str:
         return list(column.to_pylist())
     import pyarrow.compute
 
     longest = pyarrow.compute.max(pyarrow.compute.binary_length(column.dictionary)).as_py()
-    if (longest or 0) > LONGEST:
-        raise InputError(f"a text of {longest:,} bytes, more than {LONGEST:,}")
+    if (longest or 0) > dbfile.MAX_VALUE_BYTES:
+        raise InputError(f"a text of {longest:,} bytes, more than {dbfile.MAX_VALUE_BYTES:,}")
     places = column.indices.to_pylist()
     known: dict[int | None, Any] = {None: None}
     for place in set(places) - {None}:
@@ -107,33 +105,24 @@ def _values(column: Any, kind: flat.Kind) -> list[Any]:
 
 
 def _rows(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
-    with bounded.memory_limit(MOST_MEMORY):
-        yield from _measurements(path, file, pa)
-
-
-def _measurements(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
-    number = 0
+    number = 1
     try:
-        for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):  # A thread may not start without memory.
-            try:
-                records = _records(batch)
-            except InputError as error:
-                raise InputError(f"{path}:{number + 1}: {error}") from error
-            for found in records:
-                number += 1
-                try:
+        with bounded.memory_limit(MAX_MEMORY):
+            for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):  # A thread may lack memory to start.
+                for found in _records(batch):
                     yield flat.measurement(found)
-                except InputError as error:
-                    raise InputError(f"{path}:{number}: {error}") from error
+                    number += 1
+    except InputError as error:
+        raise InputError(f"{path}:{number}: {error}") from error
     except MemoryError as error:
-        most = f"{MOST_MEMORY / 2**30:g} GiB"
-        raise InputError(f"{path}:{number + 1}: its values need more memory than {most}") from error
+        limit = f"{MAX_MEMORY / 2**30:g} GiB"
+        raise InputError(f"{path}:{number}: its values need more memory than {limit}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}:{number + 1}: not readable ({one_line(str(error))[:120]})") from error
+        raise InputError(f"{path}:{number}: not readable ({one_line(str(error))[:120]})") from error
 
 
 def _schema(pa: Any) -> Any:
-    types = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     return pa.schema([
         pa.field(name, types[kind], nullable=name in flat.OPTIONAL) for name, kind in flat.COLUMNS.items()
     ])  # fmt: skip

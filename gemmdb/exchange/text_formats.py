@@ -6,7 +6,7 @@ import csv
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from gemmdb.table.verdict import Verdict
 
 VERSION = 1
 _HEAD = "gemmdb_rows"
-MOST_RUNS = 100_000
-"""The most runs that the head of a file may describe."""
+MAX_RUNS = 100_000
+"""The most runs that a file may describe."""
 
 VERDICT_COLUMNS = (
     "op", "m", "n", "k", "batch", "a", "b", "out", "bias", "fusion", "device", "origin", "kernel", "speedup",
@@ -33,7 +33,11 @@ VERDICT_COLUMNS = (
 HOT = "it was timed with its operands in the cache only, and the format has times with cold ones"
 UNDECIDED = "it has no verdict: ATen was not timed in full"
 
-Runs = list[dict[str, Any]]
+
+def _cell(value: Any) -> Any:
+    """A cell of CSV. A text that a spreadsheet would take for a formula begins with an apostrophe: a stranger's table
+    may name its device `=...`. So does one that begins with an apostrophe itself."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "'")) else value
 
 
 def _write(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> int:
@@ -41,7 +45,7 @@ def _write(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) ->
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         for count, cells in enumerate(itertools.chain([columns], rows)):  # noqa: B007 - it counts
-            writer.writerow(map(flat.shown, cells))
+            writer.writerow(map(_cell, cells))
     return count
 
 
@@ -87,15 +91,8 @@ def read_csv(path: Path) -> Content:
 
 
 def _csv_rows(path: Path) -> Iterator[Measurement]:
-    number = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal number
-        for number, line in bounded.lines(path):  # noqa: B007 - a message names the line
-            yield line
-
+    reader = csv.reader((line for _, line in bounded.lines(path)), strict=True)
     try:
-        reader = csv.reader(counted(), strict=True)
         names = next(reader, None)
         if names is None or sorted(names) != sorted(flat.COLUMNS):
             missing = [name for name in flat.COLUMNS if name not in (names or ())]
@@ -103,11 +100,18 @@ def _csv_rows(path: Path) -> Iterator[Measurement]:
         for cells in reader:
             if len(cells) != len(names):
                 raise InputError(f"{len(cells)} cells, and {len(names)} columns")
-            yield flat.measurement(_typed(dict(zip(names, cells, strict=True))))
+            found = dict(zip(names, cells, strict=True))
+            yield flat.measurement({name: _typed(name, kind, found[name]) for name, kind in flat.COLUMNS.items()})
     except csv.Error as error:
-        raise InputError(f"{path}:{number}: not CSV ({error})") from error
+        raise InputError(f"{path}:{reader.line_num}: not CSV ({error})") from error
     except InputError as error:
-        raise _at(path, number, error) from error
+        raise _at(path, reader.line_num, error) from error
+
+
+def _typed(name: str, kind: type[str] | type[int] | type[float], cell: str) -> str | int | float | None:
+    if not cell and name in flat.OPTIONAL:
+        return None
+    return cell.removeprefix("'") if issubclass(kind, str) else bounded.number(cell, kind)
 
 
 def write_jsonl(table: Table, path: Path, tally: Tally) -> int:
@@ -133,10 +137,10 @@ def read_jsonl(path: Path) -> Content:
     return Content(_json_rows(path, source), checked_runs(head.get("runs"), f"{path}:1"))
 
 
-def checked_runs(runs: Any, where: str) -> Runs:
+def checked_runs(runs: Any, where: str) -> list[dict[str, Any]]:
     """Runs as a Store takes them. Raises InputError, which names `where`, for anything else."""
-    if not isinstance(runs, list) or len(runs) > MOST_RUNS:
-        raise InputError(f"{where}: its runs are not a list of at most {MOST_RUNS:,}")
+    if not isinstance(runs, list) or len(runs) > MAX_RUNS:
+        raise InputError(f"{where}: its runs are not a list of at most {MAX_RUNS:,}")
     for run in runs:
         if not isinstance(run, dict) or not isinstance(run.get("run"), str) or not 0 < len(run["run"]) <= 64:
             raise InputError(f"{where}: a run without its name")
@@ -158,20 +162,6 @@ def _json_rows(path: Path, source: Iterable[tuple[int, str]]) -> Iterator[Measur
             yield flat.measurement(found)
         except InputError as error:
             raise _at(path, number, error) from error
-
-
-def _typed(cells: Mapping[str, str]) -> flat.Record:
-    """The values of the cells, by the types of their columns. An empty cell of an optional column is None."""
-    found: flat.Record = {}
-    for name, kind in flat.COLUMNS.items():
-        cell = cells[name]
-        if not cell and name in flat.OPTIONAL:
-            found[name] = None
-        elif kind == "text":
-            found[name] = flat.unshown(cell)
-        else:
-            found[name] = bounded.whole_number(cell) if kind == "int" else bounded.real_number(cell)
-    return found
 
 
 def _at(path: Path, number: int, error: InputError) -> InputError:

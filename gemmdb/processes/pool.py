@@ -30,9 +30,6 @@ BOOT = "import sys; from gemmdb.processes.child import main; main(sys.argv[1:])"
 unpickle."""
 
 
-Started = subprocess.Popen[bytes] | Forked
-
-
 class Stopped(GemmdbError):
     """The pool was closed while a task was running."""
 
@@ -47,12 +44,17 @@ class Limits:
     memory_bytes: int | None = None
 
 
-def ping() -> str:
-    """The answer with which a process shows that it runs."""
-    return "pong"
+PING = Task(os.getpid)
 
 
-PING = Task(ping)
+@dataclass(frozen=True)
+class _Running:
+    """A process, the pipes to and from it, and the descriptor that keeps it alive while it is open."""
+
+    process: subprocess.Popen[bytes] | Forked
+    requests: Connection
+    replies: Connection
+    lifeline: int
 
 
 @dataclass
@@ -66,10 +68,7 @@ class IsolatedProcess:
     limits: Limits = field(default_factory=Limits)
     server: ForkServer | None = None
     first: Task = PING
-    _process: Started | None = None
-    _requests: Connection | None = None
-    _replies: Connection | None = None
-    _lifeline: int = -1
+    _running: _Running | None = None
     _closed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -86,24 +85,22 @@ class IsolatedProcess:
     @property
     def pid(self) -> int | None:
         """The process id, None while there is no process."""
-        return self._process.pid if self._process else None
+        return self._running.process.pid if self._running else None
 
     def end(self) -> None:
         """Ask the process to end, then send SIGTERM, then SIGKILL, also to its children. The next call starts a new
         one."""
         with self._lock:
-            process, self._process = self._process, None
-            pipes = [pipe for pipe in (self._requests, self._replies) if pipe]
-            lifeline, self._lifeline = self._lifeline, -1
-        if process is None:
+            running, self._running = self._running, None
+        if running is None:
             return
         with contextlib.suppress(OSError):
-            pipes[0].send(None)
-        self._wait_or_kill(process)
-        for pipe in pipes:
+            running.requests.send(None)
+        self._wait_or_kill(running.process)
+        for pipe in (running.requests, running.replies):
             with contextlib.suppress(OSError):
                 pipe.close()
-        os.close(lifeline)
+        os.close(running.lifeline)
 
     def close(self) -> None:
         """End the process for good. A call in another thread raises Stopped."""
@@ -115,56 +112,51 @@ class IsolatedProcess:
             with self._lock:
                 if self._closed:
                     raise Stopped("the process is closed")
-                if self._process is not None:
+                if self._running is not None:
                     return
-                self._start()
+                self._running = self._start()
             reply = self._exchange(START_S, self.first)
             if reply.status is Status.OK:
                 return
             self.end()
-            if reply.status in (Status.CRASH, Status.OOM) and attempt + 1 < STARTS:
-                continue
-            raise GemmdbError(f"an isolated process does not start: {reply.status}: {reply.detail}")
+            if reply.status not in (Status.CRASH, Status.OOM) or attempt + 1 == STARTS:
+                raise GemmdbError(f"an isolated process does not start: {reply.status}: {reply.detail}")
 
-    def _start(self) -> None:
+    def _start(self) -> _Running:
         (read_request, write_request), (read_reply, write_reply), (read_life, write_life) = (os.pipe() for _ in "123")
-        theirs = (read_request, write_reply, read_life)
-        self._requests, self._replies, self._lifeline = Connection(write_request), Connection(read_reply), write_life
+        pipes, memory = (read_request, write_reply, read_life), self.limits.memory_bytes
+        requests, replies = Connection(write_request), Connection(read_reply)
+        process: subprocess.Popen[bytes] | Forked
         try:
-            self._process = self._forked(theirs) if self.server and FORKS else self._fresh(theirs)
+            if self.server and FORKS:
+                process = self.server.start(pipes, memory)
+            else:
+                # Its own session: an interrupt at the terminal reaches only the parent, and killing the group ends
+                # compilers.
+                process = subprocess.Popen(
+                    [sys.executable, "-c", BOOT, *map(str, pipes), *([] if memory is None else [str(memory)])],
+                    env={**os.environ, **self.environment},
+                    stdin=subprocess.DEVNULL, pass_fds=pipes, start_new_session=True,
+                )  # fmt: skip
         finally:
-            for descriptor in theirs:
+            for descriptor in pipes:
                 os.close(descriptor)
-
-    def _forked(self, pipes: tuple[int, int, int]) -> Started:
-        assert self.server is not None
-        return self.server.start(pipes, self.limits.memory_bytes)
-
-    def _fresh(self, pipes: tuple[int, int, int]) -> Started:
-        memory = [] if self.limits.memory_bytes is None else [str(self.limits.memory_bytes)]
-        # Its own session: an interrupt at the terminal reaches only the parent, and killing the group ends compilers.
-        return subprocess.Popen(
-            [sys.executable, "-c", BOOT, *map(str, pipes), *memory],
-            env={**os.environ, **self.environment},
-            stdin=subprocess.DEVNULL,
-            pass_fds=pipes,
-            start_new_session=True,
-        )
+        return _Running(process, requests, replies, write_life)
 
     def _exchange(self, limit_s: float, task: Task) -> Reply:
-        process, requests, replies = self._process, self._requests, self._replies
-        if process is None or requests is None or replies is None:
+        running = self._running
+        if running is None:
             raise Stopped("the process is closed")
         try:
-            requests.send(task)
-            if not self._wait(replies, limit_s):
+            running.requests.send(task)
+            if not self._wait(running.replies, limit_s):
                 self.end()
                 return Reply(status=Status.TIMEOUT, detail=f"no answer within {limit_s:g} s")
-            reply = replies.recv()
+            reply = running.replies.recv()
         except (EOFError, OSError):
             if self._closed:
                 raise Stopped("the process was closed") from None
-            return self._died(process)
+            return self._died(running.process)
         if not isinstance(reply, Reply):
             raise GemmdbError("an isolated process sent something that is not a reply")
         return reply
@@ -178,7 +170,7 @@ class IsolatedProcess:
             raise Stopped("the process was closed")
         return False
 
-    def _died(self, process: Started) -> Reply:
+    def _died(self, process: subprocess.Popen[bytes] | Forked) -> Reply:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self.limits.graceful_s)
         code = process.poll()
@@ -190,15 +182,13 @@ class IsolatedProcess:
         status = Status.OOM if -code == signal.SIGKILL else Status.CRASH
         return Reply(status=status, detail=f"the process was ended by {name}")
 
-    def _wait_or_kill(self, process: Started) -> None:
-        for stop, limit_s in ((None, self.limits.graceful_s), (signal.SIGTERM, self.limits.terminate_s)):
-            if stop is not None:
-                _signal_group(process, stop)
-            try:
-                process.wait(limit_s)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+    def _wait_or_kill(self, process: subprocess.Popen[bytes] | Forked) -> None:
+        try:
+            process.wait(self.limits.graceful_s)
+        except subprocess.TimeoutExpired:
+            _signal_group(process, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self.limits.terminate_s)
         _signal_group(process, signal.SIGKILL)
         process.wait()
 
@@ -218,7 +208,7 @@ def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence
         return list(executor.map(run, tasks))
 
 
-def _signal_group(process: Started, number: signal.Signals) -> None:
+def _signal_group(process: subprocess.Popen[bytes] | Forked, number: signal.Signals) -> None:
     # The group outlives its leader: a compiler may still run in it after the leader has ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
@@ -42,21 +42,13 @@ def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing
     or TableError if the file is neither a table nor a workload."""
     if entries.is_table(path):
         return _of_table(path, words, order, limit)
-    found = [one for one in _products(path) if _matches(words, one[1].problem.text)]
+    workload = entries.read(path)
+    found = [
+        (number, entry)
+        for number, entry in zip(workload.numbers, workload.entries, strict=True)
+        if _matches(words, entry.problem.text)
+    ]
     return Listing(products=tuple(found[: limit or None]), matching=len(found))
-
-
-def _products(path: Path) -> list[tuple[int, Entry]]:
-    """The products of a workload in the order of their first lines, each with the number of that line. Raises
-    InputError."""
-    found: dict[Hashable, tuple[int, Entry]] = {}
-    for where, text in entries.lines(path):
-        item = entries.as_object(text, where)
-        if "uncovered" not in item:
-            new = entries.entry(item, where)
-            first, known = found.get(new.key, (int(where.rpartition(":")[2]), None))
-            found[new.key] = first, new if known is None else known + new
-    return list(found.values())
 
 
 def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from gemmdb.errors import TableError
-from gemmdb.settings import is_url, url
+from gemmdb.settings import url_of
 from gemmdb.table import file_locks, schema
 from gemmdb.table.measurement import one_line
 from gemmdb.table.read_timeouts import Deadline, interrupted
@@ -113,8 +113,8 @@ def check_file(path: Path) -> None:
     try:
         found = path.stat()
     except FileNotFoundError as error:
-        if is_url(path):
-            raise TableError(f"{url(path)} is a URL, and a table is a file; download it, and name the file") from error
+        if url := url_of(path):
+            raise TableError(f"{url} is a URL, and a table is a file; download it, and name the file") from error
         raise TableError(f"{path} does not exist; make it with `gemmdb build --out {path}`") from error
     except (OSError, ValueError) as error:
         raise TableError(f"{path} cannot be read ({error}); check the path and its permissions") from error

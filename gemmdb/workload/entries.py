@@ -5,9 +5,9 @@
 
 `count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic;
 `origins`: where it comes from in the user's code, where that is known. A GEMM that
-gemmdb does not steer has `uncovered`, its name, in place of `problem`.
+gemmdb does not handle has `uncovered`, its name, in place of `problem`.
 
-A reader adds up the lines of a product, and ignores unknown fields.
+A reader adds up the lines of a problem, and ignores unknown fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,21 @@ hundreds."""
 Ranges = tuple[tuple[str, int, int | None], ...]
 
 
+def line(
+    kind: str, name: str, count: int = 1, calls: int = 0, device: str = "", ranges: Ranges = (),
+    origins: tuple[Origin, ...] = (),
+) -> str:  # fmt: skip
+    """One line of a file. `kind`: `problem`, or `uncovered` for a GEMM that gemmdb does not handle; `name`: canonical
+    text of the problem, or the GEMM's name. The others are the fields of an Entry."""
+    item: dict[str, Any] = {
+        kind: name, "count": count, "calls": calls, "device": device,
+        "ranges": {size: [low, high] for size, low, high in ranges},
+    }  # fmt: skip
+    if origins:
+        item["origins"] = [asdict(one) for one in origins]
+    return json.dumps(item)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A problem of a workload. `count`: how often it occurs in compiled graphs; `calls`: how often these graphs were
@@ -49,78 +64,48 @@ class Entry:
     ranges: Ranges = ()
     origins: tuple[Origin, ...] = ()
 
-    @property
-    def key(self) -> tuple[Problem, str, Ranges]:
-        """What lines of the same product have in common."""
-        return self.problem, self.device, self.ranges
-
     def __add__(self, other: Entry) -> Entry:
-        """Two lines of the same product as one."""
+        """Two lines of the same problem, device and ranges as one."""
         places = origins.merged(self.origins, other.origins)
         return replace(self, count=self.count + other.count, calls=self.calls + other.calls, origins=places)
 
     @property
-    def line(self) -> Line:
+    def line(self) -> str:
         """The entry as it is written."""
-        return Line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges, self.origins)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a file. `kind`: `problem`, or `uncovered` for a GEMM that gemmdb does not steer; `name`: canonical
-    text of the problem, or the GEMM's name. The other fields are those of an Entry."""
-
-    kind: str
-    name: str
-    count: int = 1
-    calls: int = 0
-    device: str = ""
-    ranges: Ranges = ()
-    origins: tuple[Origin, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The JSON of the line."""
-        ranges = {name: [low, high] for name, low, high in self.ranges}
-        item: dict[str, Any] = {
-            self.kind: self.name, "count": self.count, "calls": self.calls, "device": self.device, "ranges": ranges,
-        }  # fmt: skip
-        if self.origins:
-            item["origins"] = [one.item for one in self.origins]
-        return json.dumps(item)
+        return line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges, self.origins)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A whole file: the entries, merged per problem, device and ranges in the order of their first lines, and (count,
-    calls) of what gemmdb does not steer, by name."""
+    """A whole file: the entries, merged per problem, device and ranges in the order of their first lines; (count,
+    calls) of what gemmdb does not handle, by name; and the numbers of the entries' first lines."""
 
     entries: tuple[Entry, ...]
     uncovered: Mapping[str, tuple[int, int]]
+    numbers: tuple[int, ...] = field(default=(), compare=False)
 
 
 def read(path: Path) -> Workload:
     """The workload in a file. Raises InputError, naming file and line, for anything that is no workload."""
     merged: dict[tuple[Problem, str, Ranges], Entry] = {}
+    numbers: list[int] = []
     uncovered: dict[str, tuple[int, int]] = {}
     for where, text in lines(path):
         item = as_object(text, where)
-        if isinstance(item.get("uncovered"), str):
-            count, calls = uncovered.get(item["uncovered"], (0, 0))
-            more = _number(item, "count", 1, where), _number(item, "calls", 0, where)
-            uncovered[item["uncovered"]] = count + more[0], calls + more[1]
-            if len(merged) + len(uncovered) <= MAX_ENTRIES:
-                continue
-            raise _too_many(where)
-        new = entry(item, where)
-        merged[new.key] = merged[new.key] + new if new.key in merged else new
+        if isinstance(name := item.get("uncovered"), str):
+            count, calls = uncovered.get(name, (0, 0))
+            uncovered[name] = count + _number(item, "count", 1, where), calls + _number(item, "calls", 0, where)
+        else:
+            new = entry(item, where)
+            key = new.problem, new.device, new.ranges
+            if key not in merged:
+                numbers.append(int(where.rpartition(":")[2]))
+            merged[key] = merged[key] + new if key in merged else new
         if len(merged) + len(uncovered) > MAX_ENTRIES:
-            raise _too_many(where)
-    return Workload(tuple(merged.values()), uncovered)
-
-
-def _too_many(where: str) -> InputError:
-    return InputError(f"{where}: more than {MAX_ENTRIES:,} distinct products; record fewer programs into one file")
+            raise InputError(
+                f"{where}: more than {MAX_ENTRIES:,} distinct products; record fewer programs into one file"
+            )
+    return Workload(tuple(merged.values()), uncovered, tuple(numbers))
 
 
 def append(path: Path, entries: Iterable[Entry]) -> None:
@@ -128,10 +113,10 @@ def append(path: Path, entries: Iterable[Entry]) -> None:
     write(path, (entry.line for entry in entries))
 
 
-def write(path: Path, lines: Iterable[Line]) -> None:
+def write(path: Path, lines: Iterable[str]) -> None:
     """As `append`, for lines of both kinds."""
     try:
-        append_lines(path, (line.text for line in lines))
+        append_lines(path, lines)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 
@@ -146,9 +131,8 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     count, calls = _number(item, "count", 1, where), _number(item, "calls", 0, where)
-    return Entry(
-        problem, count, calls, device, _ranges(item.get("ranges") or {}, where), origins.read(item.get("origins"))
-    )
+    ranges = _ranges(item.get("ranges") or {}, where)
+    return Entry(problem, count, calls, device, ranges, origins.read(item.get("origins")))
 
 
 def is_table(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Where products come from in the user's code: the module's path and the source line, as text of a bounded length."""
+"""Where GEMMs come from in the user's code: the module's path and the source line, as text of a bounded length."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST = 120
+MAX_CHARACTERS = 120
 """The most characters of each text; the end of a longer one is kept, which says more."""
-MOST = 8
-"""The most origins of a product. Layers of a model have one each."""
+MAX_ORIGINS = 8
+"""The most origins of a GEMM. Layers of a model have one each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,11 @@ class Origin:
     def __str__(self) -> str:
         return " at ".join(part for part in (self.module, self.source) if part)
 
-    @property
-    def item(self) -> dict[str, str]:
-        """JSON-ready."""
-        return {"module": self.module, "source": self.source}
-
 
 def merged(*several: Iterable[Origin]) -> tuple[Origin, ...]:
-    """All origins without repeats and empty ones, the first MOST of them."""
+    """All origins without repeats and empty ones, the first MAX_ORIGINS of them."""
     found = dict.fromkeys(one for some in several for one in some if one.module or one.source)
-    return tuple(found)[:MOST]
+    return tuple(found)[:MAX_ORIGINS]
 
 
 def read(items: Any) -> tuple[Origin, ...]:
@@ -48,5 +43,5 @@ def clean(text: object) -> str:
     """A text as it may be shown: printable, on one line, and bounded. Anything but a text is empty."""
     if not isinstance(text, str):
         return ""
-    short = text if len(text) <= LONGEST else f"...{text[3 - LONGEST :]}"
+    short = text if len(text) <= MAX_CHARACTERS else f"...{text[3 - MAX_CHARACTERS :]}"
     return "".join(c if c.isprintable() else "?" for c in short)

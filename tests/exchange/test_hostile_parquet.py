@@ -10,7 +10,7 @@ import pytest
 from kit.tables import Kit
 
 from gemmdb.exchange import flat, parquet
-from gemmdb.exchange.parquet import MOST_GROUP
+from gemmdb.exchange.parquet import MAX_GROUP_ROWS
 
 KIT = Kit()
 
@@ -28,7 +28,7 @@ def repeated(path, rows, **changed):
         fields[field] = pa.DictionaryArray.from_arrays(place, pa.array(known, field.type))
     schema = pa.schema([field.with_type(column.type) for field, column in fields.items()])
     with ParquetWriter(path, schema, compression="zstd", store_schema=False) as writer:
-        writer.write_table(pa.Table.from_arrays(list(fields.values()), schema=schema), row_group_size=MOST_GROUP)
+        writer.write_table(pa.Table.from_arrays(list(fields.values()), schema=schema), row_group_size=MAX_GROUP_ROWS)
     return path
 
 
@@ -67,7 +67,7 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.exchange import parquet
 import pyarrow.parquet
-parquet.MOST_MEMORY = int(sys.argv[2])
+parquet.MAX_MEMORY = int(sys.argv[2])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     print(sum(1 for _ in parquet.read(Path(sys.argv[1])).rows))
@@ -77,7 +77,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def read_apart(path, most=parquet.MOST_MEMORY, **environ):
+def read_apart(path, most=parquet.MAX_MEMORY, **environ):
     """What another process says of a Parquet file, and by how many MiB it grew. `most`: the bytes that it may take."""
     command = [sys.executable, "-c", READ, str(path), str(most)]
     done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True, text=True, check=True)

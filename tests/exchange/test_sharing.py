@@ -32,7 +32,7 @@ def test_a_table_goes_there_and_comes_back(tmp_path, mine, kind):
     folder = tmp_path / "there"
     url = {"path": str(folder), "file": folder.as_uri(), "memory": f"memory://{tmp_path.name}"}[kind]
     (sent,) = push(url, [mine])
-    assert (sent.state, sent.size, sent.digest) == ("pushed", mine.stat().st_size, digest(mine))
+    assert (sent.state, sent.bytes, sent.digest) == ("pushed", mine.stat().st_size, digest(mine))
     (got,) = pull(url, tmp_path / "here")
     assert (got.state, got.path) == ("pulled", str(tmp_path / "here" / "mine.db"))
     assert Path(got.path).read_bytes() == mine.read_bytes()

@@ -22,21 +22,24 @@ KIT = Kit()
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serves `folder`. `ranges`: whether it can begin in the middle. `cut`: it breaks off after so many bytes of a
-    table, once. `missing`: the status of a file that it does not serve."""
+    """Serves `folder`, also as a proxy of any host. `ranges`: whether it can begin in the middle. `cut`: it breaks off
+    after so many bytes of a table, once. `missing`: the status of a file that it does not serve. `pause_s`: it sends a
+    table in six pieces, so many seconds apart."""
 
     folder = Path()
     ranges = True
     cut = 0
     missing = 404
-    asked: list[str]
+    pause_s = 0.0
+    requests: list[tuple[str, int]]
 
     def do_HEAD(self) -> None:
         self.do_GET(body=False)
 
     def do_GET(self, body: bool = True) -> None:
+        path = urlsplit(self.path).path
         try:
-            data = (self.folder / self.path.lstrip("/").removeprefix("t/")).read_bytes()
+            data = (self.folder / path.lstrip("/").removeprefix("t/")).read_bytes()
         except OSError:
             self.send_error(self.missing)
             return
@@ -52,29 +55,43 @@ class Server(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{min(end, len(data)) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(data[start:end])))
         self.end_headers()
-        if not body:
-            return
-        self.asked.append(f"{self.path} {start}")
-        if self.cut and self.path.endswith(".db"):
-            self.wfile.write(data[start : start + self.cut])
+        if body:
+            self.requests.append((self.path, start))
+            self.send(data[start:end], path.endswith(".db"))
+
+    def send(self, data: bytes, table: bool) -> None:
+        if table and self.cut:
+            self.wfile.write(data[: self.cut])
             type(self).cut = 0
             self.close_connection = True
             self.wfile.flush()
             self.connection.close()
             return
-        self.wfile.write(data[start:end])
+        step = len(data) // 6 if table and self.pause_s else len(data)
+        with contextlib.suppress(OSError):  # The client may have left.
+            for place in range(0, len(data), step):
+                self.wfile.write(data[place : place + step])
+                time.sleep(self.pause_s)
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
 
 
 @pytest.fixture
-def http(served: Path) -> Iterator[tuple[str, type[Server]]]:
+def http(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Server]]]:
     """The URL of a server of this machine, and what can be set of it."""
     pytest.importorskip("aiohttp")
-    handler = type("Handler", (Server,), {"folder": served, "asked": []})
-    with serving(handler) as address:
-        yield f"{address}/t", handler
+    for word in ("http", "https", "no", "all"):
+        monkeypatch.delenv(f"{word}_proxy", raising=False)
+        monkeypatch.delenv(f"{word}_proxy".upper(), raising=False)
+    handler = type("Handler", (Server,), {"folder": served, "requests": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/t", handler
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def test_http_is_pulled_from(tmp_path, http, served):
@@ -89,7 +106,7 @@ def test_a_broken_download_goes_on(tmp_path, http, served, ranges, monkeypatch):
     handler.ranges = ranges
     monkeypatch.setattr(remote, "BLOCK", 4096)
     whole = (served / "mine.db").read_bytes()
-    listed = manifest.fetch(remote.Remote.at(url))["mine.db"]
+    listed = manifest.parse((served / "manifest.json").read_bytes(), "")["mine.db"]
     part = tmp_path / "here" / f".mine.db.{listed.sha256[:16]}.download"
     part.parent.mkdir()
     part.write_bytes(whole[:20_000])
@@ -98,8 +115,7 @@ def test_a_broken_download_goes_on(tmp_path, http, served, ranges, monkeypatch):
     assert (tmp_path / "here" / "mine.db").read_bytes() == whole
     assert not part.exists()
     if ranges:
-        starts = [int(one.split()[1]) for one in handler.asked if "mine.db" in one]
-        assert min(starts) == 20_000
+        assert min(start for path, start in handler.requests if "mine.db" in path) == 20_000
 
 
 def test_a_connection_that_breaks_leaves_the_old_file_and_goes_on_later(tmp_path, http, served):
@@ -121,52 +137,15 @@ def test_http_cannot_be_pushed_to(http, mine):
         push(http[0], [mine])
 
 
-class Proxy(Server):
-    """Fetches for others: it is asked for whole URLs, and serves `folder` for all of them."""
-
-    def do_GET(self, body: bool = True) -> None:
-        if self.path.startswith("http://"):
-            self.asked.append(self.path)
-            self.path = urlsplit(self.path).path
-            super().do_GET(body)
-        else:
-            self.send_error(400)
-
-
-PROXIES = [name for word in ("http", "https", "no", "all") for name in (f"{word}_proxy", f"{word}_proxy".upper())]
-
-
-@pytest.fixture
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in PROXIES:
-        monkeypatch.delenv(name, raising=False)
-
-
-@contextlib.contextmanager
-def serving(handler: type[Server]) -> Iterator[str]:
-    """The address of a server of this machine with a handler."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_a_proxy_of_the_environment_is_used(tmp_path, served, no_proxies, monkeypatch):
-    pytest.importorskip("aiohttp")
-    handler = type("Handler", (Proxy,), {"folder": served, "asked": []})
-    with serving(handler) as address:
-        monkeypatch.setenv("HTTP_PROXY", address)
-        (got,) = pull("http://tables.invalid/t", tmp_path / "here")
+def test_a_proxy_of_the_environment_is_used(tmp_path, http, monkeypatch):
+    url, handler = http
+    monkeypatch.setenv("HTTP_PROXY", url.removesuffix("/t"))
+    (got,) = pull("http://tables.invalid/t", tmp_path / "here")
     assert got.state == "pulled"
-    assert "http://tables.invalid/t/mine.db" in handler.asked
+    assert "http://tables.invalid/t/mine.db" in [path for path, _ in handler.requests]
 
 
-def test_no_proxy_is_used_where_the_environment_says_so(tmp_path, http, no_proxies, monkeypatch):
+def test_no_proxy_is_used_where_the_environment_says_so(tmp_path, http, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with pytest.raises(InputError):
         pull(http[0], tmp_path / "here")
@@ -175,45 +154,22 @@ def test_no_proxy_is_used_where_the_environment_says_so(tmp_path, http, no_proxi
     assert got.state == "pulled"
 
 
-class Slow(Server):
-    """Sends a table piece by piece, `pause_s` seconds apart."""
-
-    pause_s = 0.0
-
-    def do_GET(self, body: bool = True) -> None:
-        if not (body and self.path.endswith(".db")):
-            super().do_GET(body)
-            return
-        data = (self.folder / "mine.db").read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        with contextlib.suppress(OSError):  # The client may have left.
-            for start in range(0, len(data), len(data) // 6):
-                self.wfile.write(data[start : start + len(data) // 6])
-                time.sleep(self.pause_s)
-
-
-@pytest.mark.parametrize(("pause_s", "waits"), [(0.15, True), (3.0, False)])
-def test_a_download_may_take_any_time_as_long_as_bytes_come(tmp_path, served, no_proxies, pause_s, waits):
-    """The patience is less than the whole download takes."""
-    pytest.importorskip("aiohttp")
-    handler = type("Handler", (Slow,), {"folder": served, "asked": [], "ranges": False, "pause_s": pause_s})
-    with serving(handler) as address:
-        begun = time.monotonic()
-        if waits:
-            assert pull(f"{address}/t", tmp_path / "here", patience_s=0.7)[0].state == "pulled"
-            assert time.monotonic() - begun > 0.7
-        else:
-            with pytest.raises(InputError, match=r"mine\.db"):
-                pull(f"{address}/t", tmp_path / "here", patience_s=0.7)
+def test_a_download_may_take_any_time_as_long_as_bytes_come(tmp_path, http):
+    """The timeout is less than the whole download takes."""
+    url, handler = http
+    handler.ranges, handler.pause_s = False, 0.15
+    begun = time.monotonic()
+    assert pull(url, tmp_path / "here", patience_s=0.7)[0].state == "pulled"
+    assert time.monotonic() - begun > 0.7
+    handler.pause_s = 3.0
+    with pytest.raises(InputError, match=r"mine\.db"):
+        pull(url, tmp_path / "there", patience_s=0.7)
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path):
     pytest.importorskip("aiohttp")
-    with pytest.raises(
-        InputError, match=r"127\.0\.0\.1:9/t/manifest\.json: ClientConnectorError \(.*127\.0\.0\.1"
-    ) as error:
+    said = r"127\.0\.0\.1:9/t/manifest\.json: ClientConnectorError \(.*127\.0\.0\.1"
+    with pytest.raises(InputError, match=said) as error:
         pull("http://127.0.0.1:9/t", tmp_path)
     assert "\n" not in str(error.value)
 
@@ -222,11 +178,6 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path):
 def test_a_server_that_refuses_or_fails_is_told_from_a_missing_file(tmp_path, http, status):
     address, handler = http
     handler.missing = status
-    absent = status in (404, 410)
-    said = (
-        r"manifest\.json does not exist; `gemmdb tables push` writes it"
-        if absent
-        else rf"manifest\.json: .*\({status}, "
-    )
-    with pytest.raises(InputError, match=said):
+    absent = "manifest.json does not exist; `gemmdb tables push` writes it"
+    with pytest.raises(InputError, match=absent if status in (404, 410) else rf"manifest\.json: .*\({status}, "):
         pull(f"{address}/nothing", tmp_path)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
+import hashlib
+import importlib.util
 import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.tables import Kit
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, TableError
 from gemmdb.exchange.share.transfer import pull, push
 
 pytest.importorskip("fsspec")
 KIT = Kit()
+
+
+@contextlib.contextmanager
+def edited(served: Path) -> Iterator[dict[str, Any]]:
+    """The entry of the manifest, to be changed."""
+    document = json.loads((served / "manifest.json").read_text())
+    yield document["tables"][0]
+    (served / "manifest.json").write_text(json.dumps(document))
 
 
 def test_other_bytes_are_refused(tmp_path, served):
@@ -32,23 +46,18 @@ def test_other_bytes_are_refused(tmp_path, served):
 @pytest.mark.parametrize("lie", ["digest", "rows", "no table"])
 def test_other_rows_are_refused(tmp_path, served, lie):
     """The sha256 is right, so whoever made the manifest made the file too."""
-    import hashlib
-    import sqlite3
-
     path = served / "mine.db"
-    document = json.loads((served / "manifest.json").read_text())
-    (entry,) = document["tables"]
-    if lie == "digest":
-        entry["digest"] = "0" * 32
-    elif lie == "rows":
+    if lie == "rows":
         with contextlib.closing(sqlite3.connect(path)) as db:
             db.execute("UPDATE measurement SET median_us = median_us")
             db.execute("DELETE FROM measurement WHERE id = (SELECT min(id) FROM measurement)")
             db.commit()
-    else:
+    elif lie == "no table":
         path.write_bytes(b"\0" * 5000)
-    entry |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
-    (served / "manifest.json").write_text(json.dumps(document))
+    with edited(served) as entry:
+        entry |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
+        if lie == "digest":
+            entry["digest"] = "0" * 32
     with pytest.raises(InputError, match="is refused, and nothing is replaced") as error:
         pull(str(served), tmp_path / "here")
     assert "\n" not in str(error.value)
@@ -57,9 +66,8 @@ def test_other_rows_are_refused(tmp_path, served, lie):
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_another_size_is_refused(tmp_path, served, change):
-    document = json.loads((served / "manifest.json").read_text())
-    document["tables"][0]["bytes"] += change
-    (served / "manifest.json").write_text(json.dumps(document))
+    with edited(served) as entry:
+        entry["bytes"] += change
     with pytest.raises(InputError, match="larger than the manifest" if change < 0 else "pull again"):
         pull(str(served), tmp_path / "here")
     assert not (tmp_path / "here" / "mine.db").exists()
@@ -73,9 +81,8 @@ def test_another_size_is_refused(tmp_path, served, change):
     ],
 )  # fmt: skip
 def test_a_malformed_entry_is_refused(tmp_path, served, changes):
-    document = json.loads((served / "manifest.json").read_text())
-    document["tables"][0] |= changes
-    (served / "manifest.json").write_text(json.dumps(document))
+    with edited(served) as entry:
+        entry |= changes
     with pytest.raises(InputError, match=r"manifest\.json: a malformed entry"):
         pull(str(served), tmp_path / "here")
 
@@ -118,30 +125,20 @@ def test_two_tables_of_one_name_are_refused(tmp_path, mine):
         push(str(tmp_path / "served"), [mine, other])
 
 
-def test_a_table_that_is_none_is_not_pushed(tmp_path, mine):
+def test_a_table_that_is_none_is_not_pushed(tmp_path):
     (tmp_path / "bad.db").write_text("mine")
-    from gemmdb.errors import TableError
-
     with pytest.raises(TableError):
         push(str(tmp_path / "served"), [tmp_path / "bad.db"])
     assert not (tmp_path / "served").exists()
 
 
 def test_without_fsspec_the_remedy_is_named(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def absent(name, *rest):
-        if name == "fsspec":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(InputError, match=r"pip install 'gemmdb\[exchange\]'"):
         pull(str(tmp_path), tmp_path)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")
 def test_a_missing_file_system_is_named(tmp_path):
-    if __import__("importlib.util").util.find_spec("s3fs"):
-        pytest.skip("s3fs is installed")
     with pytest.raises(InputError, match="pip install 's3fs'"):
         pull("s3://bucket/tables", tmp_path)

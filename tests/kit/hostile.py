@@ -35,7 +35,7 @@ def table(folder: Path) -> Path:
 def workload(folder: Path) -> Path:
     """A workload of such a device, with such a GEMM, under such a name."""
     path = folder / "<img src=x onerror=owned=1>&\udcff.jsonl"
-    lines = [Entry(problem(m), count=2, calls=m, device=DEVICE.text).line.text for m in (1, 16, 64)]
+    lines = [Entry(problem(m), count=2, calls=m, device=DEVICE.text).line for m in (1, 16, 64)]
     path.write_text("\n".join([*lines, json.dumps({"uncovered": ATTACK})]))
     return path
 

@@ -84,7 +84,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Table.open(shipped_tables() / "sm90-nvidia-h200.db") as table:
         known = [problem for problem, _ in table.decided()][: 30 * KNOWN : 30]
     asked = [one for problem in known for one in (problem, problem.resized(problem.m + 3, problem.n + 1, problem.k))]
-    path.write_text("\n".join(Entry(one, calls=7, device=H200.text).line.text for one in asked))
+    path.write_text("\n".join(Entry(one, calls=7, device=H200.text).line for one in asked))
     return path
 
 
@@ -173,9 +173,9 @@ def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Calla
     plain = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32")
     packed = Problem.gemm("mm", m=8, n=128, k=64, dtype="fp32", constant_weight=True)
     only = "1 product that no build changes: ATen is the only kernel for it: the C++ template packs the weight"
-    path.write_text(Entry(plain, calls=9, device=device).line.text)
+    path.write_text(Entry(plain, calls=9, device=device).line)
     assert visit(path, 390).text_content("#missed").startswith(only)
-    path.write_text("\n".join(Entry(one, calls=9, device=device).line.text for one in (plain, packed)))
+    path.write_text("\n".join(Entry(one, calls=9, device=device).line for one in (plain, packed)))
     tab = visit(path)
     assert tab.locator("#misses tbody tr").count() == 1
     assert only in tab.text_content("#missed")

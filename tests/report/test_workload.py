@@ -168,7 +168,7 @@ def test_a_malformed_comparison_is_refused(change: dict[str, object]) -> None:
 def test_the_kind_of_a_file_is_found_in_it(lab: Lab, tmp_path: Path) -> None:
     catalog = lab.catalog(rows(problem(16), {FAST: 0.5}))
     (tmp_path / "c.json").write_text(json.dumps(printed(), indent=1))
-    (tmp_path / "w.jsonl").write_text(Entry(problem(16), device=CPU.text).line.text)
+    (tmp_path / "w.jsonl").write_text(Entry(problem(16), device=CPU.text).line)
     found = [
         documents.document(path, catalog)["kind"]
         for path in (lab.opened[0].path, tmp_path / "w.jsonl", tmp_path / "c.json")

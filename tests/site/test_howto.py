@@ -72,7 +72,7 @@ def at_home(tmp_path: Path) -> Path:
 
 def write(path: Path, entries: list[Entry]) -> None:
     """A workload of these entries."""
-    path.write_text("".join(f"{entry.line.text}\n" for entry in entries))
+    path.write_text("".join(f"{entry.line}\n" for entry in entries))
 
 
 def test_the_gate_fails_where_products_miss_and_passes_where_none_does(at_home: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_settings_in_a_program_are_accepted() -> None:
 
 def test_the_schemas_validate_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(DOCS / "schemas", tmp_path / "docs" / "schemas")
-    (tmp_path / "workload.jsonl").write_text(Entry(lab.problem(), 1, 10, lab.CPU.text).line.text + "\n")
+    (tmp_path / "workload.jsonl").write_text(Entry(lab.problem(), 1, 10, lab.CPU.text).line + "\n")
     shell("gemmdb coverage workload.jsonl --json > coverage.json", tmp_path)
     monkeypatch.chdir(tmp_path)
     run(block("json.md", "validate"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gemmdb.key.problem import Problem
 from gemmdb.workload import entries, origins
 from gemmdb.workload.entries import Entry
-from gemmdb.workload.origins import LONGEST, MOST, Origin
+from gemmdb.workload.origins import MAX_CHARACTERS, MAX_ORIGINS, Origin
 
 PROBLEM = Problem.gemm("mm", m=1, n=8, k=8)
 JSON = st.recursive(
@@ -32,14 +32,14 @@ def test_a_file_of_before_is_read(tmp_path):
     path = tmp_path / "w.jsonl"
     path.write_text(json.dumps({"problem": PROBLEM.text, "count": 1, "calls": 2, "device": "", "ranges": {}}))
     assert entries.read(path).entries == (Entry(PROBLEM, 1, 2),)
-    assert "origins" not in Entry(PROBLEM).line.text
+    assert "origins" not in Entry(PROBLEM).line
 
 
 def test_there_are_few(tmp_path):
     path = tmp_path / "w.jsonl"
     entries.append(path, (Entry(PROBLEM, origins=(Origin(f"layers.{i}"),)) for i in range(100)))
     (found,) = entries.read(path).entries
-    assert [one.module for one in found.origins] == [f"layers.{i}" for i in range(MOST)]
+    assert [one.module for one in found.origins] == [f"layers.{i}" for i in range(MAX_ORIGINS)]
 
 
 def test_a_terminal_is_not_steered(tmp_path):
@@ -50,11 +50,11 @@ def test_a_terminal_is_not_steered(tmp_path):
     assert found.module == "a?[31m??b"
     assert found.source.startswith("...xxx")
     assert found.source.endswith("xx.py:1")
-    assert len(found.source) == LONGEST
+    assert len(found.source) == MAX_CHARACTERS
 
 
 @given(JSON)
 def test_anything_may_be_in_a_file(items):
     found = origins.read(items)
-    assert len(found) <= MOST
-    assert all(text.isprintable() and len(text) <= LONGEST for one in found for text in (one.module, one.source))
+    assert len(found) <= MAX_ORIGINS
+    assert all(text.isprintable() and len(text) <= MAX_CHARACTERS for one in found for text in (one.module, one.source))

@@ -87,7 +87,7 @@ def test_a_file_of_more_products_than_anybody_can_look_up_is_refused(tmp_path, m
     monkeypatch.setattr(entries, "MAX_ENTRIES", 20)
     path = tmp_path / "w.jsonl"
     names = [json.dumps({"uncovered": f"op{i}"}) for i in range(10)]
-    sizes = [entries.Entry(Problem.gemm("mm", m=m, n=8, k=8)).line.text for m in range(1, 12)]
+    sizes = [entries.Entry(Problem.gemm("mm", m=m, n=8, k=8)).line for m in range(1, 12)]
     path.write_text("\n".join([*names, *sizes[:10], *sizes[:10]]))
     assert len(entries.read(path).entries) == 10
     for last in (sizes[10], json.dumps({"uncovered": "another"})):

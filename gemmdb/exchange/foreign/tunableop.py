@@ -63,7 +63,7 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
         if unknown or not 3 <= len(cells) <= _MOST_CELLS or not all(map(_WORDS.fullmatch, cells[:3])):
             raise InputError(f"{where}: not a line of TunableOp's results: {line.strip()[:80]!r}")
         try:
-            us = microseconds(bounded.real_number(cells[3]), where) if cells[3:] and cells[3] else None
+            us = microseconds(bounded.number(cells[3], float), where) if cells[3:] and cells[3] else None
             problem = _problem(cells[0], cells[1])
         except InputError as error:
             raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,10 @@ class Remote:
         except ImportError as error:
             raise InputError("tables at a URL need fsspec: pip install 'gemmdb[exchange]'") from error
         try:
-            options = {"client_kwargs": _client(patience_s)} if scheme in _HTTP else {}
-            # Nothing of an earlier listing or download counts: the files may be other ones by now.
-            fresh = {} if scheme == "memory" else _FRESH
-            system, path = fsspec.core.url_to_fs(full.rstrip("/"), **fresh, **options)
+            options: dict[str, Any] = {"client_kwargs": _client(patience_s)} if scheme in _HTTP else {}
+            if scheme != "memory":  # Nothing of an earlier listing or download counts: files may have changed.
+                options |= {"use_listings_cache": False, "skip_instance_cache": True}
+            system, path = fsspec.core.url_to_fs(full.rstrip("/"), **options)
         except ImportError as error:
             raise InputError(
                 f"{scheme}:// needs another package: pip install '{EXTRAS.get(scheme, scheme)}'"
@@ -58,41 +58,33 @@ class Remote:
             raise _failed(url, error) from error
         return cls(url.rstrip("/"), scheme, system, str(path).rstrip("/"))
 
-    def read(self, name: str, most: int) -> bytes:
-        """The whole file `name`, of at most `most` bytes. Raises InputError, and FileNotFoundError if it is missing."""
+    def read(self, name: str, limit: int) -> bytes:
+        """The file `name`, of at most `limit` bytes. Raises InputError, and FileNotFoundError if it is missing."""
         with self._guard(name), self.system.open(f"{self.path}/{name}", "rb") as file:
-            found: bytes = file.read(most + 1)
-        if len(found) > most:
-            raise InputError(f"{self.url}/{name}: larger than {most:,} bytes")
+            found: bytes = file.read(limit + 1)
+        if len(found) > limit:
+            raise InputError(f"{self.url}/{name}: larger than {limit:,} bytes")
         return found
 
     def blocks(self, name: str, start: int) -> Iterator[tuple[int, bytes]]:
         """The file in blocks from byte `start` on, each with its place. A server that cannot begin in the middle sends
         it from its beginning. Raises InputError, and FileNotFoundError if it is missing."""
-        with self._guard(name):
-            if start and (yield from self._from(name, start)):
-                return
+        with self._guard(name), contextlib.ExitStack() as stack:
             # A size of 0 makes the http file system stream; the others then take their own.
-            size = {"block_size": 0} if self.scheme in _HTTP else {}
-            with self.system.open(f"{self.path}/{name}", "rb", **size) as file:
-                place = 0
-                while block := file.read(BLOCK):
-                    yield place, block
-                    place += len(block)
-
-    def _from(self, name: str, start: int) -> Generator[tuple[int, bytes], None, bool]:
-        """The blocks from the middle on. Returns whether the server can begin there; if not, there are none."""
-        with self.system.open(f"{self.path}/{name}", "rb", block_size=BLOCK) as file:
+            streaming = {"block_size": 0} if self.scheme in _HTTP else {}
+            options = {"block_size": BLOCK} if start else streaming
+            file = stack.enter_context(self.system.open(f"{self.path}/{name}", "rb", **options))
             try:
-                file.seek(start)
+                if start:
+                    file.seek(start)
                 block = file.read(BLOCK)
             except ValueError:  # The http file system raises it for a server that ignores ranges.
-                return False
+                file, start = stack.enter_context(self.system.open(f"{self.path}/{name}", "rb", **streaming)), 0
+                block = file.read(BLOCK)
             while block:
                 yield start, block
                 start += len(block)
                 block = file.read(BLOCK)
-        return True
 
     def write(self, name: str, source: Path) -> None:
         """Upload a file of this machine as `name`. Raises InputError."""
@@ -132,9 +124,6 @@ def _client(patience_s: float) -> dict[str, Any]:
 
     limits = aiohttp.ClientTimeout(total=None, sock_connect=patience_s, sock_read=patience_s)
     return {"trust_env": True, "timeout": limits}
-
-
-_FRESH = {"use_listings_cache": False, "skip_instance_cache": True}
 
 
 def _failed(url: str, error: BaseException) -> InputError:

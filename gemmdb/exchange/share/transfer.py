@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gemmdb import trust
 from gemmdb.errors import InputError, TableError
@@ -24,6 +23,7 @@ from gemmdb.exchange.share.remote import PATIENCE_S, Remote
 from gemmdb.files import replacing
 from gemmdb.generators.files.manifest import NAME
 from gemmdb.generators.files.merge import held
+from gemmdb.rejected import Rejected
 from gemmdb.table import file_locks, trusting
 
 PULLED = ".pulled.json"
@@ -38,38 +38,29 @@ class Transferred:
     file: str
     path: str
     state: str
-    size: int
+    bytes: int
     digest: str
     resumed: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "file": self.file, "path": self.path, "state": self.state, "bytes": self.size, "digest": self.digest,
-            "resumed": self.resumed,
-        }  # fmt: skip
 
-
-Say = Callable[[str], None]
-"""Takes a line about what begins now."""
-
-
-def _nothing(line: str) -> None:
-    """Says nothing."""
+def _say_nothing(line: str) -> None: ...
 
 
 def pull(
-    url: str, into: Path, names: Sequence[str] = (), replace: bool = False, say: Say = _nothing,
-    patience_s: float = PATIENCE_S,
+    url: str, into: Path, names: Sequence[str] = (), replace: bool = False,
+    say: Callable[[str], None] = _say_nothing, patience_s: float = PATIENCE_S,
 ) -> list[Transferred]:  # fmt: skip
     """Download the tables that the manifest at `url` lists, or those named, into the folder `into`.
 
     A file that is there already with the same bytes stays. Another file of the name is replaced if it was pulled and
-    not changed since, or with `replace`. `patience_s`: how many seconds an http server may be silent. Raises
-    InputError, and then that table and those after it stay as they were.
+    not changed since, or with `replace`. `say` takes a line about what begins now. `patience_s`: how many seconds an
+    http server may be silent. Raises InputError, and then that table and those after it stay as they were.
     """
     remote = Remote.at(url, patience_s)
-    known = manifest.fetch(remote)
+    try:
+        known = _known(remote)
+    except FileNotFoundError as error:
+        raise InputError(f"{remote.url}/{NAME} does not exist; `gemmdb tables push` writes it") from error
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"{remote.url} has no table {unknown[0]!r}; it has: {', '.join(sorted(known))[:300]}")
     try:
@@ -83,7 +74,12 @@ def pull(
     return [_pull(remote, into, one, say) for one in chosen]
 
 
-def push(url: str, tables: Sequence[Path], say: Say = _nothing) -> list[Transferred]:
+def _known(remote: Remote) -> dict[str, Listed]:
+    """The files that the manifest lists, by name. Raises InputError, and FileNotFoundError if there is none."""
+    return manifest.parse(remote.read(NAME, manifest.MAX_BYTES), f"{remote.url}/{NAME}")
+
+
+def push(url: str, tables: Sequence[Path], say: Callable[[str], None] = _say_nothing) -> list[Transferred]:
     """Upload tables to the folder at `url`, and then its manifest, which keeps the tables that it listed before.
 
     What is uploaded is a copy of each file whose rows were all checked. Raises InputError and TableError.
@@ -93,7 +89,7 @@ def push(url: str, tables: Sequence[Path], say: Say = _nothing) -> list[Transfer
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two of the tables are called {twice[0]}; rename one")
     try:
-        known = manifest.parse(remote.read(NAME, manifest.MOST_BYTES), f"{remote.url}/{NAME}")
+        known = _known(remote)
     except FileNotFoundError:
         known = {}
     done = []
@@ -127,7 +123,7 @@ def _check_target(target: Path, one: Listed, replace: bool) -> None:
         )
 
 
-def _pull(remote: Remote, into: Path, one: Listed, say: Say) -> Transferred:
+def _pull(remote: Remote, into: Path, one: Listed, say: Callable[[str], None]) -> Transferred:
     target = into / one.file
     if target.is_file() and trust.sha256_of(target) == one.sha256:
         return Transferred(one.file, str(target), "current", one.size, one.digest)
@@ -136,27 +132,22 @@ def _pull(remote: Remote, into: Path, one: Listed, say: Say) -> Transferred:
     try:
         resumed = _download(remote, one, part)
         try:
-            amiss = manifest.contradiction(part, one)
+            rejected = manifest.rejection(part, one)
         except TableError as error:
-            amiss = str(error).replace(str(part), one.file)
-        if amiss is not None:
+            rejected = Rejected(str(error).replace(str(part), one.file))
+        if rejected:
             part.unlink()
-            raise InputError(f"{remote.url}/{one.file} is refused, and nothing is replaced: {amiss}")
-        _take_place(part, target)
-        _remember(into, one)
+            raise InputError(f"{remote.url}/{one.file} is refused, and nothing is replaced: {rejected}")
+        journal = target.with_name(f"{target.name}-journal")
+        if journal.exists() and not target.exists():  # SQLite would undo a write of the old file in the new one.
+            raise InputError(f"{journal} is left of a file that is gone; remove it, and pull again")
+        with held(target):
+            file_locks.replace_file(target, part)
+        with contextlib.suppress(OSError, InputError), replacing(into / PULLED) as noted:
+            noted.write_text(json.dumps({**_pulled(into), one.file: one.sha256}, indent=1, sort_keys=True))
     except OSError as error:
         raise InputError(f"{target} cannot be written ({error.strerror or error}); check its folder") from error
     return Transferred(one.file, str(target), "pulled", one.size, one.digest, resumed)
-
-
-def _take_place(part: Path, target: Path) -> None:
-    """Move `part` to `target`, while no process writes the file that is there. Raises InputError where SQLite would
-    undo a write of the old file in the new one, and TableError if the old file is no table."""
-    journal = target.with_name(f"{target.name}-journal")
-    if journal.exists() and not target.exists():
-        raise InputError(f"{journal} is left of a file that is gone; remove it, and pull again")
-    with held(target):
-        file_locks.replace_file(target, part)
 
 
 def _download(remote: Remote, one: Listed, part: Path) -> int:
@@ -193,8 +184,3 @@ def _pulled(folder: Path) -> dict[str, str]:
     except (OSError, ValueError, RecursionError):
         return {}
     return {str(name): str(sha) for name, sha in found.items()} if isinstance(found, dict) else {}
-
-
-def _remember(folder: Path, one: Listed) -> None:
-    with contextlib.suppress(OSError, InputError), replacing(folder / PULLED) as part:
-        part.write_text(json.dumps({**_pulled(folder), one.file: one.sha256}, indent=1, sort_keys=True))

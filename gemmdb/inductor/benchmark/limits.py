@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gemmdb.lookup.confirmable import SLOW_S
-from gemmdb.settings import ASKED_CALLS, ASKED_S, CONFIRM_S, LIVE_S, PATIENT_S, Policy
+from gemmdb.settings import CONFIRM_S, EXPLICIT_LIVE_CALLS, EXPLICIT_LIVE_S, LIVE_S, UNLIMITED_LIVE_S, Policy
 
 now = time.monotonic
 """The clock of all limits."""
@@ -86,7 +86,7 @@ BUDGET = Budget()
 def allowed_s(policy: Policy) -> float:
     """The seconds that a process may spend under a policy: PROCESS_S, and what the policy allows beyond the defaults.
     `live` chosen by name waits for live tuning as long as it takes, and that does not count."""
-    live_s = 0.0 if policy.live_s >= PATIENT_S else max(policy.live_s - LIVE_S, 0.0)
+    live_s = 0.0 if policy.live_s >= UNLIMITED_LIVE_S else max(policy.live_s - LIVE_S, 0.0)
     return PROCESS_S + live_s + GRAPHS * max(policy.confirm_s - CONFIRM_S, 0.0)
 
 
@@ -135,19 +135,19 @@ def repays(saved_us: float, policy: Policy) -> bool:
 
 def calls(policy: Policy) -> int:
     """The calls of a graph within which what it waited for must be repaid."""
-    return policy.live_calls or ASKED_CALLS
+    return policy.live_calls or EXPLICIT_LIVE_CALLS
 
 
 def is_patient(policy: Policy) -> bool:
     """Whether a graph may wait for everything that live tuning can measure."""
-    return policy.live_s >= PATIENT_S
+    return policy.live_s >= UNLIMITED_LIVE_S
 
 
 def tuning_s(policy: Policy, problems: int, ready: bool) -> float:
     """The most seconds that tuning this number of problems may hold up a graph, 0 when the process has none left.
     `ready`: the measuring process runs already. `live` chosen by name waits as long as it takes, up to the policy's
     limit."""
-    limit_s = policy.live_s or ASKED_S
+    limit_s = policy.live_s or EXPLICIT_LIVE_S
     if is_patient(policy):
         return limit_s
     # Most of what programs gain comes from confirming: what one graph may take for that is kept.

@@ -19,7 +19,7 @@ from gemmdb.key.toolchain import installed
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import repaying, saving
 from gemmdb.rejected import Rejected
-from gemmdb.settings import QUICKLY, Policy
+from gemmdb.settings import FAST_COMPILE_COST, Policy
 
 log = logging.getLogger("gemmdb")
 BUSY = 0.5
@@ -33,7 +33,7 @@ def ask_of(session: Session, query: Query) -> Ask:
     """The question what to try for a query: only configs that live tuning may compile."""
     policy = session.policy
     policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
-    if policy.live_cost <= QUICKLY:  # It compiles with nvcc also what ships compiled.
+    if policy.live_cost <= FAST_COMPILE_COST:  # It compiles with nvcc also what ships compiled.
         policy = policy.without_cutlass
     return Ask(query, tuple(session.tables()), policy, installed(query.device.kind))
 

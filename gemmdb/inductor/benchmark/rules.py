@@ -27,7 +27,7 @@ from gemmdb.lookup import confirmable
 from gemmdb.lookup.confirmable import RUNGS, SLOW_S
 from gemmdb.lookup.saving import trivial
 from gemmdb.rejected import Rejected
-from gemmdb.settings import PATIENT_S, QUICKLY, Policy
+from gemmdb.settings import FAST_COMPILE_COST, UNLIMITED_LIVE_S, Policy
 from gemmdb.table.measurement import Protocol
 
 NEEDED = ("sqlite_utils", "jinja2")
@@ -43,10 +43,10 @@ def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
 
 def compile_rejection(config: Config, query: Query, policy: Policy) -> Rejected | None:
     """Why a config is not compiled to be confirmed."""
-    if config.spec.cost <= QUICKLY or policy.confirm_s >= SLOW_S:
+    if config.spec.cost <= FAST_COMPILE_COST or policy.confirm_s >= SLOW_S:
         return None
     # Nothing else is as slow as CUTLASS, and a kernel of the archive is there already.
-    ready = prebuilt.cost(config, query.problem, installed(query.device.kind)) <= QUICKLY
+    ready = prebuilt.cost(config, query.problem, installed(query.device.kind)) <= FAST_COMPILE_COST
     return None if ready else Rejected("nvcc takes half a minute")
 
 
@@ -122,7 +122,7 @@ def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | 
     """Why a query is not tuned unless `live` is chosen by name."""
     kind = query.device.kind
     if kind != "cuda":
-        took = f"on a {kind.upper()} that takes {PATIENT_S:.0f} s at first and 10 s for each problem"
+        took = f"on a {kind.upper()} that takes {UNLIMITED_LIVE_S:.0f} s at first and 10 s for each problem"
         return Rejected(f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it")
     if symbolic:
         return Rejected("its sizes are symbolic")

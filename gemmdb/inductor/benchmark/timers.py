@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.devices.cold_cache import flush_bytes
-from gemmdb.devices.detect import last_level_cache_bytes
+from gemmdb.devices.detect import flush_bytes, last_level_cache_bytes
 
 TRIES = 8
 """The most tries per sample until one is undisturbed; in a whole round, at most two per sample on average."""

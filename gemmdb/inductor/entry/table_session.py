@@ -17,7 +17,7 @@ from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import answer, best_kernel, explain
 from gemmdb.rejected import Rejected
-from gemmdb.settings import PATIENT_S, Policy, Settings
+from gemmdb.settings import UNLIMITED_LIVE_S, Policy, Settings
 from gemmdb.table.catalog import Catalog, written
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TableSession(Session):
         if policy.on_miss != "live" or self.tuning_rejection(query):
             return self._answer(query, self._policies[Mode.UNTUNED])
         # Timing one doubtful answer takes a fraction of what tuning takes.
-        quick = policy.live_s < PATIENT_S and self._applied(query, policy).confirm
+        quick = policy.live_s < UNLIMITED_LIVE_S and self._applied(query, policy).confirm
         hit = self._answer(query, self._policies[Mode.UNTUNED]) if quick else None
         hit = hit or self._answer(query, policy)
         if hit is not None:

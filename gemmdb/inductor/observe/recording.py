@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from gemmdb.errors import InputError
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.workload import entries, origins
-from gemmdb.workload.entries import Line, Ranges
+from gemmdb.workload.entries import Ranges
 from gemmdb.workload.origins import Origin
 
 log = logging.getLogger("gemmdb")
@@ -95,7 +95,7 @@ class Recording:
         for _, calls in self._graphs:
             calls[0] = 0
 
-    def _append(self, found: list[Line]) -> None:
+    def _append(self, found: list[str]) -> None:
         """Append lines. A failure is a warning: it must not end the program that is recorded."""
         try:
             if found:
@@ -127,7 +127,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[Line]:
+def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
     """One line per distinct product of (events, count, calls): `count` occurrences in compiled graphs, which ran
     `calls` times."""
     merged: dict[tuple[str, str, str, Ranges], list[int]] = {}
@@ -143,6 +143,6 @@ def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[Line]:
             if count:  # Said once, when the graph is compiled.
                 places[key] = origins.merged(places.get(key, ()), [Origin(event.module, event.source)])
     return [
-        Line(kind, name, n, calls, device, ranges, places.get((kind, name, device, ranges), ()))
+        entries.line(kind, name, n, calls, device, ranges, places.get((kind, name, device, ranges), ()))
         for (kind, name, device, ranges), (n, calls) in merged.items()
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from gemmdb.devices.cold_cache import flush_bytes
+from gemmdb.devices.detect import flush_bytes
 from gemmdb.generators.measure.correctness import Reference, reference
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.calls import Call, Tensors, launcher
