@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gemmdb.errors import InputError
+from gemmdb.files import read_bounded
 
 MANIFEST = "manifest.json"
 """What describes the shipped files, beside them."""
-MOST_BYTES = 2**24
+MAX_BYTES = 2**24
 """Bytes of the largest manifest or file of digests."""
 _LINE = re.compile(r"\\?([0-9a-f]{64})(?: [ *].*)?", re.DOTALL)
 """A backslash says that the name behind is escaped."""
@@ -59,7 +60,7 @@ def shipped(folder: Path) -> Mapping[str, str]:
     one that is malformed."""
     path = folder / MANIFEST
     try:
-        text = _text(path)
+        text = read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         return {}
     try:
@@ -72,7 +73,7 @@ def shipped(folder: Path) -> Mapping[str, str]:
 def listed(path: Path) -> frozenset[str]:
     """The digests in a file, one per line as `sha256sum` prints them; `#` begins a comment. Raises InputError."""
     try:
-        lines = _text(path).split("\n")  # Names may hold what other lines end with.
+        lines = read_bounded(path, MAX_BYTES).decode().split("\n")  # Names may hold what other lines end with.
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"GEMMDB_TRUST={path}: it cannot be read ({why}); make it with `sha256sum`") from error
@@ -85,11 +86,3 @@ def listed(path: Path) -> frozenset[str]:
             raise InputError(f"{path}:{number}: not a line that `sha256sum` prints")
         found.add(match[1])
     return frozenset(found)
-
-
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        raw = file.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"more than {MOST_BYTES:,} bytes")
-    return raw.decode()

@@ -34,7 +34,7 @@ def document(path: Path, limit: int = MAX_VERDICTS) -> dict[str, Any]:
     with Table.open(path) as table:
         summary, found, runs = table.summary(), tuple(islice(rows(table), limit + 1)), table.provenance()
         devices, digest = table.devices(), table.digest
-    shown, texts = found[:limit], _Texts()
+    shown, texts = found[:limit], dict[str, int]()
     cells = [_row(row, texts) for row in shown]
     origins = {entry["device"]: entry["origin"] for entry in summary}
     backends = Counter(row.verdict.pick.backend for row in shown)
@@ -58,27 +58,23 @@ def document(path: Path, limit: int = MAX_VERDICTS) -> dict[str, Any]:
     }
 
 
-class _Texts(dict[str, int]):
-    """Texts by their places."""
-
-    def place(self, text: str) -> int:
-        """The place of a text, which is added if it is new."""
-        return self.setdefault(text, len(self))
-
-
-def _row(row: Row, texts: _Texts) -> dict[str, Any]:
+def _row(row: Row, texts: dict[str, int]) -> dict[str, Any]:
     verdict = row.verdict
     problem, (low, high) = verdict.problem, row.interval
     computes, tflops = peak(problem, verdict.device)
+
+    def place(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
     return {
         **sizes(problem),
         "computes": computes,
         "peak": _round(tflops),
-        "family": texts.place(problem.family),
-        "device": texts.place(verdict.device.sku),
+        "family": place(problem.family),
+        "device": place(verdict.device.sku),
         "l2": verdict.protocol.l2,
-        "pick": texts.place(verdict.pick.text),
-        "kernel": texts.place(names.kernel(verdict.pick)),
+        "pick": place(verdict.pick.text),
+        "kernel": place(names.kernel(verdict.pick)),
         "backend": verdict.pick.backend,
         "gain": _round(row.gain),
         "low": _round(low),
@@ -87,10 +83,10 @@ def _row(row: Row, texts: _Texts) -> dict[str, Any]:
         "aten_us": _round(verdict.aten_us),
         "floor_us": _round(row.floor_us),
         "spread": _round(verdict.spread),
-        "ties": [texts.place(config.text) for config in verdict.ties[1 : MAX_TIES + 1]],
+        "ties": [place(config.text) for config in verdict.ties[1 : MAX_TIES + 1]],
         "tied": len(verdict.ties),
         "runs": verdict.runs,
-        "protocol": texts.place(f"{verdict.protocol.text} {verdict.toolchain.text}"),
+        "protocol": place(f"{verdict.protocol.text} {verdict.toolchain.text}"),
     }
 
 

@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from kit.tables import Kit
 
 from gemmdb.errors import InputError
@@ -17,6 +16,7 @@ from gemmdb.exchange.share.transfer import pull, push
 from gemmdb.generators.files.manifest import write_manifest
 from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 pytest.importorskip("fsspec")
 KIT = Kit()
@@ -51,8 +51,6 @@ def test_folders_may_have_any_name(tmp_path, mine, name):
 
 def test_a_pull_waits_for_a_writer_of_the_old_file(tmp_path, served):
     """A journal of the old file must not be applied to the new one."""
-    from gemmdb.table.writer import Store
-
     here = tmp_path / "here"
     pull(str(served), here)
     newer = KIT.write(tmp_path / "newer" / "mine.db", [KIT.row(run="run-9")])
@@ -75,16 +73,6 @@ def test_a_journal_without_its_file_is_not_applied(tmp_path, served):
     with pytest.raises(InputError, match=r"mine\.db-journal is left of a file that is gone"):
         pull(str(served), here)
     assert not (here / "mine.db").exists()
-
-
-@settings(max_examples=10)
-@given(rows=KIT.rows(6))
-def test_any_table_comes_back(rows, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("any")
-    table = KIT.write(folder / "a.db", [KIT.row(), *rows])
-    push(f"memory://{folder.name}", [table])
-    pull(f"memory://{folder.name}", folder / "here")
-    assert (folder / "here" / "a.db").read_bytes() == table.read_bytes()
 
 
 def test_a_pulled_table_is_brought_up_to_date(tmp_path, served):
