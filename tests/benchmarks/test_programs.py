@@ -416,7 +416,7 @@ def test_measure_compiles_a_tiny_program_cold_and_nothing_else(tmp_path: Path) -
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
     pytest.importorskip("torch")
-    from kit.one_unit import compiled_at_once
+    from kit.translation_unit import compiled_at_once
 
     from benchmarks.programs.check import checked
 

@@ -17,7 +17,7 @@ NAMES = [name for name, program in suite().items() if program.needs]
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
     pytest.importorskip("torch")
-    from kit.one_unit import compiled_at_once
+    from kit.translation_unit import compiled_at_once
 
     from benchmarks.programs.check import checked
 

@@ -27,7 +27,7 @@ from gemmdb.inductor.observe.journal import JOURNAL
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_units: None) -> Iterator[None]:
     """Nothing enabled, nothing cached in memory, no table but the test's own, no graph from an earlier test."""
     import torch._inductor.config as config
-    from kit.one_unit import compiled_at_once  # Not above: it fixes where Inductor's cache is.
+    from kit.translation_unit import compiled_at_once  # Not above: it fixes where Inductor's cache is.
 
     for name in [name for name in os.environ if name.startswith("GEMMDB_")]:
         monkeypatch.delenv(name)

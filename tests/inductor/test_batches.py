@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.products import rand
+from kit.gemm_programs import rand
 
 import gemmdb.inductor
 from gemmdb import Problem

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.products import BF16, E4M3, ROWS, A, W, number, scaled
+from kit.gemm_programs import BF16, E4M3, ROWS, A, W, number, scaled
 from torch._inductor.lowering import lowerings
 
 import gemmdb.inductor

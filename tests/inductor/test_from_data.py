@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kit.from_data import PACK, ROWS, WIDE, Frozen, counts, linear, mask, product
+from kit.data_dependent import PACK, ROWS, WIDE, Frozen, counts, linear, mask, product
 from kit.sessions import FakeSession
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code

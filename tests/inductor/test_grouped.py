@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
+from kit.gemm_programs import rand
 from kit.gpu import make
-from kit.products import rand
 from torch.nn.functional import silu
 
 import gemmdb.inductor

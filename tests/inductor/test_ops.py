@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.gemm_programs import EVERY, PRODUCTS, ROWS, A, W, fp8, number, rand, scaled
 from kit.gpu import make
-from kit.products import EVERY, PRODUCTS, ROWS, A, W, fp8, number, rand, scaled
 
 import gemmdb.inductor
 from gemmdb import Config, Problem

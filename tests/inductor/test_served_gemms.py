@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit import together
+from kit import program_batch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
@@ -22,7 +22,9 @@ def mlp(dtype=torch.float32):
 def test_freezing_on_serves_the_packed_template(kit):
     dtypes = torch.float32, torch.bfloat16, torch.float16
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        together.compiled([mlp(dtype) for dtype in dtypes], [(torch.randn(8, 64, dtype=dtype),) for dtype in dtypes])
+        program_batch.compiled(
+            [mlp(dtype) for dtype in dtypes], [(torch.randn(8, 64, dtype=dtype),) for dtype in dtypes]
+        )
     assert kit.lowered() == [kit.CPP] * 6
     assert all("constant=1" in problem for problem in kit.problems())
     assert [entry["note"] for entry in gemmdb.inductor.stats()["products"]] == [""] * 6

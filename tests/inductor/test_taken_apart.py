@@ -6,7 +6,7 @@ import torch
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from kit.inductor import left_alone
-from kit.together import Together
+from kit.program_batch import ProgramBatch
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
@@ -79,7 +79,7 @@ def graphs(programs):
     for program, inputs in programs.values():
         (trained if any(one.requires_grad for one in inputs) else others).append((program, inputs))
     together, inputs = zip(*others, strict=True)
-    return [*((1, *one) for one in trained), (len(others), Together(together), inputs)]
+    return [*((1, *one) for one in trained), (len(others), ProgramBatch(together), inputs)]
 
 
 def missed(program, inputs):

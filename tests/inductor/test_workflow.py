@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from kit.products import E4M3, ROWS, scaled
+from kit.gemm_programs import E4M3, ROWS, scaled
 from torch import nn
 
 import gemmdb.inductor

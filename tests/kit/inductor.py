@@ -28,7 +28,7 @@ from gemmdb.key.toolchain import installed
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["kit.no_collecting", "torch._dynamo", "torch._inductor.compile_fx", "kit.units_found"])
+_FORKS.set_forkserver_preload(["kit.preload_begin", "torch._dynamo", "torch._inductor.compile_fx", "kit.preload_end"])
 _STARTING = threading.Lock()
 """Held while the environment of this process is not its own."""
 

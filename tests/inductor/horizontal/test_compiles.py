@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from kit.gemm_programs import ROWS
 from kit.horizontal import fp8_linear, half, quantised, session
-from kit.products import ROWS
 
 import gemmdb.inductor
 from gemmdb.inductor.benchmark import horizontal as fusing

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from kit.gemm_programs import ROWS
 from kit.horizontal import NARROW, fp8_linear, grouped, half, quantised, traced
-from kit.products import ROWS
 
 import gemmdb.inductor
 from gemmdb.hit import Hit

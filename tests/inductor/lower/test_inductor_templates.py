@@ -13,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
+from kit.gemm_programs import BATCHED, BF16, EVERY_SCALED, PRODUCTS, ROWS, A, W, fp8, number, scaled
 from kit.inductor_ir import Operand
-from kit.products import BATCHED, BF16, EVERY_SCALED, PRODUCTS, ROWS, A, W, fp8, number, scaled
 from torch._inductor import config as inductor_config
 from torch._inductor import graph, utils
 from torch._inductor.kernel import bmm, mm

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit import together
+from kit import program_batch
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -109,9 +109,9 @@ ROWS = range(8, 8 + len(SPELLINGS))
 def test_every_spelling(kit, dtype, name, freezing):
     models = [Unpacked(dtype, weight) for weight, _, _ in SPELLINGS.values()]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.ATEN):
-        together.compiled(models, [(torch.randn(m, K).to(dtype),) for m in ROWS])
+        program_batch.compiled(models, [(torch.randn(m, K).to(dtype),) for m in ROWS])
     stats = gemmdb.inductor.stats()
-    found = together.by_rows(stats)
+    found = program_batch.by_rows(stats)
     for m, (spelling, (_, zeros, packing)) in zip(ROWS, SPELLINGS.items(), strict=True):
         text, config = found.pop(m)
         kind = name if zeros == "float" else zeros
@@ -126,8 +126,8 @@ def test_every_spelling(kit, dtype, name, freezing):
 def test_what_is_no_int4_weight(kit):
     models, rows = [Unpacked(torch.bfloat16, weight) for weight in UNLIKE.values()], range(8, 8 + len(UNLIKE))
     with torch.no_grad(), force(kit.ATEN):
-        together.compiled(models, [(torch.randn(m, K).bfloat16(),) for m in rows])
-    found = together.by_rows()
+        program_batch.compiled(models, [(torch.randn(m, K).bfloat16(),) for m in rows])
+    found = program_batch.by_rows()
     for m, name in zip(rows, UNLIKE, strict=True):
         assert found.pop(m)[0].startswith(f"mm m={m} n={N} k={K} a=bf16:row:8 b=bf16:col:8 "), name
     assert found == {}

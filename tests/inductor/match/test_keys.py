@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit import gpu, together
+from kit import gpu, program_batch
 from torch import nn
 
 import gemmdb.inductor
@@ -38,11 +38,11 @@ def test_storage_offsets_padded_and_sliced_operands(kit):
     """Each with a weight of another N."""
     inputs = [(a, torch.randn(64, 16 + 4 * i)) for i, (a, _) in enumerate(LAYOUTS.values())]
     with force(lambda problem: None):
-        together.compiled([torch.matmul] * len(inputs), inputs)
+        program_batch.compiled([torch.matmul] * len(inputs), inputs)
     found = [problem.a.text for problem in map(Problem.parse, kit.problems())]
     assert found == [f"fp32:{layout}" for _, layout in LAYOUTS.values()]
     with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
-        together.compiled([Constant(w) for _, w in inputs], [(a,) for a, _ in inputs])
+        program_batch.compiled([Constant(w) for _, w in inputs], [(a,) for a, _ in inputs])
 
 
 class Constant(nn.Module):
@@ -58,10 +58,10 @@ def test_zero_size_and_size_one_dimensions(kit):
     sizes = [(0, 16, 8), (4, 0, 8), (4, 16, 0), (1, 16, 8), (4, 1, 8), (4, 16, 1), (1, 1, 1)]
     inputs = [(torch.randn(m, k), torch.randn(k, n)) for m, k, n in sizes]
     with force(lambda problem: kit.ATEN):
-        together.compiled([torch.matmul] * len(sizes), inputs)
+        program_batch.compiled([torch.matmul] * len(sizes), inputs)
     assert gemmdb.inductor.stats()["errors"] == []
     with inductor_config.patch(freezing=True), torch.no_grad(), force(kit.CPP):
-        together.compiled([Constant(w) for _, w in inputs], [(a,) for a, _ in inputs])
+        program_batch.compiled([Constant(w) for _, w in inputs], [(a,) for a, _ in inputs])
     assert gemmdb.inductor.stats()["errors"] == []
 
 
@@ -136,7 +136,7 @@ def test_what_becomes_part_of_a_reduction_is_no_epilogue():
     rows = range(8, 8 + len(ELEMENTWISE))
     programs = [lambda x, w, r, after=after: after(x @ w, r) for after, _ in ELEMENTWISE.values()]
     inputs = [(torch.randn(m, 64), torch.randn(64, 32), torch.randn(m, 32)) for m in rows]
-    _, seen = watch(together.Together(programs), *inputs)
+    _, seen = watch(program_batch.ProgramBatch(programs), *inputs)
     for m, (name, (_, fusion)) in zip(rows, ELEMENTWISE.items(), strict=True):
         assert next(problem for problem in seen if problem.m == m).fusion == fusion, name
 
@@ -200,7 +200,7 @@ def test_epilogues_after_a_hit(kit):
 
     models = [Model(epilogue) for epilogue in EPILOGUES]
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        together.compiled(models, [(torch.randn(8, 64),) for _ in models])
+        program_batch.compiled(models, [(torch.randn(8, 64),) for _ in models])
     assert kit.lowered() == [kit.CPP] * len(models)
 
 

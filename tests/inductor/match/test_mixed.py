@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit import together
+from kit import program_batch
 from torch import nn
 from torch.nn.functional import linear
 
@@ -61,9 +61,9 @@ def test_every_spelling(kit, dtype, weight, freezing):
     rows = {name: 8 + 2 * i for i, name in enumerate(SPELLINGS)}
     models = [Quantised(weight, dtype, forward) for forward, _, _ in SPELLINGS.values()]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        together.compiled(models, [(torch.randn(m, K).to(dtype),) for m in rows.values()])
+        program_batch.compiled(models, [(torch.randn(m, K).to(dtype),) for m in rows.values()])
     stats = gemmdb.inductor.stats()
-    found = together.by_rows(stats)
+    found = program_batch.by_rows(stats)
     legal = (dtype, weight) == (torch.bfloat16, torch.int8)
     for name, (_, fusion, bias) in SPELLINGS.items():
         text, config = found.pop(rows[name])
@@ -82,7 +82,7 @@ def test_every_spelling(kit, dtype, weight, freezing):
 def test_the_template_on_a_constant_weight(kit, weight, dtype):
     models = [Quantised(weight, dtype, SPELLINGS[name][0]) for name in ("linear", "scaled, bias", "per tensor")]
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        together.compiled(models, [(torch.randn(8, K).to(dtype),) for _ in models])
+        program_batch.compiled(models, [(torch.randn(8, K).to(dtype),) for _ in models])
     assert kit.lowered() == [kit.CPP] * 3
 
 

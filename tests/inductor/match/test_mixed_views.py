@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit import together
+from kit import program_batch
 from torch.nn.functional import linear
 
 import gemmdb.inductor
@@ -38,7 +38,7 @@ BATCHES = {
 def test_activations_that_are_no_one_matrix(kit, freezing):
     models, inputs = [model for model, _ in BATCHES.values()], [(activations(),) for _ in BATCHES]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        found = together.compiled(models, inputs)
+        found = program_batch.compiled(models, inputs)
     for name, model, given, one in zip(BATCHES, models, inputs, found, strict=True):
         assert one.stride() == model(*given).stride(), name
     stats = gemmdb.inductor.stats()
@@ -71,7 +71,7 @@ def test_their_gradients(kit):
     models = [BATCHES[name][0] for name in ("the last token", "scale and bias", "transposed", "stored [K, N]")]
     inputs = [activations().requires_grad_() for _ in models]
     with force(kit.INT8PACK):
-        found = kit.compiled(together.Together(models), *((x,) for x in inputs))
+        found = kit.compiled(program_batch.ProgramBatch(models), *((x,) for x in inputs))
         sum(one.float().square().sum() for one in found).backward()
     for model, x in zip(models, inputs, strict=True):
         (wanted,) = torch.autograd.grad(model(x).float().square().sum(), x)
@@ -151,7 +151,7 @@ PARTS = {
 def test_a_weight_that_is_cut_out_in_the_graph(kit, freezing):
     models = [Weight(W.clone(), function) for function, *_ in PARTS.values()]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        together.compiled(models, [(activations(8, K),) for _ in models])
+        program_batch.compiled(models, [(activations(8, K),) for _ in models])
     stats = gemmdb.inductor.stats()
     assert stats["errors"] == []
     found = []
@@ -168,7 +168,7 @@ def test_a_weight_that_is_cut_out_in_the_graph(kit, freezing):
 def test_a_part_of_a_constant_on_the_template(kit):
     models = [Weight(W.clone(), PARTS[name][0]) for name in ("rows", "chunks", "columns")]
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        together.compiled(models, [(activations(8, K),) for _ in models])
+        program_batch.compiled(models, [(activations(8, K),) for _ in models])
     assert gemmdb.inductor.stats()["errors"] == []
 
 
@@ -184,7 +184,7 @@ NUMBERS = {
 def test_a_weight_that_is_scaled_by_a_python_number(kit, freezing):
     models = [Weight(W.clone(), function) for function in NUMBERS.values()]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        together.compiled(models, [(activations(8, K),) for _ in models])
+        program_batch.compiled(models, [(activations(8, K),) for _ in models])
     assert all(text.startswith("mixed_mm ") for text in kit.problems())
     found = [(" bias=1d:" in text, " fusion=none " in text, " fusion=pointwise " in text) for text in kit.problems()]
     biased = [name in ("with bias", "of a batch") for name in NUMBERS]

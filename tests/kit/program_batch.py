@@ -12,7 +12,7 @@ import torch
 from kit import inductor as helpers
 
 
-class Together(torch.nn.Module):  # type: ignore[misc]  # of torch, whose type is skipped
+class ProgramBatch(torch.nn.Module):  # type: ignore[misc]  # of torch, whose type is skipped
     """The programs, each of which has its own tuple of inputs."""
 
     def __init__(self, programs: Sequence[Callable[..., Any]]) -> None:
@@ -27,7 +27,7 @@ class Together(torch.nn.Module):  # type: ignore[misc]  # of torch, whose type i
 def compiled(programs: Sequence[Callable[..., Any]], inputs: Sequence[tuple[Any, ...]]) -> list[Any]:
     """What each of the programs returns for its inputs, all compiled as one. They have to be what the programs return
     that are not compiled."""
-    model = Together(programs).eval()
+    model = ProgramBatch(programs).eval()
     found = helpers.compiled(model, *inputs)
     for one, wanted in zip(found, model(*inputs), strict=True):
         for part, other in zip(_parts(one), _parts(wanted), strict=True):
