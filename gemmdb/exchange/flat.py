@@ -60,6 +60,8 @@ def measurement(found: Mapping[str, Any]) -> Measurement:
         if not fits and not (value is None and name in OPTIONAL):
             wanted = {str: "a text", int: "an int", float: "a float"}[kind]
             raise InputError(f"{name} must be {wanted}, got {value!r:.60}")
+    if found["status"] not in list(Status):
+        raise InputError(f"unknown status {found['status'][:40]!r}; known: {', '.join(Status)}")
     times = None
     if any(found[name] is not None for name in _TIMES):
         if any(found[name] is None for name in _TIMES):
@@ -67,20 +69,13 @@ def measurement(found: Mapping[str, Any]) -> Measurement:
         times = Times(*(found[name] for name in _TIMES))
     row = Measurement(
         _problem(found["problem"]), _config(found["config"]), _device(found["device"], found["figures"]),
-        _protocol(found["protocol"]), _toolchain(found["toolchain"]), found["run"], _status(found["status"]), times,
+        _protocol(found["protocol"]), _toolchain(found["toolchain"]), found["run"], Status(found["status"]), times,
         found["error"], found["compile_s"], found["detail"],
     )  # fmt: skip
     for name, value in _names(row.problem, row.device, row.config).items():
         if found[name] != value:
             raise InputError(f"{name} is {found[name]!r:.60}, but the texts of the row say {value!r:.60}")
     return row
-
-
-def _status(text: str) -> Status:
-    try:
-        return Status(text)
-    except ValueError as error:
-        raise InputError(f"unknown status {text[:40]!r}; known: {', '.join(Status)}") from error
 
 
 # Rows of one problem follow each other, and few devices, protocols and toolchains are in one file.

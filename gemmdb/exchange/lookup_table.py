@@ -48,28 +48,28 @@ def write(table: Table, out: Path, tally: Tally) -> int:
 
 
 def build(table: Table, tally: Tally) -> Entries:
-    """The entries for a table's verdicts: keys in order, one config each. What Inductor's table cannot say goes to
-    `tally`, by problem. Raises TableError."""
-    found: dict[str, list[tuple[Problem, dict[str, Any]]]] = defaultdict(list)
+    """The entries for a table's verdicts: keys in order, one config each. Of several problems with one key, the
+    plainest is exported. What Inductor's table cannot say goes to `tally`, by problem. Raises TableError."""
+    found: dict[str, list[Problem]] = defaultdict(list)
+    values: dict[tuple[str, Problem], dict[str, Any]] = {}
     for problem, device, verdict in each_verdict(table, tally):
         if verdict.protocol.clock == "model":
             tally.leave("nobody has measured it: its verdict is modelled", f"{problem.text} on {device.sku}")
         elif rejected := rejection(problem, device):
             tally.leave(rejected.reason, f"{problem.text} on {device.sku}")
         elif config := _choice(table, problem, device, verdict, tally):
-            found[key(problem, device)].append((problem, entry(config, problem, device)))
+            name = key(problem, device)
+            found[name].append(problem)
+            values[name, problem] = entry(config, problem, device)
     entries: Entries = {}
     for name in sorted(found):
-        (_, chosen), *others = sorted(found[name], key=lambda one: _plainness(one[0]))
-        entries[name] = [chosen]
-        for other, _ in others:
+        first, *others = sorted(
+            found[name], key=lambda one: (one.fusion != "none", one.numerics.deterministic, one.constant, one.text)
+        )
+        entries[name] = [values[name, first]]
+        for other in others:
             tally.leave("Inductor's key is that of another problem, which is exported", other.text)
     return entries
-
-
-def _plainness(problem: Problem) -> tuple[bool, bool, bool, str]:
-    """Of several problems with one key, the plainest is exported: the smallest."""
-    return problem.fusion != "none", problem.numerics.deterministic, problem.constant, problem.text
 
 
 def key(problem: Problem, device: Device) -> str:

@@ -81,12 +81,6 @@ def _check(path: Path, meta: Any) -> None:
             raise InputError(f"{path}: a row group of {size:,} bytes, more than {bounded.MAX_BYTES:,}")
 
 
-def _records(batch: Any) -> Iterator[flat.Record]:
-    """The rows of a batch. Raises InputError for a text that is too long."""
-    columns = [_values(batch.column(name), kind) for name, kind in flat.COLUMNS.items()]
-    return (dict(zip(flat.COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
-
-
 def _values(column: Any, kind: type[Any]) -> list[Any]:
     if kind is not str:
         return list(column.to_pylist())
@@ -109,8 +103,9 @@ def _rows(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
     try:
         with bounded.memory_limit(MAX_MEMORY):
             for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):  # A thread may lack memory to start.
-                for found in _records(batch):
-                    yield flat.measurement(found)
+                columns = [_values(batch.column(name), kind) for name, kind in flat.COLUMNS.items()]
+                for row in zip(*columns, strict=True):
+                    yield flat.measurement(dict(zip(flat.COLUMNS, row, strict=True)))
                     number += 1
     except InputError as error:
         raise InputError(f"{path}:{number}: {error}") from error

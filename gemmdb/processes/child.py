@@ -128,15 +128,15 @@ def main(arguments: list[str]) -> None:
         # When memory runs out, the kernel should end this process and not the build.
         Path("/proc/self/oom_score_adj").write_text("500")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        _orphaned()
+
+    threading.Thread(target=watch, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         if serve(Connection(requests), Connection(replies)):
             os._exit(0)  # The parent ends what is left of the group.
-    _orphaned()
-
-
-def _watch(lifeline: int) -> None:
-    os.read(lifeline, 1)
     _orphaned()
 
 

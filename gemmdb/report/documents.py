@@ -48,7 +48,9 @@ def comparison(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """What the page draws of what `gemmdb compare --json` printed: a program's time with and without gemmdb, GEMM by
     GEMM. Raises InputError for anything else. What older versions did not print is left out: the GEMMs' times, the
     interval of the speedup and its verdict."""
-    default_us, gemmdb_us = (_time(found, name, path) for name in ("default_us", "gemmdb_us"))
+    default_us, gemmdb_us = _number(found.get("default_us")), _number(found.get("gemmdb_us"))
+    if not default_us or not gemmdb_us:
+        raise InputError(f"{path}: default_us and gemmdb_us of a comparison are positive times in microseconds")
     slower, listed = _object(found, "slower", path), found.get("products")
     if not isinstance(listed, list):
         listed = [{"problem": text, "config": config} for text, config in _object(found, "configs", path).items()]
@@ -88,13 +90,6 @@ def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> 
         "note": str(one.get("note", "")),
         "aten": config == ATEN.text,
     }
-
-
-def _time(found: Mapping[str, Any], name: str, path: Path) -> float:
-    value = _number(found.get(name))
-    if value is None or not 0 < value <= MAX_US:
-        raise InputError(f"{path}: {name} of a comparison is a positive time in microseconds")
-    return value
 
 
 def _object(found: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.report.rows import Row, geometric, rows
 from gemmdb.table.reader import Table
-from gemmdb.table.record import Record
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry
 
@@ -56,7 +55,10 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
         raise InputError(f"cannot sort by {order!r}; known are {', '.join(ORDERS)}")
     gains: list[float] = []
     with Table.open(path) as table:
-        known = {pair: _load(record) for pair, record in table.under_load()}
+        known = {
+            pair: (len(record.under_load), len({time.config for time in record.measured}))
+            for pair, record in table.under_load()
+        }
         loaded = 0
 
         def matching() -> Iterator[Row]:
@@ -71,10 +73,6 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
         found = nsmallest(limit, matching(), ORDERS[order]) if limit else sorted(matching(), key=ORDERS[order])
     loads = tuple(known.get(_pair(row), (0, 0)) for row in found)
     return Listing(tuple(found), (), len(gains), geometric(gains), loads, loaded)
-
-
-def _load(known: Record) -> tuple[int, int]:
-    return len(known.under_load), len({time.config for time in known.measured})
 
 
 def _pair(row: Row) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from kit.guide import run
+from kit.pages import run
 
 import gemmdb
 from gemmdb.cost.machine import machine
@@ -14,7 +14,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators.modelled.space import rank
 from gemmdb.key.problem import Problem
 
-GUIDE = "gpu.md"
+GUIDE = "contributing/gpu.md"
 PROBLEM = Problem.gemm("mm", m=16, n=4096, k=4096)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from kit.guide import blocks, run
+from kit.pages import blocks, run
 
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.cuda import render, space
@@ -19,18 +19,18 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Problem
 
-GUIDE, NAME, MENU = "kernel.md", "gemmdb.kernels.triton.plain", "gemmdb.kernels.menus.plain"
+GUIDE, NAME, MENU = "contributing/kernel.md", "gemmdb.kernels.triton.plain", "gemmdb.kernels.menus.plain"
 PLAIN = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3}
 
 
 @pytest.fixture
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The kernel of the guide, its files where the guide puts them, below a folder of the test."""
-    for name, code in blocks(GUIDE).items():
-        if name != "check":
-            path = tmp_path / name
+    for block in blocks(GUIDE):
+        if block.name not in ("", "check"):
+            path = tmp_path / block.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(code)
+            path.write_text(block.code)
     monkeypatch.setattr(triton, "__path__", [*triton.__path__, str(tmp_path)])
     monkeypatch.setattr(menus, "__path__", [*menus.__path__, str(tmp_path / "menus")])
     module = importlib.import_module(NAME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kit.devices import H200
-from kit.guide import run
+from kit.pages import run
 
 from gemmdb.errors import InputError
 from gemmdb.generators.effort import named
@@ -14,7 +14,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 
-GUIDE = "op.md"
+GUIDE = "contributing/op.md"
 
 
 @pytest.fixture

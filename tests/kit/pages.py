@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,6 +28,14 @@ def blocks(page: str) -> Iterator[Block]:
     """The blocks of docs/`page` that name a language, in order."""
     for language, name, code in _BLOCK.findall((DOCS / page).read_text()):
         yield Block(language, name, code)
+
+
+def run(page: str, name: str) -> dict[str, Any]:
+    """Run a block of Python; the names that it defines."""
+    (code,) = (block.code for block in blocks(page) if block.name == name)
+    names: dict[str, Any] = {"__name__": f"guide_{name}"}
+    exec(compile(code, f"{page}:{name}", "exec"), names)
+    return names
 
 
 def program(page: str, folder: Path) -> str:

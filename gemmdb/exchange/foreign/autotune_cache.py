@@ -94,19 +94,16 @@ def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -
         return Rejected(f"fp32 precision {precision[:20]!r} has no key on this device")
     if len(found) != (3 if op == "addmm" else 2) or any(len(numbers) % 2 == 0 for *_, numbers in found):
         return Rejected("the product has other inputs than two operands and a bias")
-    *first, a, b = (_tensor(dtype, numbers) for _, dtype, numbers in found)
+    *first, a, b = (
+        TensorInfo(ALIASES.get(dtype, dtype), tuple(dims[: len(dims) // 2]), tuple(dims[len(dims) // 2 :]), offset)
+        for _, dtype, (*dims, offset) in found
+    )
     tf32 = PRECISIONS[source.device.kind][precision] and a.dtype == "fp32"
     try:
         bias = {"bias": _bias(first[0], (*a.sizes[:-1], *b.sizes[1:]))} if first else {}
         return Problem.from_tensors(op, a, b, numerics=default_numerics(a.dtype, tf32), **bias)
     except InputError as error:
         return Rejected(f"the key knows no such product ({str(error)[:100]})")
-
-
-def _tensor(dtype: str, numbers: list[int]) -> TensorInfo:
-    *dims, offset = numbers
-    half = len(dims) // 2
-    return TensorInfo(ALIASES.get(dtype, dtype), tuple(dims[:half]), tuple(dims[half:]), offset)
 
 
 def _bias(tensor: TensorInfo, out: tuple[int, ...]) -> Bias:

@@ -28,10 +28,6 @@ INDUCTOR = Protocol("graph", "cold", 1, 1, reference="inductor autotuning")
 """Of Inductor's autotuning: events on the GPU's stream around one call at a time, after the cache was overwritten."""
 
 
-def _resolve(name: str | None) -> Device:
-    return Catalog.load().resolve(name)
-
-
 @dataclass(frozen=True)
 class Given:
     """What the caller says. A file that says it itself goes first, and a contradiction is an InputError.
@@ -48,7 +44,7 @@ class Given:
     layout: str | None = None
     n: int | None = None
     k: int | None = None
-    resolve: Callable[[str | None], Device] = _resolve
+    resolve: Callable[[str | None], Device] = lambda name: Catalog.load().resolve(name)
 
     def device_for(self, path: Path, named: str | None = None) -> Device:
         """The device of the caller's name, or of the name in the file. Raises InputError without either."""
@@ -125,18 +121,14 @@ def race(
             found.append(one)
     decided = len(found) > 1 and min(one.us for one in choices) == min(one.us for one in found)
     for one in found:
-        yield _row(source, problem, one, aten_us, Status.OK if decided else Status.SLOW)
-
-
-def _row(source: Source, problem: Problem, one: Choice, aten_us: float, status: Status) -> Measurement:
-    assert isinstance(one.config, Config)
-    failed = math.isinf(one.us)
-    times = None if failed else Times(one.us, one.us * (1 - SPREAD), one.us * (1 + SPREAD), 1, aten_us)
-    return Measurement(
-        problem, one.config, source.device, source.protocol, source.toolchain, source.run,
-        Status.ERROR if failed else status, times,
-        detail="it failed in the imported race" if failed else EMITTED if one.config.spec.emitted else "",
-    )  # fmt: skip
+        assert isinstance(one.config, Config)
+        failed, us = math.isinf(one.us), one.us
+        yield Measurement(
+            problem, one.config, source.device, source.protocol, source.toolchain, source.run,
+            Status.ERROR if failed else Status.OK if decided else Status.SLOW,
+            None if failed else Times(us, us * (1 - SPREAD), us * (1 + SPREAD), 1, aten_us),
+            detail="it failed in the imported race" if failed else EMITTED if one.config.spec.emitted else "",
+        )  # fmt: skip
 
 
 def microseconds(value: Any, where: str) -> float:

@@ -44,7 +44,7 @@ def render(document: Mapping[str, Any]) -> str:
         if "</script" in script.lower() or "<!--" in script:
             raise InputError("this version of plotly cannot be put into a page: it holds the end of a script")
     return environment.get_template("page.html.jinja").render(
-        title=_printable(str(document["title"])),
+        title=str(document["title"]).encode("utf-8", "replace").decode(),
         policy=policy(scripts),
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         scripts=[Markup(script) for script in scripts],
@@ -83,11 +83,6 @@ def bundle() -> str:
 
     # The HTML parser reads line ends as \n, and the digests are of what it reads.
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _printable(text: str) -> str:
-    """`text` without what UTF-8 cannot hold: file names may have such characters."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def write(text: str, target: Path) -> int:
