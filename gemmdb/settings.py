@@ -45,7 +45,7 @@ class Policy:
 
     `on_miss`: what a miss does; empty means GEMMDB_ON_MISS, whose default is `live`. `live_s`: the most seconds that
     live tuning may delay the compile of one graph; tuning that is known to take longer, as on a CPU, does not start. 0
-    means 10, or 300 if `live` was chosen by name. `live_calls`: a product is tuned only if what it could save repays
+    means 10, or 300 if `live` was chosen by name. `live_calls`: a GEMM is tuned only if what it could save repays
     the tuning within this many calls of its graph; 0 means 100,000, or 3,000,000 if `live` was chosen by name.
     `live_cost`: live tuning skips kernels with a higher compile cost (10, if `compile_cost` allows it too, tries
     CUTLASS: half a minute of nvcc per kernel, so allow more time). `min_gain`: the gain over ATen that any other config
@@ -56,12 +56,12 @@ class Policy:
     `allow`, `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no
     kernel whose summation order depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a
     Triton kernel, about a second; 10: a CUTLASS kernel, half a minute of nvcc, so the default leaves it out).
-    `cutlass_size`: no CUTLASS kernel for products with a smaller M x N x K. `confirm`: whether an answer that was not
+    `cutlass_size`: no CUTLASS kernel for GEMMs with a smaller M x N x K. `confirm`: whether an answer that was not
     measured for this very problem is timed beside ATen before it is served; None means GEMMDB_CONFIRM, whose default is
     yes. `confirm_s`: the most seconds that this may delay the compile of one graph; 0 means 3. Live tuning and
     confirming together may delay all graphs of a process by 8 seconds, and by what these two allow beyond their
     defaults.
-    `horizontal`: whether products of one activation become one kernel where that is faster in the program. Only what
+    `horizontal`: whether GEMMs of one activation become one kernel where that is faster in the program. Only what
     may be confirmed can.
     """
 
@@ -102,7 +102,7 @@ class Policy:
     @property
     def without_cutlass(self) -> Policy:
         """The policy that serves no CUTLASS kernel, whether it ships compiled or not."""
-        return replace(self, cutlass_size=2**63)  # No product is so large.
+        return replace(self, cutlass_size=2**63)  # No GEMM is so large.
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Reading files of strangers within bounds."""
+"""Reading untrusted files within bounds."""
 
 from __future__ import annotations
 

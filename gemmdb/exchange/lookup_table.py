@@ -1,4 +1,4 @@
-"""PyTorch's own lookup table: `torch._inductor.config.lookup_table.table`, a dictionary from a product to the configs
+"""PyTorch's own lookup table: `torch._inductor.config.lookup_table.table`, a dictionary from a GEMM to the configs
 that Inductor's autotuning is limited to.
 
 Inductor reads it with `LookupTableChoices` and `mode="max-autotune"`, on NVIDIA GPUs. A key names the GPU, the dtypes,
@@ -73,7 +73,7 @@ def build(table: Table, tally: Tally) -> Entries:
 
 
 def key(problem: Problem, device: Device) -> str:
-    """The key of a product in Inductor's table, for problems for which there is no `rejection`."""
+    """The key of a GEMM in Inductor's table, for problems for which there is no `rejection`."""
     batch = [problem.batch] if problem.spec.batched else []
     m, n, k = problem.m, problem.n, problem.k
     inputs = [_tensor(problem.a, batch, m, k), _tensor(problem.b, batch, k, n)]

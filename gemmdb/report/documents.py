@@ -75,7 +75,7 @@ def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> 
     unknown; `lost_us`: microseconds of the program that are gained when it goes back to ATen, 0 if it is not slower."""
     problem, config = one.get("problem"), one.get("config")
     if not isinstance(problem, str) or not isinstance(config, str):
-        raise InputError(f"{path}: a product of a comparison has a problem and a config")
+        raise InputError(f"{path}: a GEMM of a comparison has a problem and a config")
     us, gain, count = _number(one.get("expected_us")), _number(one.get("speedup_vs_aten")), one.get("count")
     return {
         "name": _short(problem, lambda text: names.short(Problem.parse(text)), 300),

@@ -1,4 +1,4 @@
-"""What is in a file, as lines for people: the verdicts of a table, or the products of a workload."""
+"""What is in a file, as lines for people: the verdicts of a table, or the GEMMs of a workload."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Listing:
 
 
 def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
-    """The first `limit` verdicts or products of a file (0: all) whose texts hold all of the `words`. Raises InputError
+    """The first `limit` verdicts or GEMMs of a file (0: all) whose texts hold all of the `words`. Raises InputError
     or TableError if the file is neither a table nor a workload."""
     if entries.is_table(path):
         return _of_table(path, words, order, limit)

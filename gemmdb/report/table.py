@@ -125,7 +125,7 @@ def _run(run: Mapping[str, Any]) -> dict[str, str]:
     command, request = run.get("command", ""), run.get("request")
     if isinstance(command, list):
         command = " ".join(map(str, command))
-    asked = request if isinstance(request, Mapping) else {}
+    shapes = request.get("shapes", "") if isinstance(request, Mapping) else ""
     try:
         text = json.dumps(run, indent=1, default=str)
     except RecursionError:
@@ -133,7 +133,7 @@ def _run(run: Mapping[str, Any]) -> dict[str, str]:
     return {
         "run": str(run.get("run", "")),
         "started": str(run.get("started") or run.get("date") or "")[:40],
-        "shapes": str(asked.get("shapes", ""))[:200],
+        "shapes": str(shapes)[:200],
         "command": str(command)[:300],
         "toolchain": str(run.get("toolchain", ""))[:300],
         "text": text if len(text) <= MAX_RUN_CHARACTERS else text[:MAX_RUN_CHARACTERS] + "\n... (cut)",

@@ -27,12 +27,12 @@ MISS = "miss"
 MAX_REASON = 600
 """The most characters of a reason."""
 MAX_PRODUCTS = 5_000
-"""The most products of one page, those of most time. Sums are of all of them."""
+"""The most GEMMs of one page, those of most time. Sums are of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One product of a workload. `saving`: what a build may save of a call, for a product that no rung answers; None
+    """One GEMM of a workload. `saving`: what a build may save of a call, for a GEMM that no rung answers; None
     if that is unknown or there is an answer. `reason`: why ATen runs; empty if another kernel does."""
 
     asked: Asked
@@ -51,7 +51,7 @@ class Product:
 
     @property
     def calls(self) -> int:
-        """How often the product ran; one call per occurrence if none was counted."""
+        """How often the GEMM ran; one call per occurrence if none was counted."""
         return self.entry.calls or self.entry.count
 
     @property
@@ -85,7 +85,7 @@ class Product:
 @dataclass(frozen=True)
 class WorkloadReport:
     """A workload against the tables. `products`: those of most time first; `uncovered`: (name, occurrences, calls) of
-    the products that gemmdb does not steer."""
+    the GEMMs that gemmdb does not handle."""
 
     name: str
     products: tuple[Product, ...]
@@ -93,7 +93,7 @@ class WorkloadReport:
 
     @property
     def total_us(self) -> float:
-        """Microseconds of all calls of all products, as they are served."""
+        """Microseconds of all calls of all GEMMs, as they are served."""
         return sum(one.total_us for one in self.products)
 
     @property
@@ -103,7 +103,7 @@ class WorkloadReport:
 
     @property
     def gain(self) -> float:
-        """The gain over ATen of all products together, weighted by their time; 1 without products."""
+        """The gain over ATen of all GEMMs together, weighted by their time; 1 without any."""
         return self.aten_us / self.total_us if self.total_us else 1.0
 
     @property
@@ -118,7 +118,7 @@ class WorkloadReport:
 
 
 def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy = DEFAULT) -> WorkloadReport:
-    """The report of a workload under the name of its file. `policy`: how the tables are asked. Raises InputError for an
+    """The report of a workload under the name of its file. `policy`: that of the lookups. Raises InputError for an
     invalid device or range."""
     found = (_look_up(entry, catalog, policy) for entry in workload.entries)
     products = sorted(found, key=lambda one: (-one.total_us, one.entry.problem.text))

@@ -30,7 +30,7 @@ SQLITE = b"SQLite format 3\0"
 MAX_BYTES = 2**28
 """Bytes of the largest file that is read. A line takes about 300."""
 MAX_ENTRIES = 100_000
-"""The most distinct products of a file, with the GEMMs by name. A lookup of each takes milliseconds; programs have some
+"""The most distinct problems of a file, with the GEMMs by name. A lookup of each takes milliseconds; programs have some
 hundreds."""
 Ranges = tuple[tuple[str, int, int | None], ...]
 
@@ -103,7 +103,7 @@ def read(path: Path) -> Workload:
             merged[key] = merged[key] + new if key in merged else new
         if len(merged) + len(uncovered) > MAX_ENTRIES:
             raise InputError(
-                f"{where}: more than {MAX_ENTRIES:,} distinct products; record fewer programs into one file"
+                f"{where}: more than {MAX_ENTRIES:,} distinct problems; record fewer programs into one file"
             )
     return Workload(tuple(merged.values()), uncovered, tuple(numbers))
 

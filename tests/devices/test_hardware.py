@@ -57,7 +57,3 @@ def test_this_machines_cpu(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert 1 <= detect.cpu().units <= (os.cpu_count() or 1)
     assert detect.last_level_cache_bytes() > 0
-
-
-def test_native_is_the_gpu_where_there_is_one():
-    assert detect.native() == (detect.cuda() or detect.cpu())

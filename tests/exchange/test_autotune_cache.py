@@ -108,7 +108,7 @@ def test_the_code_of_a_choice_is_not_run(cache, tmp_path):
         ([], "no object `cache`"),
         ({"mm": 5}, ":7: not Inductor's autotune cache"),
         ({"mm": {"os.system('x')": {}}}, ""),
-        ({"mm": {"os.system('x')": {"highest": {"x": 1.0}}}}, "not the inputs of a product"),
+        ({"mm": {"os.system('x')": {"highest": {"x": 1.0}}}}, "not the inputs of a GEMM"),
         ({"mm": {MM: {"highest": {"x": "1"}}}}, "a time must be"),
         ({"mm": {MM: {"highest": [1]}}}, "is no object"),
     ],

@@ -114,7 +114,7 @@ def test_what_a_log_cannot_say_is_counted(tmp_path):
         "several templates have this tile, and the log does not say which is which": 2,
         "the log does not describe the choice (null)": 1,
         "a size is symbolic": 3,
-        "the log does not describe a product of bmm": 3,
+        "the log does not describe the GEMM bmm": 3,
         "ATen has no time in the race, so no time can be compared with it": 2,
         "the tile is outside what gemmdb takes": 1,
     }

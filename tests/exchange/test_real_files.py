@@ -57,7 +57,7 @@ def test_its_cache_is_imported_and_its_log_of_a_bmm_is_left(written, tmp_path):
     (entry,) = json.loads((folder / "log.json").read_text())
     (choices,) = (value for value in entry.values() if isinstance(value, list))
     (left,) = found.left
-    assert (found.carried, left.count, left.reason) == (0, len(choices), "the log does not describe a product of bmm")
+    assert (found.carried, left.count, left.reason) == (0, len(choices), "the log does not describe the GEMM bmm")
 
     (path,) = (folder / "code" / "cache").iterdir()
     found = imported("inductor-cache", path, tmp_path / "a.db", torch=torch)

@@ -53,12 +53,6 @@ def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
     }
 
 
-def test_a_config_without_groups_of_rows_has_groups_of_one(tmp_path):
-    part = {name: value for name, value in GOOD.items() if name != "GROUP_SIZE_M"}
-    rows, left = rows_of("vllm", write(tmp_path / "a.json", {"16": part}), asked(dtype="bf16", n=7168, k=2048))
-    assert (left, [row.config.values["group_m"] for row in rows if row.config != ATEN]) == ({}, [1])
-
-
 def test_a_product_without_an_op_needs_no_known_device(tmp_path):
     path = write(tmp_path / "E=8,N=64,device_name=AMD_Instinct_MI300X.json", {"1": GOOD})
     _, left = rows_of("vllm", path, Given(resolve=resolve))

@@ -172,7 +172,7 @@ def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Calla
     path, device = tmp_path / "workload.jsonl", Device("cpu", "cpu", "Example CPU", 2, isa="avx2").text
     plain = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32")
     packed = Problem.gemm("mm", m=8, n=128, k=64, dtype="fp32", constant_weight=True)
-    only = "1 product that no build changes: ATen is the only kernel for it: the C++ template packs the weight"
+    only = "1 GEMM that no build changes: ATen is the only kernel for it: the C++ template packs the weight"
     path.write_text(Entry(plain, calls=9, device=device).line)
     assert visit(path, 390).text_content("#missed").startswith(only)
     path.write_text("\n".join(Entry(one, calls=9, device=device).line for one in (plain, packed)))

@@ -101,7 +101,7 @@ def test_a_file_of_more_products_than_anybody_can_look_up_is_refused(tmp_path, m
     assert len(entries.read(path).entries) == 10
     for last in (sizes[10], json.dumps({"uncovered": "another"})):
         path.write_text("\n".join([*names, *sizes[:10], last]))
-        with pytest.raises(InputError, match=r"w\.jsonl:21: more than 20 distinct products"):
+        with pytest.raises(InputError, match=r"w\.jsonl:21: more than 20 distinct problems"):
             entries.read(path)
 
 

@@ -1,1 +1,1 @@
-"""Readers of other programs' tuning results: what they measured becomes rows, and what they leave open is asked for."""
+"""Readers of other programs' tuning results: what they measured becomes rows; what they leave open the caller says."""

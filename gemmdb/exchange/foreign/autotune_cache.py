@@ -42,7 +42,7 @@ _TRITON = re.compile(r"(?:triton_)?(mm|mm_persistent_tma|bmm)-(\w{20,100})")
 _KERNELS = {"mm": "inductor_mm", "mm_persistent_tma": "inductor_persistent_tma", "bmm": "inductor_bmm"}
 _CONSTANT = re.compile(r"^[ \t]*(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M) : tl\.constexpr = (\d{1,6})[ \t]*$", re.MULTILINE)
 _LAUNCH = re.compile(r"^[ \t]*num_(stages|warps)=(\d{1,4}),[ \t]*$", re.MULTILINE)
-_MOST_CODE = 2**20
+_MAX_CODE_BYTES = 2**20
 PRECISIONS = {"cuda": {"highest": False, "high": True, "medium": True}, "cpu": {"highest": False}}
 """Whether fp32 is multiplied as TF32, by device and torch's float32_matmul_precision."""
 
@@ -82,9 +82,9 @@ def _rows(
 
 def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -> Problem | Rejected:
     if not _INPUTS.fullmatch(inputs):
-        raise InputError(f"{where}: not the inputs of a product: {inputs[:80]!r}")
+        raise InputError(f"{where}: not the inputs of a GEMM: {inputs[:80]!r}")
     if op not in OPS:
-        return Rejected(f"the cache does not describe a product of {op[:40]}")
+        return Rejected(f"the cache does not describe the GEMM {op[:40]}")
     found = [
         (kind, dtype, [int(x) for x in numbers.split(", ")[1:]]) for kind, dtype, numbers in _TENSOR.findall(inputs)
     ]
@@ -93,7 +93,7 @@ def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -
     if precision not in PRECISIONS[source.device.kind]:
         return Rejected(f"fp32 precision {precision[:20]!r} has no key on this device")
     if len(found) != (3 if op == "addmm" else 2) or any(len(numbers) % 2 == 0 for *_, numbers in found):
-        return Rejected("the product has other inputs than two operands and a bias")
+        return Rejected("the GEMM has other inputs than two operands and a bias")
     *first, a, b = (
         TensorInfo(ALIASES.get(dtype, dtype), tuple(dims[: len(dims) // 2]), tuple(dims[len(dims) // 2 :]), offset)
         for _, dtype, (*dims, offset) in found
@@ -103,7 +103,7 @@ def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -
         bias = {"bias": _bias(first[0], (*a.sizes[:-1], *b.sizes[1:]))} if first else {}
         return Problem.from_tensors(op, a, b, numerics=default_numerics(a.dtype, tf32), **bias)
     except InputError as error:
-        return Rejected(f"the key knows no such product ({str(error)[:100]})")
+        return Rejected(f"the key knows no such GEMM ({str(error)[:100]})")
 
 
 def _bias(tensor: TensorInfo, out: tuple[int, ...]) -> Bias:
@@ -131,7 +131,7 @@ def _config(folder: Path, choice: str) -> Config | Rejected:
     template, digest = found.groups()
     try:
         with (folder / digest[1:3] / f"{digest}.py").open("rb") as file:
-            code = file.read(_MOST_CODE).decode("utf-8", "replace")
+            code = file.read(_MAX_CODE_BYTES).decode("utf-8", "replace")
     except OSError:
         return Rejected("the code of the choice is not in Inductor's cache folder any more, so its tile is unknown")
     values = {name.lower(): int(value) for name, value in _CONSTANT.findall(code)}

@@ -82,7 +82,7 @@ def _problem(where: str, key: str, op: str, given: Given) -> Problem | Rejected:
     if not sizes:
         return Rejected("a size is symbolic")
     if op not in OPS:
-        return Rejected(f"the log does not describe a product of {op[:40]}")
+        return Rejected(f"the log does not describe the GEMM {op[:40]}")
     m, k, n = map(int, sizes.groups())
     try:
         return Problem.gemm(op, m=m, n=n, k=k, dtype=given.dtype, layout=given.layout or "nt")

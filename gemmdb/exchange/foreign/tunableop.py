@@ -1,7 +1,7 @@
 """TunableOp's results: the CSV file of PYTORCH_TUNABLEOP_FILENAME.
 
 A line `GemmTunableOp_BFloat16_TN,tn_N_M_K_ld_LDB_LDA_LDC,SOLUTION,MILLISECONDS` says how fast the best solution of a
-BLAS library is; its sizes are those of the transposed product. Older versions leave the leading dimensions out, and
+BLAS library is; its sizes are those of the transposed GEMM. Older versions leave the leading dimensions out, and
 newer ones may add the library's own description of the call. `Default` is the kernel that ATen takes without TunableOp,
 so its time is evidence about ATen. The other solutions run only with TunableOp and its file. They say nothing about
 ATen's time without it, and gemmdb has no such kernel.
@@ -30,7 +30,7 @@ PROTOCOL = Protocol("graph", "hot", 1, 1, reference="tunableop")
 _UNSAID = {"GemmStridedBatched": "the distance of the matrices", "ScaledGemm": "the layout of the scales"}
 _OPERATOR = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_([\w:<>]{1,80})_([NT])([NT])")
 _PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})(?:_ld_(\d{1,10})_(\d{1,10})_(\d{1,10}))?")
-_MOST_CELLS = 60
+_MAX_CELLS = 60
 _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
 
 
@@ -60,7 +60,7 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
         if cells[0] == "Validator" or cells == [""]:
             continue
         unknown = cells[4:] and not cells[4].lstrip().startswith("- {")
-        if unknown or not 3 <= len(cells) <= _MOST_CELLS or not all(map(_WORDS.fullmatch, cells[:3])):
+        if unknown or not 3 <= len(cells) <= _MAX_CELLS or not all(map(_WORDS.fullmatch, cells[:3])):
             raise InputError(f"{where}: not a line of TunableOp's results: {line.strip()[:80]!r}")
         try:
             us = microseconds(bounded.number(cells[3], float), where) if cells[3:] and cells[3] else None
@@ -86,10 +86,10 @@ def _problem(operator: str, parameters: str) -> Problem | Rejected:
     if kind in _UNSAID:
         return Rejected(f"a {kind} line does not say {_UNSAID[kind]}")
     if dtype not in DTYPES:
-        return Rejected(f"products of {dtype} have no key")
+        return Rejected(f"GEMMs of {dtype} have no key")
     sizes = _PARAMETERS.fullmatch(parameters)
     if sizes is None:
-        raise InputError(f"not the sizes of a product: {parameters[:80]!r}")
+        raise InputError(f"not the sizes of a GEMM: {parameters[:80]!r}")
     # The library multiplies B^T by A^T, which gives the transpose of a row-major C.
     n, m, k = map(int, sizes.groups()[:3])
     dense = (k if first == "T" else n, m if second == "T" else k, n)

@@ -3,7 +3,7 @@
 Such a file has no times. Each config becomes a modelled row: the cost model says how fast it may be, nobody has
 measured it, and every answer says so. The file's name says N, K, device and dtype: `N=512,K=7168,device_name=NVIDIA_
 H200,dtype=int8_w8a8.json`. Files for mixtures of experts (`E=8,...`) and for scales of blocks (`block_shape=[128,128]`)
-are for products that gemmdb has no op for.
+are for GEMMs that gemmdb has no op for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMES = {"BLOCK_SIZE_M": "block_m", "BLOCK_SIZE_N": "block_n", "BLOCK_SIZE_K": 
 _SIZE = re.compile(r"[1-9]\d{0,9}")
 _SPECIFIC: Mapping[str, int] = {"SPLIT_K": 1, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
 """Parameters that gemmdb's kernel lacks, each with a value that means nothing."""
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
@@ -61,19 +61,19 @@ def _rejection(named: Mapping[str, str], given: Given) -> Rejected | None:
     """Why nothing of a file with such a name can be carried over."""
     dtype = named.get("dtype", "")
     if "E" in named:
-        return Rejected("the file is for a mixture of experts, a product that gemmdb has no op for")
+        return Rejected("the file is for a mixture of experts, for which gemmdb has no op")
     if "block_shape" in named:
         return Rejected("the file is for scales of blocks, whose kernels have other parameters here")
     if dtype and dtype != "int8_w8a8" and not given.op:
-        return Rejected(f"the file is for {dtype}, whose products the cost model does not cover")
+        return Rejected(f"the file is for {dtype}, which the cost model does not cover")
     return None
 
 
 def _configs(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """(`FILE:LINE`, M, parameters) of each config. Raises InputError."""
     found, cursor = document(path)
-    if not isinstance(found, dict) or len(found) > MOST_ENTRIES:
-        raise InputError(f"{path}:1: not an object with configs by M, or with more than {MOST_ENTRIES:,}")
+    if not isinstance(found, dict) or len(found) > MAX_ENTRIES:
+        raise InputError(f"{path}:1: not an object with configs by M, or with more than {MAX_ENTRIES:,}")
     for key, value in found.items():
         where = cursor.at(key)
         if _SIZE.fullmatch(key):
@@ -136,9 +136,9 @@ def _named(name: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in parts if "=" in part)
 
 
-def _size(path: Path, name: str, asked: int | None, named: str | None) -> int | None:
+def _size(path: Path, name: str, given: int | None, named: str | None) -> int | None:
     if named is not None and not _SIZE.fullmatch(named):
         raise InputError(f"{path}: {name}={named[:40]} is no size")
-    if asked is not None and named is not None and asked != int(named):
-        raise InputError(f"{path}: its name says {name}={named}, and --{name.lower()} is {asked}")
-    return asked if asked is not None else int(named) if named else None
+    if given is not None and named is not None and given != int(named):
+        raise InputError(f"{path}: its name says {name}={named}, and --{name.lower()} is {given}")
+    return given if given is not None else int(named) if named else None

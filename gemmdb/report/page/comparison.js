@@ -2,7 +2,7 @@
 
 const NOISE = 1.01;
 
-/** Two bars of the program's time; each product with a known time is a part of them. */
+/** Two bars of the program's time; each GEMM with a known time is a part of them. */
 function programBars(rows) {
   const bars = ["with gemmdb", "default"];
   const known = rows.filter((row) => row.us !== null && row.aten_us !== null);
@@ -20,7 +20,7 @@ function programBars(rows) {
   return { data, layout: { barmode: "stack", bargap: 0.4, xaxis: axis("microseconds per call"), yaxis: axis("", { type: "category" }) } };
 }
 
-/** Two bars for each product. */
+/** Two bars for each GEMM. */
 function productBars(rows) {
   const known = rows.filter((row) => row.us !== null && row.aten_us !== null).slice(0, 15).reverse();
   if (!known.length) return null;
@@ -37,7 +37,7 @@ function productBars(rows) {
 function comparedGrid() {
   const gain = (row) => (row.us && row.aten_us ? row.aten_us / row.us : null);
   const columns = [
-    { title: "product", of: (row) => row.name, show: (row) => row.name, name: true },
+    { title: "GEMM", of: (row) => row.name, show: (row) => row.name, name: true },
     { title: "times", of: (row) => row.count, show: (row) => whole(row.count), right: true },
     { title: "before", of: (row) => row.aten_us, show: (row) => micro(row.aten_us), right: true },
     { title: "after", of: (row) => row.us, show: (row) => micro(row.us), right: true },
@@ -56,7 +56,7 @@ function comparisonPage(main) {
     "cannot tell": "The machine was busy, or the times of default mode were unsteady: these times do not tell.",
     "no difference": "The interval of the gain contains 1, or nearly does: that is no difference.",
   };
-  const verdict = said[DATA.verdict] ? said[DATA.verdict] : rows.every((row) => row.aten) ? "Every product runs ATen's kernel on both sides, so a difference of the times is noise."
+  const verdict = said[DATA.verdict] ? said[DATA.verdict] : rows.every((row) => row.aten) ? "Every GEMM runs ATen's kernel on both sides, so a difference of the times is noise."
     : DATA.speedup > NOISE ? "The program is faster with gemmdb." : DATA.speedup < 1 / NOISE ? "The program is slower with gemmdb." : "The two differ by no more than 1%, which is noise.";
   heading("gemmdb compare", DATA.title, verdict);
   const other = rows.filter((row) => !row.aten);
@@ -64,16 +64,16 @@ function comparisonPage(main) {
     [micro(DATA.default_us), "one call in Inductor's default mode"],
     [micro(DATA.gemmdb_us), "one call with gemmdb"],
     [times(DATA.speedup), DATA.interval ? `speedup, between ${times(DATA.interval[0])} and ${times(DATA.interval[1])}` : "speedup"],
-    [`${other.length} of ${rows.length}`, "products run another kernel than ATen's"],
+    [`${other.length} of ${rows.length}`, "GEMMs run another kernel than ATen's"],
     [DATA.error === null ? "not finite" : DATA.error.toExponential(1), "largest difference of the outputs, relative"],
   ]));
   const charts = [
-    ["The program's time", "Measured: the length of each bar. Its parts are what the tables expect of each product; grey is everything else.", chart("program", programBars), "wide"],
-    ["Product by product", "What the tables expect of a product with ATen and with its kernel, all its occurrences together. The 15 largest.", chart("parts", productBars, "tall", "No table expects a time of any of these products."), "wide"],
+    ["The program's time", "Measured: the length of each bar. Its parts are what the tables expect of each GEMM; grey is everything else.", chart("program", programBars), "wide"],
+    ["GEMM by GEMM", "What the tables expect of a GEMM with ATen and with its kernel, all its occurrences together. The 15 largest.", chart("parts", productBars, "tall", "No table expects a time of any of these GEMMs."), "wide"],
   ];
   const list = comparedGrid();
   const { bar, apply } = filters(rows, {
-    noun: "product", search: (row) => row.words,
+    noun: "GEMM", search: (row) => row.words,
     choices: [{ id: "rung", label: "rung", of: (row) => row.rung || "-" }, { id: "kernel", label: "kernel", of: (row) => row.config.split(" ")[0] }],
   }, (found) => {
     charts[1][2].show(found);
@@ -81,7 +81,7 @@ function comparisonPage(main) {
   });
   const cards = el("div", "cards", ...charts.map(([title, note, one, wide]) => card(title, note, one.place, wide)));
   const lost = DATA.together_us ? ` All kernels together lose ${micro(DATA.together_us)}.` : "";
-  cards.append(card("Products", `Lost: what the program gains when this product goes back to ATen.${lost}`, list.content, "wide"));
+  cards.append(card("GEMMs", `Lost: what the program gains when this GEMM goes back to ATen.${lost}`, list.content, "wide"));
   main.append(bar, cards);
   charts[0][2].show(rows.length ? rows : [{ us: null, aten_us: null }]);
   apply();

@@ -27,7 +27,7 @@ const SHADES = {
   dark: { miss: "#69532a", aten: "#3a4453", slower: "#8c3a30", faster: ["#2f5547", "#239a68"] },
 };
 
-/** The colour of a product: the greener, the larger its gain, up to 4x. */
+/** The colour of a GEMM: the greener, the larger its gain, up to 4x. */
 function shade(row) {
   const of = SHADES[root.dataset.theme];
   if (row.rung === "miss") return of.miss;
@@ -39,7 +39,7 @@ function shade(row) {
   return `rgb(${mixed.join(",")})`;
 }
 
-/** A product's name for a box: the op, its sizes, and the rest, each on a line. */
+/** A GEMM's name for a box: the op, its sizes, and the rest, each on a line. */
 function lines(name) {
   const [op, ...rest] = name.split(" ");
   const sizes = rest.findIndex((word) => /^\d+x\d+x\d+$/.test(word)) + 1;
@@ -51,11 +51,11 @@ function treemap(rows) {
   const shown = [...rows].sort((a, b) => b.total_us - a.total_us).slice(0, MOST_TILES);
   const boxes = [];
   const sum = (some, name) => some.reduce((total, row) => total + row[name], 0);
-  boxes.push({ id: "all", label: "\u00a0", parent: "", value: sum(shown, "total_us"), colour: variable("--card"), text: "", words: `${pluralised(shown.length, "product")}` });
+  boxes.push({ id: "all", label: "\u00a0", parent: "", value: sum(shown, "total_us"), colour: variable("--card"), text: "", words: `${pluralised(shown.length, "GEMM")}` });
   for (const [rung, some] of [...groups(shown, (row) => row.rung)].sort(byRung)) {
     const total = sum(some, "total_us");
     const label = rung === "miss" ? "no table answers" : `rung ${rung}`;
-    const words = hover([label, `${pluralised(some.length, "product")}, ${micro(total)}`, `gain ${times(sum(some, "aten_us") / total)}`]);
+    const words = hover([label, `${pluralised(some.length, "GEMM")}, ${micro(total)}`, `gain ${times(sum(some, "aten_us") / total)}`]);
     boxes.push({ id: `rung ${rung}`, label: esc(label), parent: "all", value: total, colour: variable("--faint"), text: "", words });
     some.forEach((row, at) => {
       const gain = row.rung === "miss" ? "miss" : row.aten ? "ATen" : times(row.gain);
@@ -85,7 +85,7 @@ function beforeAfter(rows) {
     const aten = some.reduce((sum, row) => sum + row.aten_us, 0);
     return {
       type: "bar", orientation: "h", name: esc(rung), y: bars, x: [served / us_per, aten / us_per], marker: { color: rungColour(rung) }, textposition: "none",
-      text: [served, aten].map((us, at) => hover([`${rung}, ${bars[at]}: ${micro(us)}`, `${pluralised(some.length, "product")}`])), hoverinfo: "text",
+      text: [served, aten].map((us, at) => hover([`${rung}, ${bars[at]}: ${micro(us)}`, `${pluralised(some.length, "GEMM")}`])), hoverinfo: "text",
     };
   });
   return { data, layout: { barmode: "stack", bargap: 0.45, xaxis: axis(`${unit}, all calls`), yaxis: axis("", { type: "category" }) } };
@@ -94,7 +94,7 @@ function beforeAfter(rows) {
 /** What a build of the misses may save, the most first. */
 function buildList() {
   const body = el("tbody");
-  const heads = [["", "product that no table answers"], ["right", "may save"], ["barcell", ""], ["right", "share"], ["right", "calls"], ["right", "one call"]];
+  const heads = [["", "GEMM that no table answers"], ["right", "may save"], ["barcell", ""], ["right", "share"], ["right", "calls"], ["right", "one call"]];
   const table = el("table", "", el("thead", "", el("tr", "", ...heads.map(([name, text]) => el("th", name, text)))), body);
   table.id = "misses";
   const words = el("p", "note");
@@ -104,10 +104,10 @@ function buildList() {
     const missed = rows.filter((row) => row.rung === "miss" && !row.alone).sort((a, b) => (b.may_save_us ?? 0) - (a.may_save_us ?? 0) || b.total_us - a.total_us);
     const known = missed.filter((row) => row.may_save_us !== null);
     const sum = known.reduce((total, row) => total + row.may_save_us, 0);
-    const left = alone.length ? `${pluralised(alone.length, "product")} that no build changes: ${distinct(alone, (row) => row.alone).join("; ")}.` : "";
-    const build = missed.length === 0 ? (left ? "" : "The tables answer all of these products.")
+    const left = alone.length ? `${pluralised(alone.length, "GEMM")} that no build changes: ${distinct(alone, (row) => row.alone).join("; ")}.` : "";
+    const build = missed.length === 0 ? (left ? "" : "The tables answer all of these GEMMs.")
       : known.length === 0 ? "What a build may save is not known for this device. To build them: gemmdb build --arch native --shapes WORKLOAD."
-        : `A build of ${pluralised(missed.length, "product")} may save about ${micro(sum)} of ${micro(DATA.total_us)}: gemmdb build --arch native --shapes WORKLOAD.`;
+        : `A build of ${pluralised(missed.length, "GEMM")} may save about ${micro(sum)} of ${micro(DATA.total_us)}: gemmdb build --arch native --shapes WORKLOAD.`;
     words.textContent = [build, left].filter(Boolean).join(" ");
     table.hidden = missed.length === 0;
     body.replaceChildren(...missed.slice(0, 15).map((row) => {
@@ -122,7 +122,7 @@ function buildList() {
 
 function productGrid() {
   const columns = [
-    { title: "product", of: (row) => row.name, show: (row) => row.name, name: true },
+    { title: "GEMM", of: (row) => row.name, show: (row) => row.name, name: true },
     { title: "share", of: (row) => row.share, show: (row) => percent(row.share), right: true },
     { title: "gain", of: (row) => row.gain, show: (row) => el("span", row.gain > 1 ? "good" : "", row.aten ? "-" : times(row.gain)), right: true },
     { title: "rung", of: (row) => RUNGS.indexOf(row.rung), show: (row) => el("span", `nowrap ${row.rung === "miss" ? "bad" : ""}`, row.rung) },
@@ -141,27 +141,27 @@ function productGrid() {
 function workloadPage(main) {
   const rows = products();
   const devices = distinct(rows, (row) => row.device);
-  const smaller = DATA.smaller ? ` ${pluralised(DATA.smaller, "product")} of less time are left out; the sums hold them.` : "";
-  heading("gemmdb workload", DATA.title, `${devices.join(", ") || "no device"}: ${pluralised(rows.length, "product")}. Times are what the tables expect of one call, times the recorded calls.${smaller}`);
+  const smaller = DATA.smaller ? ` ${pluralised(DATA.smaller, "GEMM")} of less time are left out; the sums hold them.` : "";
+  heading("gemmdb workload", DATA.title, `${devices.join(", ") || "no device"}: ${pluralised(rows.length, "GEMM")}. Times are what the tables expect of one call, times the recorded calls.${smaller}`);
   const missed = rows.filter((row) => row.rung === "miss");
   const kernels = rows.filter((row) => !row.aten);
   const share = (some) => percent(some.reduce((sum, row) => sum + row.share, 0));
   main.append(tiles([
     [times(DATA.gain), "gain over ATen, weighted by time"],
-    [micro(DATA.total_us), `in products, as served; ${micro(DATA.aten_us)} with ATen`],
-    [share(kernels), `of the time runs a kernel of the tables (${pluralised(kernels.length, "product")})`],
-    [share(missed), `of the time is missed (${pluralised(missed.length, "product")})`],
+    [micro(DATA.total_us), `in GEMMs, as served; ${micro(DATA.aten_us)} with ATen`],
+    [share(kernels), `of the time runs a kernel of the tables (${pluralised(kernels.length, "GEMM")})`],
+    [share(missed), `of the time is missed (${pluralised(missed.length, "GEMM")})`],
     [DATA.may_save_us ? `~${micro(DATA.may_save_us)}` : "-", "a build of the misses may save"],
   ]));
   const note = rows.length > MOST_TILES ? ` The ${MOST_TILES} largest are drawn.` : "";
   const charts = [
-    ["Time by product", `Area: time as it is served. Boxes: the rungs that answer. Green: faster than ATen, the stronger the more. Grey: ATen. Amber: no table answers. A click on a box opens it.${note}`, chart("treemap", treemap, "tall"), "wide"],
-    ["Before and after", "The time of all products with ATen alone, and as they are served, by the rung that answers.", chart("bars", beforeAfter, "low"), "wide"],
+    ["Time by GEMM", `Area: time as it is served. Boxes: the rungs that answer. Green: faster than ATen, the stronger the more. Grey: ATen. Amber: no table answers. A click on a box opens it.${note}`, chart("treemap", treemap, "tall"), "wide"],
+    ["Before and after", "The time of all GEMMs with ATen alone, and as they are served, by the rung that answers.", chart("bars", beforeAfter, "low"), "wide"],
   ];
   const misses = buildList();
   const list = productGrid();
   const { bar, apply } = filters(rows, {
-    noun: "product", search: (row) => row.words,
+    noun: "GEMM", search: (row) => row.words,
     choices: [
       { id: "op", label: "op", of: (row) => row.op }, { id: "dtype", label: "dtypes", of: (row) => row.dtype },
       { id: "rung", label: "rung", of: (row) => row.rung }, { id: "backend", label: "backend", of: (row) => row.backend },
@@ -174,10 +174,10 @@ function workloadPage(main) {
   });
   const cards = el("div", "cards", ...charts.map(([title, words, one, wide]) => card(title, words, one.place, wide)));
   cards.append(card("What a build would bring", "", misses.content, "wide"));
-  cards.append(card("Products", "A click on a heading sorts. A click on a row shows the whole problem, its config and why ATen runs.", list.content, "wide"));
+  cards.append(card("GEMMs", "A click on a heading sorts. A click on a row shows the whole problem, its config and why ATen runs.", list.content, "wide"));
   if (DATA.uncovered.length) {
     const lines = DATA.uncovered.map((one) => [one.name, `${pluralised(one.count, "occurrence")}, ${pluralised(one.calls, "call")}`]);
-    cards.append(card("Not steered", "Products that gemmdb does not steer. Their sizes are not recorded, so no share counts them.", facts(lines), "wide"));
+    cards.append(card("Not handled", "GEMMs that gemmdb does not handle. Their sizes are not recorded, so no share counts them.", facts(lines), "wide"));
   }
   main.append(bar, cards);
   apply();
