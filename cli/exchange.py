@@ -123,7 +123,7 @@ def import_(options: ImportOptions, json: JsonFlag = False) -> None:
     \b
     Exit codes: 0 done, 1 nothing could be carried over, 2 bad usage or bad input.
     """
-    from gemmdb.exchange.foreign.given import Given
+    from gemmdb.exchange.foreign.races import Given
     from gemmdb.exchange.formats import load
 
     given = Given(**{field.name: getattr(options, field.name) for field in fields(options)[3:]})

@@ -19,7 +19,7 @@ from benchmarks.hostile.damage import answers, small
 from gemmdb import trust
 from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.exchange.content import Tally
-from gemmdb.exchange.foreign.given import Given
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.exchange.formats import FORMATS, export, read
 from gemmdb.exchange.share import manifest
 from gemmdb.generators.cutlass_archive import Tools, write

@@ -13,7 +13,7 @@ from gemmdb.errors import InputError
 from gemmdb.exchange import lookup_table, parquet, text_formats
 from gemmdb.exchange.content import Content, Exchanged, Tally
 from gemmdb.exchange.foreign import autotune_cache, mm_log, tunableop, vllm
-from gemmdb.exchange.foreign.given import Given
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.files import replacing
 from gemmdb.generators.files.merge import unite
 from gemmdb.table import schema, trusting

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.foreign import H200, MILLISECONDS, resolve, rows_of, tile, write
 
 from gemmdb.errors import InputError
-from gemmdb.exchange.foreign.given import Given
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Status

@@ -14,7 +14,7 @@ from kit.tables import Kit
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
 from gemmdb.exchange.content import Tally
-from gemmdb.exchange.foreign.given import Given
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.exchange.formats import export, read
 from gemmdb.exchange.share import manifest
 

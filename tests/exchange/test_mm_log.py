@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.foreign import H200, MILLISECONDS, TILES, asked, rows_of, tile, write
 
 from gemmdb.errors import InputError
-from gemmdb.exchange.foreign.given import SPREAD
+from gemmdb.exchange.foreign.races import SPREAD
 from gemmdb.exchange.formats import load
 from gemmdb.generators.measure.cuda.backend import VERSION
 from gemmdb.kernels.config import ATEN

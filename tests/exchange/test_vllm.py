@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kit.foreign import TILES, asked, resolve, rows_of, tile, write
 
 from gemmdb.errors import InputError
-from gemmdb.exchange.foreign.given import Given
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemmdb.devices import detect
-from gemmdb.exchange.foreign.given import Given
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.exchange.formats import export, load
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem

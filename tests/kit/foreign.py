@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
 from gemmdb.exchange.content import Tally
-from gemmdb.exchange.foreign.given import Given
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.exchange.formats import read
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device

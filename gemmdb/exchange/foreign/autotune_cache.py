@@ -14,7 +14,7 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.exchange.content import Content, Tally
-from gemmdb.exchange.foreign.given import (
+from gemmdb.exchange.foreign.races import (
     INDUCTOR,
     Choice,
     Cursor,

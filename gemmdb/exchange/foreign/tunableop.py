@@ -16,7 +16,7 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.exchange import bounded
 from gemmdb.exchange.content import Content, Tally
-from gemmdb.exchange.foreign.given import Choice, Given, Source, microseconds, race
+from gemmdb.exchange.foreign.races import Choice, Given, Source, microseconds, race
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.operands import TensorInfo, default_numerics, dense_bias
 from gemmdb.key.problem import Problem

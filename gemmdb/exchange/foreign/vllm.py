@@ -18,7 +18,7 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
 from gemmdb.errors import InputError
 from gemmdb.exchange.content import Content, Tally
-from gemmdb.exchange.foreign.given import Given, document, template_config
+from gemmdb.exchange.foreign.races import Given, document, template_config
 from gemmdb.generators.modelled import CUDA, PROTOCOL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device

@@ -1,4 +1,4 @@
-"""What the caller says about a file of another program, and how its times become rows."""
+"""Races of other programs: what the caller says about their files, and how their times become rows."""
 
 from __future__ import annotations
 
