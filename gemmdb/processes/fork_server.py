@@ -20,7 +20,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from time import monotonic
 
 from gemmdb.errors import GemmdbError
 from gemmdb.processes import child
@@ -50,13 +49,12 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, or minus the signal. Raises subprocess.TimeoutExpired after `timeout` seconds."""
-        until = None if timeout is None else monotonic() + timeout
-        while (code := self._read(1.0 if until is None else max(0.0, until - monotonic()))) is None:
-            if until is not None and monotonic() >= until:
-                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        code = self._read(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         return code
 
-    def _read(self, limit_s: float) -> int | None:
+    def _read(self, limit_s: float | None) -> int | None:
         if self._code is None and select.select([self._status], [], [], limit_s)[0]:
             found = os.read(self._status, NUMBER.size)
             os.close(self._status)

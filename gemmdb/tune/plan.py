@@ -26,9 +26,7 @@ from gemmdb.lookup.ranges import unmeasured
 from gemmdb.lookup.saving import Saving, saving
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
-from gemmdb.workload import origins
-from gemmdb.workload.entries import Entry, Ranges, Workload
-from gemmdb.workload.origins import Origin
+from gemmdb.workload.entries import Entry, Origin, Ranges, Workload, merged_origins
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -151,7 +149,7 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[_Missed]:
         key = problem, device, entry.ranges
         if key in found:
             known = found[key].wanted
-            more = replace(known, calls=known.calls + calls, origins=origins.merged(known.origins, entry.origins))
+            more = replace(known, calls=known.calls + calls, origins=merged_origins(known.origins, entry.origins))
             found[key] = _Missed(more, lacking)
             continue
         expected = saving(Ask(Query(problem, device), (), Policy(), None))

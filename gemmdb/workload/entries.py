@@ -22,8 +22,6 @@ from typing import Any
 from gemmdb.errors import InputError
 from gemmdb.files import append_lines, read_bounded
 from gemmdb.key.problem import Problem
-from gemmdb.workload import origins
-from gemmdb.workload.origins import Origin
 
 SQLITE = b"SQLite format 3\0"
 """What a table's file begins with."""
@@ -32,6 +30,10 @@ MAX_BYTES = 2**28
 MAX_ENTRIES = 100_000
 """The most distinct problems of a file, with the GEMMs by name. A lookup of each takes milliseconds; programs have some
 hundreds."""
+MAX_CHARACTERS = 120
+"""The most characters of each text of an origin; the end of a longer one is kept, which says more."""
+MAX_ORIGINS = 8
+"""The most origins of a GEMM. Layers of a model have one each."""
 Ranges = tuple[tuple[str, int, int | None], ...]
 
 
@@ -50,6 +52,18 @@ def line(
     return json.dumps(item)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One place. `module`: the path of the innermost module, such as `layers.0.mlp.up`; `source`: file and line, such
+    as `serve.py:12`. Either may be empty."""
+
+    module: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return " at ".join(part for part in (self.module, self.source) if part)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A problem of a workload. `count`: how often it occurs in compiled graphs; `calls`: how often these graphs were
@@ -66,7 +80,7 @@ class Entry:
 
     def __add__(self, other: Entry) -> Entry:
         """Two lines of the same problem, device and ranges as one."""
-        places = origins.merged(self.origins, other.origins)
+        places = merged_origins(self.origins, other.origins)
         return replace(self, count=self.count + other.count, calls=self.calls + other.calls, origins=places)
 
     @property
@@ -132,7 +146,7 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
         raise InputError(f"{where}: {error}") from error
     count, calls = _number(item, "count", 1, where), _number(item, "calls", 0, where)
     ranges = _ranges(item.get("ranges") or {}, where)
-    return Entry(problem, count, calls, device, ranges, origins.read(item.get("origins")))
+    return Entry(problem, count, calls, device, ranges, read_origins(item.get("origins")))
 
 
 def is_table(path: Path) -> bool:
@@ -188,3 +202,26 @@ def _ranges(ranges: object, where: str) -> Ranges:
             raise InputError(f"{where}: ranges are given as {{'m': [smallest, largest or null]}}, got {ranges!r}")
         found.append((name, low, high))
     return tuple(sorted(found))
+
+
+def merged_origins(*several: Iterable[Origin]) -> tuple[Origin, ...]:
+    """All origins without repeats and empty ones, the first MAX_ORIGINS of them."""
+    found = dict.fromkeys(one for some in several for one in some if one.module or one.source)
+    return tuple(found)[:MAX_ORIGINS]
+
+
+def read_origins(items: Any) -> tuple[Origin, ...]:
+    """The origins of a workload's line. They only inform, so whatever is none is left out; what is too long is cut, and
+    control characters become `?`."""
+    if not isinstance(items, list):
+        return ()
+    found = (Origin(clean(item.get("module")), clean(item.get("source"))) for item in items if isinstance(item, dict))
+    return merged_origins(found)
+
+
+def clean(text: object) -> str:
+    """A text as it may be shown: printable, on one line, and bounded. Anything but a text is empty."""
+    if not isinstance(text, str):
+        return ""
+    short = text if len(text) <= MAX_CHARACTERS else f"...{text[3 - MAX_CHARACTERS :]}"
+    return "".join(c if c.isprintable() else "?" for c in short)

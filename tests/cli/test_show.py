@@ -4,7 +4,7 @@ import json
 
 from gemmdb.key.problem import Problem
 from gemmdb.table.catalog import shipped_tables
-from gemmdb.workload import entries, origins
+from gemmdb.workload import entries
 
 H200 = str(shipped_tables() / "sm90-nvidia-h200.db")
 
@@ -46,7 +46,7 @@ def test_the_lines_of_a_product_are_added_up(gemmdb, tmp_path):
     """A recorder writes what was compiled at once, and the calls at the end."""
     path, moving = tmp_path / "workload.jsonl", (("m", 2, None),)
     mine, other = (Problem.gemm("mm", m=m, n=2, k=3) for m in (1, 5))
-    up = (origins.Origin("blocks.0.up", "net.py:7"),)
+    up = (entries.Origin("blocks.0.up", "net.py:7"),)
     entries.append(path, [
         entries.Entry(mine, 1, 0, origins=up), entries.Entry(other), entries.Entry(mine, 0, 50),
         entries.Entry(mine, 1, 3, ranges=moving),

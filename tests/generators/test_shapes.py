@@ -1,5 +1,6 @@
 """Presets and shapes files."""
 
+import functools
 import hashlib
 import json
 import re
@@ -7,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from kit.devices import H200
-from kit.presets import preset
 
 from gemmdb.errors import InputError
 from gemmdb.generators import shapes
@@ -16,6 +16,11 @@ from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.key import representatives
 from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
+
+
+@functools.cache
+def preset(name, kind="cuda"):
+    return tuple(shapes.load(name, kind))
 
 
 @pytest.fixture

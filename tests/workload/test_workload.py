@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
 from gemmdb.key.problem import Problem
-from gemmdb.workload import entries, origins
-from gemmdb.workload.entries import Entry
-from gemmdb.workload.origins import MAX_CHARACTERS, MAX_ORIGINS, Origin
+from gemmdb.workload import entries
+from gemmdb.workload.entries import MAX_CHARACTERS, MAX_ORIGINS, Entry, Origin
 
 PROBLEM = Problem.gemm("mm", m=1, n=8, k=8)
 OTHER = Problem.gemm("mm", m=2, n=8, k=8)
@@ -135,6 +134,6 @@ def test_a_terminal_is_not_steered(tmp_path):
 
 @given(JSON)
 def test_anything_may_be_in_a_file(items):
-    found = origins.read(items)
+    found = entries.read_origins(items)
     assert len(found) <= MAX_ORIGINS
     assert all(text.isprintable() and len(text) <= MAX_CHARACTERS for one in found for text in (one.module, one.source))

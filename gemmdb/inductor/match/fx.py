@@ -13,7 +13,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-from gemmdb.workload.origins import Origin, clean
+from gemmdb.workload.entries import Origin, clean
 
 aten, prims = torch.ops.aten, torch.ops.prims
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,

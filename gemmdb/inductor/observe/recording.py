@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.observe.journal import JOURNAL, Event
-from gemmdb.workload import entries, origins
-from gemmdb.workload.entries import Ranges
-from gemmdb.workload.origins import Origin
+from gemmdb.workload import entries
+from gemmdb.workload.entries import Origin, Ranges
 
 log = logging.getLogger("gemmdb")
 Owner = TypeVar("Owner")
@@ -141,7 +140,7 @@ def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
             entry[0] += count
             entry[1] += calls
             if count:  # Said once, when the graph is compiled.
-                places[key] = origins.merged(places.get(key, ()), [Origin(event.module, event.source)])
+                places[key] = entries.merged_origins(places.get(key, ()), [Origin(event.module, event.source)])
     return [
         entries.line(kind, name, n, calls, device, ranges, places.get((kind, name, device, ranges), ()))
         for (kind, name, device, ranges), (n, calls) in merged.items()

@@ -9,7 +9,7 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb.inductor.match.fx import origin
 from gemmdb.workload import entries
-from gemmdb.workload.origins import Origin
+from gemmdb.workload.entries import Origin
 
 HERE = "test_origin.py:"
 
