@@ -80,7 +80,7 @@ def say_tuned(done: Tuned, wide: bool) -> None:
 def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
     from gemmdb.inductor.observe.journal import ONLY_ATEN
 
-    hit, share = one.asked.hit, one.total_us / total_us
+    hit, share = one.hit, one.total_us / total_us
     kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)
     is_plain_miss = hit is None and not one.reason.startswith(ONLY_ATEN)
     return (
@@ -94,7 +94,7 @@ def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
 def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
     """Name and value of each line of the closing table."""
     for name, report in (("tables before", done.before), ("tables now", done.after)):
-        kernels = sum(one.asked.hit is not None and one.gain > 1 for one in report.products)
+        kernels = sum(one.hit is not None and one.gain > 1 for one in report.products)
         known = f"{answered(report)} answered, {kernels} by a kernel faster than ATen"
         yield name, f"{known}; {report.gain:.2f}x over ATen expected, weighted by time"
     if done.built is not None:
@@ -103,7 +103,7 @@ def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
         yield from _measured(done.gained)
         if done.gained.verdict == "same kernels" and kernels:
             yield "why", CACHED_GRAPHS
-        ran = ((one.entry.problem, one.asked.device, one.entry.count) for one in done.after.products if one.calls)
+        ran = ((one.entry.problem, one.device, one.entry.count) for one in done.after.products if one.calls)
         if done.gained.verdict == "slower" and (why := cache_hint(ran)):
             yield "why", why
 
@@ -115,7 +115,7 @@ def answered(report: WorkloadReport) -> str:
 
 def answers(report: WorkloadReport) -> int:
     """The number of GEMMs that the tables answer."""
-    return sum(one.asked.hit is not None for one in report.products)
+    return sum(one.hit is not None for one in report.products)
 
 
 def _measured(found: Gained) -> Iterator[tuple[str, ...]]:

@@ -30,24 +30,18 @@ MAX_PRODUCTS = 5_000
 """The most GEMMs of one page, those of most time. Sums are of all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """One GEMM of a workload. `saving`: what a build may save of a call, for a GEMM that no rung answers; None
-    if that is unknown or there is an answer. `reason`: why ATen runs; empty if another kernel does."""
+@dataclass(frozen=True)
+class Product(Asked):
+    """One GEMM of a workload, looked up. `saving`: what a build may save of a call, for a miss; None if that is
+    unknown. `reason`: why ATen runs; empty if another kernel does."""
 
-    asked: Asked
     saving: Saving | None = None
     reason: str = ""
 
     @property
-    def entry(self) -> Entry:
-        """The line of the workload."""
-        return self.asked.entry
-
-    @property
     def rung(self) -> str:
         """The rung that answers, or `miss`."""
-        return self.asked.hit.rung if self.asked.hit else MISS
+        return self.hit.rung if self.hit else MISS
 
     @property
     def calls(self) -> int:
@@ -57,17 +51,12 @@ class Product:
     @property
     def gain(self) -> float:
         """How many times faster than ATen the answer is expected to be; 1 for a miss."""
-        return self.asked.hit.speedup if self.asked.hit else 1.0
+        return self.hit.speedup if self.hit else 1.0
 
     @property
-    def us(self) -> float:
+    def time_us(self) -> float:
         """Expected microseconds of one call, as it is served. That of a miss is what is expected of ATen."""
-        return self.saving.aten_us if self.saving and not self.asked.hit else self.asked.time_us
-
-    @property
-    def total_us(self) -> float:
-        """Microseconds of all calls, as they are served."""
-        return self.us * self.calls
+        return self.saving.aten_us if self.saving else super().time_us
 
     @property
     def aten_us(self) -> float:
@@ -76,10 +65,8 @@ class Product:
 
     @property
     def may_save_us(self) -> float | None:
-        """Microseconds of all calls that a build may save; None if nothing can be said. Only for a miss."""
-        if self.saving is None or self.asked.hit is not None:
-            return None
-        return self.saving.us * self.calls
+        """Microseconds of all calls that a build may save; None if nothing can be said, or no build is needed."""
+        return self.saving.us * self.calls if self.saving else None
 
 
 @dataclass(frozen=True)
@@ -128,15 +115,15 @@ def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy 
 
 def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
     asked = ask(entry, catalog, policy)
-    if asked.hit is not None and asked.hit.config != ATEN:
-        return Product(asked)
-    query = asked.query
+    hit, query = asked.hit, asked.query
+    if hit is not None and hit.config != ATEN:
+        return Product(entry, asked.device, hit)
     steps = explain(query, catalog, policy, installed(query.device.kind))
-    if asked.hit is not None:
+    if hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.
-        return Product(asked, reason=said[:MAX_REASON])
+        return Product(entry, asked.device, hit, reason=said[:MAX_REASON])
     reason = "; ".join(filter(None, (str(only_aten(query) or ""), *(f"{step.rung}: {step.reason}" for step in steps))))
-    return Product(asked, saving(Ask(query, (), Policy(), None)), reason[:MAX_REASON])
+    return Product(entry, asked.device, None, saving(Ask(query, (), Policy(), None)), reason[:MAX_REASON])
 
 
 def save(report: Report, path: Path) -> None:
@@ -171,25 +158,25 @@ def _document(
 
 
 def _product(one: Product) -> dict[str, Any]:
-    config, entry = one.asked.hit.config if one.asked.hit else ATEN, one.entry
+    config, entry = one.hit.config if one.hit else ATEN, one.entry
     return {
         **sizes(entry.problem),
         "problem": entry.problem.text,
         "ranges": {name: [low, high] for name, low, high in entry.ranges},
-        "device": one.asked.device.sku,
+        "device": one.device.sku,
         "rung": one.rung,
         "backend": config.backend,
         "kernel": names.kernel(config),
         "config": config.text,
         "aten": config == ATEN,
         "gain": one.gain,
-        "us": one.us,
+        "us": one.time_us,
         "calls": one.calls,
         "count": entry.count,
         "total_us": one.total_us,
         "aten_us": one.aten_us,
         "may_save_us": one.may_save_us,
-        "table": one.asked.hit.table if one.asked.hit else "",
+        "table": one.hit.table if one.hit else "",
         "reason": one.reason,
         "alone": only_aten_reason(one.reason) if one.rung == MISS else "",
         "origins": [str(place) for place in entry.origins],

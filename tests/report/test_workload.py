@@ -53,7 +53,7 @@ def test_the_reason_is_of_the_step_that_answers(lab: Lab) -> None:
     catalog = lab.catalog(rows(problem(16), {FAST: 0.5}))
     found = of_workload(Workload((Entry(problem(16), device=CPU.text, ranges=(("m", 2, 64),)),), {}), "w", catalog)
     (one,) = found.products
-    assert (one.asked.hit.config, one.gain) == (ATEN, 1.0)
+    assert (one.hit.config, one.gain) == (ATEN, 1.0)
     assert one.reason.startswith("ATen for the range: no measured or near answer at m=")
 
 
