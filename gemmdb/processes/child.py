@@ -78,8 +78,6 @@ def answer(task: Task) -> Reply:
     program that was killed: only the kernel does that, for memory."""
     try:
         return Reply(task.function(*task.arguments))
-    except MemoryError as error:
-        return Reply(status=Status.OOM, detail=one_line(f"MemoryError: {error}"))
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         exhausted = out_of_memory(text) or _killed(error)

@@ -93,12 +93,9 @@ def test_a_choice_names_no_other_file(cache, digest):
 
 
 def test_the_code_of_a_choice_is_not_run(cache, tmp_path):
-    path = cache(
-        {"mm": {MM: {"highest": {f"mm-{DIGEST}": 0.02, f"triton_mm-{DIGEST}": 0.01}}}},
-        code=f"open({str(tmp_path / 'ran')!r}, 'w')\n{CODE}",
-    )
-    rows, _ = rows_of("inductor-cache", path, Given(resolve=resolve))
-    assert len(rows) == 2
+    races = {"mm": {MM: {"highest": {f"mm-{DIGEST}": 0.02, f"triton_mm-{DIGEST}": 0.01}}}}
+    path = cache(races, code=f"open({str(tmp_path / 'ran')!r}, 'w')\n{CODE}")
+    assert len(rows_of("inductor-cache", path, Given(resolve=resolve))[0]) == 2
     assert not (tmp_path / "ran").exists()
 
 
@@ -106,8 +103,7 @@ def test_the_code_of_a_choice_is_not_run(cache, tmp_path):
     ("content", "said"),
     [
         ([], "no object `cache`"),
-        ({"mm": 5}, ":7: not Inductor's autotune cache"),
-        ({"mm": {"os.system('x')": {}}}, ""),
+        ({"mm": 5}, ": not Inductor's autotune cache"),
         ({"mm": {"os.system('x')": {"highest": {"x": 1.0}}}}, "not the inputs of a GEMM"),
         ({"mm": {MM: {"highest": {"x": "1"}}}}, "a time must be"),
         ({"mm": {MM: {"highest": [1]}}}, "is no object"),
@@ -115,13 +111,10 @@ def test_the_code_of_a_choice_is_not_run(cache, tmp_path):
 )
 def test_a_bad_cache_is_refused(cache, content, said):
     path = cache(content)
-    if not said:
-        assert rows_of("inductor-cache", path, Given(resolve=resolve)) == ([], {})
-        return
     with pytest.raises(InputError) as error:
         rows_of("inductor-cache", path, Given(resolve=resolve))
     assert str(path) in str(error.value)
-    assert said.removeprefix(":7") in str(error.value)
+    assert said in str(error.value)
 
 
 def test_a_device_that_contradicts_the_file_is_refused(cache):
