@@ -16,7 +16,8 @@ from gemmdb.exchange.foreign import autotune_cache, mm_log, tunableop, vllm
 from gemmdb.exchange.foreign.races import Given
 from gemmdb.files import replacing
 from gemmdb.generators.files.merge import unite
-from gemmdb.table import schema, trusting
+from gemmdb.table import schema
+from gemmdb.table.catalog import check_inputs
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -99,7 +100,7 @@ def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchan
         raise InputError(f"{out} is the file to import; name another table")
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out.absolute().parent} is not a folder; make it, or name another table")
-    trusting.admit(out, [path])
+    check_inputs(out, [path])
     tally = Tally()
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     try:

@@ -95,9 +95,9 @@ def file_states(paths: set[Path]) -> Iterator[FileState]:
 
 def _databases() -> Iterator[Path]:
     """The tables of packages, the user's folder and ours. `Path.glob` takes ten times as long."""
-    from gemmdb.table import packages  # It loads SQLite.
+    from gemmdb.table.catalog import packaged_tables  # It loads SQLite.
 
-    yield from packages.tables()
+    yield from packaged_tables()
     for folder in (data_home(), shipped_tables()):
         with suppress(OSError), os.scandir(folder) as entries:
             yield from (folder / entry.name for entry in entries if entry.name.endswith(".db"))

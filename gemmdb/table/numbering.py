@@ -16,19 +16,18 @@ from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table.packed_records import MOST_ENTRIES
 from gemmdb.table.record import Entry
 
-MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1_000, 10_000, 256, 4_096
-"""The most forms, families, classes, and sets of toolchains of a table."""
+MOST_ENTRIES, MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1 << 16, 1_000, 10_000, 256, 4_096
+"""The most entries, forms, families, classes, and sets of toolchains of a table."""
 MOST_TOOLCHAINS = 64
 """The most toolchains of a set."""
-_LINE, _COUNT = struct.Struct("<qH"), struct.Struct("<B")
+_LINE = struct.Struct("<qH")
 MOST_BYTES = {
     "classes": 2**16, "entries": MOST_ENTRIES * _LINE.size, "families": 2**21, "forms": 2**18,
-    "toolchains": MOST_SETS * (_COUNT.size + 8 * MOST_TOOLCHAINS),
+    "toolchains": MOST_SETS * (1 + 8 * MOST_TOOLCHAINS),
 }  # fmt: skip
-"""The most bytes of each part, in the order of `Numbering.parse`. It is checked before anything is parsed."""
+"""The most bytes of each part of a numbering. It is checked before anything is parsed."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,15 @@ class Numbering:
         cls, entries: Iterable[Entry], classes: Iterable[str], configs: Iterable[str], families: Iterable[str] = ()
     ) -> Numbering:
         """The numbering of these entries, classes and families, and of all `configs`, by their texts. It depends on
-        nothing else.
-
-        Raises InputError if there are more than a packed table has room for."""
-        known = list(entries)
-        sets = {tuple(one.key for one in entry.toolchains) for entry in known}
-        ordered = sorted(sets)
-        place = {keys: number for number, keys in enumerate(ordered)}
-        lines = sorted({(e.config.key, place[tuple(t.key for t in e.toolchains)]) for e in known})
+        nothing else. Raises InputError if there are more than a packed table has room for."""
+        keys = [(entry.config.key, tuple(one.key for one in entry.toolchains)) for entry in entries]
+        sets = sorted({toolchains for _, toolchains in keys})
+        place = {toolchains: number for number, toolchains in enumerate(sets)}
+        lines = sorted({(config, place[toolchains]) for config, toolchains in keys})
         found = cls(
             tuple(sorted(set(classes))), tuple(sorted(set(families))),
-            tuple(sorted({shortened(text)[0] for text in configs})), b"".join(_LINE.pack(*line) for line in lines),
-            tuple(ordered),
+            tuple(sorted({_shortened(text)[0] for text in configs})), b"".join(_LINE.pack(*line) for line in lines),
+            tuple(sets),
         )  # fmt: skip
         _check_bytes(found.checked().parts())
         return found
@@ -69,16 +65,17 @@ class Numbering:
         """The numbering of the `parts` of a table. Raises InputError, one line, if they are malformed."""
         if parts.keys() != MOST_BYTES.keys():
             raise InputError("its numbering is incomplete")
-        classes, lines, families, forms, sets = _check_bytes(parts)
+        found = _check_bytes(parts)
         try:
-            found = cls(_texts(classes), _texts(families), _texts(forms), lines, tuple(_sets(sets)))
+            classes, families, forms = (_texts(found[name]) for name in ("classes", "families", "forms"))
+            numbering = cls(classes, families, forms, found["entries"], tuple(_sets(found["toolchains"])))
         except (ValueError, struct.error, RecursionError) as error:
             raise InputError(f"its numbering is malformed ({error})") from error
-        return found.checked()
+        return numbering.checked()
 
     def parts(self) -> dict[str, bytes]:
         """The parts that `parse` reads."""
-        sets = (_COUNT.pack(len(keys)) + struct.pack(f"<{len(keys)}q", *keys) for keys in self.sets)
+        sets = (struct.pack(f"<B{len(keys)}q", len(keys), *keys) for keys in self.sets)
         return {
             "classes": json.dumps(self.classes, separators=(",", ":")).encode(),
             "entries": self.lines,
@@ -89,14 +86,13 @@ class Numbering:
 
     def checked(self) -> Numbering:
         """This. Raises InputError if there is more of anything than a packed table has room for."""
-        entries, rest = divmod(len(self.lines), _LINE.size)
-        counts = (
-            ("pairs of config and toolchains", entries, MOST_ENTRIES), ("forms", len(self.forms), MOST_FORMS),
+        size, rest = divmod(len(self.lines), _LINE.size)
+        for what, count, most in (
+            ("pairs of config and toolchains", size, MOST_ENTRIES), ("forms", len(self.forms), MOST_FORMS),
             ("families", len(self.families), MOST_FAMILIES),
             ("toolchain classes", len(self.classes), MOST_CLASSES), ("sets of toolchains", len(self.sets), MOST_SETS),
             ("toolchains of a set", max(map(len, self.sets), default=0), MOST_TOOLCHAINS),
-        )  # fmt: skip
-        for what, count, most in counts:
+        ):  # fmt: skip
             if count > most:
                 raise InputError(f"{count:,} {what} are more than the {most:,} that a packed table has room for")
         if rest:
@@ -128,7 +124,7 @@ class Numbering:
         places = {form: number for number, form in enumerate(self.forms)}
 
         def short(text: str) -> str:
-            form, values = shortened(text)
+            form, values = _shortened(text)
             return " ".join([str(places[form]), *values])
 
         return short
@@ -152,7 +148,7 @@ class Numbering:
         return " ".join([name, *map("=".join, zip(names, values, strict=True))])
 
 
-def shortened(text: str) -> tuple[str, list[str]]:
+def _shortened(text: str) -> tuple[str, list[str]]:
     """The form of a config's text, and its values."""
     name, *fields = text.split(" ")
     pairs = [one.partition("=") for one in fields]
@@ -166,18 +162,17 @@ def _at(texts: Sequence[str], place: str, otherwise: str) -> str:
     return texts[number]
 
 
-def _check_bytes(parts: Mapping[str, object]) -> list[bytes]:
-    """The parts in the order of MOST_BYTES. Raises InputError for one that is too long, or no bytes."""
-    found = []
+def _check_bytes(parts: Mapping[str, object]) -> dict[str, bytes]:
+    """The parts. Raises InputError for one that is too long, or no bytes."""
+    found = {}
     for name, most in MOST_BYTES.items():
         part = parts[name]
         if not isinstance(part, bytes):
             raise InputError("its numbering is incomplete")
         if len(part) > most:
-            raise InputError(
-                f"{len(part):,} bytes of {name} are more than the {most:,} that a packed table has room for"
-            )
-        found.append(part)
+            size = f"{len(part):,} bytes of {name}"
+            raise InputError(f"{size} are more than the {most:,} that a packed table has room for")
+        found[name] = part
     return found
 
 

@@ -16,8 +16,6 @@ from gemmdb.table.record import MOST_CODE, MOST_RESIDENT, RESIDENT, Entry, Group
 
 VERSION, SEALED = 1, 2
 """Versions of packed records. A sealed one ends with a checksum; those of older tables have none."""
-MOST_ENTRIES = 1 << 16
-"""The most entries of a table's numbering."""
 _CRC_BYTES = 4
 _HEAD, _GROUP = struct.Struct("<BBHI"), struct.Struct("<BBHd")
 _TIME, _FAILURE = struct.Struct("<HhBBh"), struct.Struct("<HB")
@@ -56,10 +54,6 @@ def opened(data: Any, problem: int, device: int) -> Any:
     if found != _checksum(data, problem, device):
         raise InputError("a record is damaged: its checksum differs")
     return bytes([VERSION]) + data[1:]
-
-
-def _checksum(data: bytes, problem: int, device: int) -> bytes:
-    return crc32(data, crc32(struct.pack("<qq", problem, device))).to_bytes(_CRC_BYTES, "little")
 
 
 def counts(data: Any) -> tuple[int, int]:
@@ -106,6 +100,15 @@ def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, St
         raise InputError(f"a record is malformed ({error})") from error
 
 
+def entries(record: Record) -> Iterable[Entry]:
+    """Every entry that `pack` looks up the number of, repeats included."""
+    return chain((Entry(config) for config, _ in record.failed), (t.entry for one in record.groups for t in one.times))
+
+
+def _checksum(data: bytes, problem: int, device: int) -> bytes:
+    return crc32(data, crc32(struct.pack("<qq", problem, device))).to_bytes(_CRC_BYTES, "little")
+
+
 def _head(data: Any, versions: Sequence[int] = (VERSION,)) -> tuple[int, int, int, int]:
     """The numbers of groups and of failures, the stamp, and where the groups begin."""
     if not isinstance(data, bytes) or len(data) < _HEAD.size:
@@ -116,7 +119,7 @@ def _head(data: Any, versions: Sequence[int] = (VERSION,)) -> tuple[int, int, in
     return groups, failures, stamp, _HEAD.size + failures * _FAILURE.size
 
 
-_made: Callable[[Iterable[Any]], Time] = partial(tuple.__new__, Time)
+_time: Callable[[Iterable[Any]], Time] = partial(tuple.__new__, Time)
 """A Time of its five values; `Time` itself takes three times as long."""
 
 
@@ -128,7 +131,7 @@ def _group(
         raise InputError("a record is cut off")
     numbers, codes, widths, flags, expected = zip(*_TIME.iter_unpack(data), strict=True)
     found = list(map(entry, numbers))
-    times = tuple(map(_made, zip(found, codes, widths, flags, expected)))  # noqa: B905 - all are of one length
+    times = tuple(map(_time, zip(found, codes, widths, flags, expected)))  # noqa: B905 - all are of one length
     aten = [code for one, code in zip(found, codes, strict=True) if one.aten]
     good = len({one.key for one in found}) == count and max(flags) < _FLAGS and min(codes) >= -MOST_CODE
     good = good and all(one.split for one, flag in zip(found, flags, strict=True) if flag >= RESIDENT)
@@ -136,8 +139,3 @@ def _group(
         raise InputError("a record holds impossible times")
     name = None if what & _ALL else classes[klass]
     return Group("hot" if what & _HOT else "cold", bool(what & _MODELLED), name, aten_us, times)
-
-
-def entries(record: Record) -> Iterable[Entry]:
-    """Every entry that `pack` asks the number of, repeats included."""
-    return chain((Entry(config) for config, _ in record.failed), (t.entry for one in record.groups for t in one.times))

@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.table import file_locks, trusting
+from gemmdb.table import file_locks
+from gemmdb.table.catalog import check_inputs
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -26,7 +27,7 @@ def merge(inputs: Sequence[Path], out: Path) -> int:
     """
     if not inputs:
         raise InputError("nothing to merge: name at least one table")
-    trusting.admit(out, inputs)
+    check_inputs(out, inputs)
     return unite(inputs, out)
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
-from gemmdb.table import contents, dbfile, file_locks, packed_records, schema, trusting
+from gemmdb.table import contents, dbfile, file_locks, packed_records, schema
 from gemmdb.table import record as records
+from gemmdb.table.catalog import check_inputs
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
 from gemmdb.table.reader import Table
@@ -50,7 +51,7 @@ def pack(path: Path, out: Path) -> Packed:
     folder = out.absolute().parent
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
-    trusting.admit(out, [path])
+    check_inputs(out, [path])
     part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
     try:
         with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:

@@ -12,7 +12,7 @@ from kit.tables import Kit
 
 import gemmdb
 from gemmdb.settings import Settings
-from gemmdb.table import catalog, packages
+from gemmdb.table import catalog
 from gemmdb.table.catalog import Catalog, sources
 
 KIT = Kit()
@@ -27,7 +27,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, "shipped_tables", lambda: tmp_path / "shipped")
     monkeypatch.setattr(catalog, "_warned", set())
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    packages.tables.cache_clear()
+    catalog.packaged_tables.cache_clear()
 
     def install(name: str, tables=(), value: str | None = None, code: str = "") -> Path:
         folder, info = tmp_path / "site" / name, tmp_path / "site" / f"{name}-1.0.dist-info"
@@ -35,15 +35,15 @@ def site(tmp_path, monkeypatch):
             made.mkdir(parents=True)
         (folder / "__init__.py").write_text(code)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{packages.GROUP}]\nx = {name if value is None else value}\n")
+        (info / "entry_points.txt").write_text(f"[{catalog.GROUP}]\nx = {name if value is None else value}\n")
         for table in tables:
             KIT.write(folder / table, [KIT.row()])
-        packages.tables.cache_clear()
+        catalog.packaged_tables.cache_clear()
         importlib.invalidate_caches()
         return folder
 
     yield install
-    packages.tables.cache_clear()
+    catalog.packaged_tables.cache_clear()
 
 
 def test_its_tables_come_after_the_users_and_before_the_shipped(site, tmp_path):
@@ -66,7 +66,7 @@ def test_its_table_is_part_of_the_identity(site):
 
 def test_it_is_not_imported(site, tmp_path):
     site("gemmdb_tables_a", ["a.db"], code=f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit\n")
-    assert [path.name for path in packages.tables()] == ["a.db"]
+    assert [path.name for path in catalog.packaged_tables()] == ["a.db"]
     assert "gemmdb_tables_a" not in sys.modules
     assert not (tmp_path / "ran").exists()
 
@@ -107,7 +107,7 @@ def test_metadata_that_cannot_be_read_cost_one_warning(site, caplog, monkeypatch
         raise RuntimeError("no\nmetadata")
 
     monkeypatch.setattr(metadata, "distributions", broken)
-    packages.tables.cache_clear()
+    catalog.packaged_tables.cache_clear()
     assert Catalog.load().tables == ()
     assert Catalog.load().tables == ()
     (record,) = caplog.records
@@ -116,7 +116,7 @@ def test_metadata_that_cannot_be_read_cost_one_warning(site, caplog, monkeypatch
 
 def test_entry_points_are_read_once(site, monkeypatch):
     site("gemmdb_tables_a", ["a.db"])
-    packages.tables()
+    catalog.packaged_tables()
     monkeypatch.setattr(metadata, "distributions", lambda: pytest.fail("read again"))
     for _ in range(3):
         Catalog.load()
@@ -125,7 +125,7 @@ def test_entry_points_are_read_once(site, monkeypatch):
 def test_importing_gemmdb_reads_none():
     import subprocess
 
-    code = "import sys, gemmdb; print('importlib.metadata' in sys.modules, 'gemmdb.table.packages' in sys.modules)"
+    code = "import sys, gemmdb; print('importlib.metadata' in sys.modules, 'gemmdb.table.catalog' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
@@ -135,7 +135,7 @@ def test_a_lookup_answers_from_it(site, monkeypatch):
     rows = [KIT.row(), KIT.row(KIT.configs[1], us=5.0)]
     folder = site("gemmdb_tables_a")
     KIT.write(folder / "a.db", rows)
-    packages.tables.cache_clear()
+    catalog.packaged_tables.cache_clear()
     hit = gemmdb.lookup(KIT.problem, KIT.device.sku)
     assert hit is not None
     assert (hit.rung, hit.config, hit.table) == ("exact", KIT.configs[1], str(folder / "a.db"))

@@ -24,7 +24,8 @@ from gemmdb.files import replacing
 from gemmdb.generators.files.manifest import NAME
 from gemmdb.generators.files.merge import held
 from gemmdb.rejected import Rejected
-from gemmdb.table import file_locks, trusting
+from gemmdb.table import file_locks
+from gemmdb.table.catalog import check_digest
 
 PULLED = ".pulled.json"
 """Beside pulled tables: the sha256 of each when it was pulled. A file that still has it may be replaced."""
@@ -69,7 +70,7 @@ def pull(
         raise InputError(f"{into} cannot be made ({error.strerror}); name another folder") from error
     chosen = [known[name] for name in (names or sorted(known))]
     for one in chosen:  # Before anything is downloaded.
-        trusting.admit_digest(into / one.file, Path(one.file), one.sha256)
+        check_digest(into / one.file, Path(one.file), one.sha256)
         _check_target(into / one.file, one, replace)
     return [_pull(remote, into, one, say) for one in chosen]
 
