@@ -14,21 +14,18 @@ from gemmdb.table import file_locks, schema
 from gemmdb.table.measurement import one_line
 from gemmdb.table.read_timeouts import Deadline, interrupted
 
-BUSY_S = 5.0
-"""How long a reader waits for a writer's commit, which takes milliseconds."""
+BUSY_S = 5.0  # How long a reader waits for a writer's commit, which takes milliseconds
 MAX_VALUE_BYTES, MAX_NUMBERING_BYTES = 2**16, 2**23
 """Bytes of the longest value or row read; the texts of a table are far shorter. The numbering of a packed table names
 every config and problem text in one value."""
 FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 """What reading a damaged file raises. SQLite's message may quote bytes of the file that are not text."""
 
-_PAUSES = (0.01, 0.05, 0.0)
-"""Seconds between attempts to open a file that a writer seems to have left unfinished."""
+_PAUSES = (0.01, 0.05, 0.0)  # Seconds between attempts to open a file that a writer seems to have left unfinished
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 _PRAGMAS = ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON")
 """SQLite advises these for a stranger's file, and not to map it. A mapped file that is cut short ends the process."""
-_CACHE = "cache_size=-65536"
-"""It is set after the checks, since setting it reads the file."""
+_CACHE = "cache_size=-65536"  # It is set after the checks, since setting it reads the file
 
 
 def connect(

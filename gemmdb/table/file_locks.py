@@ -28,10 +28,8 @@ try:
 except ImportError:  # Windows: writers poll, and nobody can replace a file that is open.
     fcntl = None  # type: ignore[assignment]
 
-FOLDER_TIMEOUT_S = 5.0
-"""How long to wait for the lock on a folder, which nobody holds for longer than a check takes."""
-_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
-"""Seconds between two attempts: the first pause, and the longest."""
+FOLDER_TIMEOUT_S = 5.0  # How long to wait for the lock on a folder, which nobody holds for longer than a check takes
+_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02  # Seconds between two attempts: the first pause, and the longest
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 Identity = tuple[int, int] | None

@@ -21,10 +21,8 @@ Row = tuple[Any, ...]
 
 MOST_BYTES = 2**28
 """The most bytes that one statement may return. A page that follows itself makes long values of few bytes."""
-_ROW_BYTES = 200
-"""Bytes of a row in memory besides its texts, about."""
-_PART = 1_000
-"""Rows that are fetched between two looks at how many bytes they are."""
+_ROW_BYTES = 200  # Bytes of a row in memory besides its texts, about
+_PART = 1_000  # Rows that are fetched between two looks at how many bytes they are
 
 _locks: dict[str, threading.RLock] = {}
 """One lock per file. A writer waits until no process reads. Within one process, SQLite lets a second connection start

@@ -23,11 +23,9 @@ LOCAL = frozenset({"btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 LOG = "-wal"
 """The end of the name of SQLite's write-ahead log. While there is one, a commit does not touch the file itself. Our
 writers make none."""
-MOST_LOOKUPS = 2**15
-"""The most lookups whose rows are kept. When there are more, all are forgotten."""
+MOST_LOOKUPS = 2**15  # The most lookups whose rows are kept. When there are more, all are forgotten.
 
-Key = tuple[int, int]
-"""The keys of a problem and a device."""
+Key = tuple[int, int]  # The keys of a problem and a device
 Rows = Sequence[tuple[Any, ...]]
 _Stamp = tuple[int, int, int]
 

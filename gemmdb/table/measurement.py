@@ -37,22 +37,15 @@ addresses varies less than the time at one."""
 class Status(enum.StrEnum):
     """What became of a candidate. Only `OK` and `SLOW` carry times; only `OK` can be picked."""
 
-    OK = "ok"
-    """Measured in full, and right."""
-    SLOW = "slow"
-    """Right, but dropped from the race after a short estimate. Its times are this estimate."""
+    OK = "ok"  # Measured in full, and right
+    SLOW = "slow"  # Right, but dropped from the race after a short estimate. Its times are this estimate.
     WRONG = "wrong"
     """Its result is outside the tolerance of the dtype. It is never served, even if another run found it right."""
-    ERROR = "error"
-    """It did not compile, or raised."""
-    CRASH = "crash"
-    """Its process died: a signal, an illegal memory access."""
-    TIMEOUT = "timeout"
-    """It did not answer within its time limit."""
-    OOM = "oom"
-    """It ran out of memory."""
-    ILLEGAL = "illegal"
-    """A legality rule excludes it here, so it was not run."""
+    ERROR = "error"  # It did not compile, or raised
+    CRASH = "crash"  # Its process died: a signal, an illegal memory access
+    TIMEOUT = "timeout"  # It did not answer within its time limit
+    OOM = "oom"  # It ran out of memory
+    ILLEGAL = "illegal"  # A legality rule excludes it here, so it was not run
 
 
 TIMED = frozenset({Status.OK, Status.SLOW})
@@ -222,8 +215,7 @@ def fingerprint(row: Measurement) -> int:
 
 
 _BOTH = f"{EMITTED}, {DISTURBED}"
-MARKED = (DISTURBED, _BOTH)
-"""The details of times that were taken while other programs kept the machine busy."""
+MARKED = (DISTURBED, _BOTH)  # The details of times that were taken while other programs kept the machine busy
 
 
 def marks(emitted: bool, disturbed: bool) -> str:

@@ -18,20 +18,16 @@ from gemmdb.table import schema
 from gemmdb.table.handle import Handle
 from gemmdb.table.row_cache import RowCache
 
-LOG_ROWS = 4.0
-"""log2 of the 16 rows of the smallest tile. Fewer rows cost about as much."""
-CROWD = 2_000
-"""A family with so many problems is searched in boxes around the problem that grow until they hold enough."""
-RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)
-"""Half the sides of these boxes, as ratios of sizes."""
+LOG_ROWS = 4.0  # log2 of the 16 rows of the smallest tile. Fewer rows cost about as much.
+CROWD = 2_000  # A family with so many problems is searched in boxes around the problem that grow until they hold enough
+RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)  # Half the sides of these boxes, as ratios of sizes
 _SHAPES, _ENTRIES = 256, 200_000
 """The most N and K of a family whose surroundings are remembered, and the most pairs in all of these."""
 _NEXT_FAMILY = "SELECT family, id FROM problem INDEXED BY problem_family WHERE family > ? ORDER BY family LIMIT 1"
 """The query for a problem of the family with the next larger key. It takes one probe of the index."""
 
 Row = tuple[Any, ...]
-_Member = tuple[float, float, int, int]
-"""log2 of M, the same of at least LOG_ROWS, M, and the key."""
+_Member = tuple[float, float, int, int]  # log2 of M, the same of at least LOG_ROWS, M, and the key
 _Around = tuple[float, list[_Member]]
 
 

@@ -20,8 +20,7 @@ from gemmdb.table.record import Entry
 
 MOST_ENTRIES, MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1 << 16, 1_000, 10_000, 256, 4_096
 """The most entries, forms, families, classes, and sets of toolchains of a table."""
-MOST_TOOLCHAINS = 64
-"""The most toolchains of a set."""
+MOST_TOOLCHAINS = 64  # The most toolchains of a set
 _LINE = struct.Struct("<qH")
 MOST_BYTES = {
     "classes": 2**16, "entries": MOST_ENTRIES * _LINE.size, "families": 2**21, "forms": 2**18,

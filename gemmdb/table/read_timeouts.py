@@ -16,8 +16,7 @@ STATEMENT_S, BULK_S, BULK_S_PER_MIB = 2.0, 60.0, 2.0
 of the file. Lookups take microseconds."""
 WALL_CLOCK_FACTOR = 30
 """How many times as long it may take by the clock: the machine may be overloaded, or the disk slow."""
-_STEPS = 1_000
-"""Instructions of SQLite between two looks at the clock, about 50 microseconds."""
+_STEPS = 1_000  # Instructions of SQLite between two looks at the clock, about 50 microseconds
 _slow_files: dict[str, tuple[object, str]] = {}
 """By path: the state of a file that took too long to read, and what was said of it."""
 

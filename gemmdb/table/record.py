@@ -1,7 +1,7 @@
 """Record: all times of one problem on one device, pooled over runs. Rung `near` predicts from records.
 
-A record that is made of rows holds exactly what its packed form (`record_bytes`) holds, so a packed table and the rows
-that it was made of give the same answers.
+A record of rows holds exactly what its packed form (`packed_records`) holds, so a packed table and the rows that it was
+made of give the same answers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.canonical import lazy
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import NOISY, UNSAFE, Measurement, Status
-from gemmdb.table.verdict import Pooled, pool_slow, unsafe
+from gemmdb.table.verdict import Pooled, pool, unsafe
 
-STEP = 2.0**-12
-"""Logarithms of times are rounded to multiples of this: 0.024%, far less than what two runs differ by."""
+STEP = 2.0**-12  # Logarithms of times are rounded to multiples of this: 0.024%, far less than what two runs differ by
 MOST_CODE = 2**15 - 1
 """The largest multiple: times up to 2,981 times as long, or as short, as ATen's. Others are stored as these."""
-UNKNOWN = -(2**15)
-"""`Time.expected` where nothing is expected."""
+UNKNOWN = -(2**15)  # `Time.expected` where nothing is expected
 FULL, EMITTED, DISTURBED, RESIDENT = 1, 2, 4, 8
 """`Time.flags`: a run measured it in full; as the code that the compiler emits; always on a busy machine. RESIDENT is
 the lowest of three bits."""
@@ -181,7 +179,7 @@ def _kind(row: Measurement) -> tuple[str, bool]:
 def _groups(rows: Sequence[Measurement], banned: Collection[Config]) -> Iterable[Group]:
     (l2, modelled), classes = _kind(rows[0]), sorted({row.toolchain.klass for row in rows})
     for klass in (*classes, None) if len(classes) > 1 else classes:
-        pooled = pool_slow((row for row in rows if klass is None or row.toolchain.klass == klass), banned)
+        pooled = pool((row for row in rows if klass is None or row.toolchain.klass == klass), banned, slow=True)
         if pooled:
             aten = next((one.rows for one in pooled if one.config == ATEN), ())
             aten_us = median(row.times.median_us for row in aten if row.times) if aten else 0.0

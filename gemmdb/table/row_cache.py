@@ -21,12 +21,9 @@ from gemmdb.table.record import Entry, Record
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
 
-_LIMIT = 65_536
-"""Values of one kind kept in memory. When a cache is full, it is emptied."""
-_PROBLEM_LIMIT = 4_096
-"""The same for problems, which take 5 KiB each. Whoever reads a whole file comes to each once."""
-CONTEXT_BYTES = 24
-"""Bytes of the keys of protocol, toolchain and family, which come before the keys of the tie set."""
+_LIMIT = 65_536  # Values of one kind kept in memory. When a cache is full, it is emptied.
+_PROBLEM_LIMIT = 4_096  # The same for problems, which take 5 KiB each. Whoever reads a whole file comes to each once.
+CONTEXT_BYTES = 24  # Bytes of the keys of protocol, toolchain and family, which come before the keys of the tie set
 
 
 class Context(NamedTuple):

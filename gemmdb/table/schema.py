@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 from gemmdb.errors import InputError, TableError
 
 SCHEMA_VERSION = 2
-OLDEST_VERSION = 1
-"""The oldest schema that a reader still reads. A writer brings it to SCHEMA_VERSION."""
-APPLICATION_ID = 0x676D6462
-"""`gmdb` in the file's header: tells a table from any other SQLite file."""
+OLDEST_VERSION = 1  # The oldest schema that a reader still reads. A writer brings it to SCHEMA_VERSION.
+APPLICATION_ID = 0x676D6462  # `gmdb` in the file's header: tells a table from any other SQLite file
 
 SCHEMA = {
     "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -54,8 +52,7 @@ key collision without a second probe. `pending` holds the (problem, device) pair
 measurements. `record` and `numbering` are for packed tables, which have no measurements.
 """
 
-ADDED = {2: ("record", "numbering")}
-"""What each version has that the one before it has not."""
+ADDED = {2: ("record", "numbering")}  # What each version has that the one before it has not
 
 _FOREIGN = {
     "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
@@ -83,8 +80,7 @@ COLUMNS = (
 
 RECORD_SQL = "SELECT data FROM record WHERE problem = ? AND device = ?"
 """All times of a problem on a device in a packed table, by primary key."""
-NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"
-"""What a packed table names by number. There are five parts."""
+NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"  # What a packed table names by number. There are five parts.
 
 ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
 """Every measurement of a problem on a device, by primary key."""
@@ -94,12 +90,9 @@ MOST_MEASUREMENTS, MOST_VERDICTS = 20_000, 1_000
 """The most rows of one problem on one device that a reader takes. Like the bounds below, this is far more than builds
 write. A hostile file may hold any number, and reading them would hold up a compile, so a table with more is refused."""
 MOST_PROTOCOLS, MOST_DEVICES = 1_000, 10_000
-MOST_PROBLEMS = 100_000
-"""The most problems of one family that a search for the nearest reads."""
-MOST_FAMILIES = 1_000
-"""The most families of problems in one file."""
-MOST_TIES = 4_096
-"""The most configs of one tie set."""
+MOST_PROBLEMS = 100_000  # The most problems of one family that a search for the nearest reads
+MOST_FAMILIES = 1_000  # The most families of problems in one file
+MOST_TIES = 4_096  # The most configs of one tie set
 
 _ID, _DIGEST = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{32}")
 _HEADER = {
@@ -110,8 +103,7 @@ _PACKED = {"packed": re.compile("1"), "source": _DIGEST}
 """What only a packed table has: that it is one, and the digest of the table that it was made of."""
 
 
-_FIGURES, _LARGEST_FIGURE = 100, 1e300
-"""Figures of a device at most, and the largest magnitude of one."""
+_FIGURES, _LARGEST_FIGURE = 100, 1e300  # Figures of a device at most, and the largest magnitude of one
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 

@@ -15,10 +15,9 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table.measurement import NOISY, UNSAFE, Measurement, Protocol, Status, Times
+from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times
 
-TIE = 0.01
-"""Two configs closer than this (relative) are tied, regardless of their intervals."""
+TIE = 0.01  # Two configs closer than this (relative) are tied, regardless of their intervals
 PROCESS_US, PROCESS = 0.3, 0.04
 """Half the 95% interval of a ratio to ATen between processes: PROCESS_US microseconds, at most PROCESS of the time. The
 samples of one process do not show it. Of 840 pairs of the same emitted code in two processes on an H200, 19 in 20
@@ -93,26 +92,37 @@ class Pooled:
         return bool(self.rows) and all(row.disturbed for row in self.rows)
 
     @property
-    def steady(self) -> bool:
-        """Whether its time is good enough to predict from."""
-        return self.spread <= NOISY and not self.disturbed
-
-    @property
     def servable(self) -> bool:
         """Whether a run measured it in full, on a quiet machine. A config with only a short estimate is never picked.
         ATen needs no evidence."""
         return any(row.status is Status.OK for row in self.rows) and (self.config == ATEN or not self.disturbed)
 
 
-def pool(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
-    """The servable configs of one problem, fastest first. They were measured in full, and never wrong or crashed,
-    neither in these rows nor among the `banned`."""
-    return _pool(rows, banned, (Status.OK,))
+def pool(rows: Iterable[Measurement], banned: Collection[Config] = (), slow: bool = False) -> list[Pooled]:
+    """The configs of one problem that were measured in full, fastest first; with `slow` also those with only the short
+    estimate of a `slow` row. None was ever wrong or crashed, neither in these rows nor among the `banned`."""
+    by_config: dict[Config, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        by_config[row.config].append(row)
+    found = [
+        _pool_one(config, rows, slow)
+        for config, rows in by_config.items()
+        if config not in banned and not any(row.status in UNSAFE for row in rows)
+    ]
+    return sorted((one for one in found if one is not None), key=lambda one: (one.ratio, one.order))
 
 
-def pool_slow(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> list[Pooled]:
-    """As `pool`, plus the configs that have only the short estimate of a `slow` row."""
-    return _pool(rows, banned, (Status.OK, Status.SLOW))
+def _pool_one(config: Config, rows: list[Measurement], slow: bool) -> Pooled | None:
+    timed = [row for row in rows if row.status is Status.OK]
+    if slow and not timed:
+        timed = [row for row in rows if row.status is Status.SLOW]
+    # Emitted code is what runs. If it was timed, times of the kernel alone do not count.
+    timed = [row for row in timed if row.emitted] or timed
+    timed = [row for row in timed if not row.disturbed] or timed
+    if len(timed) > 1:  # Texts are long, and most configs have one row.
+        timed.sort(key=lambda row: row.text)
+    times = [row.times for row in timed if row.times]
+    return Pooled(config, *together(times, config), tuple(timed)) if times else None
 
 
 def unsafe(rows: Iterable[Measurement]) -> frozenset[Config]:
@@ -125,13 +135,11 @@ def decide_all(rows: Iterable[Measurement]) -> list[Verdict]:
 
     A config that was wrong or crashed under any of them is served under none, since the kernel is at fault.
     """
-    rows = list(rows)
     groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
-    for row in rows:
+    for row in (rows := list(rows)):
         groups[row.protocol.text, row.toolchain.klass].append(row)
     banned = unsafe(rows)
-    found = (decide(groups[name], banned) for name in sorted(groups))
-    return [verdict for verdict in found if verdict is not None]
+    return [verdict for name in sorted(groups) if (verdict := decide(groups[name], banned))]
 
 
 def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verdict | None:
@@ -182,29 +190,6 @@ def age(toolchain: Toolchain) -> tuple[tuple[tuple[int, ...], ...], str]:
     """A key that orders toolchains from old to new: the numbers of their versions (2.9 before 2.13), then the text."""
     versions = (toolchain.torch, toolchain.triton, toolchain.cuda, toolchain.cutlass, toolchain.gemmdb)
     return tuple(tuple(map(int, re.findall(r"\d+", version))) for version in versions), toolchain.text
-
-
-def _pool(rows: Iterable[Measurement], banned: Collection[Config], statuses: Sequence[Status]) -> list[Pooled]:
-    by_config: dict[Config, list[Measurement]] = defaultdict(list)
-    for row in rows:
-        by_config[row.config].append(row)
-    pooled = [
-        _pool_one(config, rows, statuses)
-        for config, rows in by_config.items()
-        if config not in banned and not any(row.status in UNSAFE for row in rows)
-    ]
-    return sorted((p for p in pooled if p is not None), key=lambda p: (p.ratio, p.order))
-
-
-def _pool_one(config: Config, rows: list[Measurement], statuses: Sequence[Status]) -> Pooled | None:
-    timed = next((found for s in statuses if (found := [row for row in rows if row.status is s])), [])
-    # Emitted code is what runs. If it was timed, times of the kernel alone do not count.
-    timed = [row for row in timed if row.emitted] or timed
-    timed = [row for row in timed if not row.disturbed] or timed
-    if len(timed) > 1:  # Texts are long, and most configs have one row.
-        timed.sort(key=lambda row: row.text)
-    times = [row.times for row in timed if row.times]
-    return Pooled(config, *together(times, config), tuple(timed)) if times else None
 
 
 def together(times: Sequence[Times], config: Config) -> tuple[float, float]:

@@ -22,8 +22,7 @@ from gemmdb.table.row_cache import CONTEXT_BYTES, Context, RowCache
 from gemmdb.table.verdict import Verdict, age
 
 _CRC_BYTES = 4
-_CRC_OF_ALL = 0x2144DF1C
-"""The CRC-32 of whatever ends with its own CRC-32, little-endian."""
+_CRC_OF_ALL = 0x2144DF1C  # The CRC-32 of whatever ends with its own CRC-32, little-endian
 _numbers = struct.Struct("<qqdddq").pack
 """The numbers that are checked: the keys of problem and device, ratio, spread, microseconds of ATen, runs."""
 _LARGEST_RATIO = MOST_US / LEAST_US

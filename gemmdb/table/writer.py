@@ -19,23 +19,20 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
 from gemmdb.table import dbfile, file_locks, schema, write_connection
 from gemmdb.table.measurement import Measurement, fingerprint
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.verdict import decide_all
 from gemmdb.table.verdict_rows import verdict_values
 
-BUSY_S = 60.0
-"""How long a writer waits for its turn."""
+BUSY_S = 60.0  # How long a writer waits for its turn
 
 _INSERT = f"INSERT OR IGNORE INTO measurement VALUES ({', '.join('?' * len(schema.COLUMNS))})"
+_INSERT_VERDICT = f"INSERT INTO verdict VALUES ({', '.join('?' * 11)})"
 _BATCH = 200
 """Problems whose verdicts are recomputed in one transaction. Other writers wait for it, well under a second."""
-
-
-_LIMIT = 65_536
-"""Keys kept in memory. When there are more, they are looked up anew."""
+_PROVENANCE_BYTES = dbfile.MAX_VALUE_BYTES // 2
+_KEY_LIMIT = 65_536  # Keys kept in memory. When there are more, they are looked up anew.
 
 
 class Store:
@@ -75,14 +72,14 @@ class Store:
         """Record runs in the form that `Table.provenance` gives."""
         with self.transaction() as db:
             for run in runs:
-                rest = {name: value for name, value in run.items() if name != "run"}
-                self._keys.put_run(db, str(run["run"]), _json(rest))
+                provenance = {name: value for name, value in run.items() if name != "run"}
+                self._keys.put_run(db, str(run["run"]), _provenance_text(provenance))
 
     def add(self, rows: Iterable[Measurement]) -> int:
         """Add measurements in one transaction and return how many were new. Adding a row again changes nothing."""
         rows = list(rows)
         with self.transaction() as db:
-            fresh = [row for row in rows if self._insert(db, row)]
+            fresh = [row for row in rows if self._keys.put(db, row)]
             if fresh:
                 pairs = {(row.problem.key, row.device.key) for row in fresh}
                 db.executemany("INSERT OR IGNORE INTO pending VALUES (?, ?)", sorted(pairs))
@@ -102,7 +99,10 @@ class Store:
             with self.transaction() as db:
                 pairs = db.execute("SELECT problem, device FROM pending LIMIT ?", (_BATCH,)).fetchall()
                 for pair in pairs:
-                    self._decide(db, pair)
+                    rows = [self._cache.measurement(row) for row in db.execute(schema.ROWS_SQL, pair)]
+                    db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
+                    db.executemany(_INSERT_VERDICT, map(verdict_values, decide_all(rows)))
+                    db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
                 done += len(pairs)
                 if len(pairs) < _BATCH:
                     _publish(db, live, above)
@@ -131,6 +131,7 @@ class Store:
         self._cache = RowCache(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
 
     def _opened(self) -> bool:
+        """Open the file. False if another one took its place meanwhile."""
         before = file_locks.identity(self.path)
         self._db = write_connection.connect(self.path)
         self._file = file_locks.identity(self.path)
@@ -147,9 +148,8 @@ class Store:
         """Begin, if the file that is open is still at the path."""
         there = file_locks.identity(self.path)
         if there is None:
-            raise TableError(
-                f"{self.path} was removed while it was being written; what it held is lost: run this again"
-            )
+            lost = "what it held is lost: run this again"
+            raise TableError(f"{self.path} was removed while it was being written; {lost}")
         if there != self._file:
             return False
         self._db.execute("PRAGMA busy_timeout=0")
@@ -158,17 +158,6 @@ class Store:
             return True
         self._db.execute("ROLLBACK")  # The folder has no locks, or another host replaced the file.
         return False
-
-    def _insert(self, db: sqlite3.Connection, row: Measurement) -> bool:
-        self._keys.put(db, row)
-        return db.execute(_INSERT, _values(row)).rowcount == 1
-
-    def _decide(self, db: sqlite3.Connection, pair: Sequence[int]) -> None:
-        rows = [self._cache.measurement(row) for row in db.execute(schema.ROWS_SQL, pair)]
-        db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
-        verdicts = [verdict_values(verdict) for verdict in decide_all(rows)]
-        db.executemany(f"INSERT INTO verdict VALUES ({', '.join('?' * 11)})", verdicts)
-        db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
 
 
 class KeyWriter:
@@ -184,18 +173,24 @@ class KeyWriter:
         self._known.clear()
         self._figures.clear()
 
-    def put(self, db: sqlite3.Connection, row: Measurement) -> None:
-        """Write every value that a measurement names and the file does not hold yet. Raises TableError on a key
-        collision."""
-        if row.problem.key not in self._known:
-            self._put_problem(db, row.problem)
+    def put(self, db: sqlite3.Connection, row: Measurement) -> bool:
+        """Write a measurement, and every value that it names and the file does not hold yet. Returns whether it was
+        new. Raises TableError on a key collision."""
+        problem, run, t = row.problem, canonical.key(row.run), row.times
+        if problem.key not in self._known:
+            sizes = (problem.m, problem.n, problem.k)
+            self._insert(db, "problem", problem.key, problem.text, problem.op, *sizes, problem.family_key)
         for kind, value in (("config", row.config), ("protocol", row.protocol), ("toolchain", row.toolchain)):
             if value.key not in self._known:
                 self._insert(db, kind, value.key, value.text)
         if self._figures.get(row.device.key) is not row.device.figures:
             self._put_device(db, row.device)
-        if canonical.key(row.run) not in self._known:
+        if run not in self._known:
             self.put_run(db, row.run, "{}")
+        times = (None,) * 5 if t is None else (t.median_us, t.low_us, t.high_us, t.samples, t.aten_us)
+        keys = (problem.key, row.device.key, row.key, row.config.key, row.protocol.key, row.toolchain.key, run)
+        values = (*keys, row.status.value, *times, row.error, row.compile_s, row.detail)
+        return db.execute(_INSERT, values).rowcount == 1
 
     def put_run(self, db: sqlite3.Connection, run: str, provenance: str) -> None:
         """Write a run. If a run has two records, the longer one stays, so the order of merging makes no difference."""
@@ -206,17 +201,17 @@ class KeyWriter:
         if (len(provenance), provenance) > (len(known), known):
             db.execute("UPDATE run SET provenance = ? WHERE id = ?", (provenance, key))
 
-    def _put_problem(self, db: sqlite3.Connection, problem: Problem) -> None:
-        sizes = (problem.m, problem.n, problem.k)
-        self._insert(db, "problem", problem.key, problem.text, problem.op, *sizes, problem.family_key)
-
     def _put_device(self, db: sqlite3.Connection, device: Device) -> None:
-        text = _figures(device.figures)
-        if not self._insert(db, "device", device.key, device.text, text):
-            (known,) = db.execute("SELECT figures FROM device WHERE id = ?", (device.key,)).fetchone()
-            merged = _figures(union(schema.parse_figures(known), device.figures))
-            if merged != known:
-                db.execute("UPDATE device SET figures = ? WHERE id = ?", (merged, device.key))
+        """Write a device. Of figures from two files the larger stays, so the order of merging makes no difference."""
+        figures = dict(sorted(device.figures.items()))
+        if not self._insert(db, "device", device.key, device.text, json.dumps(figures, allow_nan=False)):
+            (text,) = db.execute("SELECT figures FROM device WHERE id = ?", (device.key,)).fetchone()
+            known = schema.parse_figures(text)
+            merged = {
+                name: max(one[name] for one in (known, figures) if name in one) for name in sorted({*known, *figures})
+            }
+            if (new := json.dumps(merged, allow_nan=False)) != text:
+                db.execute("UPDATE device SET figures = ? WHERE id = ?", (new, device.key))
         self._figures[device.key] = device.figures
 
     def _insert(self, db: sqlite3.Connection, kind: str, key: int, text: str, *rest: Any) -> bool:
@@ -225,20 +220,10 @@ class KeyWriter:
         fresh = db.execute(f"INSERT OR IGNORE INTO {kind} VALUES ({marks})", (key, text, *rest)).rowcount == 1
         if not fresh and db.execute(f"SELECT text FROM {kind} WHERE id = ?", (key,)).fetchone()[0] != text:
             raise TableError(f"{self._path}: two {kind}s share a 64-bit key, one is {text[:120]!r}; keep them apart")
-        if len(self._known) >= _LIMIT:
+        if len(self._known) >= _KEY_LIMIT:
             self._known.clear()
         self._known.add(key)
         return fresh
-
-
-def union(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """The figures of one device from two files: all names, each with the larger value, so the order of merging makes no
-    difference."""
-    return {name: max(x[name] for x in (one, other) if name in x) for name in sorted({*one, *other})}
-
-
-def _figures(figures: Mapping[str, float]) -> str:
-    return json.dumps(dict(sorted(figures.items())), allow_nan=False)
 
 
 def record_live(path: Path, rows: Sequence[Measurement], busy_s: float = BUSY_S) -> None:
@@ -247,15 +232,6 @@ def record_live(path: Path, rows: Sequence[Measurement], busy_s: float = BUSY_S)
     with Store.open(path, busy_s) as store:
         store.add(rows)
         store.refresh(live=True)
-
-
-def _values(row: Measurement) -> tuple[Any, ...]:
-    """A Measurement as a row with the columns `schema.COLUMNS`."""
-    t = row.times
-    times = (None,) * 5 if t is None else (t.median_us, t.low_us, t.high_us, t.samples, t.aten_us)
-    parts = (row.config.key, row.protocol.key, row.toolchain.key, canonical.key(row.run))
-    tail = (*times, row.error, row.compile_s, row.detail)
-    return (row.problem.key, row.device.key, row.key, *parts, row.status.value, *tail)
 
 
 def _publish(db: sqlite3.Connection, live: bool, above: int) -> None:
@@ -275,15 +251,13 @@ def _put(db: sqlite3.Connection, **meta: str) -> None:
     db.executemany("UPDATE meta SET value = ? WHERE name = ?", [(value, name) for name, value in meta.items()])
 
 
-def _json(provenance: Mapping[str, Any]) -> str:
+def _provenance_text(provenance: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(provenance, sort_keys=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InputError(f"a run's provenance must be JSON-ready ({error})") from error
-    if len(text) > dbfile.MAX_VALUE_BYTES // 2:
-        raise InputError(
-            f"a run's provenance takes {len(text):,} bytes; at most {dbfile.MAX_VALUE_BYTES // 2:,} are kept"
-        )
+    if len(text) > _PROVENANCE_BYTES:
+        raise InputError(f"a run's provenance takes {len(text):,} bytes; at most {_PROVENANCE_BYTES:,} are kept")
     return text
 
 

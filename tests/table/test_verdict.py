@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gemmdb import Config, Status
 from gemmdb.table.measurement import DISTURBED, EMITTED, marks
-from gemmdb.table.verdict import decide, decide_all, pool, pool_slow
+from gemmdb.table.verdict import decide, decide_all, pool
 
 
 @given(data=st.data())
@@ -116,12 +116,12 @@ def test_a_slow_estimate_is_pooled_for_prediction_but_never_picked(kit):
     rows = [kit.row(), kit.row(kit.configs[1], 5.0, status=Status.SLOW)]
     assert decide(rows).pick == kit.aten
     assert [p.config for p in pool(rows)] == [kit.aten]
-    assert [(p.config, p.servable) for p in pool_slow(rows)] == [(kit.configs[1], False), (kit.aten, True)]
+    assert [(p.config, p.servable) for p in pool(rows, slow=True)] == [(kit.configs[1], False), (kit.aten, True)]
 
 
 def test_a_full_measurement_outranks_an_estimate(kit):
     rows = [kit.row(kit.configs[1], 5.0, status=Status.SLOW), kit.row(kit.configs[1], 8.0, run="run-2")]
-    assert [p.ratio for p in pool_slow(rows)] == [0.8]
+    assert [p.ratio for p in pool(rows, slow=True)] == [0.8]
 
 
 def test_the_toolchain_is_the_newest_by_version_not_by_text(kit):
@@ -178,7 +178,6 @@ def test_times_of_a_busy_machine_do_not_count_beside_those_of_a_quiet_one(kit):
     assert (verdict.pick, verdict.ratio, verdict.runs) == (kit.configs[1], 0.8, 1)
     (_, ours) = sorted(pool(rows), key=lambda one: one.config != kit.aten)
     assert not ours.disturbed
-    assert ours.steady
 
 
 @pytest.mark.parametrize(("emitted", "disturbed"), [(False, False), (False, True), (True, False), (True, True)])
