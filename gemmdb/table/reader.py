@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, TableError
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import contents, schema
+from gemmdb.table import bulk_reading, dbfile, schema
 from gemmdb.table.handle import Handle
-from gemmdb.table.measurement import Measurement
+from gemmdb.table.measurement import MARKED, Measurement, fingerprint
 from gemmdb.table.neighbours import PLAIN, Families, Metric
-from gemmdb.table.record import Record, Time
+from gemmdb.table.record import Record, Time, record
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.verdict import Verdict
 from gemmdb.table.verdict_rows import VerdictRows
 
-_PAIRS = "SELECT DISTINCT problem, device FROM {} WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT 1000"
+_ALL = (
+    f"SELECT {', '.join(schema.COLUMNS)} FROM measurement WHERE (problem, device, id) > (?, ?, ?)"
+    " ORDER BY problem, device, id LIMIT 1000"
+)
+_PAIRS = f"SELECT DISTINCT problem, device FROM {{}} WHERE {schema.AFTER} {schema.PAGE}"
+_MARKED = (
+    f"SELECT DISTINCT problem, device FROM measurement WHERE detail IN ({', '.join(map(repr, MARKED))})"
+    f" AND {schema.AFTER} {schema.PAGE}"
+)
 _RUNS = "SELECT id, text, provenance FROM run WHERE id > ? ORDER BY id LIMIT 100"
 
 
@@ -82,7 +91,7 @@ class Table:
 
     def pairs(self) -> Iterator[tuple[Problem, Device]]:
         """Every problem and device of which the file holds anything, in the order of their keys."""
-        return self._pairs(self._contents.table)
+        return self._pairs("record" if self.packed else "measurement")
 
     def neighbours(
         self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()
@@ -114,11 +123,24 @@ class Table:
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
         """Every measurement of a problem on a device, failures included, in a fixed order. A packed table has none and
         raises TableError."""
-        return self._contents.rows(problem, device)
+        if self.packed:
+            raise self._without_rows()
+        keys = (problem.key, device.key)
+        found = self._file.fetch(schema.ROWS_SQL, keys, schema.MOST_MEASUREMENTS, "measurements of a problem")
+        if found and self._cache.problem(problem.key).text != problem.text:
+            return []
+        rows = list(map(self._cache.measurement, found))
+        if any(row.key != values[2] for row, values in zip(rows, found, strict=True)):
+            raise self._cache.error("a measurement is damaged: it does not match its key")
+        return rows
 
     def record(self, problem: Problem, device: Device) -> Record | None:
         """All times of a problem on a device, pooled over runs, and what failed; None without any."""
-        return self._contents.record(problem, device)
+        if not self.packed:
+            return record(rows) if (rows := self.rows(problem, device)) else None
+        found = self._file.fetch(schema.RECORD_SQL, (problem.key, device.key))
+        same = found and self._cache.problem(problem.key).text == problem.text
+        return self._cache.record(found[0][0], problem.key, device.key) if same else None
 
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> tuple[Time, ...]:
         """Every timed config of a problem, fastest first: those measured in full and those that are `slow` by a short
@@ -130,32 +152,49 @@ class Table:
     def under_load(self) -> Iterator[tuple[tuple[int, int], Record]]:
         """The records in which something was timed on a busy machine only, behind the keys of problem and device. They
         are read one by one."""
-        for problem, device in self._contents.marked():
+        # In a packed table, the mark is inside of a record.
+        pages = self._file.pages(_PAIRS.format("record"), 2) if self.packed else self._file.pages(_MARKED, 2, bulk=True)
+        for problem, device in pages:
             found = self.record(self._cache.problem(problem), self._cache.device(device))
             if found is not None and found.under_load:
                 yield (problem, device), found
 
     def settled(self, problem: Problem, device: Device) -> bool:
         """Whether the verdicts of a problem are as new as its rows."""
-        return self._contents.settled(problem, device)
+        return self.packed or not self._file.fetch(schema.PENDING_SQL, (problem.key, device.key))
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
         """The configs that were wrong or crashed in some row of the problem on the device."""
-        return frozenset() if self._known(device) is None else self._contents.barred(problem, device)
+        if self._known(device) is None:
+            return frozenset()
+        keys = (problem.key, device.key)
+        if self.packed:
+            found = self._file.fetch(schema.RECORD_SQL, keys)
+            return self._cache.banned(found[0][0], *keys) if found else frozenset()
+        found = self._file.fetch(schema.BARRED_SQL, keys, schema.MOST_MEASUREMENTS, "failed configs of a problem")
+        return frozenset(self._cache.config(key) for (key,) in found)
 
     def measurements(self) -> Iterator[Measurement]:
         """All measurements. They are read in small pieces, so no writer waits for a slow consumer. A packed table has
         none and raises TableError."""
-        yield from self._contents.all()
+        if self.packed:
+            raise self._without_rows()
+        yield from map(self._cache.measurement, self._file.pages(_ALL, 3))
 
     def content_digest(self) -> str:
         """The digest that `digest` must be: 32 hexadecimal digits, computed anew from everything."""
-        return self._contents.digest()
+        if not self.packed:
+            return f"{sum(map(fingerprint, self.measurements())) % 2**128:032x}"
+        with closing(bulk_reading.connect(self.path)) as db:
+            try:
+                return bulk_reading.packed_digest(db)
+            except dbfile.FAULTS as error:
+                raise dbfile.broken(self.path, error) from error
 
     def summary(self) -> list[dict[str, Any]]:
         """One JSON-ready entry per device, with the keys of `gemmdb tables --json`."""
         head = {"schema_version": self.version, "packed": self.packed, "digest": self.digest}
-        return contents.summary(self._file, self._contents, self.devices(), head)
+        return bulk_reading.summary(self._file, self._cache, self.packed, self.devices(), head)
 
     def provenance(self) -> list[dict[str, Any]]:
         """What each run recorded about itself, JSON-ready, ordered by run id."""
@@ -173,8 +212,12 @@ class Table:
         self._unknown_devices.clear()
         self._families.forget()
         self._cache.reset(self.packed)
-        stored = contents.Records if self.packed else contents.Measurements
-        self._contents = stored(self._file, self._cache)
+
+    def _without_rows(self) -> TableError:
+        return TableError(
+            f"{self.path} is packed: it holds pooled times and no measurements; use the table that it was packed from,"
+            " or the archives"
+        )
 
     def _pairs(self, table: str) -> Iterator[tuple[Problem, Device]]:
         """Every problem and device of an SQL table, read in small pieces."""

@@ -82,6 +82,9 @@ RECORD_SQL = "SELECT data FROM record WHERE problem = ? AND device = ?"
 """All times of a problem on a device in a packed table, by primary key."""
 NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"  # What a packed table names by number. There are five parts.
 
+AFTER, PAGE = "(problem, device) > (?, ?)", "ORDER BY problem, device LIMIT 1000"
+"""The condition and the end of a query for the next few rows behind those of a problem and a device."""
+
 ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
 """Every measurement of a problem on a device, by primary key."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from gemmdb.errors import InputError, TableError
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
-from gemmdb.table import contents, dbfile, file_locks, packed_records, schema
+from gemmdb.table import bulk_reading, dbfile, file_locks, packed_records, schema
 from gemmdb.table import record as records
 from gemmdb.table.catalog import check_inputs
 from gemmdb.table.measurement import one_line
@@ -79,17 +79,17 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     db.execute(f"PRAGMA page_size = {PAGE}")
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-    with contextlib.closing(contents.connect_for_bulk(table.path)) as connection, db:
+    with contextlib.closing(bulk_reading.connect(table.path)) as connection, db:
         source = _Source(table.path, connection)
         if pending := source.pending():
             remedy = f"update them by `gemmdb merge {table.path} --out {table.path}`"
             raise TableError(f"{table.path} has outdated verdicts on {pending} problems; {remedy}")
         for statement in schema.SCHEMA.values():
             db.execute(statement)
-        for name, columns in contents.COPIED.items():
+        for name, columns in bulk_reading.COPIED.items():
             _insert(db, name, source.rows(name, columns))
         done = _write_records(table, source, db)
-        digest = contents.packed_digest(db)
+        digest = bulk_reading.packed_digest(db)
         meta = {
             "digest": digest, "generation": str(table.generation), "generation_digest": digest, "packed": "1",
             "rows_digest": digest, "schema_version": str(schema.SCHEMA_VERSION), "source": table.digest,
@@ -132,7 +132,7 @@ class _Source:
     def rows(self, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
         """The rows of an SQL table in the order of its primary key, which is its first `columns`."""
         try:
-            yield from contents.ordered_rows(self._db, name, columns)
+            yield from bulk_reading.ordered_rows(self._db, name, columns)
         except dbfile.FAULTS as error:
             raise dbfile.broken(self._path, error) from error
 

@@ -21,7 +21,7 @@ from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.table import contents, dbfile, schema
+from gemmdb.table import bulk_reading, dbfile, schema
 from gemmdb.table.measurement import Measurement, Protocol, fingerprint, one_line
 from gemmdb.table.reader import Table
 from gemmdb.table.row_cache import RowCache
@@ -69,7 +69,7 @@ def verify(path: Path) -> list[Finding]:
     verdicts pick what it holds, and that the content digest matches; of both that no time is shorter than the device
     can be. Raises TableError for a file that is not a table at all.
     """
-    with contextlib.closing(contents.connect_for_bulk(path)) as db:
+    with contextlib.closing(bulk_reading.connect(path)) as db:
         try:
             return list(_findings(db, path))
         except dbfile.FAULTS as error:
@@ -192,7 +192,7 @@ def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache, times:
             yield Finding("verdict", f"the verdict on problem {_short(row[0])} picks a config without a time")
         elif (row[0], row[1]) not in picks:
             yield Finding("verdict", f"the verdict on problem {_short(row[0])} has no record")
-    digest = contents.packed_digest(db)
+    digest = bulk_reading.packed_digest(db)
     if digest != head.digest:
         yield Finding("digest", f"the digest of the content is {digest}, the file says {head.digest}")
 

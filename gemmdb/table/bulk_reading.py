@@ -1,0 +1,96 @@
+"""Reading all of a file: its content digest, its rows in order, and a summary of what it holds."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gemmdb.key.device import Device
+from gemmdb.table import dbfile, schema
+from gemmdb.table.handle import Handle, OnceInOrder
+from gemmdb.table.read_timeouts import Deadline, bulk_seconds
+from gemmdb.table.row_cache import RowCache
+
+COPIED = {"device": 1, "protocol": 1, "toolchain": 1, "run": 1, "verdict": 4}
+"""The SQL tables that packing copies as they are, with the number of columns of their primary keys."""
+_DIGESTED = {"config": 1, "problem": 1, **COPIED, "record": 2, "numbering": 1}
+_SIZES = (
+    "SELECT problem, device, count(*), sum((protocol IN ({})) IS TRUE) FROM measurement"
+    f" WHERE {schema.AFTER} GROUP BY problem, device {schema.PAGE}"
+)
+_OPS = (
+    "SELECT DISTINCT problem, device, op FROM {} AS held JOIN problem ON problem.id = held.problem"
+    f" WHERE {schema.AFTER} {schema.PAGE}"
+)
+_RECORDS = f"SELECT problem, device, data FROM record WHERE {schema.AFTER} {schema.PAGE}"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection for statements that together read all of the file: they have one deadline, and values may be as long
+    as a numbering. Raises TableError."""
+    deadline = Deadline()
+    db = dbfile.connect(path, deadline=deadline, longest=dbfile.MAX_NUMBERING_BYTES)
+    deadline.begin(bulk_seconds(path))
+    return db
+
+
+def packed_digest(db: sqlite3.Connection) -> str:
+    """The digest of everything that a packed table holds, apart from its header."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, columns in _DIGESTED.items():
+        found.update(f"{name}\n".encode())
+        for row in ordered_rows(db, name, columns):
+            found.update(f"{row!r}\n".encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+def ordered_rows(db: sqlite3.Connection, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
+    """The rows of an SQL table in the order of its primary key, its first `columns`. Raises sqlite3.Error, also for
+    rows that repeat."""
+    rows = db.execute(f"SELECT * FROM {name} ORDER BY {', '.join(map(str, range(1, columns + 1)))}")
+
+    def size() -> int:
+        count, page = (int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "page_size"))
+        return count * page
+
+    return OnceInOrder(columns, size)(rows)
+
+
+def summary(
+    file: Handle, cache: RowCache, packed: bool, devices: Iterable[Device], head: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """One JSON-ready entry per device, with what `head` says of the file."""
+    table = "record" if packed else "measurement"
+    found = Counter((device, op) for _, device, op in file.pages(_OPS.format(table), 2, bulk=True))
+    problems: dict[int, dict[str, int]] = defaultdict(dict)
+    for (key, op), count in sorted(found.items(), key=lambda one: str(one[0][1])):
+        problems[key][op] = count
+    counts, entries = _counts(file, cache, packed), []
+    for device in devices:
+        measured, computed = counts[device.key, False], counts[device.key, True]
+        entries.append({
+            "path": str(file.path), "arch": device.arch, "device": device.sku, **head,
+            "origin": "modelled" if computed and not measured else "measured",
+            "problems": problems[device.key], "measurements": measured + computed,
+        })  # fmt: skip
+    return entries
+
+
+def _counts(file: Handle, cache: RowCache, packed: bool) -> Counter[tuple[int, bool]]:
+    """The number of measurements, or of pooled times and failures, by the key of a device and whether the cost model
+    computed them."""
+    found: Counter[tuple[int, bool]] = Counter()
+    if packed:
+        for _, device, data in file.pages(_RECORDS, 2):
+            measured, modelled = cache.counts(data)
+            found.update({(device, False): measured, (device, True): modelled})
+        return found
+    keys = file.fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
+    computed = ", ".join(str(key) for (key,) in keys if cache.protocol(key).clock == "model")
+    for _, device, count, modelled in file.pages(_SIZES.format(computed), 2, bulk=True):
+        found.update({(device, False): count - modelled, (device, True): modelled})
+    return found
