@@ -43,10 +43,10 @@ def real(path: Path) -> str:
         return str(path)
 
 
-def identity(path: Path) -> Identity:
-    """The device and the inode of the file at `path`; None if there is none."""
+def identity(path: Path | int) -> Identity:
+    """The device and the inode of the file at `path`, or of an open file; None if there is none."""
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - an open file has no Path
     except (OSError, ValueError):  # The path holds a NUL.
         return None
     return found.st_dev, found.st_ino

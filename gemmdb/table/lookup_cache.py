@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gemmdb.table.file_locks import Identity, identity
+
 SETTLED_S = 2.5
 """For how long a time has to be seen. A step of the clocks of the file systems below takes 10 ms in general, and a
 second where inodes are small, as those of an old ext4 may be."""
@@ -42,7 +44,7 @@ class LookupCache:
         self._known: tuple[_Stamp | None, dict[Key, Rows]] = (None, {})
         self._file = -1 if immutable else _open(path)
         self._log = f"{path}{LOG}"
-        self._identity = _identity(self._file)
+        self._identity = identity(self._file)
         # Not `__del__`: at the end of the interpreter, what it calls may be gone before this object. The system closes
         # the descriptor then.
         self._release = weakref.finalize(self, _close, self._file, self._identity)
@@ -55,12 +57,8 @@ class LookupCache:
 
     def watches_path(self) -> bool:
         """Whether the path still leads to the watched file, and it can be told whether that has changed."""
-        if self._file < 0:
-            return self._immutable
-        try:
-            return os.path.samestat(os.fstat(self._file), self._path.stat())
-        except OSError:
-            return False
+        here = identity(self._file)
+        return self._immutable if self._file < 0 else here is not None and here == identity(self._path)
 
     def get(self, key: Key) -> Rows | None:
         """What was read for a key of the file as it is now; None if nothing was."""
@@ -126,18 +124,9 @@ def _open(path: Path) -> int:
         return -1
 
 
-def _close(file: int, identity: tuple[int, int] | None) -> None:
-    if identity is not None and _identity(file) == identity:  # Else it is somebody else's by now.
+def _close(file: int, before: Identity) -> None:
+    if before is not None and identity(file) == before:  # Else it is somebody else's by now.
         os.close(file)
-
-
-def _identity(file: int) -> tuple[int, int] | None:
-    """The device and the inode of an open file; None if it is not open."""
-    try:
-        found = os.fstat(file)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _local(file: int) -> bool:

@@ -39,8 +39,7 @@ class Status(enum.StrEnum):
 
     OK = "ok"  # Measured in full, and right
     SLOW = "slow"  # Right, but dropped from the race after a short estimate. Its times are this estimate.
-    WRONG = "wrong"
-    """Its result is outside the tolerance of the dtype. It is never served, even if another run found it right."""
+    WRONG = "wrong"  # Its result is outside the tolerance of the dtype. Not served, even if another run found it right.
     ERROR = "error"  # It did not compile, or raised
     CRASH = "crash"  # Its process died: a signal, an illegal memory access
     TIMEOUT = "timeout"  # It did not answer within its time limit
