@@ -60,34 +60,23 @@ _FOREIGN = {
 }
 """What SQLite's own ANALYZE leaves in a file."""
 
-MIGRATIONS_TABLE = "_sqlite_migrations"
-"""The table in which the writer's migration library notes what it applied. Readers ignore it."""
-
-VERDICT_SQL = "SELECT keys, ratio, spread, aten_us, runs, head FROM verdict WHERE problem = ? AND device = ?"
-"""The lookup: one probe of the primary key."""
-
-BARRED_SQL = "SELECT DISTINCT config FROM measurement WHERE problem = ? AND device = ? AND status IN ('wrong', 'crash')"
-"""The configs of one problem that must not be served."""
-
-PENDING_SQL = "SELECT 1 FROM pending WHERE problem = ? AND device = ?"
-"""Whether the verdicts of a problem are older than its rows."""
+MIGRATIONS_TABLE = "_sqlite_migrations"  # In it, the writer's migration library notes what it applied
 
 COLUMNS = (
     "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",
     "samples", "aten_us", "error", "compile_s", "detail",
 )  # fmt: skip
 """The columns of `measurement`, in order."""
-
-RECORD_SQL = "SELECT data FROM record WHERE problem = ? AND device = ?"
-"""All times of a problem on a device in a packed table, by primary key."""
+_OF_PAIR = "WHERE problem = ? AND device = ?"  # One probe of a primary key
+VERDICT_SQL = f"SELECT keys, ratio, spread, aten_us, runs, head FROM verdict {_OF_PAIR}"
+ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement {_OF_PAIR}"
+RECORD_SQL = f"SELECT data FROM record {_OF_PAIR}"
+BARRED_SQL = f"SELECT DISTINCT config FROM measurement {_OF_PAIR} AND status IN ('wrong', 'crash')"
+"""The configs of one problem that must not be served."""
+PENDING_SQL = f"SELECT 1 FROM pending {_OF_PAIR}"  # Whether the verdicts of a problem are older than its rows
 NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"  # What a packed table names by number. There are five parts.
-
 AFTER, PAGE = "(problem, device) > (?, ?)", "ORDER BY problem, device LIMIT 1000"
 """The condition and the end of a query for the next few rows behind those of a problem and a device."""
-
-ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement WHERE problem = ? AND device = ?"
-"""Every measurement of a problem on a device, by primary key."""
-
 
 MOST_MEASUREMENTS, MOST_VERDICTS = 20_000, 1_000
 """The most rows of one problem on one device that a reader takes. Like the bounds below, this is far more than builds
@@ -104,8 +93,6 @@ _HEADER = {
 }  # fmt: skip
 _PACKED = {"packed": re.compile("1"), "source": _DIGEST}
 """What only a packed table has: that it is one, and the digest of the table that it was made of."""
-
-
 _FIGURES, _LARGEST_FIGURE = 100, 1e300  # Figures of a device at most, and the largest magnitude of one
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain
 from gemmdb.kernels.config import ATEN
+from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import EMITTED, TIMED, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
@@ -104,3 +105,8 @@ def edit(path: Path, *statements: Any) -> None:
         for statement in statements:
             db.execute(*statement) if isinstance(statement, tuple) else db.execute(statement)
         db.commit()
+
+
+def names(catalog: Catalog) -> list[str]:
+    """The file names of the tables in use."""
+    return [table.path.name for table in catalog.tables]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
+from kit.tables import edit, names
 
 from gemmdb import Device, InputError, TableError
 from gemmdb.devices import detect
@@ -17,22 +16,10 @@ from gemmdb.table.catalog import Catalog, sources
 from gemmdb.table.writer import Store, record_live
 
 
-def names(found):
-    return [table.path.name for table in found.tables]
-
-
 def test_the_order_is_explicit_environment_user_shipped(kit, home, monkeypatch):
-    data = home / "data" / "gemmdb"
-    for path in (
-        home / "arg.db",
-        home / "env1.db",
-        home / "env2.db",
-        data / "a.db",
-        data / "user.db",
-        data / "notes.txt",
-    ):
-        kit.write(path, [])
-    kit.write(home / "shipped" / "sm90.db", [])
+    for name in ("arg.db", "env1.db", "env2.db", "data/gemmdb/a.db", "data/gemmdb/user.db", "data/gemmdb/notes.txt",
+                 "shipped/sm90.db"):  # fmt: skip
+        kit.write(home / name, [])
     monkeypatch.setenv("GEMMDB_TABLES", os.pathsep.join([str(home / "env2.db"), str(home / "env1.db")]))
     found = Catalog.load(tables=[home / "arg.db"])
     assert names(found) == ["arg.db", "env2.db", "env1.db", "user.db", "a.db", "sm90.db"]
@@ -46,11 +33,8 @@ def test_one_file_under_two_names_is_opened_once(kit, home, monkeypatch):
     assert names(Catalog.load()) == ["link.db"]
 
 
-def test_no_tables_at_all_is_no_fault(home):
+def test_no_tables_and_one_that_is_only_begun_are_no_faults(home, caplog):
     assert Catalog.load(strict=True).tables == ()
-
-
-def test_a_user_table_that_is_only_begun_is_no_fault(home, caplog):
     (home / "data" / "gemmdb" / "begun.db").touch()
     assert Catalog.load(strict=True).tables == ()
     assert caplog.messages == []
@@ -91,30 +75,26 @@ def test_the_identity_follows_explicit_rows_and_the_users_generation(kit, home):
     assert len({first, second, identity()}) == 3
 
 
-def test_a_table_that_only_live_tuning_wrote_leaves_the_identity_alone(kit, home):
+@pytest.mark.parametrize("named", [False, True])
+def test_a_users_table_that_only_live_tuning_wrote_leaves_the_identity_alone(kit, home, named):
+    """Also where it is named, and before it exists."""
     user = Settings.read().user_table
-    before = Catalog.load().identity()
+    tables = [user.parent / ".." / user.parent.name / user.name] if named else []
+    before = Catalog.load(tables=tables, strict=True).identity()
     record_live(user, [kit.row()])
-    assert names(Catalog.load()) == ["user.db"]
-    assert Catalog.load().identity() == before
+    assert names(Catalog.load(tables=tables)) == ["user.db"]
+    assert Catalog.load(tables=tables).identity() == before
     kit.write(user, [kit.row(run="run-2")])
-    assert Catalog.load().identity() != before
+    assert Catalog.load(tables=tables).identity() != before
 
 
-def test_the_users_table_is_that_also_where_it_is_named(kit, home):
-    user = Settings.read().user_table
-    named = [user.parent / ".." / user.parent.name / user.name]
-    before = Catalog.load(tables=named, strict=True).identity()  # It does not exist yet.
-    record_live(user, [kit.row()])
-    assert names(Catalog.load(tables=named)) == ["user.db"]
-    assert Catalog.load(tables=named).identity() == before
-
-
-def test_the_identity_follows_the_order_and_the_file(kit, home):
-    a, b = kit.write(home / "a.db", [kit.row()]), kit.write(home / "b.db", [kit.row(run="run-2")])
+def test_the_identity_follows_the_content_the_order_and_the_users_file(kit, home):
+    rows = [kit.row(), kit.row(kit.configs[1], 5.0)]
+    a, b = kit.write(home / "a.db", rows), kit.write(home / "b.db", [kit.row(run="run-2")])
     assert Catalog.load(tables=[a, b]).identity() != Catalog.load(tables=[b, a]).identity()
-    user = home / "data" / "gemmdb" / "user.db"
-    identities = set()
+    again = kit.write(home / "again.db", rows[::-1])
+    assert Catalog.load(tables=[a]).identity() == Catalog.load(tables=[again]).identity()
+    user, identities = home / "data" / "gemmdb" / "user.db", set()
     for rows in ([kit.row()], [kit.row(kit.configs[1])]):
         kit.write(user, rows)
         identities.add(Catalog.load().identity())
@@ -130,12 +110,6 @@ def test_copies_of_a_users_table_that_were_built_further_apart_differ(kit, home)
     first = Catalog.load().identity()
     copy.replace(user)
     assert Catalog.load().identity() != first
-
-
-def test_equal_content_has_one_identity_wherever_it_was_built(kit, home):
-    rows = [kit.row(), kit.row(kit.configs[1], 5.0)]
-    a, b = kit.write(home / "a.db", rows), kit.write(home / "b.db", rows[::-1])
-    assert Catalog.load(tables=[a]).identity() == Catalog.load(tables=[b]).identity()
 
 
 def test_rows_without_verdicts_yet_do_not_change_the_identity(kit, home):
@@ -170,12 +144,10 @@ def test_a_name_is_resolved_to_the_device_of_the_tables(kit, home, monkeypatch):
 
 def test_a_table_that_cannot_name_its_devices_is_left_out_with_one_warning(kit, home, caplog):
     broken = kit.write(home / "a.db", [kit.row()])
-    with closing(sqlite3.connect(broken)) as db:
-        db.execute("UPDATE device SET text = 'nothing like a device'")
-        db.commit()
+    edit(broken, "UPDATE device SET text = 'nothing like a device'")
     found = Catalog.load(tables=[broken, kit.write(home / "b.db", [kit.row(device=kit.other)])])
-    assert found.resolve("nvidia h200") == kit.other
-    assert found.resolve("nvidia h200") == kit.other
+    for _ in range(2):
+        assert found.resolve("nvidia h200") == kit.other
     assert len([record for record in caplog.records if str(broken) in record.getMessage()]) == 1
 
 

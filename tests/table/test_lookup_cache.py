@@ -42,7 +42,7 @@ def opened(path, immutable=False):
         yield table
 
 
-def asked(table, act):
+def reads(table, act):
     """How many lookups of verdicts the file answers while something runs."""
     seen: list[str] = []
     table._file.db.set_trace_callback(seen.append)
@@ -52,43 +52,25 @@ def asked(table, act):
 
 
 @pytest.mark.parametrize("immutable", [False, True])
-def test_a_file_that_has_not_changed_is_asked_once(kit, path, immutable):
+def test_a_file_that_has_not_changed_is_read_once(kit, path, immutable):
+    """Also where it holds no verdict."""
+    problems = [*kit.problems, kit.problem.resized(7, 8, 8)]
     with opened(path, immutable=immutable) as table:
-        wanted = [table.verdict(problem, kit.device, l2) for problem in kit.problems for l2 in ("cold", "hot")]
 
-        def again():
-            found = [table.verdict(problem, kit.device, l2) for problem in kit.problems for l2 in ("cold", "hot")]
-            assert found == wanted
+        def read():
+            return [table.verdict(problem, kit.device, l2) for problem in problems for l2 in ("cold", "hot")]
 
-        assert all(wanted)
-        assert asked(table, again) == 0
-
-
-def test_that_there_is_no_verdict_is_remembered_too(kit, path):
-    with opened(path) as table:
-        stranger = kit.problem.resized(7, 8, 8)
-        assert table.verdict(stranger, kit.device) is None
-        assert asked(table, lambda: table.verdict(stranger, kit.device)) == 0
-
-
-def test_a_file_that_was_just_opened_is_asked_again(kit, path):
-    """The clock of a file system has steps: another write in the step of the last one would not show."""
-    with Table.open(path) as table:
-        assert table.verdict(kit.problem, kit.device)
-        assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
-
-
-def test_a_file_that_was_just_written_is_asked_again(kit, path):
-    with opened(path) as table:
-        table.verdict(kit.problem, kit.device)
-        with Store.open(path) as store:
-            store.add([kit.row(kit.configs[1], 4.0, run="late")])
-            store.refresh()
-        assert table.verdict(kit.problem, kit.device)
-        assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
+        *known, cold, hot = read()
+        assert all(known)
+        assert (cold, hot) == (None, None)
+        again = []
+        assert reads(table, lambda: again.extend(read())) == 0
+        assert again == [*known, None, None]
 
 
 def test_every_write_is_seen_by_the_next_lookup(kit, tmp_path):
+    """The clock of a file system has steps: a file that was just opened or written is read again, since another write
+    in the step of the last one would not show."""
     path = kit.write(tmp_path / "t.db", [kit.row(), kit.row(kit.configs[1], 5.0)])
     with Table.open(path) as table, Store.open(path) as store:
         for number in range(12):
@@ -97,26 +79,19 @@ def test_every_write_is_seen_by_the_next_lookup(kit, tmp_path):
                 table.verdict(kit.problem, kit.device)  # The first look at the new times.
                 settle()
             before = table.verdict(kit.problem, kit.device)
-            assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == (number % 3 == 0)
+            assert reads(table, lambda: table.verdict(kit.problem, kit.device)) == (number % 3 == 0)
             assert table.verdict(kit.problem, kit.device) == before
             store.add([kit.row(kit.configs[1], 4.0 - number / 10, run=f"late-{number}")])
             store.refresh()
             assert table.verdict(kit.problem, kit.device).runs == before.runs + 1
 
 
-def test_a_write_that_takes_back_the_time_of_the_file_is_seen(kit, path):
+def test_a_write_that_takes_back_the_time_of_the_file_and_damage_are_seen(kit, path):
     with opened(path) as table:
         before, found = table.verdict(kit.problem, kit.device), path.stat()
-        with Store.open(path) as store:
-            store.add([kit.row(kit.configs[2], 1.0, run="late")])
-            store.refresh()
+        kit.write(path, [kit.row(kit.configs[2], 1.0, run="late")])
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
         assert table.verdict(kit.problem, kit.device).pick == kit.configs[2] != before.pick
-
-
-def test_damage_done_to_the_file_is_seen(kit, path):
-    with opened(path) as table:
-        assert table.verdict(kit.problem, kit.device)
         os.truncate(path, 8192)
         with pytest.raises(TableError):
             table.verdict(kit.problem, kit.device)
@@ -157,8 +132,8 @@ def test_a_file_is_watched_only_where_it_was_when_it_was_opened(kit, tmp_path):
     assert not seen.watches_path()
 
 
-def test_what_was_read_before_a_write_is_not_remembered_after_it(kit, path):
-    """Another thread may see the change first, and remember what it reads then."""
+def test_rows_of_before_and_after_a_write_do_not_mix(kit, path):
+    """Another thread may see the change first, and keep what it reads then; or nobody sees it."""
     seen = lookup_cache.LookupCache(path)
     assert seen.place() is None
     settle()
@@ -174,15 +149,8 @@ def test_what_was_read_before_a_write_is_not_remembered_after_it(kit, path):
     assert seen.get((1, 2)) is None
     second[1, 2] = [("new",)]
     assert seen.get((1, 2)) == [("new",)]
-
-
-def test_what_was_read_after_a_write_that_nobody_saw_is_not_remembered(kit, path):
-    seen = lookup_cache.LookupCache(path)
-    assert seen.place() is None
-    settle()
-    place = seen.place()
     path.touch()
-    place[1, 2] = [("new",)]
+    second[1, 2] = [("newer",)]
     assert seen.get((1, 2)) is None
 
 
@@ -218,22 +186,19 @@ MOUNTS = """\
 
 
 @pytest.mark.parametrize(("mount", "wanted"), [("22", "ext4"), ("31", "nfs4"), ("32", "tmpfs"), ("33", "")])
-def test_the_file_system_of_a_mount(mount, wanted):
+def test_the_file_system_of_an_open_file(mount, wanted, path):
     assert file_system(f"pos:\t0\nflags:\t012100000\nmnt_id:\t{mount}\nino:\t7\n", MOUNTS) == wanted
-
-
-def test_the_file_system_of_an_open_file_is_known(path):
     with path.open("rb") as file:
         about, mounts = Path(f"/proc/self/fdinfo/{file.fileno()}"), Path("/proc/self/mountinfo")
         assert file_system(about.read_text(), mounts.read_text())
 
 
-def test_nothing_is_remembered_of_a_file_that_another_host_may_write(kit, path, monkeypatch):
+def test_nothing_is_kept_of_a_file_that_another_host_may_write(kit, path, monkeypatch):
     """What the system says of such a file may be seconds old."""
     monkeypatch.setattr(lookup_cache, "file_system", lambda *_: "nfs4")
     with opened(path) as table:
         assert table.verdict(kit.problem, kit.device)
-        assert asked(table, lambda: table.verdict(kit.problem, kit.device)) == 1
+        assert reads(table, lambda: table.verdict(kit.problem, kit.device)) == 1
 
 
 def test_a_reader_that_lives_until_the_interpreter_ends_says_nothing(tmp_path: Path) -> None:

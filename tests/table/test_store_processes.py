@@ -26,38 +26,11 @@ def count(path):
         return len(list(table.measurements()))
 
 
-def _add_many(kit, path, name, barrier, rows):
-    barrier.wait()
-    with Store.open(path) as store:
-        run = store.begin_run({"name": name})
-        for i in range(rows):
-            store.add([kit.row(kit.configs[i % 4], 5.0 + i, run=run, problem=kit.problem.resized(1 + i % 7, 8, 8))])
-            if i % 5 == 0:
-                store.refresh()
-        store.refresh()
-
-
-def test_processes_that_create_and_fill_one_file_at_once_lose_nothing(kit, tmp_path):
-    path, barrier = tmp_path / "t.db", context.Barrier(4)
-    workers = [context.Process(target=_add_many, args=(kit, path, str(i), barrier, 25)) for i in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 4
-    assert count(path) == 100
-    assert verify(path) == []
-
-
 def _add_for_ever(kit, path, ready):
     with Store.open(path) as store:
         for i in range(10**6):
-            store.add(
-                [
-                    kit.row(c, 5.0 + i, run=f"run-{i}", problem=kit.problem.resized(1 + i % 50, 8, 8))
-                    for c in kit.configs
-                ]
-            )
+            problem = kit.problem.resized(1 + i % 50, 8, 8)
+            store.add([kit.row(c, 5.0 + i, run=f"run-{i}", problem=problem) for c in kit.configs])
             store.refresh()
             if i == 1:
                 ready.set()
@@ -88,13 +61,7 @@ def _leave_half_done(path):
     pid = os.fork()
     if pid == 0:
         db = sqlite3.connect(path, isolation_level=None)
-        db.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("UPDATE verdict SET ratio = 7")
-        db.execute("UPDATE meta SET value = printf('%5000d', 1) WHERE name = 'uid'")
-        db.execute(
-            "CREATE TABLE junk AS WITH c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 5000) SELECT * FROM c"
-        )
+        _spill(db)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     assert path.with_name(f"{path.name}-journal").stat().st_size > 0

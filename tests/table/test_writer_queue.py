@@ -71,9 +71,11 @@ def test_without_a_folder_to_write_there_is_no_line(tmp_path):
         assert not file_locks.has_queue(tmp_path / "a\0b")
 
 
-def test_a_writer_alone_makes_no_line(kit, tmp_path):
+def test_a_writer_alone_makes_no_queue_and_no_other_file(kit, tmp_path):
     path = kit.write(tmp_path / "t.db", [kit.row()])
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    with Table.open(path) as table:
+        table.verdict(kit.problem, kit.device)
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
     with Store.open(path) as one, one.transaction():
         assert not file_locks.has_queue(path)
 
