@@ -17,7 +17,7 @@ from benchmarks.programs.ways import Way
 from benchmarks.programs.work import Job, first_call
 from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.benchmark import trial as trials
-from gemmdb.inductor.benchmark.confirm_job import ConfirmJob
+from gemmdb.inductor.benchmark.confirm import ConfirmJob
 from gemmdb.inductor.benchmark.trial import Trial
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower.adapter.state import replaced

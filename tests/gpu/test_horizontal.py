@@ -10,7 +10,6 @@ from torch import nn
 import gemmdb.inductor
 from gemmdb import Policy
 from gemmdb.inductor.benchmark import horizontal as fusing
-from gemmdb.inductor.benchmark import horizontal_job as job
 from gemmdb.inductor.observe.journal import JOURNAL
 
 CASES = {
@@ -42,7 +41,7 @@ def always(monkeypatch):
     """The one kernel is tried and served, whatever the tables expect and the trial says."""
     monkeypatch.setattr(fusing, "PROMISING", math.inf)
     monkeypatch.setattr(fusing, "_pays", lambda timed, job: True)
-    monkeypatch.setattr(job, "noisy", lambda aten, ours: False)
+    monkeypatch.setattr(fusing, "noisy", lambda aten, ours: False)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

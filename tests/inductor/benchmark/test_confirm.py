@@ -18,7 +18,6 @@ import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import confirm as confirming
-from gemmdb.inductor.benchmark import confirm_job as job
 from gemmdb.inductor.benchmark import limits, rules
 from gemmdb.inductor.benchmark import trial as trials
 from gemmdb.inductor.benchmark.limits import BUDGET, allowed_s
@@ -200,11 +199,11 @@ def raising(*args, **kwargs):
     [
         (confirming.Confirmation, "_jobs"),
         (confirming.cutting, "cut"),
-        (job.emission, "generate"),
-        (job.emission.Code, "begin"),
-        (job.emission.Begun, "function"),
+        (confirming.emission, "generate"),
+        (confirming.emission.Code, "begin"),
+        (confirming.emission.Begun, "function"),
         (trials, "run"),
-        (job, "measurements"),
+        (confirming, "measurements"),
     ],
 )
 def test_a_failure_serves_what_is_served_without_confirming(kit, compiled, monkeypatch, owner, name):
@@ -291,14 +290,14 @@ def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monke
 
     def finish(self):
         slower = Trial([100.0] * 9, [300.0] * 9, trials.GPU)
-        return job.Result(job.decide(job.measurements(self.decision, slower)), 300.0, 100.0)
+        return confirming.Result(confirming.decide(confirming.measurements(self.decision, slower)), 300.0, 100.0)
 
     monkeypatch.setitem(table, torch.ops.aten.mm.default, apart)
     monkeypatch.setattr(extract, "device", lambda of: H200)
-    monkeypatch.setattr(job, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
-    monkeypatch.setattr(job.ConfirmJob, "begin", begin)
-    monkeypatch.setattr(job.emission.Code, "ready", lambda self, seconds: True, raising=False)
-    monkeypatch.setattr(job.ConfirmJob, "finish", finish)
+    monkeypatch.setattr(confirming, "installed", lambda kind: Toolchain(torch="2.11.0", cuda="13.0"))
+    monkeypatch.setattr(confirming.ConfirmJob, "begin", begin)
+    monkeypatch.setattr(confirming.emission.Code, "ready", lambda self, seconds: True, raising=False)
+    monkeypatch.setattr(confirming.ConfirmJob, "finish", finish)
     of = FakeSession(lambda query: Hit("near", GEMV, 50.0, 2.0, "guess"), PATIENT.resolved(Settings.read()), None)
     a, b = torch.randn(1, 64), torch.randn(32, 64).t()
 

@@ -13,8 +13,8 @@ import gemmdb.inductor
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark import limits, rules
-from gemmdb.inductor.benchmark.confirm_job import ConfirmJob
-from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
+from gemmdb.inductor.benchmark.confirm import ConfirmJob
+from gemmdb.inductor.benchmark.horizontal import HorizontalJob, Timed
 from gemmdb.inductor.benchmark.step import Step
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.decide import deciding

@@ -46,7 +46,7 @@ def found():
 
     import gemmdb.inductor
     from gemmdb.inductor.benchmark import rules
-    from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
+    from gemmdb.inductor.benchmark.horizontal import HorizontalJob, Timed
     from gemmdb.inductor.entry import active
 
     HorizontalJob.begin = lambda job, carry_out: None

@@ -9,7 +9,7 @@ import gemmdb.inductor
 from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.benchmark.confirm import Confirmation
-from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
+from gemmdb.inductor.benchmark.horizontal import HorizontalJob, Timed
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import templates

@@ -10,7 +10,7 @@ from kit.horizontal import NARROW, POLICY, decided, half, session, traced
 from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark import limits, rules
 from gemmdb.inductor.benchmark import subgraph as cutting
-from gemmdb.inductor.benchmark.horizontal_job import HorizontalJob, Timed
+from gemmdb.inductor.benchmark.horizontal import HorizontalJob, Timed
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.match import ops
 from gemmdb.inductor.observe.journal import JOURNAL

@@ -7,7 +7,7 @@ from kit.horizontal import NARROW, fp8_linear, grouped, half, quantised, traced
 
 import gemmdb.inductor
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import horizontal_job as job
+from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.match import ops
 from gemmdb.inductor.match.horizontal import rewrite
 
@@ -76,7 +76,7 @@ def test_the_graph_computes_the_same(clean, name):
     graph = traced(function, *tensors)
     (group,) = grouped(graph)
     group.unify()
-    rewrite(graph.graph, group, job.fused(group, HIT))
+    rewrite(graph.graph, group, fusing.fused(group, HIT))
     graph.graph.lint()
     graph.recompile()
     targets = [node.target for node in graph.graph.nodes]
@@ -93,7 +93,7 @@ def test_the_parts_lie_in_memory_as_the_products_did():
     (group,) = grouped(graph)
     strides = [member.node.meta["val"].stride() for member in group.members]
     readers = [set(member.node.users) for member in group.members]
-    rewrite(graph.graph, group, job.fused(group, HIT))
+    rewrite(graph.graph, group, fusing.fused(group, HIT))
     for users, stride in zip(readers, strides, strict=True):
         (user,) = users
         assert user.args[0].meta["val"].stride() == stride
