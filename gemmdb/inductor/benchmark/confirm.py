@@ -80,7 +80,7 @@ class Confirmation(Step):
     def _begin(self, doubted: Sequence[tuple[Any, Decision]]) -> None:
         policy = doubted[0][1].session.policy
         self._limit = self._limit or TrialLimit(policy)
-        if self._limit.is_zero:
+        if self._limit.limit_s <= 0:
             self._give_up([decision for _, decision in doubted], limits.exhausted(policy))
             return
         with BUDGET.spending():

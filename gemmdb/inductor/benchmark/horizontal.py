@@ -155,13 +155,13 @@ def _pays(timed: Timed, job: HorizontalJob) -> bool:
 def _cautious(group: Group[Decision]) -> Group[Decision]:
     """The group with ATen for each GEMM whose answer is in doubt. A trial beside ATen says whether the one kernel is
     faster than default mode, so those answers need not be confirmed first."""
-    return Group(tuple(replace(one, decision=_without_doubt(one.decision)) for one in group.members))
 
+    def certain(decision: Decision) -> Decision:
+        if not rules.in_doubt(decision):
+            return decision
+        return replace(decision, config=ATEN, event=decision.event.refused(""))
 
-def _without_doubt(decision: Decision) -> Decision:
-    if not rules.in_doubt(decision):
-        return decision
-    return replace(decision, config=ATEN, event=decision.event.refused(""))
+    return Group(tuple(replace(one, decision=certain(one.decision)) for one in group.members))
 
 
 @PHASES("lookup")

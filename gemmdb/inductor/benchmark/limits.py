@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from gemmdb.lookup.confirmable import SLOW_S
 from gemmdb.settings import CONFIRM_S, EXPLICIT_LIVE_CALLS, EXPLICIT_LIVE_S, LIVE_S, UNLIMITED_LIVE_S, Policy
@@ -99,12 +98,7 @@ class TrialLimit:
     """How long the trials of one step may hold up a graph, from now on."""
 
     def __init__(self, policy: Policy) -> None:
-        self._start, self._limit_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether there was no time from the start."""
-        return self._limit_s <= 0
+        self._start, self.limit_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
 
     def spent_s(self) -> float:
         """The seconds since the start."""
@@ -112,11 +106,11 @@ class TrialLimit:
 
     def left_s(self) -> float:
         """The seconds that are left, negative when the limit is exceeded."""
-        return self._start + self._limit_s - now()
+        return self._start + self.limit_s - now()
 
     def may_begin(self) -> bool:
         """Whether another trial may be begun."""
-        return self.spent_s() <= BEGIN_SHARE * self._limit_s
+        return self.spent_s() <= BEGIN_SHARE * self.limit_s
 
 
 def patience_s(saved_us: float, policy: Policy) -> float:
@@ -160,14 +154,6 @@ def first_s(ready: bool) -> float:
     return FURTHER_S if ready else FIRST_S
 
 
-@dataclass(frozen=True)
-class Pace:
-    """The seconds of device time for a problem, and the seconds that measuring waits for what is not compiled."""
-
-    device_s: float
-    compile_s: float
-
-
-def pace(policy: Policy) -> Pace:
-    """How thoroughly live tuning measures a problem."""
-    return Pace(1.0, math.inf) if is_patient(policy) else Pace(0.3, 1.0)
+def problem_s(policy: Policy) -> tuple[float, float]:
+    """(the seconds of device time for a problem, the seconds that measuring waits for what is not compiled)."""
+    return (1.0, math.inf) if is_patient(policy) else (0.3, 1.0)

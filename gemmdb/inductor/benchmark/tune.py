@@ -138,10 +138,11 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
         return [_untuned(decision, limits.exhausted(session.policy)) for decision in group]
     try:
         assert session.user_table is not None
-        gpu, tried, table = _gpu(device), candidates(group), session.user_table
-        pace = limits.pace(session.policy)
+        gpu, policy, table = _gpu(device), session.policy, session.user_table
+        tried = {decision.problem: candidates(session, decision.query) for decision in group}
+        device_s, compile_s = limits.problem_s(policy)
         requests = [
-            client.Request(problem, device, table, configs, pace.device_s, gpu, session.policy, pace.compile_s)
+            client.Request(problem, device, table, configs, device_s, gpu, policy, compile_s)
             for problem, configs in tried.items()
         ]
         log.info("%s", _announced(len(requests), limit_s))
@@ -196,17 +197,12 @@ def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
         JOURNAL.provisional = True
 
 
-def candidates(group: Sequence[Decision]) -> dict[Problem, tuple[Config, ...]]:
-    """By problem, the configs to measure, the most likely best first, by measured neighbours and the cost model. Only
-    configs that Inductor can carry out. Empty where neither knows the problem: the generator then tries its menu."""
-    return {decision.problem: _candidates(decision) for decision in group}
-
-
-def _candidates(decision: Decision) -> tuple[Config, ...]:
+def candidates(session: Session, query: Query) -> tuple[Config, ...]:
+    """The configs to measure, the most likely best first, by measured neighbours and the cost model. Only configs that
+    Inductor can carry out. Empty where neither knows the problem: the generator then tries its menu."""
     from gemmdb.lookup.candidates import candidates as likely  # These import the cost model.
     from gemmdb.lookup.model import LIVE_CANDIDATES, uncovered
 
-    query, session = decision.query, decision.session
     fits = [c for c in likely(payoff.ask_of(session, query)) if legality.rejection(c, query) is None]
     if uncovered(query.problem) and limits.is_patient(session.policy):
         # Where rows are not aligned, padding and Inductor's templates are the best.

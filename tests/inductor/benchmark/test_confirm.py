@@ -170,24 +170,30 @@ def test_strict_mode_serves_what_was_measured_and_times_nothing(kit, compiled, c
     assert len(clock.seen) == timed
 
 
-def test_ranks_of_a_job_time_nothing(kit, compiled, clock, monkeypatch):
+def distributed(patch):
     # Of this module alone: there is no other rank to compare tables with.
-    monkeypatch.setattr(rules, "state", SimpleNamespace(is_distributed=lambda: True))
-    assert (compiled()["rungs"], clock.seen) == ({"near": 3}, [])
+    patch.setattr(rules, "state", SimpleNamespace(is_distributed=lambda: True))
 
 
-def test_a_process_of_many_graphs_waits_for_few_of_them(kit, compiled, clock):
-    BUDGET.spend(allowed_s(PATIENT.resolved(Settings.read())))
+def captured(patch):
+    patch.setattr(rules, "device_rejection", lambda device: Rejected("a CUDA graph is being captured"))
+
+
+@pytest.mark.parametrize(
+    ("hinder", "note"),
+    [
+        (distributed, ""),
+        (captured, "not confirmed: a CUDA graph is being captured"),
+        (lambda _: BUDGET.spend(allowed_s(PATIENT.resolved(Settings.read()))),
+         "not confirmed: 899 s compile budget exhausted"),
+    ],
+    ids=["ranks of a job", "a captured graph", "a process of many graphs"],
+)  # fmt: skip
+def test_nothing_is_timed(compiled, clock, monkeypatch, hinder, note):
+    hinder(monkeypatch)
     stats = compiled()
     assert (stats["rungs"], clock.seen) == ({"near": 3}, [])
-    assert {product["note"] for product in stats["products"]} == {"not confirmed: 899 s compile budget exhausted"}
-
-
-def test_nothing_is_timed_while_a_graph_is_captured(kit, compiled, clock, monkeypatch):
-    monkeypatch.setattr(rules, "device_rejection", lambda device: Rejected("a CUDA graph is being captured"))
-    stats = compiled()
-    assert clock.seen == []
-    assert {product["note"] for product in stats["products"]} == {"not confirmed: a CUDA graph is being captured"}
+    assert {product["note"] for product in stats["products"]} == {note}
 
 
 def raising(*args, **kwargs):

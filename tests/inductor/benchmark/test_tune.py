@@ -20,10 +20,9 @@ from gemmdb.inductor.benchmark import client, rules
 from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.benchmark.limits import BUDGET, PROCESS_S
-from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry import install
 from gemmdb.inductor.entry.table_session import TableSession
-from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -245,22 +244,19 @@ def test_a_process_that_has_spent_its_time_tunes_nothing_more(tmp_path, monkeypa
 
 def test_candidates_for_a_gpu_are_quick_to_compile():
     """The shipped table of the H200 has winners of CUTLASS and of Inductor's templates for problems like these."""
-    found = {}
+    session = TableSession(Policy(on_miss="live"))
     for problem in (LARGE.problem, LARGE.problem.resized(2048, 4096, 4160)):
-        query = replace(LARGE, problem=problem)
-        asked = TableSession(Policy(on_miss="live"))
-        found |= tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))])
-    assert [len(configs) for configs in found.values()] == [LIVE_CANDIDATES] * 2
-    assert {config.backend for configs in found.values() for config in configs} == {"triton"}
-    assert not any(config.spec.emitted for configs in found.values() for config in configs)
+        found = tuning.candidates(session, replace(LARGE, problem=problem))
+        assert len(found) == LIVE_CANDIDATES
+        assert {config.backend for config in found} == {"triton"}
+        assert not any(config.spec.emitted for config in found)
 
 
 def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
     """That is padding and Inductor's templates, though these take loading torch to compile."""
     problem = Problem.gemm("mm", m=512, n=4096, k=4093)
-    asked = TableSession(Policy(on_miss="live", live_s=300.0))
     query = replace(LARGE, problem=problem, device=replace(LARGE.device, sku="Some GPU"))
-    (found,) = tuning.candidates([Decision(asked, query, None, Event(problem.text, "live"))]).values()
+    found = tuning.candidates(TableSession(Policy(on_miss="live", live_s=300.0)), query)
     assert 1 < len(found) <= LIVE_CANDIDATES
     assert any(config.spec.emitted for config in found)
     assert "cutlass" not in {config.backend for config in found}
@@ -273,10 +269,9 @@ def test_candidates_come_from_the_tables_of_the_session(kit, tmp_path, monkeypat
     asked = replace(LARGE, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
 
     def tried(*tables):
-        looking = TableSession(Policy(on_miss="live", live_s=300.0), tables)
-        found = []
+        session, found = TableSession(Policy(on_miss="live", live_s=300.0), tables), []
         for _ in range(2):
-            found += tuning.candidates([Decision(looking, asked, None, Event("", "live"))]).values()
+            found.append(tuning.candidates(session, asked))
             writer.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
         return found
 
