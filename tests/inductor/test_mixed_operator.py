@@ -32,8 +32,8 @@ def traced(function, dtype=torch.bfloat16, weight=torch.int8, device="cpu", numb
 
 
 def test_the_operator_itself(kit):
-    mixed_mm = ops.register()
-    assert ops.register() is mixed_mm
+    mixed_mm = ops.overload("mixed_mm")
+    assert ops.overload("mixed_mm") is mixed_mm
     a, w, s = torch.randn(8, K).bfloat16(), torch.randint(-9, 9, (K, N), dtype=torch.int8), torch.rand(N).bfloat16()
     kit.close(mixed_mm(a, w), a @ w.to(a.dtype))
     kit.close(mixed_mm(a, w, s), (a @ w.to(a.dtype)) * s)
@@ -64,7 +64,7 @@ OPERATORS = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_fake_tensors_take_each_operator(name):
     """On the device of the first operand, and with symbolic sizes."""
-    ops.register()
+    ops.overload("mixed_mm")
     operator, given = getattr(torch.ops.gemmdb, name).default, OPERATORS[name]
     torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
     wanted = operator(*given)
@@ -82,8 +82,8 @@ def test_fake_tensors_take_each_operator(name):
 
 def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
     a, w, s = torch.full((8, K), 16.0).half(), torch.full((K, N), 100, dtype=torch.int8), torch.rand(N).half() / 64
-    assert not ops.register()(a, w, s).isfinite().any()
-    assert torch.equal(ops.register()(a, w, s, True), a @ (w.half() * s))
+    assert not ops.overload("mixed_mm")(a, w, s).isfinite().any()
+    assert torch.equal(ops.overload("mixed_mm")(a, w, s, True), a @ (w.half() * s))
 
 
 def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(monkeypatch):
@@ -94,7 +94,7 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
     def rewritten(device, weight=torch.int8, config=ATEN, dtype=torch.bfloat16):
         graph = traced(SCALED["after the product"], dtype, weight=weight, device=device)
         install.slots(ForcedSession(config, "key"))["joint_custom_pre_pass"](graph)
-        return any(node.target is ops.register() for node in graph.nodes)
+        return any(node.target is ops.overload("mixed_mm") for node in graph.nodes)
 
     assert rewritten("cuda")
     assert not rewritten("cpu")
@@ -111,7 +111,7 @@ def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
         graph = traced(function, dtype)
         (found,) = filter(None, map(mixed.find, graph.nodes))
         found.rewrite(graph)
-        (node,) = (node for node in graph.nodes if node.target is ops.register())
+        (node,) = (node for node in graph.nodes if node.target is ops.overload("mixed_mm"))
         assert (node.args[3:] == (True,)) == (dtype is torch.float16 and name == "before the product")
 
 

@@ -22,7 +22,7 @@ from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
-from gemmdb.inductor.match import convolutions, extract, fx, gemms, int4, int_mm_scale, mixed, ops
+from gemmdb.inductor.match import convolutions, extract, fx, gemms, int4, int_mm_scale, linears, mixed, ops
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
@@ -60,7 +60,7 @@ class PostGradPass:
                 self.carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
-        if any(node.target is ops.register_scaled() for node in graph.nodes):
+        if any(node.target is ops.overload("int_mm_scaled") for node in graph.nodes):
             graph.eliminate_dead_code()
 
     def _timed(self, pairs: Pairs) -> Pairs:
@@ -124,7 +124,7 @@ class PostGradPass:
 
 def _leave(node: Any, decision: Decision) -> None:
     """Leave a decision on the node that the lowering will see: this one, or one that takes more of the graph over."""
-    own = (ops.register(), ops.register_int4(), ops.register_scaled())  # Always lowered by us.
+    own = (ops.overload("mixed_mm"), ops.overload("int4_mm"), ops.overload("int_mm_scaled"))  # Always lowered by us.
     if int_mm_scale.scales_in_kernel(decision.config, decision.problem):
         found = int_mm_scale.absorb(node)
         if found is not None:
@@ -133,9 +133,9 @@ def _leave(node: Any, decision: Decision) -> None:
         if decision.config is not None and decision.config.backend == "cutlass":
             outcome.refuse(decision, "the scale is not a tensor over the columns or rows")
             decision = replace(decision, config=ATEN, refused=True)
-    if node.target is int4.TILED_MM:
+    if node.target is linears.TILED_MM:
         if decision.branches or decision.config not in (None, ATEN):
-            int4.absorb(node).meta[DECISION] = decision
+            linears.absorb_tiled_int4(node).meta[DECISION] = decision
     elif decision.unanswered and node.target not in own:
         outcome.left_alone(decision)
     # Inductor's default is left alone, except where Inductor would then search, and for our own operators.

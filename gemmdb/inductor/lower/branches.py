@@ -43,7 +43,7 @@ def _places() -> dict[Any, int]:
     """The operators whose products several kernels can share, each with the position of A among its arguments."""
     plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
     groups = {aten._grouped_mm.default: 0, aten._scaled_grouped_mm.default: 0}
-    return {**plain, **groups, ops.register(): 0, ops.register_int4(): 0}
+    return {**plain, **groups, ops.overload("mixed_mm"): 0, ops.overload("int4_mm"): 0}
 
 
 def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:

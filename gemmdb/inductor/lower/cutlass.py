@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.lower.adapter import cutlass, ir_view, prebuilt_kernels, symbolic
-from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check
+from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check, largest
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass
 from gemmdb.kernels.config import Config
@@ -75,7 +75,7 @@ def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
     """Bytes of scratch at the largest possible sizes."""
     if not kernels_cutlass.streams(config):
         return 0
-    found = kernels_cutlass.workspace_bound(config, operands.largest(problem))
+    found = kernels_cutlass.workspace_bound(config, largest(problem, operands.ranges))
     if found >= LARGEST_OFFSET:
         raise Refused("the workspace is over 2 GiB")
     return found

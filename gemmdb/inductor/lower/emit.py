@@ -13,7 +13,7 @@ import torch
 from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.decide import deciding, legality, outcome
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.lower import cutlass, inductor_templates, padding, summing, triton
+from gemmdb.inductor.lower import cutlass, inductor_ops, inductor_templates, triton
 from gemmdb.inductor.lower.adapter import ir_view, state
 from gemmdb.inductor.match.calls import Call
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -118,11 +118,11 @@ def _lower(
     if config.kernel == "padded":
         if operands.vectors:
             raise triton.Refused("ATen stores the integer product itself")
-        return padding.lower(config, problem, operands, scalars)
+        return inductor_ops.padded(config, problem, operands, scalars)
     if config.backend == "cutlass":
         return cutlass.lower(config, problem, operands, decision.session.policy)
     if config.kernel == "inductor_sum":
-        return summing.lower(problem, operands)
+        return inductor_ops.summed(problem, operands)
     if config.spec.emitted and config.spec.template is None:
         return inductor_templates.lower(config, problem, operands, scalars)
     return triton.lower(config, problem, operands, scalars)

@@ -13,12 +13,12 @@ import torch
 
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Fused
-from gemmdb.inductor.lower import casting, int4, triton
+from gemmdb.inductor.lower import inductor_ops, int4, triton
 from gemmdb.inductor.lower.adapter import ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
 from gemmdb.inductor.match.horizontal import HORIZONTAL
-from gemmdb.kernels.triton import counts_arrivals, parts
 from gemmdb.kernels.triton import names as triton_names
+from gemmdb.kernels.triton import parts
 from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
@@ -40,16 +40,23 @@ class Operands:
 
 def register() -> None:
     """Register the lowerings. Idempotent."""
-    state.register_own(ops.register_horizontal(), lower)
-    state.register_own(ops.register_horizontal_int4(), lower_int4)
+    state.register_own(ops.overload("horizontal_mm"), lower)
+    state.register_own(ops.overload("horizontal_int4"), lower_int4)
 
 
 def lower(*args: Any) -> Any:
     """The products in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
     operands = Operands(*args)
-    settled = functools.cache(_settled)
+
+    @functools.cache
+    def settled() -> Operands:
+        """With the strides that ATen wants, those of the graph. Inductor keeps them for operators that it knows."""
+        if operands.a_scale is None:
+            return operands
+        return replace(operands, a=templates.settled(operands.a, True), a_scale=templates.contiguous(operands.a_scale))
+
     count = len(operands.weights)
-    return _lowered(count, lambda fused: _kernel(fused, operands), lambda place: _alone(settled(operands), place))
+    return _lowered(count, lambda fused: _kernel(fused, operands), lambda place: _alone(settled(), place))
 
 
 def lower_int4(
@@ -121,11 +128,10 @@ def _product(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any]
     """The kernel's output. `operands`: those that the template names."""
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
-    size, value = problem.m * problem.n, config.values
+    size = problem.m * problem.n
     if not symbolic.addressable((size,), operands):
         raise triton.Refused("offsets are 32 bits wide")
-    partials = triton.partials(config, problem) if counts_arrivals(config) else 0
-    kernel = templates.Kernel(config.kernel, constants, int(value["warps"]), int(value["stages"]), partials)
+    kernel = triton.template_kernel(config, constants, problem)
     return templates.product(kernel, operands, (out, (size,)), launched=(problem.m, problem.n))
 
 
@@ -143,14 +149,6 @@ def _check_order(problem: Problem, a: Any, weight: Any) -> None:
         raise triton.Refused("an operand got another layout when it was lowered")
 
 
-def _settled(operands: Operands) -> Operands:
-    """The operands with the strides that ATen wants, those of the graph. Inductor keeps them for operators that it
-    knows."""
-    if operands.a_scale is None:
-        return operands
-    return replace(operands, a=templates.settled(operands.a, True), a_scale=templates.contiguous(operands.a_scale))
-
-
 def _alone(operands: Operands, place: int) -> Any:
     """The product with the weight at `place`."""
     a, weight = operands.a, operands.weights[place]
@@ -160,4 +158,4 @@ def _alone(operands: Operands, place: int) -> Any:
         return multiply(a, weight, operands.a_scale, scale, bias, None, operands.dtype, operands.fast)
     if bias is not None:
         return state.lowering_of(aten.addmm.default)(bias, a, weight)
-    return casting.cast_product(a, weight, None if scale is None else casting.like(scale, a))
+    return inductor_ops.cast_weight(a, weight, inductor_ops.cast_scale(scale, a))

@@ -10,13 +10,12 @@ import torch
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.decide.legality import rejection
-from gemmdb.inductor.lower import branches, casting, triton
+from gemmdb.inductor.lower import branches, inductor_ops, triton
 from gemmdb.inductor.lower.adapter import composed, ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
 from gemmdb.kernels.aten import DEQUANTISED
-from gemmdb.kernels.triton import counts_arrivals
+from gemmdb.kernels.triton import names as triton_names
 from gemmdb.key.int4 import TILED, Int4Format
-from gemmdb.key.problem import Problem
 
 aten = torch.ops.aten
 
@@ -35,10 +34,8 @@ class Weight:
     @classmethod
     def of(cls, a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Weight:
         """The weight that the arguments of `gemmdb::int4_mm` describe."""
-        columns = packed.get_size()[0] * (8 if packing in TILED else 1)
-        # What the zero points are made of makes no difference here.
-        own = Int4Format(group, "none" if zeros is None else "int8", packing)
-        return cls(packed, scale, zeros, own, (columns, a.get_size()[1]))
+        columns = ops.int4_columns(packed.get_size()[0], packing)
+        return cls(packed, scale, zeros, ops.int4_format(zeros, group, packing), (columns, a.get_size()[1]))
 
     @property
     def tensors(self) -> list[Any]:
@@ -53,7 +50,7 @@ class Weight:
 
 def register() -> None:
     """Register the lowering of our own operator. Idempotent."""
-    state.register_own(ops.register_int4(), lower)
+    state.register_own(ops.overload("int4_mm"), lower)
 
 
 def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
@@ -73,7 +70,7 @@ def plain(a: Any, weight: Weight) -> Any:
     """The product as it is without us: ATen's of a tiled weight, else with a dequantised weight."""
     if weight.groups.packing in TILED:
         return composed.tiled_gemm(a, weight.packed, weight.groups.size, weight.scale)
-    return casting.product(a, weight.dequantised(a.get_dtype()), None)
+    return inductor_ops.mm(a, weight.dequantised(a.get_dtype()), None)
 
 
 def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
@@ -91,7 +88,7 @@ def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
         return None
     if config.spec is DEQUANTISED:
         with state.only_aten():
-            return casting.product(a, weight.dequantised(a.get_dtype()), None)
+            return inductor_ops.mm(a, weight.dequantised(a.get_dtype()), None)
     try:
         return _generated(decision, a, weight)
     except triton.Refused as error:
@@ -107,11 +104,8 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
     sizes = (a.get_size()[0], weight.sizes[0])
     if not symbolic.addressable(sizes, operands):
         raise triton.Refused("offsets are 32 bits wide")
-    names: dict[str, Any] = {**config.spec.template.names(config, problem), "ACC_TYPE": "tl.float32"}  # type: ignore[union-attr]
-    kept = 0
-    if counts_arrivals(config):
-        kept = triton.partials(config, _largest(decision, problem))
-    kernel = templates.Kernel(config.kernel, names, int(config.values["warps"]), int(config.values["stages"]), kept)
+    names = {**triton_names(config, problem), "ACC_TYPE": "tl.float32"}
+    kernel = triton.template_kernel(config, names, problem, decision.query.ranges)
     return templates.product(kernel, operands, (a.get_dtype(), sizes), templates.Epilogue())
 
 
@@ -121,14 +115,6 @@ def activation(a: Any) -> Any:
     if symbolic.number(settled.get_stride()[1]) != 1 and symbolic.number(settled.get_size()[1]) != 1:
         raise triton.Refused("K does not run along memory in the activations")
     return settled
-
-
-def _largest(decision: Decision, problem: Problem) -> Problem:
-    """The problem at the upper end of M. Raises Refused without one, because scratch has a fixed size."""
-    _, high = decision.query.ranges.get("m", (0, problem.m))
-    if high is None:
-        raise triton.Refused("the workspace has a fixed size, and that of the product has no bound")
-    return problem.resized(high, problem.n, problem.k)
 
 
 def _whole(part: Any) -> Any:

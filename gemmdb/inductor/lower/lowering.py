@@ -12,7 +12,7 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.decide import legality, outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
-from gemmdb.inductor.lower import branches, casting, emit, horizontal, int4
+from gemmdb.inductor.lower import branches, emit, horizontal, inductor_ops, int4
 from gemmdb.inductor.lower.adapter import ir_view, state
 from gemmdb.inductor.match import calls, ops
 from gemmdb.inductor.match.calls import Call
@@ -23,8 +23,8 @@ aten = torch.ops.aten
 
 def register() -> None:
     """Register the lowerings of our own operators. Idempotent."""
-    state.register_own(ops.register(), lower_mixed)
-    state.register_own(ops.register_scaled(), lower_scaled)
+    state.register_own(ops.overload("mixed_mm"), lower_mixed)
+    state.register_own(ops.overload("int_mm_scaled"), lower_scaled)
     horizontal.register()
     int4.register()
 
@@ -36,7 +36,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         node = state.current_node()
         decision = decision_of(node)
-        if decision is None or node.target in (ops.register(), ops.register_int4(), ops.register_scaled()):
+        if decision is None or node.target in map(ops.overload, ("mixed_mm", "int4_mm", "int_mm_scaled")):
             return original(*args, **kwargs)
         try:
             return carry_out(decision, original, args, kwargs)
@@ -94,7 +94,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
     if result is not None:
         return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        return casting.cast_product(a, w, casting.like(scale, a), scale_first)
+        return inductor_ops.cast_weight(a, w, inductor_ops.cast_scale(scale, a), scale_first)
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
@@ -105,15 +105,15 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
         return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
         product = state.lowering_of(aten._int_mm.default)(a, b)
-    return casting.scaled_integers(product, (rows, scale, bias), dtype)
+    return inductor_ops.scaled_integers(product, (rows, scale, bias), dtype)
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
     """The product as decided. None if ATen was chosen, or if the decided config is not possible. Our own kernels ignore
     `scale_first`, because they scale the fp32 accumulator."""
-    cast = casting.like(scale, a)
+    cast = inductor_ops.cast_scale(scale, a)
     if decision.config is None:
-        return searching.search(decision, functools.partial(casting.cast_product, a, w, cast, scale_first))
+        return searching.search(decision, functools.partial(inductor_ops.cast_weight, a, w, cast, scale_first))
     if decision.branches:
         return branches.lower(decision, (a, w) if scale is None else (a, w, cast), {})
     if decision.config == ATEN:
@@ -134,13 +134,13 @@ def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, An
     a, w, scale = operands
     if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
         # No micro kernel dequantises this pair of dtypes, so the weight is cast once, at compile time.
-        lower: Callable[[], Any] = functools.partial(casting.constant_product, a, w, scale, scale_first)
+        lower: Callable[[], Any] = functools.partial(inductor_ops.cast_constant, a, w, scale, scale_first)
     else:
         weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
         if weight is None:  # ATen's kernel loads 16 bytes of the weight at once, and would crash the process.
             outcome.refuse(decision, "the weight may begin at no multiple of 16 bytes")
             return None
-        lower = functools.partial(casting.weight_only, a, weight, scale, config.backend)
+        lower = functools.partial(inductor_ops.weight_only, a, weight, scale, config.backend)
     if config.backend == "cpp":
         return emit.cpp(decision, config, lower)
     emit.bound_to_its_constants(decision)

@@ -1,54 +1,18 @@
-"""Lowers products on padded operands with Inductor's own operators, and tells its padding pass what to leave alone."""
+"""Tells Inductor's padding pass which GEMMs to leave alone."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-
-import torch
 
 from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.decide.session import Session
-from gemmdb.inductor.lower.adapter import composed, state
-from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.inductor.match import gemms
-from gemmdb.kernels.aten import misaligned, padded_sizes
-from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key.problem import Problem, Query
-
-aten = torch.ops.aten
-
-
-def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, of operands padded with zeros: a copy of each operand that changes, ATen's product,
-    and a view of it. `scalars`: alpha and beta of an addmm. If the output is a view, its bias is added after the
-    product.
-
-    Raises Refused if the operands are not what the problem says.
-    """
-    check(problem, operands)
-    m, n, k = padded_sizes(problem, int(config.values["multiple"]))
-    a_row, b_row = problem.a.row_major, problem.b.row_major
-    a = composed.padded(operands.a, (m, k), a_row)
-    b = composed.padded(operands.b, (k, n), b_row)
-    if operands.bias is not None and (m, n) == (problem.m, problem.n):
-        return composed.padded_gemm(problem.op, a, b, (operands.bias, *scalars))
-    result = composed.sliced(composed.padded_gemm(problem.op, a, b), problem.m, problem.n)
-    if operands.bias is not None:
-        return _with_bias(result, operands.bias, scalars)
-    # The output is dense, as without padding. The work that follows reads the padded rows instead.
-    return result if n == problem.n else state.lowering_of(aten.clone.default)(result)
-
-
-def _with_bias(result: Any, bias: Any, scalars: tuple[float, float]) -> Any:
-    multiply, add = state.lowering_of(aten.mul.Tensor), state.lowering_of(aten.add.Tensor)
-    result, bias = (
-        value if factor == 1 else multiply(value, factor) for value, factor in zip((result, bias), scalars, strict=True)
-    )
-    return add(result, bias)
+from gemmdb.kernels.aten import misaligned
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Query
 
 
 def answered(current: Session | None, node: Any) -> bool:
@@ -65,7 +29,10 @@ def answered(current: Session | None, node: Any) -> bool:
         return False
     if product is None:
         return False
-    if any(_decided(current, query) for query in _asked(product.query)):
+    queries, problem = [product.query], product.query.problem
+    if problem.spec.unbiased and problem.epilogue and problem.bias and problem.bias.dtype == "fp32":
+        queries.append(replace(product.query, problem=replace(problem, op=problem.spec.unbiased, bias=None)))
+    if any(_decided(current, query) for query in queries):
         return True
     if not deciding.to_tune(current, product.query):
         return False
@@ -93,11 +60,3 @@ def _count(node: Any, query: Query) -> int:
             found = gemms.read(other)
             count += found is not None and found.query.problem == query.problem
     return count
-
-
-def _asked(query: Query) -> Iterator[Query]:
-    """The forms that the product may have when it is lowered."""
-    yield query
-    problem = query.problem
-    if problem.spec.unbiased and problem.epilogue and problem.bias and problem.bias.dtype == "fp32":
-        yield replace(query, problem=replace(problem, op=problem.spec.unbiased, bias=None))

@@ -66,14 +66,6 @@ class Operands:
         """The number of matrices, if there is a batch of them."""
         return tuple(self.a.get_size()[:-2])
 
-    def largest(self, problem: Problem) -> Problem:
-        """`problem` at the upper ends of M and N. Raises Refused without one, because scratch has a fixed size."""
-        low_high = {name: self.ranges.get(name, (0, getattr(problem, name))) for name in ("m", "n")}
-        m, n = (low_high[name][1] for name in ("m", "n"))
-        if m is None or n is None:
-            raise Refused("the workspace has a fixed size, and that of the product has no bound")
-        return problem.resized(m, n, problem.k)
-
     def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
         """The epilogue for (alpha, beta). A bias whose beta is zero is not read. Raises Refused for unknown scalars."""
         if not all(isinstance(value, int | float) for value in scalars):
@@ -95,24 +87,19 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     check(problem, operands, symbolic=True)
     if config.spec.maps(config):
         check_maps(problem, operands)
-    value = config.values
     names = constants(config, problem, operands)
-    acc = torch.int32 if problem.spec.integer else torch.float32
-    dtype = stored(problem, operands)
+    if problem.spec.grouped:
+        return _grouped(problem, operands, template_kernel(config, names, problem))
+    dtype, epilogue = stored(problem, operands), operands.epilogue(scalars)
     pair: tuple[Any, ...] = (operands.a, operands.b)
     m, n, _ = operands.sizes
-    epilogue = operands.epilogue(scalars)
-    split, fixup = int(value.get("split_k", 1)), counts_arrivals(config)
-    if problem.spec.grouped:
-        sums_kept = partials(config, problem) if fixup else 0
-        kernel = templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), sums_kept)
-        return _grouped(problem, operands, kernel)
+    split, fixup = int(config.values.get("split_k", 1)), counts_arrivals(config)
     if not symbolic.addressable((*operands.batch, 1 if fixup else split, m, n), pair):
         unbounded = any(symbolic.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
-    sums_kept = partials(config, operands.largest(problem)) if fixup else 0
-    kernel = templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), sums_kept)
+    kernel = template_kernel(config, names, problem, operands.ranges)
     if split > 1 and not fixup:
+        acc = torch.int32 if problem.spec.integer else torch.float32
         sums = templates.product(kernel, pair, (acc, (split, m, n)))
         return templates.summed(sums, epilogue, dtype)
     if names.get("SCALED"):
@@ -162,13 +149,27 @@ def constants(config: Config, problem: Problem, operands: Operands) -> dict[str,
     return found
 
 
-def partials(config: Config, problem: Problem) -> int:
-    """The number of partial sums of a kernel that counts arrivals. Raises Refused if there are too many."""
-    count, value = tiles(config, problem), config.values
-    found = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
-    if count > MAX_COUNTERS or found >= LARGEST_OFFSET:
-        raise Refused("the workspace does not suffice for the largest sizes")
-    return found
+def largest(problem: Problem, ranges: Mapping[str, extract.Range]) -> Problem:
+    """`problem` at the upper ends of M and N. Raises Refused without one, because scratch has a fixed size."""
+    m, n = (ranges.get(name, (0, getattr(problem, name)))[1] for name in ("m", "n"))
+    if m is None or n is None:
+        raise Refused("the workspace has a fixed size, and that of the product has no bound")
+    return problem.resized(m, n, problem.k) if ranges else problem
+
+
+def template_kernel(
+    config: Config, names: Mapping[str, Any], problem: Problem, ranges: Mapping[str, extract.Range] | None = None
+) -> templates.Kernel:
+    """The kernel with these constants, with room for the partial sums of one that counts arrivals. Raises Refused if
+    there are too many."""
+    value, partials = config.values, 0
+    if counts_arrivals(config):
+        problem = largest(problem, ranges or {})
+        count = tiles(config, problem)
+        partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
+        if count > MAX_COUNTERS or partials >= LARGEST_OFFSET:
+            raise Refused("the workspace does not suffice for the largest sizes")
+    return templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), partials)
 
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:

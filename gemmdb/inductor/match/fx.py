@@ -16,8 +16,8 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from gemmdb.workload.entries import Origin, clean
 
 aten, prims = torch.ops.aten, torch.ops.prims
-RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default,
-         aten.squeeze.default, aten.squeeze.dim, aten.expand.default)  # fmt: skip
+FLAT_VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+RESHAPES = (*FLAT_VIEWS, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.expand.default)
 """Views that keep rows and columns in their order."""
 VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
 """Operators that change how memory is seen. Elementwise work behind them still fits into the GEMM's kernel."""

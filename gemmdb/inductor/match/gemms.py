@@ -10,7 +10,7 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import calls, epilogues, extract, int4, int_mm_scale, linears, ops
+from gemmdb.inductor.match import calls, epilogues, extract, int_mm_scale, linears, ops
 from gemmdb.inductor.match.extract import Gemm, two_operands
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.linears import marked
@@ -66,10 +66,10 @@ def uncovered(node: Any) -> str | None:
 
 def _reader(node: Any) -> Callable[[Any], Gemm | None] | None:
     target = node.target
-    if target is ops.register():
+    if target is ops.overload("mixed_mm"):
         return linears.mixed_op
-    if target is ops.register_int4():
-        return int4.int4_op
+    if target is ops.overload("int4_mm"):
+        return linears.int4_op
     plain = _PLAIN.get(str(target))
     if plain is not None:
         return plain
@@ -160,7 +160,7 @@ _PLAIN: dict[str, Callable[[Any], Gemm | None]] = {
     "aten.baddbmm.default": _baddbmm,
     "aten.addmm.default": _addmm,
     "aten._int_mm.default": _int_mm,
-    "aten._weight_int4pack_mm.default": int4.tiled,
+    "aten._weight_int4pack_mm.default": linears.tiled_int4,
     "aten._scaled_mm.default": _scaled_mm,
     "aten._scaled_mm_v2.default": _scaled_mm,
     "aten._grouped_mm.default": _grouped_mm,

@@ -18,7 +18,6 @@ from gemmdb.key.problem import Problem, Query
 aten = torch.ops.aten
 HORIZONTAL = "gemmdb_horizontal"
 """Node metadata: what the lowering of a group's call carries out."""
-_SAME_ORDER = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 MAX_DISTANCE = 2
 """How far apart two GEMMs of a group may be among all GEMMs of the graph. The results of a group are in memory
 together, so those of a decoder's layers, which all read what the encoder made, must not be one group."""
@@ -96,7 +95,7 @@ def _kind(member: Member[D], values: Values) -> object:
     read = []
     for node in shared(member.node):
         seen, source = value(node), node
-        while source.target in _SAME_ORDER:
+        while source.target in fx.FLAT_VIEWS:
             source = source.args[0]
         read.append((values.number(source), tuple(seen.shape), seen.stride(), seen.storage_offset()))
     problem = _plain(member.decision.problem)
@@ -143,9 +142,9 @@ def _call(graph: Any, group: Group[D]) -> tuple[Any, tuple[Any, ...]]:
     problem, (a, *scale) = first.decision.problem, shared(first.node)
     if problem.int4 is not None:
         tensors = (a, each("weight"), each("scale"), each("zeros"))
-        return ops.register_horizontal_int4(), (*tensors, problem.int4.size, problem.int4.packing)
+        return ops.overload("horizontal_int4"), (*tensors, problem.int4.size, problem.int4.packing)
     fp8 = (*scale, value(first.node).dtype, problem.numerics.fast) if scale else ()
-    return ops.register_horizontal(), (a, each("weight"), each("scale"), each("bias"), *fp8)
+    return ops.overload("horizontal_mm"), (a, each("weight"), each("scale"), each("bias"), *fp8)
 
 
 def _hoisted(graph: Any, node: Any) -> Any:

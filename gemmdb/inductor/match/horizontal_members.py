@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gemmdb.inductor.match import calls, fx, int4, ops
+from gemmdb.inductor.match import calls, fx, linears, ops
 from gemmdb.inductor.match.fx import value
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
@@ -100,12 +100,12 @@ def _read(node: Any, decision: D) -> Member[D] | None:
         call = calls.read(target, node.args, node.kwargs)
         return Member(node, decision, call.b, call.scales[1], call.bias)
     if problem.int4 is not None:
-        if problem.bias is None and target is int4.TILED_MM:
+        if problem.bias is None and target is linears.TILED_MM:
             return Member(node, decision, node.args[1], node.args[3])
-        if problem.bias is None and target is ops.register_int4():
+        if problem.bias is None and target is ops.overload("int4_mm"):
             return Member(node, decision, node.args[1], node.args[2], zeros=node.args[3])
         return None  # The program makes the weight.
-    if target is ops.register() and problem.op == "mixed_mm" and problem.bias is None:
+    if target is ops.overload("mixed_mm") and problem.op == "mixed_mm" and problem.bias is None:
         _, weight, *rest = node.args
         if any(rest[1:]):
             return None  # The scale comes first, since sums of the integers may overflow fp16.

@@ -1,29 +1,31 @@
-"""GEMMs with an int4 weight. In the joint graph: those whose program unpacks the weight itself, two numbers of each
-byte, counted from a zero point, times the scale of their group. In the post-grad graph: ATen's for a tiled weight, our
-own operator, and those that were not rewritten.
+"""GEMMs of a joint graph whose program unpacks an int4 weight itself: two numbers of each byte, counted from a zero
+point, times the scale of their group.
 
-The joint stage has to find them, because freezing then makes a 16-bit weight of all that.
+The joint stage has to find them, because freezing then makes a 16-bit weight of all that. `linears` reads what the
+post-grad graph has of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops
-from gemmdb.inductor.match.extract import WEIGHT_MARK, Gemm
-from gemmdb.inductor.match.fx import Unsupported, value
-from gemmdb.inductor.match.int4_unpacking import HALF_DTYPES, Whole, read
-from gemmdb.key.int4 import INTEGERS, SIZES, TILED, WEIGHT, ZERO_NUMBER, Int4Format
-from gemmdb.key.operands import Bias
-from gemmdb.key.problem import Problem
+from gemmdb.inductor.match.fx import Unsupported, known, same_sizes, value
+from gemmdb.key.int4 import INTEGERS, SIZES, ZERO_NUMBER, Int4Format
 
 aten = torch.ops.aten
-TILED_MM = aten._weight_int4pack_mm.default
-_PACKINGS = {inner: packing for packing, inner in TILED.items()}
+_CAST = torch.ops.prims.convert_element_type.default
+_SHIFTS = (aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar)
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
+_EXACT_DTYPES = (
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+)  # fmt: skip
+"""Dtypes that hold all numbers exactly."""
+_BITS, _MASK = 4, 15
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Int4:
 
         with graph.inserting_before(node):
             args = (self.a, self.weight, flat(self.scale), flat(self.zeros), self.groups.size, self.groups.packing)
-            result = fx.call(graph, ops.register_int4(), args, node.meta)
+            result = fx.call(graph, ops.overload("int4_mm"), args, node.meta)
             if node.target is aten.addmm.default:
                 result = fx.call(graph, aten.add.Tensor, (result, self.bias), node.meta)
         node.replace_all_uses_with(result)
@@ -77,7 +79,7 @@ def find(node: Any) -> Int4 | None:
     try:
         dtype = value(a).dtype
         transposed = b.target is aten.t.default or (b.target is aten.permute.default and list(b.args[1]) == [1, 0])
-        if dtype not in HALF_DTYPES or value(b).dtype != dtype or not transposed or value(b).dim() != 2:
+        if dtype not in _HALF_DTYPES or value(b).dtype != dtype or not transposed or value(b).dim() != 2:
             return None
         found = read(b.args[0])
         if not isinstance(found, Whole) or found.scale is None or not _is_stored(found, value(a)):
@@ -88,6 +90,28 @@ def find(node: Any) -> Int4 | None:
         return Int4(node, a, found.packed, found.scale, found.zeros, groups, bias, addition)
     except Unsupported:
         return None
+
+
+@dataclass(frozen=True)
+class Half:
+    """One number of each byte of `packed` [N, K / 2], the `low` or the high one, counted from `start`."""
+
+    packed: Any
+    low: bool
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All numbers of `packed` as [N, K] or [N, K / size, size], counted from `start` or the zero points `zeros`, times
+    `scale`. Each of the last two is [N, K / size]."""
+
+    packed: Any
+    packing: str
+    start: int = 0
+    zeros: Any = None
+    scale: Any = None
+    size: int = 0
 
 
 def _is_stored(found: Whole, a: Any) -> bool:
@@ -105,60 +129,136 @@ def _is_stored(found: Whole, a: Any) -> bool:
     return all(one.device == a.device and one.is_contiguous() for one in parts)
 
 
-def tiled(node: Any) -> Gemm | None:
-    """ATen's GEMM: x [M, K], packed [N / 8, K / (16 inner), 32, inner / 2], group size, scales and zero points."""
-    x, packed, size, scale = node.args
-    weight, numbers = value(packed), value(scale)
-    if weight.dim() != 4:
-        raise Unsupported("a packed weight of another device")
-    packing = _PACKINGS.get(2 * weight.shape[3])
-    if packing is None or value(x).device.type != "cuda":
-        raise Unsupported(f"a weight packed as {list(weight.shape)}")
-    if not weight.is_contiguous() or not numbers.is_contiguous():
-        raise Unsupported("a packed weight with gaps")
-    groups = Int4Format(size, extract.dtype_name(numbers.dtype), packing)
-    _, added = mixed.added(node)
-    bias = None if added is None else extract.bias(value(added), *map(extract.hint, value(node).shape))
-    fusion = epilogues.fusion(node) if bias is None else "none"
-    return _gemm(node, x, groups, extract.is_constant(packed), fusion, bias)
+def read(node: Any) -> Half | Whole | None:
+    """What a node is of the bytes of a packed weight; None if it is nothing of the kind."""
+    reader = _READERS.get(node.target) if node.op == "call_function" else None
+    return None if reader is None else reader(node)
 
 
-def int4_op(node: Any) -> Gemm | None:
-    """Our own op (`ops.register_int4`): x [M, K], the tensors of the weight, group size and packing."""
-    x, packed, scale, zeros, size, packing = node.args
-    mark = node.meta.get("custom", {}).get(WEIGHT_MARK, {})
-    starts = scale if packing in TILED else zeros
-    groups = Int4Format(size, "none" if starts is None else extract.dtype_name(value(starts).dtype), packing)
-    if "groups" in mark:  # Both stages must look up the same Problem, and by now the bias is a separate addition.
-        bias = Bias.parse(mark["bias"]) if mark["bias"] else None
-        return _gemm(node, x, groups, mark["constant"], mark["fusion"], bias)
-    return _gemm(node, x, groups, extract.is_constant(packed), epilogues.fusion(node), None)
+def _view(node: Any) -> Half | Whole | None:
+    """A view that keeps the order of the numbers: [N, K / 2, 1] of a half; [N, K] or [N, K / size, size] of all."""
+    found = read(node.args[0])
+    if found is None:
+        return None
+    rows, columns = value(found.packed).shape
+    shape = value(node).shape
+    if isinstance(found, Half):
+        return found if same_sizes(shape, [rows, columns]) or same_sizes(shape, [rows, columns, 1]) else None
+    if same_sizes(shape, [rows, 2 * columns]):
+        return found
+    grouped = len(shape) == 3 and isinstance(shape[2], int) and known(shape[0] == rows)
+    return replace(found, size=shape[2]) if grouped and found.size in (0, shape[2]) else None
 
 
-def marked(node: Any, x: Any, mark: Mapping[str, Any], bias: Bias | None) -> Gemm | None:
-    """A GEMM that was not rewritten, by its mark."""
-    return _gemm(node, x, Int4Format(*mark["groups"]), mark["constant"], mark["fusion"], bias)
+def _cast(node: Any) -> Half | Whole | None:
+    """A cast that keeps the numbers: integers from 0 to 15, or with a sign if they are counted from a zero point."""
+    found, dtype = read(node.args[0]), value(node).dtype
+    if found is None or dtype not in _EXACT_DTYPES or (isinstance(found, Whole) and found.scale is not None):
+        return None
+    return None if dtype is torch.uint8 and _signed(found) else found
 
 
-def absorb(node: Any) -> Any:
-    """Replace ATen's GEMM by our own op, which has a lowering. Returns the new node."""
-    x, packed, size, scale = node.args
-    packing = _PACKINGS[2 * value(packed).shape[3]]
-    graph = node.graph
-    with graph.inserting_before(node):
-        made = fx.call(graph, ops.register_int4(), (x, packed, scale, None, size, packing), node.meta)
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
-    return made
+def _signed(found: Half | Whole) -> bool:
+    return bool(found.start) or (isinstance(found, Whole) and (found.zeros is not None or found.scale is not None))
 
 
-def _gemm(node: Any, x: Any, groups: Int4Format, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
-    rows = value(x)
-    a = extract.tensor(rows)
-    m, k, n = *a.sizes, extract.hint(value(node).shape[-1])
-    problem = Problem(
-        "mixed_mm", m, n, k, a.operand, WEIGHT, a.dtype, bias, fusion=fusion,
-        numerics=extract.numerics(a.dtype, rows.device.type), constant=constant, int4=groups,
-    )  # fmt: skip
-    sizes = {"m": rows.shape[0], "n": value(node).shape[-1], "k": rows.shape[-1]}
-    return extract.gemm(node, problem, sizes, rows.device)
+def _half(node: Any) -> Half | Whole | None:
+    """The low numbers by a mask, or the high ones by a shift."""
+    low = node.target is aten.bitwise_and.Scalar
+    source, by = node.args[:2]
+    if by != (_MASK if low else _BITS):
+        return None
+    if low and isinstance(found := read(source), Half):
+        return found if not found.start else None  # The mask of what has no other bits.
+    val = value(source)
+    return Half(source, low) if val.dtype is torch.uint8 and val.dim() == 2 else None
+
+
+def _both(node: Any) -> Whole | None:
+    """The two halves side by side: `torch.stack` is a `cat` of [N, K / 2, 1]."""
+    parts, dim = node.args[0], (node.args[1] if len(node.args) > 1 else 0)
+    shape = value(node).shape
+    halves = [read(part) for part in parts]
+    if len(halves) != 2 or len(shape) != 3 or dim not in (2, -1) or not known(shape[2] == 2):
+        return None
+    first, second = halves
+    if not isinstance(first, Half) or not isinstance(second, Half) or first.packed is not second.packed:
+        return None
+    if first.start != second.start or first.low == second.low:
+        return None
+    return Whole(first.packed, "low-first" if first.low else "high-first", first.start)
+
+
+def _less(node: Any) -> Half | Whole | None:
+    """Numbers less a zero point: one for all, or one for each group."""
+    source, by = node.args[:2]
+    found = read(source)
+    if found is None or node.kwargs or _signed(found) or value(node).dtype is torch.uint8:
+        return None  # Numbers without a sign would wrap around.
+    if isinstance(by, int | float):
+        return replace(found, start=int(by)) if by == int(by) else None
+    if isinstance(found, Half) or not isinstance(by, torch.fx.Node):
+        return None
+    return _with(node, found, by, "zeros")
+
+
+def _times(node: Any) -> Whole | None:
+    """Numbers times the scale of their group."""
+    for source, by in (node.args, node.args[::-1]):
+        found = read(source) if isinstance(source, torch.fx.Node) else None
+        if isinstance(found, Whole) and found.scale is None and isinstance(by, torch.fx.Node):
+            return _with(node, found, by, "scale") if value(node).dtype in _HALF_DTYPES else None
+    return None
+
+
+def _with(node: Any, found: Whole, by: Any, name: str) -> Whole | None:
+    """`found` with a number for each group, from what is broadcast to [N, K / size, size] or repeated to [N, K]."""
+    promoted = value(node).dtype.is_floating_point and extract.DTYPES.get(value(by).dtype) in INTEGERS
+    if value(by).dtype != value(node).dtype and not promoted:
+        return None
+    rows, columns = value(found.packed).shape
+    numbers = _of_groups(by, rows, 2 * columns)
+    if numbers is None:
+        return None
+    source, size = numbers
+    if not same_sizes(value(node).shape, [rows, 2 * columns]) and size != value(node).shape[-1]:
+        return None
+    return replace(found, **{name: source}, size=size) if found.size in (0, size) else None
+
+
+def _of_groups(node: Any, rows: Any, columns: Any) -> tuple[Any, int] | None:
+    """(numbers [N, K / size] or [N, K / size, 1], size) that a node repeats for each group. It is [N, K / size, 1], or
+    made of that by `repeat_interleave`, which is a view [N, K] of a copy of what it expands. Without a cast of
+    integers to floats."""
+    node = _uncast(node)
+    if same_sizes(value(node).shape, [rows, columns]):
+        for target in (fx.FLAT_VIEWS, (aten.clone.default,), (aten.expand.default,)):
+            if node.target not in target:
+                return None
+            node = node.args[0]
+        node = _uncast(node)
+    shape = value(node).shape
+    if len(shape) != 3 or not known(shape[2] == 1) or not known(shape[0] == rows):
+        return None
+    if node.target is aten.unsqueeze.default and node.args[1] in (2, -1):
+        node = _uncast(node.args[0])
+    if not all(isinstance(one, int) for one in (shape[1], columns)) or not shape[1] or columns % shape[1]:
+        return None
+    return node, columns // shape[1]
+
+
+def _uncast(node: Any) -> Any:
+    """The integers of which a node makes floats; the node itself if it does not."""
+    if node.target is _CAST and value(node).dtype.is_floating_point:
+        return node.args[0] if extract.DTYPES.get(value(node.args[0]).dtype) in INTEGERS else node
+    return node
+
+
+_READERS: dict[Any, Callable[[Any], Half | Whole | None]] = {
+    **dict.fromkeys((*fx.FLAT_VIEWS, aten.unsqueeze.default), _view),
+    **dict.fromkeys((*_SHIFTS, aten.bitwise_and.Scalar), _half),
+    _CAST: _cast,
+    aten.cat.default: _both,
+    aten.sub.Tensor: _less,
+    aten.mul.Tensor: _times,
+}

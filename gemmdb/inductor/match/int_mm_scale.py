@@ -166,7 +166,7 @@ def absorb(node: Any) -> Any:
             for vector, matrix, dim in ((scaling.columns, b, 1), (scaling.rows, a, 0), (scaling.bias, b, 1))
         )
         args = (a, b, columns, value(scaling.last).dtype, rows, bias)
-        new = fx.call(graph, ops.register_scaled(), args, node.meta)
+        new = fx.call(graph, ops.overload("int_mm_scaled"), args, node.meta)
     with graph.inserting_before(scaling.last):
         scaling.last.replace_all_uses_with(_viewed(graph, new, scaling.steps))
     return new

@@ -1,27 +1,33 @@
-"""Linears of a post-grad graph whose weight is packed or of 8-bit integers: those of MKL and oneDNN on a CPU,
-Inductor's weight-only pattern, `gemmdb::mixed_mm`, and what carries a mark of the joint stage."""
+"""Linears of a post-grad graph whose weight is packed or of 8-bit or 4-bit integers: those of MKL and oneDNN on a CPU,
+Inductor's weight-only pattern, ATen's for a tiled int4 weight, `gemmdb::mixed_mm` and `gemmdb::int4_mm`, and what
+carries a mark of the joint stage."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from gemmdb.inductor.match import epilogues, extract, int4
+from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops
 from gemmdb.inductor.match.extract import WEIGHT_MARK, Gemm
-from gemmdb.inductor.match.fx import is_pointwise, value
+from gemmdb.inductor.match.fx import Unsupported, value
+from gemmdb.key.int4 import TILED, WEIGHT, Int4Format
 from gemmdb.key.operands import Bias, TensorInfo
 from gemmdb.key.problem import Problem
+
+TILED_MM = torch.ops.aten._weight_int4pack_mm.default
+_PACKINGS = {inner: packing for packing, inner in TILED.items()}
 
 
 def weight_only(node: Any) -> Gemm | None:
     """Inductor's own pattern: x [.., K], int8 weight [N, K], scale [N]."""
     x, weight = node.kwargs["x"], node.kwargs["weight"]
-    return _mixed(node, value(x), extract.tensor(value(weight)), extract.is_constant(weight), "scale", None)
+    return _int8(node, value(x), extract.tensor(value(weight)), extract.is_constant(weight), "scale", None)
 
 
 def mixed_op(node: Any) -> Gemm | None:
-    """Our own op (`ops.register`): x [.., K], weight as it is stored, and the scale if it has one."""
+    """`gemmdb::mixed_mm`: x [.., K], weight as it is stored, and the scale if it has one."""
     x, w = value(node.args[0]), node.args[1]
     # The mark is what the joint stage saw. Both stages must look up the same Problem, and by now the bias is a separate
     # addition.
@@ -29,7 +35,48 @@ def mixed_op(node: Any) -> Gemm | None:
     fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
     constant = mark.get("constant", extract.is_constant(w))
     bias = Bias.parse(mark["bias"]) if mark.get("bias") else None
-    return _mixed(node, x, _transposed(extract.tensor(value(w))), constant, fusion, bias)
+    return _int8(node, x, _transposed(extract.tensor(value(w))), constant, fusion, bias)
+
+
+def int4_op(node: Any) -> Gemm | None:
+    """`gemmdb::int4_mm`: x [M, K], the tensors of the weight, group size and packing."""
+    x, packed, scale, zeros, size, packing = node.args
+    mark = node.meta.get("custom", {}).get(WEIGHT_MARK, {})
+    if "groups" in mark:
+        return _marked_int4(node, x, mark)
+    starts = scale if packing in TILED else zeros
+    groups = Int4Format(size, "none" if starts is None else extract.dtype_name(value(starts).dtype), packing)
+    return _int4(node, x, groups, extract.is_constant(packed), epilogues.fusion(node), None)
+
+
+def tiled_int4(node: Any) -> Gemm | None:
+    """ATen's GEMM: x [M, K], packed [N / 8, K / (16 inner), 32, inner / 2], group size, scales and zero points."""
+    x, packed, size, scale = node.args
+    weight, numbers = value(packed), value(scale)
+    if weight.dim() != 4:
+        raise Unsupported("a packed weight of another device")
+    packing = _PACKINGS.get(2 * weight.shape[3])
+    if packing is None or value(x).device.type != "cuda":
+        raise Unsupported(f"a weight packed as {list(weight.shape)}")
+    if not weight.is_contiguous() or not numbers.is_contiguous():
+        raise Unsupported("a packed weight with gaps")
+    groups = Int4Format(size, extract.dtype_name(numbers.dtype), packing)
+    _, added = mixed.added(node)
+    bias = None if added is None else extract.bias(value(added), *map(extract.hint, value(node).shape))
+    fusion = epilogues.fusion(node) if bias is None else "none"
+    return _int4(node, x, groups, extract.is_constant(packed), fusion, bias)
+
+
+def absorb_tiled_int4(node: Any) -> Any:
+    """Replace ATen's GEMM by `gemmdb::int4_mm`, which has a lowering. Returns the new node."""
+    x, packed, size, scale = node.args
+    packing = _PACKINGS[2 * value(packed).shape[3]]
+    graph = node.graph
+    with graph.inserting_before(node):
+        made = fx.call(graph, ops.overload("int4_mm"), (x, packed, scale, None, size, packing), node.meta)
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+    return made
 
 
 def marked(node: Any, x: Any, old: Any = None) -> Gemm | None:
@@ -41,14 +88,19 @@ def marked(node: Any, x: Any, old: Any = None) -> Gemm | None:
     k, n = (extract.hint(value(one).shape[-1]) for one in (x, node))
     if tuple(mark["sizes"]) != (n, k):
         return None
-    bias = Bias.parse(mark["bias"]) if mark["bias"] else None
     if "groups" in mark:
-        return int4.marked(node, x, mark, bias)
+        return _marked_int4(node, x, mark)
+    bias = Bias.parse(mark["bias"]) if mark["bias"] else None
     info = TensorInfo(mark["dtype"], tuple(mark["sizes"]), tuple(mark["strides"]), mark["offset"])
-    return _mixed(node, value(x), info, mark["constant"], mark["fusion"], bias)
+    return _int8(node, value(x), info, mark["constant"], mark["fusion"], bias)
 
 
-def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
+def _marked_int4(node: Any, x: Any, mark: Mapping[str, Any]) -> Gemm | None:
+    bias = Bias.parse(mark["bias"]) if mark["bias"] else None
+    return _int4(node, x, Int4Format(*mark["groups"]), mark["constant"], mark["fusion"], bias)
+
+
+def _int8(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
     """The GEMM of `x` [.., K] with a weight that is described as [N, K]."""
     a = extract.matrix(x)
     problem = Problem.from_tensors(
@@ -58,6 +110,18 @@ def _mixed(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, b
     m = x.numel() // x.shape[-1] if x.dim() > 2 else x.shape[0]
     # N comes from the node, because `weight` only has hints.
     return extract.gemm(node, problem, {"m": m, "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)
+
+
+def _int4(node: Any, x: Any, groups: Int4Format, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
+    rows = value(x)
+    a = extract.tensor(rows)
+    m, k, n = *a.sizes, extract.hint(value(node).shape[-1])
+    problem = Problem(
+        "mixed_mm", m, n, k, a.operand, WEIGHT, a.dtype, bias, fusion=fusion,
+        numerics=extract.numerics(a.dtype, rows.device.type), constant=constant, int4=groups,
+    )  # fmt: skip
+    sizes = {"m": rows.shape[0], "n": value(node).shape[-1], "k": rows.shape[-1]}
+    return extract.gemm(node, problem, sizes, rows.device)
 
 
 def _transposed(info: TensorInfo) -> TensorInfo:
@@ -91,7 +155,7 @@ def fused_linear(node: Any) -> Gemm | None:
         mixed = marked(node, x, old)
         if mixed is not None:
             return mixed
-    fusion = epilogues.behind_operators(node, filter(is_pointwise, fused), int("other" in node.kwargs))
+    fusion = epilogues.behind_operators(node, filter(fx.is_pointwise, fused), int("other" in node.kwargs))
     return _linear(node, x, weight, bias, fusion)
 
 

@@ -20,7 +20,6 @@ from gemmdb.key.operands import TensorInfo
 aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
 _TRANSPOSES = (aten.t.default, aten.permute.default)
-_RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 _WEIGHTS = (torch.int8, torch.uint8)
 _GPUS = ("cuda",)
 
@@ -206,7 +205,7 @@ def _single(node: Any, target: Any) -> tuple[Any, Any]:
     """(user, other operand) if `node`, through reshapes that keep its columns, has one user, which is `target` with a
     vector over N or a number of the same dtype and device; else (None, None)."""
     source, columns = node, value(node).shape[-1]
-    while len(source.users) == 1 and next(iter(source.users)).target in _RESHAPES:
+    while len(source.users) == 1 and next(iter(source.users)).target in fx.FLAT_VIEWS:
         source = next(iter(source.users))
         if not fx.keeps_columns(source, columns):
             return None, None
@@ -242,7 +241,7 @@ def _replacement(graph: Any, found: Mixed) -> Any:
         a = found.a
         if node.target is aten.bmm.default:
             a = fx.call(graph, aten.reshape.default, (a, [-1, fx.size(graph, a, 2)]), node.meta)
-        result = fx.call(graph, ops.register(), (a, weight, *scale), node.meta)
+        result = fx.call(graph, ops.overload("mixed_mm"), (a, weight, *scale), node.meta)
         if found.factor is not None:
             # As a vector it would be rounded to the dtype of the weight, with the same error everywhere.
             result = fx.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)

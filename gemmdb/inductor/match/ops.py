@@ -20,53 +20,21 @@ from gemmdb.key.int4 import TILED, ZERO_NUMBER, Int4Format
 _library: Any = None
 
 
-def register() -> Any:
-    """Define the operators once per process; returns the overload of `mixed_mm`.
+def overload(name: str) -> Any:
+    """The overload of our operator of that name. Defines all operators, once per process."""
+    global _library
+    if _library is None:
+        from torch.utils.flop_counter import register_flop_formula
 
-    mixed_mm(a [M, K] float, w [K, N] int8 or uint8, scale [N] or None, scale_first) -> [M, N] of a's dtype: a @ w,
-    times scale, of that dtype or fp32. The unscaled GEMM may exceed the range of a's dtype. With `scale_first` it is
-    never stored in that dtype: the scale is applied to the cast weight, or to an fp32 accumulator.
-    """
-    return _defined("mixed_mm")
-
-
-def register_scaled() -> Any:
-    """Define the operators once per process; returns the overload of `int_mm_scaled`.
-
-    int_mm_scaled(a [M, K] int8, b [K, N] int8, scale [N], dtype, rows [M], bias [N]) -> [M, N] of dtype: a @ b, each
-    column times its number in `scale`, each row times its number in `rows`, plus the bias. In fp32, rounded once. Each
-    of these vectors is of floats, or None.
-    """
-    return _defined("int_mm_scaled")
-
-
-def register_int4() -> Any:
-    """Define the operators once per process; returns the overload of `int4_mm`.
-
-    int4_mm(a [M, K] float, w, scale, zeros or None, group, packing) -> [M, N] of a's dtype: a times the int4 weight w,
-    whose tensors, group size and packing `gemmdb.key.int4` describes.
-    """
-    return _defined("int4_mm")
-
-
-def register_horizontal() -> Any:
-    """Define the operators once per process; returns the overload of `horizontal_mm`.
-
-    horizontal_mm(a [M, K] float, weights [K, N] of one dtype each, scales, biases, a_scale, dtype, fast) ->
-    [M * all N] of `dtype`, by default a's: the GEMMs a @ w one after the other, each [M, N] row by row. `scales` and
-    `biases`: a vector [N] for each weight, or no vectors. Only fp8 has an `a_scale`. It, the `scales` and `fast` are as
-    for `_scaled_mm`: [M, 1] and [1, N] each, or one number each.
-    """
-    return _defined("horizontal_mm")
-
-
-def register_horizontal_int4() -> Any:
-    """Define the operators once per process; returns the overload of `horizontal_int4`.
-
-    horizontal_int4(a [M, K] float, weights, scales, zeros, group, packing) -> [M * all N] of a's dtype: the GEMMs with
-    the int4 weights one after the other, as `int4_mm` computes each. `zeros`: of all weights, or of none.
-    """
-    return _defined("horizontal_int4")
+        library = torch.library.Library("gemmdb", "DEF")
+        for one, (arguments, eager, fake, flops) in _OPERATORS.items():
+            library.define(f"{one}({arguments}) -> Tensor")
+            library.impl(one, eager, "CompositeExplicitAutograd")
+            # Fake tensors take these too. `register_fake` would look for our source among all loaded modules: 60 ms.
+            library.impl(one, fake, "Meta")
+            register_flop_formula(getattr(torch.ops.gemmdb, one))(flops)
+        _library = library
+    return getattr(torch.ops.gemmdb, name).default
 
 
 def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
@@ -103,6 +71,9 @@ def dequantised(
 
 
 def _mixed_mm(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> Any:
+    """a [M, K] float @ w [K, N] int8 or uint8, times a scale [N] of a's dtype or fp32 -> [M, N] of a's dtype. The
+    unscaled GEMM may exceed the range of that dtype. With `scale_first` it is never stored in it: the scale is applied
+    to the cast weight, or to an fp32 accumulator."""
     weight = w.to(a.dtype)
     if scale is None:
         return a @ weight
@@ -111,6 +82,8 @@ def _mixed_mm(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> A
 
 
 def _int_mm_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
+    """a [M, K] int8 @ b [K, N] int8, each column times its number in `scale` [N], each row times its number in `rows`
+    [M], plus the `bias` [N] -> [M, N] of `dtype`. In fp32, rounded once. Each vector is of floats, or None."""
     result = torch._int_mm(a, b).float()
     for factor in (None if rows is None else rows[:, None], scale):
         result = result if factor is None else result * factor
@@ -118,12 +91,17 @@ def _int_mm_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bia
 
 
 def _int4_mm(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
+    """a [M, K] float times the int4 weight `w`, whose tensors, group size and packing `gemmdb.key.int4` describes ->
+    [M, N] of a's dtype."""
     return torch.nn.functional.linear(a, dequantised(w, scale, zeros, int4_format(zeros, group, packing), a.dtype))
 
 
 def _horizontal_mm(
     a: Any, weights: Any, scales: Any, biases: Any, a_scale: Any = None, dtype: Any = None, fast: bool = False
 ) -> Any:
+    """The GEMMs a [M, K] @ each weight [K, N] one after the other, each [M, N] row by row -> [M * all N] of `dtype`, by
+    default a's. `scales` and `biases`: a vector [N] for each weight, or no vectors. Only fp8 has an `a_scale`. It, the
+    `scales` and `fast` are as for `_scaled_mm`: [M, 1] and [1, N] each, or one number each."""
     results = []
     for weight, scale, bias in zip(
         weights, *(given or [None] * len(weights) for given in (scales, biases)), strict=True
@@ -138,11 +116,13 @@ def _horizontal_mm(
 
 
 def _horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str) -> Any:
+    """As `_int4_mm` with each int4 weight, one after the other -> [M * all N]. `zeros`: of all weights, or of none."""
     given = zip(weights, scales, zeros or [None] * len(weights), strict=True)
     return torch.cat([_int4_mm(a, *tensors, group, packing).reshape(-1) for tensors in given])
 
 
-def _int4_columns(rows: int, packing: str) -> int:
+def int4_columns(rows: Any, packing: str) -> Any:
+    """N of a packed int4 weight with so many rows."""
     return rows * (8 if packing in TILED else 1)
 
 
@@ -152,7 +132,7 @@ def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
 
 
 def _flops_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str, **_: Any) -> int:
-    return 2 * int(a[0]) * int(a[1]) * _int4_columns(int(w[0]), packing)
+    return _flops(a, (0, int4_columns(w[0], packing)))
 
 
 _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
@@ -168,7 +148,7 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
     ),
     "int4_mm": (
         "Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing", _int4_mm,
-        lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], _int4_columns(w.shape[0], packing))),
+        lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], int4_columns(w.shape[0], packing))),
         _flops_int4,
     ),
     "horizontal_mm": (
@@ -182,7 +162,7 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
     "horizontal_int4": (
         "Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] zeros, int group, str packing", _horizontal_int4,
         lambda a, weights, scales, zeros, group, packing: a.new_empty(
-            (a.shape[0] * _int4_columns(sum(weight.shape[0] for weight in weights), packing),)
+            (a.shape[0] * int4_columns(sum(weight.shape[0] for weight in weights), packing),)
         ),
         lambda a, weights, scales, zeros, group, packing, **_: sum(
             _flops_int4(a, weight, None, None, group, packing) for weight in weights
@@ -190,19 +170,3 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
     ),
 }  # fmt: skip
 """By name: arguments, eager implementation, that of fake tensors, and floating-point operations from shapes."""
-
-
-def _defined(name: str) -> Any:
-    global _library
-    if _library is None:
-        from torch.utils.flop_counter import register_flop_formula
-
-        library = torch.library.Library("gemmdb", "DEF")
-        for one, (arguments, eager, fake, flops) in _OPERATORS.items():
-            library.define(f"{one}({arguments}) -> Tensor")
-            library.impl(one, eager, "CompositeExplicitAutograd")
-            # Fake tensors take these too. `register_fake` would look for our source among all loaded modules: 60 ms.
-            library.impl(one, fake, "Meta")
-            register_flop_formula(getattr(torch.ops.gemmdb, one))(flops)
-        _library = library
-    return getattr(torch.ops.gemmdb, name).default

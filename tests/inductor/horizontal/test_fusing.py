@@ -62,7 +62,7 @@ def fused(of=None, us=10.0, count=4, unanswered=False):
         JOURNAL.enter(decision.event, decision.entry)
     gone = fusing.Fusion(lambda node, decision: None).fuse(pairs)
     graph.graph.lint()
-    return [node.target for node in graph.graph.nodes].count(ops.register_horizontal()), len(gone)
+    return [node.target for node in graph.graph.nodes].count(ops.overload("horizontal_mm")), len(gone)
 
 
 def test_layers_with_the_same_code_are_tried_once(seen):

@@ -49,7 +49,7 @@ def test_with_biases():
 
 
 def test_an_int8_weight_with_its_scales():
-    op = ops.register()
+    op = ops.overload("mixed_mm")
     weights = [torch.randint(-9, 9, (64, n), dtype=torch.int8) for n in (32, 16)]
 
     def mixed(x, w0, w1, s0, s1):
@@ -64,7 +64,7 @@ def test_an_int8_weight_with_its_scales():
 
 
 def test_a_scale_that_comes_first_or_has_another_dtype():
-    op = ops.register()
+    op = ops.overload("mixed_mm")
     weights = [torch.randint(-9, 9, (n, 64), dtype=torch.int8) for n in (32, 32)]
 
     def last(x, w0, w1, s0, s1):
@@ -82,7 +82,7 @@ INT4 = [torch.randint(0, 256, (n, 32), dtype=torch.uint8) for n in (32, 16)]
 
 
 def test_int4_weights_of_one_activation():
-    op = ops.register_int4()
+    op = ops.overload("int4_mm")
 
     def model(x, y, first, second, *rest, packing="low-first"):
         (scale, other), zeros = rest[:2], rest[2:] or (None, None)

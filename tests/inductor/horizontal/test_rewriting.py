@@ -25,7 +25,7 @@ def gated(x, gate, up, first, second):
 
 
 def with_scales(x, first, second, scale, other):
-    op = ops.register()
+    op = ops.overload("mixed_mm")
     return op(x, first.t(), scale).sin(), op(x, second.t(), other).cos()
 
 
@@ -42,13 +42,13 @@ def fp8_biased(x, first, scale, second, other, *biases):
 
 
 def int4(x, *given):
-    op = ops.register_int4()
+    op = ops.overload("int4_mm")
     pairs = [op(x, *given[place : place + 3], 32, "low-first") for place in (0, 3)]
     return pairs[0].relu(), pairs[1] * 2
 
 
 def int4_without_zeros(x, first, scale, second, other):
-    op = ops.register_int4()
+    op = ops.overload("int4_mm")
     return op(x, first, scale, None, 32, "high-first").relu(), op(x, second, other, None, 32, "high-first") * 2
 
 
@@ -80,9 +80,9 @@ def test_the_graph_computes_the_same(clean, name):
     graph.graph.lint()
     graph.recompile()
     targets = [node.target for node in graph.graph.nodes]
-    assert targets.count(ops.register_horizontal_int4() if "int4" in name else ops.register_horizontal()) == 1
+    assert targets.count(ops.overload("horizontal_int4") if "int4" in name else ops.overload("horizontal_mm")) == 1
     one_by_one = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten._scaled_mm.default}
-    assert not {*one_by_one, ops.register(), ops.register_int4()} & set(targets)
+    assert not {*one_by_one, ops.overload("mixed_mm"), ops.overload("int4_mm")} & set(targets)
     found, wanted = graph(*tensors), function(*tensors)
     for one, other in zip(*([it] if isinstance(it, torch.Tensor) else it for it in (found, wanted)), strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.1)
@@ -104,5 +104,5 @@ def test_the_work_is_counted():
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        ops.register_horizontal()(half(8, 64), [half(64, 32), half(64, 16)], [], [])
+        ops.overload("horizontal_mm")(half(8, 64), [half(64, 32), half(64, 16)], [], [])
     assert counter.get_total_flops() >= 2 * 8 * 64 * 48

@@ -167,7 +167,7 @@ def test_the_operator_computes_what_the_program_does(spelling):
         found.rewrite(traced.graph)
         traced.graph.eliminate_dead_code()
         traced.recompile()
-        assert [node.target for node in traced.graph.nodes].count(ops.register_int4()) == 1
+        assert [node.target for node in traced.graph.nodes].count(ops.overload("int4_mm")) == 1
         wanted = program(bias, *inputs).float()
         assert (traced(*inputs).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
 
@@ -178,11 +178,11 @@ def test_the_operator_in_its_forms():
     scale = torch.rand(K // G, N, 2).bfloat16()
     args = (a, packed, scale, None, G, "tinygemm2")
     wanted = linear(a, dequantised(packed, scale, None, Int4Format(G, "bf16", "tinygemm2"), torch.bfloat16))
-    assert torch.equal(ops.register_int4()(*args), wanted)
-    meta = ops.register_int4()(*(one.to("meta") if isinstance(one, torch.Tensor) else one for one in args))
+    assert torch.equal(ops.overload("int4_mm")(*args), wanted)
+    meta = ops.overload("int4_mm")(*(one.to("meta") if isinstance(one, torch.Tensor) else one for one in args))
     assert (meta.shape, meta.dtype) == (wanted.shape, wanted.dtype)
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
-        ops.register_int4()(*args)
+        ops.overload("int4_mm")(*args)
     assert counter.get_total_flops() == 2 * 3 * N * K
 
 

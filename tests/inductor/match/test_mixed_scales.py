@@ -46,7 +46,7 @@ def scale_of(scale, sizes):
     mixed.find(node).rewrite(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    (made,) = (one for one in graph.graph.nodes if one.target is ops.register())
+    (made,) = (one for one in graph.graph.nodes if one.target is ops.overload("mixed_mm"))
     assert made.meta["val"].dtype == BF16
     torch.testing.assert_close(graph(*tensors), product(*tensors))
     return made.args[2].meta["val"].dtype

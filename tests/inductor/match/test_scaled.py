@@ -19,7 +19,7 @@ VECTOR, ROWS = torch.rand(24), torch.rand(16)
 
 @pytest.fixture(scope="module", autouse=True)
 def operators():
-    ops.register()
+    ops.overload("mixed_mm")
 
 
 def graph_of(function, *inputs, tracing_mode="fake"):
@@ -76,7 +76,7 @@ def test_an_integer_product_and_its_scales_become_one_node(chain):
     graph.graph.eliminate_dead_code()
     graph.graph.lint()
     graph.recompile()
-    assert [n for n in graph.graph.nodes if n.target is ops.register_scaled()] == [new]
+    assert [n for n in graph.graph.nodes if n.target is ops.overload("int_mm_scaled")] == [new]
     assert not [n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default]
     wanted = chain(A, B, VECTOR, ROWS)
     rounded = chain in ROUNDED.values()
@@ -163,5 +163,5 @@ def test_the_operator_of_its_own(rows, columns, bias):
     factors = (torch.ones(24) if columns is None else columns) * (torch.ones(16) if rows is None else rows)[:, None]
     torch.testing.assert_close(result, (torch._int_mm(A, B) * factors + (0 if bias is None else bias)).bfloat16())
     torch.library.opcheck(
-        ops.register_scaled(), (A, B, columns, torch.bfloat16, rows, bias), test_utils="test_faketensor"
+        ops.overload("int_mm_scaled"), (A, B, columns, torch.bfloat16, rows, bias), test_utils="test_faketensor"
     )
