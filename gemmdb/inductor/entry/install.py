@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
@@ -46,15 +47,17 @@ def install() -> None:
 def _wrappers() -> Mapping[str, patches.Wrapper]:
     """The wrappers of the register, by name."""
     return {
-        "compile_fx": hooks.with_passes(bodies, _after),
-        "codegen": hooks.with_another_attempt(uncompiled.attempt),
-        "graph_init": hooks.keeping_events(_take, lambda: JOURNAL.provisional),
-        "graph_ready": hooks.reporting(PHASES("report")(JOURNAL.add)),
+        "compile_fx": partial(hooks.with_passes, choose=bodies, after=_after),
+        "codegen": partial(hooks.with_another_attempt, attempt=uncompiled.attempt),
+        "graph_init": partial(hooks.keeping_events, take=_take, provisional=lambda: JOURNAL.provisional),
+        "graph_ready": partial(hooks.reporting, add=PHASES("report")(JOURNAL.add)),
         "save_graph": hooks.unless_provisional,
         "tracing": decomposition.tracing,
         "replacing": decomposition.replacing,
         "lowering": lowering.steer,
-        "should_pad": hooks.unless_padding_is_answered(lambda node: padding.answered(active.current(), node)),
+        "should_pad": partial(
+            hooks.unless_padding_is_answered, answered=lambda node: padding.answered(active.current(), node)
+        ),
         "fusion_score": codegen.scoring_any_loops,
         "define_kernel": codegen.keeping_names,
         "zeroing": codegen.zeroing_counters_only,

@@ -20,6 +20,7 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower.adapter import state
+from gemmdb.inductor.lower.adapter.decomposition import MATRICES
 from gemmdb.inductor.match import gemms, int4, mixed
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -36,7 +37,7 @@ class JointPass:
     def __init__(self, session: Session, later: PostGradPass) -> None:
         self.session, self.later, self.apart = session, later, later.apart
         self.identity = session.identity
-        self.whole = later.apart.whole
+        self.whole = later.apart
 
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()
@@ -69,7 +70,7 @@ class JointPass:
         """Keep a GEMM that torch decomposes if its answer is a kernel. Returns whether it was rewritten."""
         wanted = False
         try:
-            constant = _is_constant(found.weight if found else self.apart.weight(node), constants)
+            constant = _is_constant(found.weight if found else node.args[MATRICES[node.target][1]], constants)
             if found is not None:
                 found.leave_mark(constant)
             wanted = self.apart.wanted(node, constant)

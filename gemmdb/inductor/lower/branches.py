@@ -32,11 +32,11 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         return None
     first, rest = _divided(decision)
     limit = first.query.ranges["m"][1]
-    ways = (
-        branching.Way(f"{node.name}_up_to_{limit}", _graph(node, first, kwargs)),
-        branching.Way(f"{node.name}_above_{limit}", _graph(node, rest, kwargs)),
+    graphs = (
+        branching.Branch(f"{node.name}_up_to_{limit}", _graph(node, first, kwargs)),
+        branching.Branch(f"{node.name}_above_{limit}", _graph(node, rest, kwargs)),
     )
-    return branching.either(m <= limit, ways, operands, node.meta["val"])
+    return branching.either(m <= limit, graphs, operands, node.meta["val"])
 
 
 def _places() -> dict[Any, int]:
@@ -59,17 +59,16 @@ def _divided(decision: Decision) -> tuple[Decision, Decision]:
     """The decision for the first branch, and the one for all others."""
     (limit, config), *others = decision.branches
     low, high = decision.query.ranges["m"]
-    first = _branch(decision, (low, limit))
-    rest = _branch(decision, (limit + 1 if limit is not None else low, high))
+
+    def branch(rows: tuple[int, int | None], **changes: Any) -> Decision:
+        query = replace(decision.query, ranges={**decision.query.ranges, "m": rows})
+        return replace(decision, query=query, is_branch=True, **changes)
+
+    rest = tuple(others) if len(others) > 1 else ()
     return (
-        replace(first, config=config),
-        replace(rest, config=others[0][1], branches=tuple(others) if len(others) > 1 else ()),
+        branch((low, limit), config=config, branches=()),
+        branch((limit + 1 if limit is not None else low, high), config=others[0][1], branches=rest),
     )
-
-
-def _branch(decision: Decision, rows: tuple[int, int | None]) -> Decision:
-    ranges = {**decision.query.ranges, "m": rows}
-    return replace(decision, query=replace(decision.query, ranges=ranges), branches=(), is_branch=True)
 
 
 def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx.GraphModule:

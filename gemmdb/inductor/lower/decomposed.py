@@ -19,23 +19,14 @@ MARK = "gemmdb_addmm"
 """Key in the metadata `custom` of an addmm of the program's own. An addmm without it was made of a GEMM and a sum."""
 
 
-class DecomposedGemms:
+class DecomposedGemms(decomposition.Decompositions):
     """The GEMMs of one compile that torch would decompose. Both passes of the compile share it."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
-        self.whole = decomposition.Decompositions()
         self._events: list[Event] = []
         self._reported: list[Event] = []
-
-    def concerns(self, node: Any) -> bool:
-        """Whether torch would decompose the GEMM at `node`."""
-        return self.whole.concerns(node)
-
-    @staticmethod
-    def weight(node: Any) -> Any:
-        """The node of B of the GEMM at `node`."""
-        return node.args[decomposition.MATRICES[node.target][1]]
 
     def wanted(self, node: Any, constant: bool) -> bool:
         """Whether the answer for the GEMM at a node of the joint graph is a kernel. If not, the post-grad pass
@@ -58,12 +49,8 @@ class DecomposedGemms:
 
     def mark(self, node: Any) -> None:
         """Say of an addmm of the joint graph that it is the program's own, if another one of its sizes is not."""
-        if self.whole.sum_concerns(node):
+        if self.sum_concerns(node):
             node.meta["custom"] = {**node.meta.get("custom", {}), MARK: True}
-
-    def decompose(self, node: Any) -> None:
-        """What torch would have had in place of `node`."""
-        self.whole.decompose(node)
 
     def settle(self, node: Any, decision: Decision | None) -> bool:
         """Decompose a GEMM of the post-grad graph, if torch would and the answer is not a kernel. Returns whether it
@@ -71,9 +58,9 @@ class DecomposedGemms:
         if decision is not None and is_kernel(decision):
             return False
         if self.concerns(node):
-            self.whole.decompose(node, late=True)
-        elif self.whole.sum_concerns(node) and MARK not in node.meta.get("custom", {}):
-            self.whole.decompose_sum(node)
+            self.decompose(node, late=True)
+        elif self.sum_concerns(node) and MARK not in node.meta.get("custom", {}):
+            self.decompose_sum(node)
         else:
             return False
         if decision is not None:
@@ -83,9 +70,9 @@ class DecomposedGemms:
     def report(self) -> None:
         """Enter what the joint graph and the tracing have lost into the journal, once; once more where the graph is
         compiled again, which begins with the journal of before."""
-        lost = [*self._events, *(Event(line, "uncovered") for line in self.whole.lost)]
+        lost = [*self._events, *(Event(line, "uncovered") for line in self.lost)]
         self._events.clear()
-        self.whole.lost.clear()
+        self.lost.clear()
         if uncompiled.again():
             lost, self._reported = [*self._reported, *lost], []
         else:

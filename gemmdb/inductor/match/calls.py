@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.match import extract
+from gemmdb.inductor.match import extract, fx
 from gemmdb.inductor.match.fx import Unsupported, known, value
 from gemmdb.key.operands import Bias
 from gemmdb.key.ops import SCALE_BLOCK, SCALES
@@ -98,9 +98,9 @@ def _kind(first: Any, second: Any, sizes: tuple[Any, Any, Any]) -> str:
     if all(one.dim() <= 2 and all(known(size == 1) for size in one.shape) for one in (first, second)):
         return "tensor"
     if first.dim() == second.dim() == 2:
-        rows = known(first.shape[0] == m) and known(first.shape[1] == 1) and _is_dense(first, 0)
-        columns = known(second.shape[1] == n) and known(second.shape[0] == 1) and _is_dense(second, 1)
-        if rows and columns:
+        row = fx.same_sizes(first.shape, (m, 1)) and fx.same_sizes(second.shape, (1, n))
+        dense = all(known(one.stride(i) == 1) or known(one.shape[i] == 1) for i, one in enumerate((first, second)))
+        if row and dense:
             return "row"
         deep, wide = (-(-size // SCALE_BLOCK) for size in (k, n))
         # `_scaled_mm_v2` pads the scales to a multiple of four blocks along K.
@@ -109,10 +109,6 @@ def _kind(first: Any, second: Any, sizes: tuple[Any, Any, Any]) -> str:
             return "block"
     shapes = " and ".join(str([extract.hint(size) for size in one.shape]) for one in (first, second))
     raise Unsupported(f"scales of the sizes {shapes}")
-
-
-def _is_dense(scale: Any, dim: int) -> bool:
-    return known(scale.stride(dim) == 1) or known(scale.shape[dim] == 1)
 
 
 def grouped_fields(call: Call) -> dict[str, Any]:

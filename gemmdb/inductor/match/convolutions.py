@@ -1,4 +1,4 @@
-"""Convolutions of 1 x 1 that Inductor makes products of: written as that product, they are looked up like any other.
+"""Convolutions of 1 x 1 that Inductor makes GEMMs of: written as that GEMM, they are looked up like any other.
 
 Inductor does so when it lowers the convolution, where `torch._inductor.config.conv_1x1_as_mm` is set or it searches
 (max-autotune) and the images are stored channels last. All that is added here are views of the same memory.
@@ -18,17 +18,15 @@ aten = torch.ops.aten
 
 
 def rewrite(graph: Any) -> None:
-    """Replace the convolutions of the graph that Inductor would make products of."""
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target is aten.convolution.default and becomes_product(node):
-            _replace(graph, node)
+    """Replace the convolutions of the graph that Inductor would make GEMMs of."""
+    if state.multiplies_convolutions():
+        for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
+            if _becomes_gemm(node):
+                _replace(graph, node)
 
 
-def becomes_product(node: Any) -> bool:
-    """Whether Inductor makes a product of two matrices of a convolution, and its images are stored channels last, with
-    fixed sizes."""
-    if not state.multiplies_convolutions():
-        return False
+def _becomes_gemm(node: Any) -> bool:
+    """Whether a convolution is 1 x 1, and its images are stored channels last, with fixed sizes."""
     x, weight, _, stride, padding, dilation, transposed, output_padding, groups = node.args
     images, filters = value(x), value(weight)
     if images.dim() != 4 or not all(isinstance(size, int) for size in (*images.shape, *filters.shape)):
@@ -40,7 +38,7 @@ def becomes_product(node: Any) -> bool:
 
 
 def _replace(graph: Any, node: Any) -> None:
-    """The product [N H W, C] by [C, O], with the bias, in place of a convolution."""
+    """The GEMM [N H W, C] by [C, O], with the bias, in place of a convolution."""
     x, weight, bias = node.args[:3]
     count, channels, height, width = value(x).shape
     out = value(weight).shape[0]
@@ -53,10 +51,8 @@ def _replace(graph: Any, node: Any) -> None:
         rows = call(aten.reshape.default, rows, [count * height * width, channels])
         columns = call(aten.reshape.default, weight, [out, channels])
         columns = call(aten.permute.default, columns, [1, 0])
-        product = (
-            call(aten.mm.default, rows, columns) if bias is None else call(aten.addmm.default, bias, rows, columns)
-        )
-        images = call(aten.reshape.default, product, [count, height, width, out])
+        operands = (aten.mm.default,) if bias is None else (aten.addmm.default, bias)
+        images = call(aten.reshape.default, call(*operands, rows, columns), [count, height, width, out])
         images = call(aten.permute.default, images, [0, 3, 1, 2])
     node.replace_all_uses_with(images)
     graph.erase_node(node)

@@ -33,7 +33,7 @@ LIGHT = frozenset({
 """Elementwise operators of a few instructions per element. All others count as exponentials."""
 POWERS = (-1, -0.5, 0.5, 1, 2, 3, 4)
 """Exponents that take a few multiplications, or a root."""
-ATTRIBUTES = ("relu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid")
+LIGHT_ATTRIBUTES = ("relu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid")
 """Activations of oneDNN's linears that are light arithmetic."""
 
 
@@ -69,7 +69,7 @@ def fusion(node: Any) -> str:
     size = max(value(one).itemsize for one in chain.stored)
     out = extract.DTYPES.get(value(node).dtype, "")
     return Epilogue(
-        _arithmetic([*chain.members, *chain.beside]),
+        arithmetic([*chain.members, *chain.beside]),
         min(len(chain.reads), READS[-1]),
         chain.kept,
         ORDERS[max(places[one] for one in chain.stored)],
@@ -77,28 +77,21 @@ def fusion(node: Any) -> str:
     ).text
 
 
-def behind_activation(node: Any, name: str) -> str:
-    """The same for a linear of oneDNN that computes the activation `name` itself, with what follows it."""
-    return _joined(node, Epilogue("light" if name in ATTRIBUTES else "math"))
-
-
-def behind_operators(node: Any, operators: Iterable[Any], reads: int) -> str:
-    """The same for a linear of oneDNN that computes elementwise operators itself, which read full-size tensors."""
-    return _joined(node, Epilogue(_arithmetic(operators), min(reads, READS[-1])))
-
-
-def _joined(node: Any, first: Epilogue) -> str:
-    """The class of a first part and of what follows it. What may be stored in between is not the GEMM's output."""
+def joined(node: Any, first: str, reads: int = 0) -> str:
+    """The same for a linear of oneDNN that computes elementwise operators itself, with what follows it. `first`: their
+    place in ARITHMETIC; `reads`: the full-size tensors that they read. What may be stored in between is not the GEMM's
+    output."""
     try:
         text = fusion(node)
     except fx.Unsupported:  # Inductor's patterns may leave no metadata.
         text = "none"
     rest = Epilogue() if text == "none" else parse(text)
-    arithmetic = max(first.arithmetic, rest.arithmetic, key=ARITHMETIC.index)
-    return replace(rest, arithmetic=arithmetic, reads=min(first.reads + rest.reads, READS[-1]), kept=False).text
+    most = max(first, rest.arithmetic, key=ARITHMETIC.index)
+    return replace(rest, arithmetic=most, reads=min(reads + rest.reads, READS[-1]), kept=False).text
 
 
-def _arithmetic(nodes: Iterable[Any]) -> str:
+def arithmetic(nodes: Iterable[Any]) -> str:
+    """The costliest arithmetic of operators, of ARITHMETIC."""
     return ARITHMETIC[max(map(_effort, nodes), default=0)]
 
 

@@ -60,7 +60,6 @@ def is_pointwise(node: Any) -> bool:
 
 def known(condition: Any) -> bool:
     """Whether a condition on sizes certainly holds. Adds no guard, and does not raise for an unbacked size."""
-
     return bool(statically_known_true(condition))
 
 
@@ -141,17 +140,13 @@ def origin(node: Any) -> Origin:
     """The path of the innermost module, and the innermost source line outside of torch; both may be empty. A GEMM of
     a backward has those of its forward. Never raises."""
     try:
-        metas = list(_metas(node))
+        metas = [node.meta]
+        if not any(node.meta.get(name) for name in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")):
+            metas += [one.meta for one in node.all_input_nodes[:MAX_PRODUCERS]]
         module = next(filter(None, map(_module, metas)), "")
         return Origin(clean(module), clean(next(filter(None, map(_source, metas)), "")))
     except Exception:  # Metadata is anybody's.
         return Origin()
-
-
-def _metas(node: Any) -> Iterator[Mapping[str, Any]]:
-    yield node.meta
-    if not any(node.meta.get(name) for name in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")):
-        yield from (one.meta for one in node.all_input_nodes[:MAX_PRODUCERS])
 
 
 def _module(meta: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ operator.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +27,12 @@ _ROW, _COLUMN, _NUMBER, _PYTHON = "row", "column", "number", "Python number"
 
 @dataclass(frozen=True)
 class Scaling:
-    """The multiplications of an integer product [M, N] by vectors, and the bias after them, as quantised programs write
-    them.
+    """The multiplications of an integer GEMM [M, N] by vectors, and the bias after them.
 
-    `steps`: the operators from the product to the result, in order: views, casts, multiplications, a sum. `rows`:
-    the node of the scale that has one number per row, `columns`: of the one with one number per column; each may hold a
-    single number, and is None if there is none. Both are None for a Python number, which no node can hold. `bias`: the
-    node of what is added, one number per column; None without one.
+    `steps`: the operators from the GEMM to the result, in order: views, casts, multiplications, a sum. `rows`: the node
+    of the scale that has one number per row, `columns`: of the one with one number per column; each may hold a single
+    number, and is None if there is none. Both are None for a Python number, which no node can hold. `bias`: the node of
+    what is added, one number per column; None without one.
     """
 
     steps: tuple[Any, ...]
@@ -45,19 +45,13 @@ class Scaling:
         """The node of the result."""
         return self.steps[-1]
 
-    @property
-    def applied(self) -> Any:
-        """The node of the last multiplication or sum."""
-        return next(step for step in reversed(self.steps) if step.target in (aten.mul.Tensor, aten.add.Tensor))
-
 
 def find(product: Any) -> Scaling | None:
     """The scales of the `_int_mm` at `product`: at most one over the rows and one over the columns, in any order, with
     casts to floats in between; the bias, and the cast after them. None if there is no scale."""
-    try:
+    with contextlib.suppress(fx.Unsupported):
         return _scaling(product)
-    except fx.Unsupported:
-        return None
+    return None
 
 
 def _scaling(product: Any) -> Scaling | None:
@@ -74,11 +68,7 @@ def _scaling(product: Any) -> Scaling | None:
             kind, tensor = vector
             if step.target is aten.mul.Tensor and _has_place(kind, scales):
                 scales.append(vector)
-            elif (
-                step.target is aten.add.Tensor
-                and vector[0] in (_COLUMN, _NUMBER)
-                and any(tensor for _, tensor in scales)
-            ):
+            elif step.target is aten.add.Tensor and kind in (_COLUMN, _NUMBER) and any(one for _, one in scales):
                 bias = tensor
             else:
                 break
@@ -159,7 +149,8 @@ def absorb(node: Any) -> Any:
     if scaling is None or (scaling.rows is None and scaling.columns is None):
         return None
     graph = node.graph
-    with graph.inserting_before(scaling.applied):
+    applied = next(step for step in reversed(scaling.steps) if step.target in (aten.mul.Tensor, aten.add.Tensor))
+    with graph.inserting_before(applied):
         a, b = node.args[:2]
         columns, rows, bias = (
             None if vector is None else fx.vector(graph, vector, matrix, dim)
@@ -168,17 +159,12 @@ def absorb(node: Any) -> Any:
         args = (a, b, columns, value(scaling.last).dtype, rows, bias)
         new = fx.call(graph, ops.overload("int_mm_scaled"), args, node.meta)
     with graph.inserting_before(scaling.last):
-        scaling.last.replace_all_uses_with(_viewed(graph, new, scaling.steps))
-    return new
-
-
-def _viewed(graph: Any, new: Any, steps: tuple[Any, ...]) -> Any:
-    """`new` [M, N] in the shape that `steps` gave the product. It repeats their views, with their symbolic
-    sizes."""
-    for step in steps:
-        if step.target in fx.RESHAPES:
-            new = fx.call(graph, step.target, (new, *step.args[1:]), step.meta)
-        while value(new).dim() < value(step).dim():
-            # The scale has dimensions of size 1 that the product lacks.
-            new = fx.call(graph, aten.unsqueeze.default, (new, 0), step.meta)
+        viewed = new
+        for step in scaling.steps:  # Their views, with their symbolic sizes.
+            if step.target in fx.RESHAPES:
+                viewed = fx.call(graph, step.target, (viewed, *step.args[1:]), step.meta)
+            while value(viewed).dim() < value(step).dim():
+                # The scale has dimensions of size 1 that the GEMM lacks.
+                viewed = fx.call(graph, aten.unsqueeze.default, (viewed, 0), step.meta)
+        scaling.last.replace_all_uses_with(viewed)
     return new

@@ -137,14 +137,17 @@ def mkl_linear(node: Any) -> Gemm | None:
 def onednn_linear(node: Any) -> Gemm | None:
     """oneDNN: x, weight [N, K], the bias or None, and the activation that it computes (`none` for no activation)."""
     x, weight, bias, attribute = node.args[:4]
-    fusion = epilogues.fusion(node) if attribute == "none" else epilogues.behind_activation(node, attribute)
+    if attribute == "none":
+        fusion = epilogues.fusion(node)
+    else:
+        fusion = epilogues.joined(node, "light" if attribute in epilogues.LIGHT_ATTRIBUTES else "math")
     return _linear(node, x, weight, bias, fusion)
 
 
 def onednn_binary(node: Any) -> Gemm | None:
     """oneDNN with a binary operation, such as an addition: x, the other tensor, weight [N, K], the bias or None."""
     x, _, weight, bias = node.args[:4]
-    return _linear(node, x, weight, bias, epilogues.behind_operators(node, (), 1))
+    return _linear(node, x, weight, bias, epilogues.joined(node, "light", reads=1))
 
 
 def fused_linear(node: Any) -> Gemm | None:
@@ -155,7 +158,7 @@ def fused_linear(node: Any) -> Gemm | None:
         mixed = marked(node, x, old)
         if mixed is not None:
             return mixed
-    fusion = epilogues.behind_operators(node, filter(fx.is_pointwise, fused), int("other" in node.kwargs))
+    fusion = epilogues.joined(node, epilogues.arithmetic(filter(fx.is_pointwise, fused)), int("other" in node.kwargs))
     return _linear(node, x, weight, bias, fusion)
 
 

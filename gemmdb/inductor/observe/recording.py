@@ -68,14 +68,14 @@ class Recording:
 
         calls = [0]
 
-        def called() -> None:
-            if self._stopped:
-                return
-            calls[0] += 1
-            if time.monotonic() - self._written > INTERVAL_S:
-                self.write()
+        def counted(run: Callable[[Any], Any], inputs: Any) -> Any:
+            if not self._stopped:
+                calls[0] += 1
+                if time.monotonic() - self._written > INTERVAL_S:
+                    self.write()
+            return run(inputs)
 
-        hooks.count_calls(artefact, called)
+        hooks.around_calls(artefact, counted)
         with self._lock:
             self._graphs.append((events, calls))
 

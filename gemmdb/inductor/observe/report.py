@@ -14,8 +14,7 @@ from typing import Any
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.inductor.observe.journal import JOURNAL, ONLY_ATEN
-from gemmdb.inductor.observe.stats import kernel_name, stats
-from gemmdb.inductor.observe.words import aligned, counted, failures, not_handled, shortened
+from gemmdb.inductor.observe.stats import aligned, counted, failures, kernel_name, not_handled, shortened, stats
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device

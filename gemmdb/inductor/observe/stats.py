@@ -1,9 +1,9 @@
-"""`stats()`: what was compiled, as data. A notebook shows it as a table."""
+"""`stats()`: what was compiled, as data, which a notebook shows as a table; and what summary and report print alike."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -17,6 +17,8 @@ from gemmdb.phases import PHASES
 
 MAX_SHOWN = 50
 """The most GEMMs that a notebook lists; the others are counted."""
+MAX_REASON = 150
+"""The most characters of a reason."""
 HEADINGS = ("count", "rung", "kernel", "one call", "over ATen", "product", "note")
 
 
@@ -80,36 +82,21 @@ def stats() -> Stats:
         entry = merged.setdefault(event.outcome, _entry(event))
         entry["count"] += 1
     hits = sum(rungs[rung] for rung in (*RUNGS, "forced"))
-    found = {
-        "products": list(merged.values()),
-        "rungs": dict(rungs),
-        "hits": hits,
-        "misses": sum(rungs.values()) - hits,
-        "uncovered": dict(uncovered),
-        "benchmarked": BENCHMARKS.tick(),
-        "errors": list(JOURNAL.errors),
-        "seconds": PHASES.seconds(),
-    }
-    return Stats(found)
+    return Stats(
+        products=list(merged.values()), rungs=dict(rungs), hits=hits, misses=sum(rungs.values()) - hits,
+        uncovered=dict(uncovered), benchmarked=BENCHMARKS.tick(), errors=list(JOURNAL.errors),
+        seconds=PHASES.seconds(),
+    )  # fmt: skip
 
 
 def _entry(event: Event) -> dict[str, Any]:
     backend, _, rest = event.config.partition(":")
     return {
-        "problem": event.problem,
-        "rung": event.rung,
-        "backend": backend,
-        "kernel": rest.partition(" ")[0],
-        "config": event.config,
-        "expected_us": event.expected_us,
-        "speedup_vs_aten": event.speedup,
-        "table": event.table,
-        "evidence": dict(event.evidence),
-        "ranges": dict(event.ranges),
-        "device": event.device,
-        "note": event.note,
-        "count": 0,
-    }
+        "problem": event.problem, "rung": event.rung, "backend": backend, "kernel": rest.partition(" ")[0],
+        "config": event.config, "expected_us": event.expected_us, "speedup_vs_aten": event.speedup,
+        "table": event.table, "evidence": dict(event.evidence), "ranges": dict(event.ranges), "device": event.device,
+        "note": event.note, "count": 0,
+    }  # fmt: skip
 
 
 def _html(stats: Mapping[str, Any]) -> Iterator[str]:
@@ -122,10 +109,8 @@ def _html(stats: Mapping[str, Any]) -> Iterator[str]:
     if len(products) > MAX_SHOWN:
         yield f"<p>and {len(products) - MAX_SHOWN} more</p>"
     if stats["uncovered"]:
-        named = ", ".join(f"{count} x {name}" for name, count in stats["uncovered"].items())
-        yield f"<p>not handled by gemmdb: {escape(named)}</p>"
-    for error in stats["errors"]:
-        yield f"<p>a failure inside gemmdb, which the compile went on without: {escape(str(error))}</p>"
+        yield f"<p>not handled by gemmdb: {escape(not_handled(stats['uncovered']))}</p>"
+    yield from (f"<p>{escape(line)}</p>" for line in failures(stats["errors"]))
 
 
 def _row(kind: str, cells: tuple[str, ...]) -> str:
@@ -150,3 +135,35 @@ def kernel_name(config: str) -> str:
         return names.kernel(Config.parse(config))
     except InputError:
         return config
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
+    """A line per row, with aligned columns. `right`: the columns of numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            f"{cell:>{width}}" if place in right else f"{cell:<{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 graph`, `2 graphs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shortened(words: str) -> str:
+    """At most MAX_REASON characters."""
+    return words if len(words) <= MAX_REASON else f"{words[: MAX_REASON - 3]}..."
+
+
+def not_handled(uncovered: Mapping[str, int]) -> str:
+    """`2 x baddbmm, 1 x bmm`: the GEMMs that gemmdb does not handle."""
+    return ", ".join(f"{count} x {name}" for name, count in sorted(uncovered.items()))
+
+
+def failures(errors: Iterable[str]) -> Iterator[str]:
+    """A line per failure inside gemmdb."""
+    for error in errors:
+        yield f"a failure inside gemmdb, which the compile went on without: {shortened(error)}"

@@ -12,7 +12,8 @@ from typing import Any
 
 from gemmdb.hit import RUNGS
 from gemmdb.inductor.observe.journal import JOURNAL, ONLY_ATEN, SEARCH, Event
-from gemmdb.inductor.observe.words import aligned, counted, failures, not_handled, shortened
+from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, shortened
+from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -204,10 +205,8 @@ def _named(one: Event) -> str:
         problem = Problem.parse(one.problem)
     except Exception:
         return one.problem
-    dtypes = dict.fromkeys((problem.a.dtype, problem.b.dtype))
     fused = "" if problem.fusion == "none" else f" +{problem.fusion}"
-    ranges = (f" ({name} {low} to {'any' if high is None else high})" for name, (low, high) in one.ranges.items())
-    return f"{problem.head} {' x '.join(dtypes)}{fused}{''.join(ranges)}"
+    return names.ranged(f"{problem.head} {names.dtypes(problem)}{fused}", one.ranges)
 
 
 def _sources(of: Summary) -> str:

@@ -83,8 +83,10 @@ def matched(product):
 def asked(monkeypatch):
     """What Inductor's own decision was asked for, in place of its benchmark, which needs a GPU."""
     seen = []
-    wrapper = hooks.unless_padding_is_answered(lambda node: padding.answered(active.current(), node))
-    monkeypatch.setattr(pad_mm, "_should_pad", wrapper(lambda match, *rest: seen.append(match) or True))
+    wrapper = hooks.unless_padding_is_answered(
+        lambda match, *rest: seen.append(match) or True, lambda node: padding.answered(active.current(), node)
+    )
+    monkeypatch.setattr(pad_mm, "_should_pad", wrapper)
     return seen
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
 from gemmdb.inductor.lower.adapter import ir_view, symbolic
+from gemmdb.inductor.lower.adapter.state import replaced
 
 
 @dataclass(frozen=True)
-class Way:
+class Branch:
     """One of the two graphs, under a name that no other graph of the compile has."""
 
     name: str
@@ -26,12 +27,13 @@ class Way:
 
 def unbranched() -> str:
     """Why the compile in progress should not choose at run time, empty when it may."""
-    graphs = bool(inductor_config.triton.cudagraphs)
-    return "Inductor records no CUDA graph of a choice at run time" if graphs else ""
+    return "Inductor records no CUDA graph of a choice at run time" if inductor_config.triton.cudagraphs else ""
 
 
-def either(condition: Any, ways: tuple[Way, Way], operands: Sequence[tuple[Any, torch.Tensor]], like: Any) -> Any:
-    """The output of the first of `ways` if `condition` holds, else of the second. The fake tensor `like` describes it.
+def either(
+    condition: Any, branches: tuple[Branch, Branch], operands: Sequence[tuple[Any, torch.Tensor]], like: Any
+) -> Any:
+    """The output of the first of `branches` if `condition` holds, else of the second. The fake tensor `like` describes it.
 
     `operands`: the tensors that both graphs take, in Inductor's IR and as fake tensors. After them the graphs take the
     symbols in their shapes, in the order of `symbols`. Each graph returns a tuple of one.
@@ -40,10 +42,11 @@ def either(condition: Any, ways: tuple[Way, Way], operands: Sequence[tuple[Any, 
     sizes = symbols(fakes)
     # The graph of a branch assumes that its operands have the strides of their fake tensors.
     nodes = [ir.ExternKernel.require_exact_strides(node, fake.stride(), allow_padding=False) for node, fake in operands]
-    subgraphs = [ir.Subgraph(name=way.name, graph_module=way.graph) for way in ways]
+    subgraphs = [ir.Subgraph(name=one.name, graph_module=one.graph) for one in branches]
     weights = [node for node in nodes if (node.get_dtype(), node.get_device().type) == (torch.int8, "cpu")]
     watched = all(ir_view.aligned(weight) is weight for weight in weights)
-    with _as_if_lowering(_node([*fakes, *sizes], like)), ir_view.within_watched() if watched else nullcontext():
+    node = _cond_node([*fakes, *sizes], like)
+    with replaced(V.graph, "current_node", node), ir_view.within_watched() if watched else nullcontext():
         lower = lowerings[torch.ops.higher_order.cond]
         (result,) = lower(condition, *subgraphs, [*nodes, *(size.node.expr for size in sizes)])
     return result
@@ -62,7 +65,7 @@ def symbols(fakes: Sequence[torch.Tensor]) -> list[Any]:
     return [found[symbol] for symbol in sorted(found, key=str)]
 
 
-def _node(operands: Sequence[Any], like: Any) -> torch.fx.Node:
+def _cond_node(operands: Sequence[Any], like: Any) -> torch.fx.Node:
     """A node with what Inductor's lowering reads of the node that it lowers: fake operands and outputs."""
     graph = torch.fx.Graph()
     inputs = [graph.placeholder(f"operand_{i}") for i in range(len(operands))]
@@ -71,13 +74,3 @@ def _node(operands: Sequence[Any], like: Any) -> torch.fx.Node:
     made = graph.call_function(torch.ops.higher_order.cond, (True, None, None, inputs))
     made.meta["val"] = (like,)
     return made
-
-
-@contextmanager
-def _as_if_lowering(node: torch.fx.Node) -> Iterator[None]:
-    original = V.graph.current_node
-    V.graph.current_node = node
-    try:
-        yield
-    finally:
-        V.graph.current_node = original

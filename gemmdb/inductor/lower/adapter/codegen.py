@@ -6,8 +6,8 @@ import contextlib
 import functools
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -102,20 +102,18 @@ def _chosen(node: Any) -> bool:
     return node.is_template() and getattr(node.get_template_node(), _MARK, False)
 
 
-_local = threading.local()
+class _Local(threading.local):
+    trying = False
+
+
+_local = _Local()
 _known: dict[str, str] = {}
 """Digest of the code of a kernel without its name -> how its name ends."""
 
 
-@contextmanager
-def trying() -> Iterator[None]:
+def trying() -> AbstractContextManager[None]:
     """Inside, kernels are generated for a trial."""
-    outside = getattr(_local, "trying", False)
-    _local.trying = True
-    try:
-        yield
-    finally:
-        _local.trying = outside
+    return replaced(_local, "trying", True)
 
 
 def keeping_names(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,7 +138,7 @@ def _end(source: str, nodes: Any) -> str | None:
     if str(Placeholder.KERNEL_NAME) not in source:
         return None
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    if getattr(_local, "trying", False) and digest not in _known:
+    if _local.trying and digest not in _known:
         how = inductor_config.triton.descriptive_names
         _known[digest] = f"{get_fused_kernel_name(nodes, how) if how else 'kernel'}_{digest}"
     return _known.get(digest)

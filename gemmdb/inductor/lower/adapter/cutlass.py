@@ -110,16 +110,13 @@ def with_our_headers(original: Callable[[], list[str]]) -> Callable[[], list[str
     @functools.wraps(original)
     def paths() -> list[str]:
         ours = cutlass.headers()
-        return list(original()) if _users_own() or ours is None else [str(ours)]
+        return list(original()) if _users_version().is_file() or ours is None else [str(ours)]
 
     return paths
 
 
-def _users_own() -> bool:
-    return _version_file().is_file()
-
-
-def _version_file() -> Path:
+def _users_version() -> Path:
+    """The file that says the version of the user's own CUTLASS, if there is one."""
     return Path(inductor_config.cutlass.cutlass_dir, "include", "cutlass", "version.h")
 
 
@@ -127,8 +124,8 @@ def _version_file() -> Path:
 def missing() -> str:
     """What is missing to compile a kernel, empty if nothing is. It compiles an empty source, once per process: the
     kernel itself is compiled when the graph is loaded, and then it is too late to take another one."""
-    if _users_own():
-        if "#define CUTLASS_MAJOR 4\n" not in _version_file().read_text():
+    if _users_version().is_file():
+        if "#define CUTLASS_MAJOR 4\n" not in _users_version().read_text():
             return "the CUTLASS that Inductor is set up with is not version 4"
     elif cutlass.headers() is None:
         return "the nvidia-cutlass package is not installed"

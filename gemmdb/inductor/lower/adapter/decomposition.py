@@ -33,17 +33,17 @@ MATRICES: Mapping[Any, tuple[int, int]] = {
     aten.mm.default: (0, 1), aten.bmm.default: (0, 1), aten.addmm.default: (1, 2)
 }  # fmt: skip
 """The operators that can be kept whole, and which arguments are A and B."""
-_OTHERS = ("mm.dtype", "bmm.dtype", "addmm.dtype", "mv.default", "addmv.default", "dot.default", "vdot.default")
+_ONLY_COUNTED = ("mm.dtype", "bmm.dtype", "addmm.dtype", "mv.default", "addmv.default", "dot.default", "vdot.default")
 DECOMPOSED = "torch takes it apart into elementwise work and a sum"
 OUTER = "torch makes elementwise work of a product with k=1"
 
 
 @dataclass
 class Decompositions:
-    """The products of one compile that torch would take apart.
+    """The GEMMs of one compile that torch would decompose.
 
-    `table`: torch's own decompositions of that compile. `kept`: whether a product was kept whole. `lost`: one line for
-    each product that torch has taken apart, with the reason.
+    `table`: torch's own decompositions of that compile. `kept`: whether a GEMM was kept whole. `lost`: one line for
+    each GEMM that torch has decomposed, with the reason.
     """
 
     table: Mapping[Any, Function] = field(default_factory=dict)
@@ -56,7 +56,8 @@ class Decompositions:
         """`table` with decompositions that keep products whole."""
         self.table = table
         ours = {target: self._whole(target, table[target]) for target in MATRICES if target in table}
-        others = {target: self._lost(target, table[target]) for target in _others() if target in table}
+        counted = [_operator(name) for name in _ONLY_COUNTED]
+        others = {target: self._lost(target, table[target]) for target in counted if target in table}
         return {**table, **ours, **others}
 
     def _whole(self, target: Any, original: Function) -> Function:
@@ -181,15 +182,9 @@ def _of_this_compile() -> Decompositions | None:
     return getattr(body, "whole", None)
 
 
-@functools.cache
-def _others() -> list[Any]:
-    """The operators of products that are only counted."""
-    found = []
-    for name in _OTHERS:
-        packet, _, overload = name.partition(".")
-        operator = getattr(getattr(aten, packet), overload, None)
-        found += [] if operator is None else [operator]
-    return found
+def _operator(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(aten, packet), overload, None)
 
 
 @contextmanager
@@ -224,20 +219,20 @@ def _values(node: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _key(what: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a decomposition depends on; None if a size or number is symbolic."""
-    found: list[Any] = [what]
+    found: tuple[Any, ...] = (what,)
     for value in (*args, *kwargs.items()):
         if isinstance(value, torch.Tensor):
             numbers = (*value.shape, *value.stride())
             if not all(isinstance(number, int) for number in numbers):
                 return None
-            found.append((numbers, value.dtype, value.device))
+            found += ((numbers, value.dtype, value.device),)
         else:
-            found.append(value)
+            found += (value,)
     try:
-        hash(tuple(found))
+        hash(found)
     except TypeError:
         return None
-    return tuple(found)
+    return found
 
 
 def _trace(

@@ -58,22 +58,17 @@ def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> t
     """
     # With its cache, Inductor may generate no code. With padding on, it would time products.
     patches = {"fx_graph_cache": False, "shape_padding": False}
-    with inductor_config.patch(patches), _stopped_at_the_code(look):
+
+    def stop(self: Any) -> Any:
+        code = self.codegen()[0]
+        raise _Generated(code.value, look())
+
+    with inductor_config.patch(patches), replaced(GraphLowering, "compile_to_module", stop):
         try:
             entry.compile_fx(graph, inputs)
         except _Generated as generated:
             return generated.source, generated.seen
     raise RuntimeError("the compile made no code")
-
-
-@contextmanager
-def _stopped_at_the_code(look: Callable[[], Any]) -> Iterator[None]:
-    def stop(self: Any) -> Any:
-        code = self.codegen()[0]
-        raise _Generated(code.value, look())
-
-    with replaced(GraphLowering, "compile_to_module", stop):
-        yield
 
 
 @contextmanager

@@ -16,80 +16,109 @@ from gemmdb.inductor.lower.adapter import slots
 from gemmdb.inductor.lower.adapter.slots import patches_for
 from gemmdb.phases import PHASES
 
+log = logging.getLogger("gemmdb")
 _PATCHES = "config_patches"
-
 Function = Callable[..., Any]
+MAX_CONSTANT_BYTES = 2**30
+"""The most bytes of constants that are kept for another attempt. Inductor frees those that its C++ template packs."""
+Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
+"""Calls the first function, and the second where the first fails and another attempt may help."""
 
 
 def with_passes(
-    choose: Callable[[], Mapping[str, Any] | None], after: Callable[[bool], None]
-) -> Callable[[Function], Function]:
+    original: Function, choose: Callable[[], Mapping[str, Any] | None], after: Callable[[bool], None]
+) -> Function:
     """Wraps compile_fx: each call runs with the passes (by slot) that `choose` returns, if any.
 
     `after(ok)` runs when such a call is over, because AOTInductor makes no artefact that could store the events.
     """
+    position = list(inspect.signature(original).parameters).index(_PATCHES)
 
-    def around(original: Function) -> Function:
-        position = list(inspect.signature(original).parameters).index(_PATCHES)
+    @functools.wraps(original)
+    def compile_fx(*args: Any, **kwargs: Any) -> Any:
+        bodies = choose()
+        if bodies is None:
+            return original(*args, **kwargs)
+        ok = False
+        try:
+            # Callers may use torch's own keywords, so only the patches are looked at.
+            if len(args) > position:
+                args = (*args[:position], patches_for(bodies, args[position]), *args[position + 1 :])
+            else:
+                kwargs[_PATCHES] = patches_for(bodies, kwargs.get(_PATCHES))
+            result = original(*args, **kwargs)
+            ok = True
+        finally:
+            after(ok)
+        return result
 
-        @functools.wraps(original)
-        def compile_fx(*args: Any, **kwargs: Any) -> Any:
-            bodies = choose()
-            if bodies is None:
-                return original(*args, **kwargs)
-            ok = False
-            try:
-                # Callers may use torch's own keywords, so only the patches are looked at.
-                if len(args) > position:
-                    args = (*args[:position], patches_for(bodies, args[position]), *args[position + 1 :])
-                else:
-                    kwargs[_PATCHES] = patches_for(bodies, kwargs.get(_PATCHES))
-                result = original(*args, **kwargs)
-                ok = True
-            finally:
-                after(ok)
-            return result
-
-        return compile_fx
-
-    return around
+    return compile_fx
 
 
-def keeping_events(take: Callable[[], str], provisional: Callable[[], bool]) -> Callable[[Function], Function]:
+def with_another_attempt(original: Function, attempt: Attempt) -> Function:
+    """Wraps the step that runs Inductor's last passes on a graph, lowers it and compiles its kernels. `attempt` gets
+    the step, and the step on the graph as it was before. Compiles without gemmdb pass through."""
+
+    @functools.wraps(original)
+    def fx_codegen_and_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
+        if slots.in_force("post_grad_custom_post_pass") is None:
+            return original(gm, *args, **kwargs)
+        try:
+            with PHASES("passes"):
+                # The passes change it. The copy shares the tensors of its metadata, and takes 20 us per node.
+                graph, constants = copy.deepcopy(gm.graph), _constants(gm)
+        except Exception:
+            log.debug("gemmdb: a graph that cannot be copied is compiled once", exc_info=True)
+            return original(gm, *args, **kwargs)
+
+        def again() -> Any:
+            for name, value in constants.items():
+                setattr(gm, name, value)
+            gm.graph = graph
+            gm.recompile()
+            return original(gm, *args, **kwargs)
+
+        return attempt(lambda: original(gm, *args, **kwargs), again)
+
+    return fx_codegen_and_compile
+
+
+def _constants(gm: Any) -> dict[str, Any]:
+    """The constants of a graph on the CPU by name, which a lowering may take away; none if they are too large."""
+    names = {str(node.target) for node in gm.graph.find_nodes(op="get_attr")}
+    values = {name: getattr(gm, name) for name in names if "." not in name and hasattr(gm, name)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor) and value.is_cpu}
+    return tensors if sum(value.nbytes for value in tensors.values()) <= MAX_CONSTANT_BYTES else {}
+
+
+def keeping_events(init: Function, take: Callable[[], str], provisional: Callable[[], bool]) -> Function:
     """Wraps the constructor of compiled graphs. The graph stores the result of `take()`, which is pickled into the
     caches with it, and whether it is `provisional()`."""
+    signature = inspect.signature(init)
 
-    def around(init: Function) -> Function:
-        signature = inspect.signature(init)
+    @functools.wraps(init)
+    def with_events(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        graph = signature.bind(self, *args, **kwargs).arguments.get("graph")
+        if checked := getattr(graph, "inputs_to_check", None):  # A lowering may have added to them.
+            self.inputs_to_check = checked
+        self._gemmdb_provisional = provisional()
+        self._gemmdb_events = take()
 
-        @functools.wraps(init)
-        def with_events(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            graph = signature.bind(self, *args, **kwargs).arguments.get("graph")
-            if checked := getattr(graph, "inputs_to_check", None):  # A lowering may have added to them.
-                self.inputs_to_check = checked
-            self._gemmdb_provisional = provisional()
-            self._gemmdb_events = take()
-
-        return with_events
-
-    return around
+    return with_events
 
 
-def reporting(add: Callable[[str | None, Any], None]) -> Callable[[Function], Function]:
+def reporting(post_compile: Function, add: Callable[[str | None, Any], None]) -> Function:
     """Wraps `post_compile`: calls `add(events, graph)` when a graph is ready to run. That happens once per load: after
     a cold compile, from the FX graph cache, or from the AOTAutograd cache."""
 
-    def around(post_compile: Function) -> Function:
-        @functools.wraps(post_compile)
-        def report(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = post_compile(self, *args, **kwargs)
-            add(getattr(self, "_gemmdb_events", None), self)
-            return result
+    @functools.wraps(post_compile)
+    def report(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = post_compile(self, *args, **kwargs)
+        add(getattr(self, "_gemmdb_events", None), self)
+        return result
 
-        return report
-
-    return around
+    return report
 
 
 def unless_provisional(save: Function) -> Function:
@@ -102,16 +131,6 @@ def unless_provisional(save: Function) -> Function:
             save(key, compiled_graph, *args, **kwargs)
 
     return save_unless_provisional
-
-
-def count_calls(graph: Any, called: Callable[[], None]) -> None:
-    """Call `called` at each run of the compiled `graph` (record mode only)."""
-
-    def counted(run: Function, inputs: Any) -> Any:
-        called()
-        return run(inputs)
-
-    around_calls(graph, counted)
 
 
 def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
@@ -127,64 +146,14 @@ def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
     graph.current_callable = called
 
 
-def unless_padding_is_answered(answered: Callable[[Any], bool]) -> Callable[[Callable[..., Any]], Callable[..., bool]]:
-    """Wraps the decision of Inductor's padding pass. If the graph node of a product is `answered`, the pass leaves the
-    product alone and times nothing, unless the user forces padding. It only asks about products that could be
-    padded."""
+def unless_padding_is_answered(original: Function, answered: Callable[[Any], bool]) -> Callable[..., bool]:
+    """Wraps the decision of Inductor's padding pass. If the graph node of a GEMM is `answered`, the pass leaves the GEMM
+    alone and times nothing, unless the user forces padding. It only asks about GEMMs that could be padded."""
 
-    def around(original: Callable[..., Any]) -> Callable[..., bool]:
-        @functools.wraps(original)
-        def should_pad(match: Any, *args: Any, **kwargs: Any) -> bool:
-            if not inductor_config.force_shape_pad and answered(match.output_node()):
-                return False
-            return bool(original(match, *args, **kwargs))
+    @functools.wraps(original)
+    def should_pad(match: Any, *args: Any, **kwargs: Any) -> bool:
+        if not inductor_config.force_shape_pad and answered(match.output_node()):
+            return False
+        return bool(original(match, *args, **kwargs))
 
-        return should_pad
-
-    return around
-
-
-log = logging.getLogger("gemmdb")
-MOST_BYTES = 2**30
-"""The most bytes of constants that are kept for another attempt. Inductor frees those that its C++ template packs."""
-Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
-"""Calls the first function, and the second where the first fails and another attempt may help."""
-
-
-def with_another_attempt(attempt: Attempt) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Wraps the step that runs Inductor's last passes on a graph, lowers it and compiles its kernels. `attempt` gets
-    the step, and the step on the graph as it was before. Compiles without gemmdb pass through."""
-
-    def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def fx_codegen_and_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
-            if slots.in_force("post_grad_custom_post_pass") is None:
-                return original(gm, *args, **kwargs)
-            try:
-                with PHASES("passes"):
-                    # The passes change it. The copy shares the tensors of its metadata, and takes 20 us per node.
-                    graph, constants = copy.deepcopy(gm.graph), _constants(gm)
-            except Exception:
-                log.debug("gemmdb: a graph that cannot be copied is compiled once", exc_info=True)
-                return original(gm, *args, **kwargs)
-
-            def again() -> Any:
-                for name, value in constants.items():
-                    setattr(gm, name, value)
-                gm.graph = graph
-                gm.recompile()
-                return original(gm, *args, **kwargs)
-
-            return attempt(lambda: original(gm, *args, **kwargs), again)
-
-        return fx_codegen_and_compile
-
-    return around
-
-
-def _constants(gm: Any) -> dict[str, Any]:
-    """The constants of a graph on the CPU by name, which a lowering may take away; none if they are too large."""
-    names = {str(node.target) for node in gm.graph.find_nodes(op="get_attr")}
-    values = {name: getattr(gm, name) for name in names if "." not in name and hasattr(gm, name)}
-    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor) and value.is_cpu}
-    return tensors if sum(value.nbytes for value in tensors.values()) <= MOST_BYTES else {}
+    return should_pad

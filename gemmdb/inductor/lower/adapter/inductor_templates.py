@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.kernel import bmm, mm, mm_grouped
+from torch._inductor.kernel import bmm, mm, mm_common, mm_grouped
 from torch._inductor.utils import TMA_DESCRIPTOR_SIZE, get_num_sms, get_tma_workspace_arg
 from torch.utils._triton import has_triton_stable_tma_api
 
@@ -41,12 +41,9 @@ def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
     """The constants of the persistent template besides the tile: the operands' orders in memory, how many programs
     run."""
     return {
-        "A_ROW_MAJOR": a_row_major,
-        "B_ROW_MAJOR": b_row_major,
-        "NUM_SMS": get_num_sms(),
-        "TMA_SIZE": TMA_DESCRIPTOR_SIZE,
-        "TMA_EXPERIMENTAL_API": not has_triton_stable_tma_api(),
-    }
+        "A_ROW_MAJOR": a_row_major, "B_ROW_MAJOR": b_row_major, "NUM_SMS": get_num_sms(),
+        "TMA_SIZE": TMA_DESCRIPTOR_SIZE, "TMA_EXPERIMENTAL_API": not has_triton_stable_tma_api(),
+    }  # fmt: skip
 
 
 def product(
@@ -68,7 +65,7 @@ def product(
     if bias is not None:
         # As in Inductor: the bias comes first, and is added before the accumulator is rounded.
         nodes = [bias[0], a, b]
-        options |= {"prefix_args": 1, "epilogue_fn": _epilogue(out, *bias[1:])}
+        options |= {"prefix_args": 1, "epilogue_fn": mm_common.addmm_epilogue(out, *bias[1:])}
     if epilogue is not None:
         rest = epilogue.inputs(*_layout(a, b, out).size)
         nodes = [a, b, *rest]
@@ -90,7 +87,7 @@ def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, re
         workspace = get_tma_workspace_arg(num_tma_descriptors=2, device=a.get_device())
         options: dict[str, Any] = {"workspace_arg": workspace}
     else:
-        options = {"suffix_args": len(rest), "epilogue_fn": _scaling()}
+        options = {"suffix_args": len(rest), "epilogue_fn": mm_common.scale_mm_epilogue()}
     return _generated(choice, [a, b, *rest], _layout(a, b, out), options)
 
 
@@ -98,16 +95,10 @@ def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool, scal
     """The constants of the template of groups besides the tile. `ragged_k`: the groups divide K. The orders are those
     of the operands in memory. `scaled`: the operands are fp8."""
     return {
-        "SCALED": scaled,
-        "A_IS_2D": True,
-        "B_IS_2D": ragged_k,
-        "A_IS_K_MAJOR": a_row_major,
-        "B_IS_K_MAJOR": not b_row_major,
-        "NUM_SMS": get_num_sms(),
-        "NUM_CONSUMER_GROUPS": 1,
-        "USE_TMA_LOAD": True,
+        "SCALED": scaled, "A_IS_2D": True, "B_IS_2D": ragged_k, "A_IS_K_MAJOR": a_row_major,
+        "B_IS_K_MAJOR": not b_row_major, "NUM_SMS": get_num_sms(), "NUM_CONSUMER_GROUPS": 1, "USE_TMA_LOAD": True,
         "USE_EXPERIMENTAL_MAKE_TENSOR_DESCRIPTOR": not has_triton_stable_tma_api(),
-    }
+    }  # fmt: skip
 
 
 def grouped_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, sizes: Sequence[int]) -> Any:
@@ -143,17 +134,3 @@ def _tma_options(a: Any) -> dict[str, Any]:
     }
     options = {name: value for name, value in options.items() if name in known}
     return {**options, "workspace_arg": get_tma_workspace_arg(num_tma_descriptors=2, device=a.get_device())}
-
-
-def _epilogue(dtype: torch.dtype, alpha: float, beta: float) -> Callable[..., Any]:
-    from torch._inductor.kernel.mm_common import addmm_epilogue
-
-    apply: Callable[..., Any] = addmm_epilogue(dtype, alpha, beta)
-    return apply
-
-
-def _scaling() -> Callable[..., Any]:
-    from torch._inductor.kernel.mm_common import scale_mm_epilogue
-
-    apply: Callable[..., Any] = scale_mm_epilogue()
-    return apply

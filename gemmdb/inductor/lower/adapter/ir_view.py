@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,19 +30,12 @@ def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     op = problem.spec
     biased = op.bias == "always" or (op.batched and len(args) == 3)
     pair = args[1:] if biased else args[:2] if op.scaled or op.grouped else args
-    if len(pair) != 2 or not all(map(_is_stored, pair)) or not _sizes_match(problem, pair):
+    if len(pair) != 2 or not all(isinstance(one, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView)) for one in pair):
+        return problem
+    if tuple(tuple(map(symbolic.hint, node.get_size())) for node in pair) != problem.shapes[:2]:
         return problem
     a, b = (_operand(node, known) for node, known in zip(pair, (problem.a, problem.b), strict=True))
     return problem if (a, b) == (problem.a, problem.b) else replace(problem, a=a, b=b)
-
-
-def _is_stored(node: Any) -> bool:
-    return isinstance(node, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView))
-
-
-def _sizes_match(problem: Problem, matrices: tuple[Any, ...]) -> bool:
-    found = [tuple(symbolic.hint(size) for size in node.get_size()) for node in matrices]
-    return tuple(found) == problem.shapes[:2]
 
 
 def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -197,12 +191,8 @@ def is_whole(node: Any) -> bool:
     found = literal(node)
     if found is None:
         return False
-    wanted = 1
-    for size, stride in zip(reversed(found[0]), reversed(found[1]), strict=True):
-        if size != 1 and stride != wanted:
-            return False
-        wanted *= size
-    return True
+    sizes, strides = found
+    return all(size == 1 or strides[dim] == math.prod(sizes[dim + 1 :]) for dim, size in enumerate(sizes))
 
 
 def is_dense(vector: Any) -> bool:

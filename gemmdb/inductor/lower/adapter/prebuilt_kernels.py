@@ -63,9 +63,6 @@ def running() -> Toolchain:
     return Toolchain(torch=torch.__version__, cuda=torch.version.cuda or "")
 
 
-_log = logging.getLogger("gemmdb")
-
-
 def with_prebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the method that compiles the CUDA source of a graph into an object or a library."""
     from torch._inductor.codecache import CUDACodeCache
