@@ -69,7 +69,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise triton.Refused("that far")
 
     monkeypatch.setattr(extract, "device", lambda of: H200)
-    monkeypatch.setattr(templates, "product", stop)
+    monkeypatch.setattr(templates, "gemm", stop)
     yield
     JOURNAL.drop()
 

@@ -1,4 +1,4 @@
-"""Dispatch on M: a product that several kernels share, each for one interval of the range of M."""
+"""Dispatch on M: a GEMM that several kernels share, each for one interval of the range of M."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ aten = torch.ops.aten
 
 
 def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The product that is being lowered, in Inductor's IR. At run time it takes the first branch of `decision` or one
-    of the rest. If several kernels cannot share the product, returns None and leaves a note in the journal."""
+    """The GEMM that is being lowered, in Inductor's IR. At run time it takes the first branch of `decision` or one
+    of the rest. If several kernels cannot share the GEMM, returns None and leaves a note in the journal."""
     node = state.current_node()
     place = _places().get(node.target)
     if place is None or any(isinstance(arg, torch.fx.Node) for arg in node.kwargs.values()):
-        outcome.refuse(decision, "only a plain product is divided among kernels")
+        outcome.refuse(decision, "only a plain GEMM is divided among kernels")
         return None
     tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, torch.fx.Node)]
     operands = [(args[i], node.args[i].meta["val"]) for i in tensors]
@@ -40,7 +40,7 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def _places() -> dict[Any, int]:
-    """The operators whose products several kernels can share, each with the position of A among its arguments."""
+    """The operators whose GEMMs several kernels can share, each with the position of A among its arguments."""
     plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
     groups = {aten._grouped_mm.default: 0, aten._scaled_grouped_mm.default: 0}
     return {**plain, **groups, ops.overload("mixed_mm"): 0, ops.overload("int4_mm"): 0}
@@ -84,9 +84,7 @@ def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx
             fakes.append(arg.meta["val"])
     for i, size in enumerate(branching.symbols(fakes)):
         graph.placeholder(f"size_{i}").meta["val"] = size
-    product = graph.call_function(
-        node.target, tuple(inputs.get(i, arg) for i, arg in enumerate(node.args)), dict(kwargs)
-    )
-    product.meta.update({"val": node.meta["val"], DECISION: decision})
-    graph.output((product,))
+    gemm = graph.call_function(node.target, tuple(inputs.get(i, arg) for i, arg in enumerate(node.args)), dict(kwargs))
+    gemm.meta.update({"val": node.meta["val"], DECISION: decision})
+    graph.output((gemm,))
     return torch.fx.GraphModule({}, graph)

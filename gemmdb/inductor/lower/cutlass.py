@@ -1,4 +1,4 @@
-"""Lowers a product with a config of our CUTLASS kernel: one call with its scale and bias. Inductor times nothing."""
+"""Lowers a GEMM with a config of our CUTLASS kernel: one call with its scale and bias. Inductor times nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NotCompiled(Refused):
 
 
 def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) -> Any:
-    """The product in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
+    """The GEMM in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
 
     Raises Refused if the kernel cannot take the operands, and NotCompiled if it cannot be had for them.
     """
@@ -61,7 +61,7 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
     dtype = getattr(torch, TL[problem.out])
-    return cutlass.product(kernel, nodes, operands.sizes, dtype)
+    return cutlass.gemm(kernel, nodes, operands.sizes, dtype)
 
 
 def _not_compiled(config: Config, policy: Policy) -> str:

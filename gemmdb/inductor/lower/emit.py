@@ -44,11 +44,11 @@ def bound_to_its_constants(decision: Decision) -> None:
 
 
 def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
-    """The product as Inductor's C++ template with the config's blocking. The template packs its weight during lowering.
+    """The GEMM as Inductor's C++ template with the config's blocking. The template packs its weight during lowering.
     Returns None if the template is not legal."""
     node = state.current_node()
     if node is not None and node.target is torch.ops.aten.bmm.default:
-        # This is a mixed product written as a batch. Inductor has another template for batches.
+        # This is a mixed GEMM written as a batch. Inductor has another template for batches.
         outcome.refuse(decision, "the C++ template was measured on matrices, not on a batch")
         return None
     bound_to_its_constants(decision)
@@ -100,7 +100,7 @@ def generated(
 def _lowered(
     decision: Decision, config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]
 ) -> Any:
-    """The product with `config`, or with the next best where that is a CUTLASS kernel that cannot be had. None if that
+    """The GEMM with `config`, or with the next best where that is a CUTLASS kernel that cannot be had. None if that
     is ATen."""
     try:
         return _lower(decision, config, problem, operands, scalars)
@@ -117,7 +117,7 @@ def _lower(
 ) -> Any:
     if config.kernel == "padded":
         if operands.vectors:
-            raise triton.Refused("ATen stores the integer product itself")
+            raise triton.Refused("ATen stores the integer GEMM itself")
         return inductor_ops.padded(config, problem, operands, scalars)
     if config.backend == "cutlass":
         return cutlass.lower(config, problem, operands, decision.session.policy)

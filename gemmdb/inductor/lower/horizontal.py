@@ -1,4 +1,4 @@
-"""Lowers `gemmdb::horizontal_mm` and `horizontal_int4`: one of our Triton kernels with several weights, or the products
+"""Lowers `gemmdb::horizontal_mm` and `horizontal_int4`: one of our Triton kernels with several weights, or the GEMMs
 one by one."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def register() -> None:
 
 
 def lower(*args: Any) -> Any:
-    """The products in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
+    """The GEMMs in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
     operands = Operands(*args)
 
     @functools.cache
@@ -62,7 +62,7 @@ def lower(*args: Any) -> Any:
 def lower_int4(
     a: Any, weights: Sequence[Any], scales: Sequence[Any], zeros: Sequence[Any], group: int, packing: str
 ) -> Any:
-    """As `lower`, for products with int4 weights."""
+    """As `lower`, for GEMMs with int4 weights."""
     made = [
         int4.Weight.of(a, weight, scale, zero, group, packing)
         for weight, scale, zero in zip(weights, scales, zeros or [None] * len(weights), strict=True)
@@ -71,7 +71,7 @@ def lower_int4(
 
 
 def _lowered(count: int, kernel: Callable[[Fused], Any], alone: Callable[[int], Any]) -> Any:
-    """What `kernel` makes; else the products as Inductor lowers them, which may search if the user asked for that."""
+    """What `kernel` makes; else the GEMMs as Inductor lowers them, which may search if the user asked for that."""
     fused: Fused | None = state.current_node().meta.get(HORIZONTAL)
     if fused is not None:
         try:
@@ -90,7 +90,7 @@ def _lowered(count: int, kernel: Callable[[Fused], Any], alone: Callable[[int], 
 def _kernel(fused: Fused, operands: Operands) -> Any:
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
-    # Several products of one activation let Inductor store it, and each weight, as the graph has it.
+    # Several GEMMs of one activation let Inductor store it, and each weight, as the graph has it.
     a = templates.settled(operands.a, problem.a.row_major)
     weights = [templates.settled(one, problem.b.row_major) for one in operands.weights]
     first = [] if operands.a_scale is None else [operands.a_scale]
@@ -105,7 +105,7 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
         raise triton.Refused("a scale or bias is no dense vector")
     own = triton.constants(config, problem, triton.Operands(a, weights[0]))
     constants = own | parts.constants(len(weights), bool(operands.scales), bool(operands.biases), problem.scales)
-    return _product(fused, constants, (a, *weights, *vectors), operands.dtype or a.get_dtype())
+    return _gemm(fused, constants, (a, *weights, *vectors), operands.dtype or a.get_dtype())
 
 
 def _int4_kernel(fused: Fused, a: Any, weights: Sequence[int4.Weight]) -> Any:
@@ -114,7 +114,7 @@ def _int4_kernel(fused: Fused, a: Any, weights: Sequence[int4.Weight]) -> Any:
     _check_widths(fused)
     tensors = [int4.activation(a), *(tensor for weight in weights for tensor in weight.tensors)]
     constants = {**triton_names(config, problem), "ACC_TYPE": "tl.float32", **parts.constants(len(weights))}
-    return _product(fused, constants, tensors, a.get_dtype())
+    return _gemm(fused, constants, tensors, a.get_dtype())
 
 
 def _check_widths(fused: Fused) -> None:
@@ -124,7 +124,7 @@ def _check_widths(fused: Fused) -> None:
         raise triton.Refused(rejected.reason)
 
 
-def _product(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], out: torch.dtype) -> Any:
+def _gemm(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], out: torch.dtype) -> Any:
     """The kernel's output. `operands`: those that the template names."""
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
@@ -132,7 +132,7 @@ def _product(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any]
     if not symbolic.addressable((size,), operands):
         raise triton.Refused("offsets are 32 bits wide")
     kernel = triton.template_kernel(config, constants, problem)
-    return templates.product(kernel, operands, (out, (size,)), launched=(problem.m, problem.n))
+    return templates.gemm(kernel, operands, (out, (size,)), launched=(problem.m, problem.n))
 
 
 def _dense(vector: Any) -> bool:
@@ -150,7 +150,7 @@ def _check_order(problem: Problem, a: Any, weight: Any) -> None:
 
 
 def _alone(operands: Operands, place: int) -> Any:
-    """The product with the weight at `place`."""
+    """The GEMM with the weight at `place`."""
     a, weight = operands.a, operands.weights[place]
     scale, bias = (vectors[place] if vectors else None for vectors in (operands.scales, operands.biases))
     if operands.a_scale is not None:

@@ -1,4 +1,4 @@
-"""Lowers a product with a config of Inductor's own Triton templates: one choice. Inductor fuses its epilogue."""
+"""Lowers a GEMM with a config of Inductor's own Triton templates: one choice. Inductor fuses its epilogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmdb.key.problem import Problem
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
+    """The GEMM in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
 
     Raises Refused, or Inductor's exception if it cannot generate the kernel.
     """
@@ -28,19 +28,19 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         check_offsets(problem, operands)
         scales = _scales_as_stored(problem, operands)
         tensors = operands.a, operands.b, *scales, operands.offsets
-        return inductor_templates.grouped_product(choice, tensors, stored(problem, operands), problem.shapes[2])
+        return inductor_templates.grouped_gemm(choice, tensors, stored(problem, operands), problem.shapes[2])
     if problem.scaled:
         rest = _scales_as_stored(problem, operands) if config.spec.maps(config) else _epilogue(problem, operands)
         out = extract.TORCH[problem.out]
-        return inductor_templates.scaled_product(choice, (operands.a, operands.b), out, rest)
+        return inductor_templates.scaled_gemm(choice, (operands.a, operands.b), out, rest)
     dtype = stored(problem, operands)
     if operands.vectors or (scalars[0] != 1 and operands.bias is None):
         epilogue = operands.epilogue(scalars)
-        return inductor_templates.product(choice, (operands.a, operands.b), dtype, epilogue=epilogue)
+        return inductor_templates.gemm(choice, (operands.a, operands.b), dtype, epilogue=epilogue)
     bias = None
     if operands.bias is not None:
         bias = (templates.expanded(operands.bias, problem.m, problem.n), *scalars)
-    return inductor_templates.product(choice, (operands.a, operands.b), dtype, bias)
+    return inductor_templates.gemm(choice, (operands.a, operands.b), dtype, bias)
 
 
 def _epilogue(problem: Problem, operands: Operands) -> list[Any]:

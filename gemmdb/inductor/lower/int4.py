@@ -1,4 +1,4 @@
-"""Lowers products with an int4 weight: our Triton kernel, ATen's product of a tiled weight, or a dequantised weight."""
+"""Lowers GEMMs with an int4 weight: our Triton kernel, ATen's GEMM of a tiled weight, or a dequantised weight."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str)
 
 
 def plain(a: Any, weight: Weight) -> Any:
-    """The product as it is without us: ATen's of a tiled weight, else with a dequantised weight."""
+    """The GEMM as it is without us: ATen's of a tiled weight, else with a dequantised weight."""
     if weight.groups.packing in TILED:
         return composed.tiled_gemm(a, weight.packed, weight.groups.size, weight.scale)
     return inductor_ops.mm(a, weight.dequantised(a.get_dtype()), None)
 
 
 def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
-    """The product as decided. None if ATen was chosen, or, with a note in the journal, if the decided config is not
+    """The GEMM as decided. None if ATen was chosen, or, with a note in the journal, if the decided config is not
     possible."""
     if decision.branches:
         tensors = (a, weight.packed, weight.scale, weight.zeros, weight.groups.size, weight.groups.packing)
@@ -97,7 +97,7 @@ def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
 
 
 def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
-    """The product as our Triton kernel. Raises Refused, or Inductor's exception if it cannot generate the kernel."""
+    """The GEMM as our Triton kernel. Raises Refused, or Inductor's exception if it cannot generate the kernel."""
     config, problem = decision.config, decision.problem
     assert config is not None
     operands = [activation(a), *weight.tensors]
@@ -106,7 +106,7 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
         raise triton.Refused("offsets are 32 bits wide")
     names = {**triton_names(config, problem), "ACC_TYPE": "tl.float32"}
     kernel = triton.template_kernel(config, names, problem, decision.query.ranges)
-    return templates.product(kernel, operands, (a.get_dtype(), sizes), templates.Epilogue())
+    return templates.gemm(kernel, operands, (a.get_dtype(), sizes), templates.Epilogue())
 
 
 def activation(a: Any) -> Any:

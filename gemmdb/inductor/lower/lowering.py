@@ -51,7 +51,7 @@ def steer(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lower one product as decided. If that is not possible, take Inductor's own choice and leave a note in the
+    """Lower one GEMM as decided. If that is not possible, take Inductor's own choice and leave a note in the
     journal."""
     if decision.config is None:
         return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
@@ -104,12 +104,12 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
     if result is not None:
         return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        product = state.lowering_of(aten._int_mm.default)(a, b)
-    return inductor_ops.scaled_integers(product, (rows, scale, bias), dtype)
+        integers = state.lowering_of(aten._int_mm.default)(a, b)
+    return inductor_ops.scaled_integers(integers, (rows, scale, bias), dtype)
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
-    """The product as decided. None if ATen was chosen, or if the decided config is not possible. Our own kernels ignore
+    """The GEMM as decided. None if ATen was chosen, or if the decided config is not possible. Our own kernels ignore
     `scale_first`, because they scale the fp32 accumulator."""
     cast = inductor_ops.cast_scale(scale, a)
     if decision.config is None:
@@ -129,7 +129,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:
-    """The product by the C++ template, or by ATen's weight-only kernel. That kernel scales last, so no fp16 product
+    """The GEMM by the C++ template, or by ATen's weight-only kernel. That kernel scales last, so no fp16 GEMM
     gets here. If that is not possible, returns None and leaves a note in the journal."""
     a, w, scale = operands
     if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):

@@ -16,34 +16,34 @@ from gemmdb.key.problem import Query
 
 
 def answered(current: Session | None, node: Any) -> bool:
-    """Whether the session of the compile in progress has a measured answer for the product of `node`, or will measure
-    one. For misaligned rows live tuning also tries padded products. The product is looked up as it is. On a GPU,
+    """Whether the session of the compile in progress has a measured answer for the GEMM of `node`, or will measure
+    one. For misaligned rows live tuning also tries padded GEMMs. The GEMM is looked up as it is. On a GPU,
     Inductor takes the bias out of an fp32 addmm that elementwise work follows, so there an answer for what is left
     counts too. Without an answer, ATen without padding could be what runs, so Inductor decides."""
     if current is None:
         return False
     try:
-        product = gemms.read(node)
+        gemm = gemms.read(node)
     except Exception:
         # gemmdb does not steer a node that it cannot read.
         return False
-    if product is None:
+    if gemm is None:
         return False
-    queries, problem = [product.query], product.query.problem
+    queries, problem = [gemm.query], gemm.query.problem
     if problem.spec.unbiased and problem.epilogue and problem.bias and problem.bias.dtype == "fp32":
-        queries.append(replace(product.query, problem=replace(problem, op=problem.spec.unbiased, bias=None)))
+        queries.append(replace(gemm.query, problem=replace(problem, op=problem.spec.unbiased, bias=None)))
     if any(_decided(current, query) for query in queries):
         return True
-    if not deciding.to_tune(current, product.query):
+    if not deciding.to_tune(current, gemm.query):
         return False
-    return tuning.expects(current, product.query, _count(node, product.query))
+    return tuning.expects(current, gemm.query, _count(node, gemm.query))
 
 
 def _decided(current: Session, query: Query) -> bool:
-    """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded product.
+    """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded GEMM.
     Any other kernel is only expected to win. It is confirmed beside ATen without padding, and may be refused then. That
     costs something only where rows are misaligned. Padding four rows of A to eight gains nothing by itself. It hides
-    that products share an activation, and the table's answer for four rows."""
+    that GEMMs share an activation, and the table's answer for four rows."""
     hit = deciding.ask(current, query)
     if hit is None:
         return False
@@ -53,7 +53,7 @@ def _decided(current: Session, query: Query) -> bool:
 
 
 def _count(node: Any, query: Query) -> int:
-    """How often the graph of `node` has a product of the same problem."""
+    """How often the graph of `node` has a GEMM of the same problem."""
     count = 0
     for other in node.graph.find_nodes(op="call_function", target=node.target):
         with contextlib.suppress(Exception):

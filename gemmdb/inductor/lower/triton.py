@@ -1,4 +1,4 @@
-"""Lowers a product with a config of our own Triton kernels, as the only choice. Inductor fuses its epilogue."""
+"""Lowers a GEMM with a config of our own Triton kernels, as the only choice. Inductor fuses its epilogue."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a product in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
-    multiplies the product: a vector over N, or one number; `rows` a vector over M of an integer product. `bias` is
+    """The operands of a GEMM in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
+    multiplies the output: a vector over N, or one number; `rows` a vector over M of an integer GEMM. `bias` is
     added, and broadcasts to [M, N]. `ranges`: the ranges of the symbolic sizes, as in a Query. `scales`: the scales of
     fp8 A and B, each one number, or [M, 1] and [1, N], of groups [M] and [groups, N]. `offsets`: where each group of a
     grouped_mm ends."""
@@ -52,7 +52,7 @@ class Operands:
 
     @property
     def vectors(self) -> bool:
-        """Whether vectors scale the product."""
+        """Whether vectors scale the output."""
         return self.scale is not None or self.rows is not None
 
     @property
@@ -79,7 +79,7 @@ class Operands:
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The product in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
+    """The GEMM in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
 
     Sizes may be symbolic; then `problem` has their hints. Raises Refused, or Inductor's exception if it cannot generate
     the kernel.
@@ -100,7 +100,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     kernel = template_kernel(config, names, problem, operands.ranges)
     if split > 1 and not fixup:
         acc = torch.int32 if problem.spec.integer else torch.float32
-        sums = templates.product(kernel, pair, (acc, (split, m, n)))
+        sums = templates.gemm(kernel, pair, (acc, (split, m, n)))
         return templates.summed(sums, epilogue, dtype)
     if names.get("SCALED"):
         # The template takes the scale as one of its operands, and applies it.
@@ -108,11 +108,11 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     if names.get("SCALES"):
         # It applies those of blocks within the sum.
         pair, epilogue = (*pair, *map(templates.settled, operands.scales)), replace(epilogue, scales=())
-    return templates.product(kernel, pair, (dtype, (*operands.batch, m, n)), epilogue)
+    return templates.gemm(kernel, pair, (dtype, (*operands.batch, m, n)), epilogue)
 
 
 def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> Any:
-    """The products of groups. The matrices of B may be farther apart than 32 bits: each is addressed from its start."""
+    """The GEMMs of groups. The matrices of B may be farther apart than 32 bits: each is addressed from its start."""
     check_offsets(problem, operands)
     m, n, _ = operands.sizes
     sizes = (m, n) if problem.ragged == "m" else (problem.groups, m, n)
@@ -121,7 +121,7 @@ def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> 
         raise Refused("offsets are 32 bits wide")
     tensors = operands.a, operands.b, operands.offsets, *operands.scales
     epilogue = templates.Epilogue() if problem.ragged == "m" else None
-    return templates.product(kernel, tensors, (stored(problem, operands), sizes), epilogue)
+    return templates.gemm(kernel, tensors, (stored(problem, operands), sizes), epilogue)
 
 
 def stored(problem: Problem, operands: Operands) -> torch.dtype:
@@ -153,7 +153,7 @@ def largest(problem: Problem, ranges: Mapping[str, extract.Range]) -> Problem:
     """`problem` at the upper ends of M and N. Raises Refused without one, because scratch has a fixed size."""
     m, n = (ranges.get(name, (0, getattr(problem, name)))[1] for name in ("m", "n"))
     if m is None or n is None:
-        raise Refused("the workspace has a fixed size, and that of the product has no bound")
+        raise Refused("the workspace has a fixed size, and that of the GEMM has no bound")
     return problem.resized(m, n, problem.k) if ranges else problem
 
 

@@ -46,23 +46,23 @@ class Scaling:
         return self.steps[-1]
 
 
-def find(product: Any) -> Scaling | None:
-    """The scales of the `_int_mm` at `product`: at most one over the rows and one over the columns, in any order, with
+def find(gemm: Any) -> Scaling | None:
+    """The scales of the `_int_mm` at `gemm`: at most one over the rows and one over the columns, in any order, with
     casts to floats in between; the bias, and the cast after them. None if there is no scale."""
     with contextlib.suppress(fx.Unsupported):
-        return _scaling(product)
+        return _scaling(gemm)
     return None
 
 
-def _scaling(product: Any) -> Scaling | None:
+def _scaling(gemm: Any) -> Scaling | None:
     steps: list[Any] = []
     scales: list[tuple[str, Any]] = []
     bias: Any = None
-    end, cast, node = 0, False, product
+    end, cast, node = 0, False, gemm
     while len(node.users) == 1:
         (step,) = node.users
         if step.target in (aten.mul.Tensor, aten.add.Tensor):
-            vector = _vector(step, node, product) if bias is None else None
+            vector = _vector(step, node, gemm) if bias is None else None
             if vector is None:
                 break
             kind, tensor = vector
@@ -81,7 +81,7 @@ def _scaling(product: Any) -> Scaling | None:
             break
         steps.append(step)
         node = step
-    if not scales or not fx.known(value(steps[end - 1]).numel() == value(product).numel()):
+    if not scales or not fx.known(value(steps[end - 1]).numel() == value(gemm).numel()):
         return None
     return Scaling(tuple(steps[:end]), *_placed(scales), bias)
 
@@ -90,11 +90,11 @@ def _to_float(step: Any) -> bool:
     return step.target is _CAST and value(step).dtype in _FLOATS
 
 
-def _vector(step: Any, node: Any, product: Any) -> tuple[str, Any] | None:
-    """(what it runs over, the node of a vector) if `step` joins a vector with `node`, a product of which views keep the
+def _vector(step: Any, node: Any, gemm: Any) -> tuple[str, Any] | None:
+    """(what it runs over, the node of a vector) if `step` joins a vector with `node`, a GEMM of which views keep the
     columns; else None."""
     nodes = [arg for arg in step.args if isinstance(arg, torch.fx.Node)]
-    columns = value(product).shape[1]
+    columns = value(gemm).shape[1]
     if nodes.count(node) != 1 or step.kwargs or not fx.keeps_columns(node, columns):
         return None
     if len(nodes) == 1:
@@ -106,7 +106,7 @@ def _vector(step: Any, node: Any, product: Any) -> tuple[str, Any] | None:
         scale = scale.args[0]
     found = value(scale)
     # No kernel on a GPU can read a number in CPU memory.
-    if found.dtype not in _FLOATS or found.device != value(product).device:
+    if found.dtype not in _FLOATS or found.device != value(gemm).device:
         return None
     if fx.known(found.numel() == 1):
         return _NUMBER, scale

@@ -29,7 +29,7 @@ INTERVAL_S = 10.0
 
 
 class Recording:
-    """Writes the products of each graph that becomes ready, and how often it runs, until `stop`, the end of a `with`
+    """Writes the GEMMs of each graph that becomes ready, and how often it runs, until `stop`, the end of a `with`
     block, or the end of the program."""
 
     def __init__(self, path: Path, on_stop: Callable[[], None] = lambda: None) -> None:
@@ -127,7 +127,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
-    """One line per distinct product of (events, count, calls): `count` occurrences in compiled graphs, which ran
+    """One line per distinct GEMM of (events, count, calls): `count` occurrences in compiled graphs, which ran
     `calls` times."""
     merged: dict[tuple[str, str, str, Ranges], list[int]] = {}
     places: dict[tuple[str, str, str, Ranges], tuple[Origin, ...]] = {}

@@ -66,7 +66,7 @@ def stats() -> Stats:
     """What was compiled since the start or `reset_stats`, as a dict, JSON-ready, also of graphs from a warm cache.
 
     `products`: one entry per distinct outcome with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
-    `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: products per rung; `hits`, `misses`;
+    `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: GEMMs per rung; `hits`, `misses`;
     `uncovered`: GEMMs by name that gemmdb does not handle; `benchmarked`: times that Inductor benchmarked a choice list
     or a padding; `errors`: failures inside gemmdb, which never fail a compile; `seconds`: of gemmdb's share in the
     compiles, by phase (gemmdb.phases).

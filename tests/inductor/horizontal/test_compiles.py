@@ -86,7 +86,7 @@ def test_a_computed_activation_is_stored_as_the_kernel_expects_it(compiled, monk
         seen.append([list(map(int, one.get_stride())) for one in operands])
         raise triton.Refused("that far")
 
-    monkeypatch.setattr(templates, "product", stop)
+    monkeypatch.setattr(templates, "gemm", stop)
     count, stats = compiled(copied, half(64, 8), Q, K)
     assert count == 1
     assert all(product["note"].endswith("that far") for product in stats["products"])
@@ -117,7 +117,7 @@ def test_a_kernel_in_fp8_gets_the_scales_of_the_rows_once(compiled, monkeypatch)
         seen.append(([tuple(map(int, one.get_size())) for one in operands], kernel.constants, out[0]))
         raise triton.Refused("that far")
 
-    monkeypatch.setattr(templates, "product", stop)
+    monkeypatch.setattr(templates, "gemm", stop)
     compiled(fp8, half(8, 64), *FP8, half(64), half(64))
     ((sizes, constants, dtype),) = seen
     assert sizes == [(8, 64), *[(64, 64)] * 2, *[(1, 64)] * 2, *[(64,)] * 2, (8, 1)]

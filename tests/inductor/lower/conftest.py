@@ -33,9 +33,9 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(mkldnn_fusion, "is_mkldnn_bf16_supported", lambda device: False, raising=False)
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(templates, "multiprocessors", lambda node: 132)
-    monkeypatch.setattr(templates, "product", stop)
-    monkeypatch.setattr(inductor_templates, "product", stop)
+    monkeypatch.setattr(templates, "gemm", stop)
+    monkeypatch.setattr(inductor_templates, "gemm", stop)
     monkeypatch.setattr(inductor_templates, "tma_constants", lambda *orders: {})
     monkeypatch.setattr(cutlass, "missing", lambda: "")
-    monkeypatch.setattr(cutlass, "product", stop)
+    monkeypatch.setattr(cutlass, "gemm", stop)
     return found

@@ -61,10 +61,10 @@ def test_every_name_that_a_template_reads_is_given(monkeypatch, config):
     monkeypatch.setattr(inductor_templates, "get_num_sms", lambda: 132)
     if config == BATCH:
         problem = Problem.gemm("bmm", batch=3, m=64, n=64, k=64)
-        lower, operands, others = inductor_templates.product, [Operand((3, 64, 64))] * 2, None
+        lower, operands, others = inductor_templates.gemm, [Operand((3, 64, 64))] * 2, None
     else:
         problem = Problem.gemm("scaled_mm", m=64, n=64, k=64, scales="row", fast_accum=True)
-        lower = inductor_templates.scaled_product
+        lower = inductor_templates.scaled_gemm
         operands = others = [Operand((64, 64))] * 2
     choice = inductor_templates.Choice(config.kernel, constants(config, problem), 4, 3)
     with pytest.raises(RuntimeError, match="cannot be generated"):

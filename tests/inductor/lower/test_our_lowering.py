@@ -34,7 +34,7 @@ def test_constants_hold_for_every_value_of_a_symbolic_size(name: str, kit, monke
         raise triton.Refused("that far")
 
     monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
-    monkeypatch.setattr(templates, "product", stop)
+    monkeypatch.setattr(templates, "gemm", stop)
     x, w = torch.randn(32, 64).t().contiguous().t(), torch.randn(64, 96)
     for tensor, axis in {"m": [(x, 0)], "k": [(x, 1), (w, 0)], "n": [(w, 1)]}[name]:
         torch._dynamo.mark_dynamic(tensor, axis, min=16, max=256)
@@ -59,7 +59,7 @@ def test_a_multiple_of_a_symbol_keeps_its_constants(kit, monkeypatch: pytest.Mon
         raise triton.Refused("that far")
 
     monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
-    monkeypatch.setattr(templates, "product", stop)
+    monkeypatch.setattr(templates, "gemm", stop)
     x, w = torch.randn(8, 5, 64), torch.randn(320, 48)
     torch._dynamo.mark_dynamic(w, 1)
     torch._dynamo.mark_dynamic(x, 1)

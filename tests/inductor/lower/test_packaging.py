@@ -35,8 +35,8 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
     monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
-    monkeypatch.setattr(templates, "product", stop)
-    monkeypatch.setattr(inductor_templates, "product", stop)
+    monkeypatch.setattr(templates, "gemm", stop)
+    monkeypatch.setattr(inductor_templates, "gemm", stop)
     # It counts the multiprocessors.
     monkeypatch.setattr(inductor_templates, "tma_constants", lambda *row_major: {})
     return found

@@ -155,7 +155,7 @@ def test_partial_sums_of_integers_are_scaled_as_floats(reached: list[str], monke
         whole = lowerings[torch.ops.aten._int_mm.default](*operands)
         return lowerings[torch.ops.aten.cat.default]([lowerings[torch.ops.aten.unsqueeze.default](whole, 0)] * 2, 0)
 
-    monkeypatch.setattr(templates, "product", slices)
+    monkeypatch.setattr(templates, "gemm", slices)
     inputs = of_integers()
     with torch.no_grad(), gemmdb.inductor.force(SPLIT):
         found = torch.compile(torchao)(*inputs)

@@ -33,7 +33,7 @@ def unbranched() -> str:
 def either(
     condition: Any, branches: tuple[Branch, Branch], operands: Sequence[tuple[Any, torch.Tensor]], like: Any
 ) -> Any:
-    """The output of the first of `branches` if `condition` holds, else of the second. The fake tensor `like` describes it.
+    """The output of the first branch if `condition` holds, else of the second. The fake tensor `like` describes it.
 
     `operands`: the tensors that both graphs take, in Inductor's IR and as fake tensors. After them the graphs take the
     symbols in their shapes, in the order of `symbols`. Each graph returns a tuple of one.

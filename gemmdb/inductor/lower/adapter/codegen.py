@@ -39,7 +39,7 @@ def scoring_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
 
     A permuted or transposed store runs in the order of what it writes, unless most of what it reads lies in another.
     Among elementwise nodes the scheduler then turns loops, but never for a template. So `relu(y).t().contiguous()` was
-    a kernel of its own behind each template, and not if a residual of the product's order was added.
+    a kernel of its own behind each template, and not if a residual of the GEMM's order was added.
 
     The scheduler of torch 2.11 compares loops as they were written before it fuses. Loops over the [B, S, N] after a
     linear differ from loops over [M, N], so it fused nothing for a batch of sequences. It always uses merged loops to
@@ -64,12 +64,12 @@ def scoring_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
     return score_fusion_memory
 
 
-def turn(product: Any, consumer: Any) -> None:
-    """Reorder the loops of `consumer`, if it is elementwise and then reads all that `product` stores for it in the
+def turn(gemm: Any, consumer: Any) -> None:
+    """Reorder the loops of `consumer`, if it is elementwise and then reads all that `gemm` stores for it in the
     order in which it is stored."""
     if not isinstance(consumer, SchedulerNode) or consumer.is_template() or consumer.is_reduction():
         return
-    stored = {dep.name: _merged(dep) for dep in product.read_writes.writes}
+    stored = {dep.name: _merged(dep) for dep in gemm.read_writes.writes}
     reads = [dep for dep in consumer.read_writes.reads if dep.name in stored]
     loops = len(consumer.get_ranges()[0])
     if not reads or any(not isinstance(dep, MemoryDep) or dep.num_vars != loops for dep in reads):

@@ -35,7 +35,7 @@ def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
 
 
 def padded_gemm(op: str, a: Any, b: Any, bias: tuple[Any, float, float] | None = None) -> Any:
-    """ATen's product [M, N] of `a` and `b` (int32 for int_mm), plus a `bias` with alpha and beta."""
+    """ATen's GEMM [M, N] of `a` and `b` (int32 for int_mm), plus a `bias` with alpha and beta."""
     a, b = realize_inputs(a, b)
     dtype = torch.int32 if op == "int_mm" else a.get_dtype()
     layout = ir.FixedLayout(a.get_device(), dtype, [a.get_size()[0], b.get_size()[1]])

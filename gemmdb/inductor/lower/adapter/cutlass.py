@@ -141,7 +141,7 @@ def missing() -> str:
     return "" if done.returncode == 0 else f"nvcc: {lines[0][:200] if lines else done.returncode}"
 
 
-def product(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:
+def gemm(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:
     """The output [M, N] in `dtype` of one call of `kernel`, in Inductor's IR.
 
     `operands`: by `entry.OPERANDS`, in memory, with layouts that no longer change. `sizes`: M, N, K.

@@ -34,8 +34,8 @@ MATRICES: Mapping[Any, tuple[int, int]] = {
 }  # fmt: skip
 """The operators that can be kept whole, and which arguments are A and B."""
 _ONLY_COUNTED = ("mm.dtype", "bmm.dtype", "addmm.dtype", "mv.default", "addmv.default", "dot.default", "vdot.default")
-DECOMPOSED = "torch takes it apart into elementwise work and a sum"
-OUTER = "torch makes elementwise work of a product with k=1"
+DECOMPOSED = "torch decomposes it into elementwise work and a sum"
+OUTER = "torch makes elementwise work of a GEMM with k=1"
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Decompositions:
     _graphs: dict[Any, Any] = field(default_factory=dict)
 
     def keeping(self, table: Mapping[Any, Function]) -> dict[Any, Function]:
-        """`table` with decompositions that keep products whole."""
+        """`table` with decompositions that keep GEMMs whole."""
         self.table = table
         ours = {target: self._whole(target, table[target]) for target in MATRICES if target in table}
         counted = [_operator(name) for name in _ONLY_COUNTED]
@@ -85,11 +85,11 @@ class Decompositions:
 
     def _keeps(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         numbers = [value for value in (*args, *kwargs.values()) if not isinstance(value, torch.Tensor)]
-        if not all(isinstance(value, (int, float)) for value in numbers) or not self.takes_apart(target, args, kwargs):
+        if not all(isinstance(value, (int, float)) for value in numbers) or not self.decomposes(target, args, kwargs):
             return False
         a = args[MATRICES[target][0]]
         if statically_known_true(a.shape[-1] == 1):
-            # As elementwise work it fuses with what is around it. No kernel of a product does.
+            # As elementwise work it fuses with what is around it. No kernel of a GEMM does.
             self.lost.append(f"{target}: {OUTER}")
             return False
         with disable_proxy_modes_tracing():
@@ -100,8 +100,8 @@ class Decompositions:
             return False
         return True
 
-    def takes_apart(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether torch takes a call of `target` with these fake tensors and numbers apart. Traces nothing."""
+    def decomposes(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether torch decomposes a call of `target` with these fake tensors and numbers. Traces nothing."""
         original = self.table.get(target)
         a, b = (args[i] for i in MATRICES[target])
         # All rules of torch ask for a size of 1. Asking torch itself takes milliseconds.
@@ -117,24 +117,24 @@ class Decompositions:
         return taken
 
     def concerns(self, node: Any) -> bool:
-        """Whether torch takes the product at a graph's node apart; False if this compile kept none whole."""
+        """Whether torch decomposes the GEMM at a node; False if this compile kept none whole."""
         if not self.kept or node.op != "call_function" or node.target not in MATRICES:
             return False
-        return self.takes_apart(node.target, *_values(node))
+        return self.decomposes(node.target, *_values(node))
 
     def decompose(self, node: Any, late: bool = False) -> None:
-        """Replace the product at `node` by what torch makes of it. `late`: in the post-grad graph."""
+        """Replace the GEMM at `node` by what torch makes of it. `late`: in the post-grad graph."""
         self._replace(node, node.target, self.table[node.target], (node.target if late else None, None))
 
     def sum_concerns(self, node: Any) -> bool:
-        """Whether torch takes the product of an addmm apart, but not the addmm."""
+        """Whether torch decomposes the GEMM of an addmm, but not the addmm."""
         if not self.kept or node.target is not aten.addmm.default or set(node.kwargs.values()) - {1}:
             return False
         args, kwargs = _values(node)
-        return not self.takes_apart(node.target, args, kwargs) and self.takes_apart(aten.mm.default, args[1:], {})
+        return not self.decomposes(node.target, args, kwargs) and self.decomposes(aten.mm.default, args[1:], {})
 
     def decompose_sum(self, node: Any) -> None:
-        """As `decompose`, for an addmm that a pass has made of a product and a sum."""
+        """As `decompose`, for an addmm that a pass has made of a GEMM and a sum."""
         origins = (aten.mm.default, aten.add.Tensor)
         self._replace(node, "sum", lambda bias, a, b, **_: self.table[aten.mm.default](a, b) + bias, origins)
 
@@ -152,7 +152,7 @@ class Decompositions:
 
 
 def tracing(original: Function) -> Function:
-    """Wraps AOTAutograd's tracing of a graph: in compiles of ours, products stay whole."""
+    """Wraps AOTAutograd's tracing of a graph: in compiles of ours, GEMMs stay whole."""
 
     @functools.wraps(original)
     def create_graph(*args: Any, aot_config: Any, **kwargs: Any) -> Any:
@@ -165,7 +165,7 @@ def tracing(original: Function) -> Function:
 
 
 def replacing(original: Function) -> Function:
-    """Wraps the tracing of what a pattern is replaced by: in compiles of ours, products stay whole."""
+    """Wraps the tracing of what a pattern is replaced by: in compiles of ours, GEMMs stay whole."""
 
     @functools.wraps(original)
     def fwd_only(*args: Any, **kwargs: Any) -> Any:

@@ -56,7 +56,7 @@ def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> t
 
     Nothing is run and no kernel is compiled. Exceptions of Inductor pass through.
     """
-    # With its cache, Inductor may generate no code. With padding on, it would time products.
+    # With its cache, Inductor may generate no code. With padding on, it would time GEMMs.
     patches = {"fx_graph_cache": False, "shape_padding": False}
 
     def stop(self: Any) -> Any:

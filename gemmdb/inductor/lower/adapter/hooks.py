@@ -147,8 +147,8 @@ def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
 
 
 def unless_padding_is_answered(original: Function, answered: Callable[[Any], bool]) -> Callable[..., bool]:
-    """Wraps the decision of Inductor's padding pass. If the graph node of a GEMM is `answered`, the pass leaves the GEMM
-    alone and times nothing, unless the user forces padding. It only asks about GEMMs that could be padded."""
+    """Wraps the decision of Inductor's padding pass. If the node of a GEMM is `answered`, the pass leaves it alone and
+    times nothing, unless the user forces padding. It only asks about GEMMs that could be padded."""
 
     @functools.wraps(original)
     def should_pad(match: Any, *args: Any, **kwargs: Any) -> bool:

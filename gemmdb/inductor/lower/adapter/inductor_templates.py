@@ -1,4 +1,4 @@
-"""Inductor's own Triton templates for products, generated with one config that it did not choose itself."""
+"""Inductor's own Triton templates for GEMMs, generated with one config that it did not choose itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def product(
+def gemm(
     choice: Choice,
     operands: Sequence[Any],
     out: torch.dtype,
@@ -57,7 +57,7 @@ def product(
     this one choice.
 
     `operands`: A and B, settled. `bias`: expanded to [M, N], with alpha and beta. `epilogue`: the scales of an integer
-    product. Raises Inductor's exception if it cannot generate the kernel.
+    GEMM. Raises Inductor's exception if it cannot generate the kernel.
     """
     a, b = operands
     options = _tma_options(a) if "NUM_SMS" in choice.constants else {}
@@ -76,8 +76,8 @@ def product(
     return _generated(choice, nodes, _layout(a, b, out), options)
 
 
-def scaled_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, rest: Sequence[Any]) -> Any:
-    """The output [M, N] in `out` of a product of fp8 operands with scales; otherwise like `product`.
+def scaled_gemm(choice: Choice, operands: Sequence[Any], out: torch.dtype, rest: Sequence[Any]) -> Any:
+    """The output [M, N] in `out` of a GEMM of fp8 operands with scales; otherwise like `gemm`.
 
     `operands`: A and B, settled. `rest`: the scales of A and B, and maybe a bias, each expanded to [M, N]. The template
     with tensor maps reads the scales itself: for it, `rest` is the two scales as they are, without gaps in memory.
@@ -101,8 +101,8 @@ def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool, scal
     }  # fmt: skip
 
 
-def grouped_product(choice: Choice, operands: Sequence[Any], out: torch.dtype, sizes: Sequence[int]) -> Any:
-    """The output of these `sizes` in `out` of products of groups; otherwise like `product`. `operands`: A, B, the
+def grouped_gemm(choice: Choice, operands: Sequence[Any], out: torch.dtype, sizes: Sequence[int]) -> Any:
+    """The output of these `sizes` in `out` of GEMMs of groups; otherwise like `gemm`. `operands`: A, B, the
     scales of fp8 operands and the offsets, settled."""
     return _generated(choice, operands, ir.FixedLayout(operands[0].get_device(), out, list(sizes)), {})
 

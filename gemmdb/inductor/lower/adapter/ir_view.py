@@ -24,7 +24,7 @@ from gemmdb.key.problem import Problem
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
     """`problem` with the layouts that its operands have in the IR, if Inductor has settled them already.
 
-    Works for the arguments of a plain or batched product only: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed
+    Works for the arguments of a plain or batched GEMM only: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed
     linear has lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
     """
     op = problem.spec

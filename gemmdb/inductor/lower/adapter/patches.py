@@ -66,19 +66,19 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "tracing", "torch._functorch._aot_autograd.graph_capture:_create_graph",
-        "products that torch takes apart while it traces stay whole until our passes have looked them up",
+        "GEMMs that torch decomposes while it traces stay whole until our passes have looked them up",
     ),
     Patch(
         "replacing", "torch._inductor.pattern_matcher:fwd_only",
-        "the same where a pattern of Inductor's is replaced by a product",
+        "the same where a pattern of Inductor's is replaced by a GEMM",
     ),
     *(
-        Patch("lowering", f"torch._inductor.lowering:lowerings[{name}]", "lowers a product as its Decision says")
+        Patch("lowering", f"torch._inductor.lowering:lowerings[{name}]", "lowers a GEMM as its Decision says")
         for name in _STEERED
     ),
     Patch(
         "should_pad", "torch._inductor.fx_passes.pad_mm:_should_pad",
-        "no padding is timed for a product that has an answer",
+        "no padding is timed for a GEMM that has an answer",
     ),
     Patch(
         "fusion_score", "torch._inductor.scheduler:Scheduler.score_fusion_memory",
@@ -100,7 +100,7 @@ PATCHES: tuple[Patch, ...] = (
         "cuda_compile", "torch._inductor.codecache:CUTLASSCodeCache.compile",
         "a CUTLASS kernel that is compiled in advance is put where Inductor looks before it runs nvcc",
     ),
-    Patch("timings", _SAVERS, "stores what Inductor's search times for a missed product", undone=REMOVED),
+    Patch("timings", _SAVERS, "stores what Inductor's search times for a missed GEMM", undone=REMOVED),
 )  # fmt: skip
 """The register. A test compares it with what `enable()` changes, and docs/contributing/torch.md lists it."""
 

@@ -29,7 +29,7 @@ def autotuning() -> bool:
 
 
 def multiplies_convolutions() -> bool:
-    """Whether the compile in progress makes products of 1 x 1 convolutions whose images are stored channels last."""
+    """Whether the compile in progress makes GEMMs of 1 x 1 convolutions whose images are stored channels last."""
     return bool(inductor_config.conv_1x1_as_mm) or autotuning()
 
 

@@ -199,7 +199,7 @@ def column(value: Any) -> Any:
     return lowerings[aten.unsqueeze.default](value, 1)
 
 
-def product(
+def gemm(
     kernel: Kernel,
     operands: Sequence[Any],
     out: tuple[torch.dtype, Sequence[int]],
