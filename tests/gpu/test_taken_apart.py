@@ -101,7 +101,7 @@ def test_a_missed_product_of_one_row_is_torchs_own_code(kit: Any, name: str, mod
     with gemmdb.inductor.force(lambda problem: None):
         assert code() == plain
     (entry,) = gemmdb.inductor.stats()["products"]
-    assert ("torch takes it apart" in entry["note"]) == (mode != "default")
+    assert ("torch decomposes it" in entry["note"]) == (mode != "default")
 
 
 @pytest.mark.parametrize("rows", [1, 16])

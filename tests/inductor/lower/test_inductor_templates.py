@@ -106,7 +106,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[Generated]:
     # Inductor has to think of inputs on a CPU as it does of those on a GPU, of which it says where they begin.
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
     monkeypatch.setattr(extract, "device", lambda of: H200)
-    for name in ("product", "scaled_product"):
+    for name in ("gemm", "scaled_gemm"):
         monkeypatch.setattr(inductor_templates, name, stop)
     monkeypatch.setattr(inductor_templates, "get_num_sms", lambda: 132)
     monkeypatch.setattr(templates, "unmapped", lambda: "")
