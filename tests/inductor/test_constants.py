@@ -1,8 +1,12 @@
 """Constant weights that begin inside their storage: slices of a fused projection, frozen."""
 
-import pytest
 import torch
+import torch._inductor.config as inductor_config
+from kit import program_batch
 from torch import nn
+
+import gemmdb.inductor
+from gemmdb.inductor import force
 
 linear = nn.functional.linear
 
@@ -19,18 +23,13 @@ class Sliced(nn.Module):
         return linear(x, self.w.to(x.dtype))
 
 
-@pytest.mark.parametrize(
-    ("activation", "weight"),
-    [
-        (torch.float32, torch.float32),
-        (torch.bfloat16, torch.bfloat16),
-        (torch.bfloat16, torch.int8),
-        (torch.bfloat16, torch.uint8),
-        (torch.float16, torch.int8),
-    ],
-    ids=str,
-)
-def test_a_weight_inside_its_storage_is_read_where_it_is(kit, activation, weight):
-    stats = kit.forced(kit.CPP, Sliced(weight).eval(), torch.randn(8, 64).to(activation), freezing=True)
-    product = kit.only(stats)
-    assert (product["config"], product["note"], stats["errors"]) == (kit.CPP.text, "", [])
+def test_a_weight_inside_its_storage_is_read_where_it_is(kit):
+    bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+    dtypes = [(fp32, fp32), (bf16, bf16), (bf16, torch.int8), (bf16, torch.uint8), (fp16, torch.int8)]
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
+        program_batch.compiled(
+            [Sliced(weight) for _, weight in dtypes], [(torch.randn(8, 64).to(activation),) for activation, _ in dtypes]
+        )
+    stats = gemmdb.inductor.stats()
+    assert kit.lowered(stats) == [kit.CPP] * len(dtypes)
+    assert ({entry["note"] for entry in stats["products"]}, stats["errors"]) == ({""}, [])

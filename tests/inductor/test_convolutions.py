@@ -7,9 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit import program_batch
 from torch import nn
 from torch._inductor import config as inductor_config
 
+import gemmdb.inductor
 from gemmdb import Problem
 from gemmdb.inductor import force
 
@@ -73,10 +75,12 @@ class Strided(nn.Module):
         return self.one(x)
 
 
-@pytest.mark.parametrize("rest", [{"stride": 2}, {"padding": 1}, {"groups": 4}])
-def test_steps_borders_and_groups_stay_convolutions(kit, rest):
-    problems, uncovered = compiled(kit, Strided(**rest).eval(), images(), conv_1x1_as_mm=True)
-    assert (problems, uncovered) == ([], {"conv1x1": 1})
+def test_steps_borders_and_groups_stay_convolutions(kit):
+    models = [Strided(**rest) for rest in ({"stride": 2}, {"padding": 1}, {"groups": 4})]
+    model = program_batch.ProgramBatch(models).eval()
+    with torch.no_grad(), force(kit.left_alone), inductor_config.patch(conv_1x1_as_mm=True):
+        kit.compiled(model, *((images(),) for _ in models))
+    assert (kit.problems(), gemmdb.inductor.stats()["uncovered"]) == ([], {"conv1x1": 3})
 
 
 def test_a_gemm_is_found_in_the_backward_too(kit):

@@ -9,11 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gemm_programs import EVERY, PRODUCTS, ROWS, A, W, fp8, number, rand, scaled
+from kit import program_batch
+from kit.gemm_programs import BATCHED, BY_ROWS, ROWS, SCALED, A, W, fp8, number, rand, scaled
 from kit.gpu import make
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
+from gemmdb.inductor import force
+from gemmdb.inductor.observe.journal import JOURNAL
 
 VALUES = {"block_m": 64, "block_n": 64, "block_k": 32, "group_m": 8, "stages": 3, "warps": 4}
 TEMPLATES = {
@@ -57,18 +60,24 @@ if hasattr(torch.nn.functional, "grouped_mm"):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*EVERY, *(f"groups: {name}" for name in GROUPED)])
-def test_a_gemm_is_a_problem_and_a_miss_is_atens(kit, name):
-    if name.startswith("groups: "):
-        model, inputs, head, fields = GROUPED[name.removeprefix("groups: ")]
-    else:
-        one = PRODUCTS[name]
-        model, inputs, head, fields = one.model, one.inputs, one.head, one.fields
-    stats = kit.forced(None, model, *inputs)
-    (text,) = kit.problems(stats)
-    assert text.startswith(head)
-    assert {*fields.split()} <= {*text.split()}
-    assert (stats["hits"], stats["misses"], stats["uncovered"], stats["errors"]) == (0, 1, {}, [])
+PROGRAMS = {
+    "batches": [(one.model, one.inputs, one.head, one.fields) for one in BATCHED.values()],
+    "scales": [(one.model, one.inputs, one.head, one.fields) for one in SCALED.values()],
+    "scales of rows": [(one.model, one.inputs, one.head, one.fields) for one in BY_ROWS.values()],
+    "groups": list(GROUPED.values()),
+}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=ROWS if "rows" in kind else ()) for kind in PROGRAMS])
+def test_a_gemm_is_a_problem_and_a_miss_is_atens(kit, kind):
+    programs = PROGRAMS[kind]
+    with force(kit.left_alone), torch.no_grad():
+        program_batch.compiled([model for model, *_ in programs], [inputs for _, inputs, *_ in programs])
+    stats = gemmdb.inductor.stats()
+    for event, (_, _, head, fields) in zip(JOURNAL.events, programs, strict=True):
+        assert event.problem.startswith(head)
+        assert {*fields.split()} <= {*event.problem.split()}
+    assert (stats["hits"], stats["misses"], stats["uncovered"], stats["errors"]) == (0, len(programs), {}, [])
 
 
 ANSWERED = {

@@ -108,5 +108,4 @@ BY_ROWS = {
 }  # fmt: skip
 PRODUCTS = {**BATCHED, **SCALED, **BY_ROWS}
 EVERY_SCALED = [*SCALED, *(pytest.param(name, marks=ROWS) for name in BY_ROWS)]
-EVERY = [*BATCHED, *EVERY_SCALED]
 """The names of those that this torch can multiply on a CPU."""

@@ -77,25 +77,22 @@ def test_every_spelling(kit, dtype, weight, freezing):
     assert stats["benchmarked"] == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
-def test_the_template_on_a_constant_weight(kit, weight, dtype):
-    models = [Quantised(weight, dtype, SPELLINGS[name][0]) for name in ("linear", "scaled, bias", "per tensor")]
+def test_the_template_on_a_constant_weight(kit):
+    kinds = [(weight, dtype) for weight in (torch.int8, torch.uint8) for dtype in (torch.bfloat16, torch.float16)]
+    cases = [(*kind, SPELLINGS[name][0]) for kind in kinds for name in ("linear", "scaled, bias", "per tensor")]
     with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        program_batch.compiled(models, [(torch.randn(8, K).to(dtype),) for _ in models])
-    assert kit.lowered() == [kit.CPP] * 3
+        program_batch.compiled(
+            [Quantised(*case) for case in cases], [(torch.randn(8, K).to(dtype),) for _, dtype, _ in cases]
+        )
+    assert kit.lowered() == [kit.CPP] * len(cases)
 
 
 @pytest.mark.parametrize("freezing", [False, True])
 def test_a_weight_stored_kn(kit, freezing):
-    def forward(s, x):
-        return (x @ s.w.to(x.dtype)) * s.s
-
-    model, x = Quantised(torch.int8, torch.bfloat16, forward, stored_kn=True).eval(), torch.randn(8, K).bfloat16()
-    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.INT8PACK):
-        kit.close(kit.compiled(model, x), model(x))
-    assert " b=int8:row:16 " in kit.problems()[0]
-    assert kit.lowered() == [kit.ATEN]
+    model = Quantised(torch.int8, torch.bfloat16, lambda s, x: (x @ s.w.to(x.dtype)) * s.s, stored_kn=True)
+    stats = kit.forced(kit.INT8PACK, model.eval(), torch.randn(8, K).bfloat16(), freezing=freezing)
+    assert " b=int8:row:16 " in kit.problems(stats)[0]
+    assert kit.lowered(stats) == [kit.ATEN]
 
 
 def test_a_vector_of_activations_and_dynamic_rows(kit):
@@ -117,52 +114,47 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_patterns_are_left_alone(kit, name):
-    model = Quantised(torch.int8, torch.bfloat16, OTHERS[name])
-    model.register_buffer("k", torch.rand(K).bfloat16())
-    x = torch.randn(8, K).bfloat16()
+def test_other_patterns_are_left_alone(kit):
+    models = [Quantised(torch.int8, torch.bfloat16, forward) for forward in OTHERS.values()]
+    for model in models:
+        model.register_buffer("k", torch.rand(K).bfloat16())
     with torch.no_grad(), force(kit.INT8PACK):
-        kit.close(kit.compiled(model, x), model(x))
+        program_batch.compiled(models, [(torch.randn(8, K).bfloat16(),) for _ in models])
+    assert len(kit.problems()) == len(models)
     assert not any(text.startswith("mixed_mm") for text in kit.problems())
 
 
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
 def test_an_addmm_that_inductor_makes_of_a_product_and_a_sum_is_known(kit, freezing):
-    def forward(s, x):
-        return x @ s.w.t().to(x.dtype) + s.b
-
-    model, x = Quantised(torch.int8, torch.bfloat16, forward).eval(), torch.randn(8, K).bfloat16()
-    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(lambda problem: None):
-        kit.close(kit.compiled(model, x), model(x))
-    (text,) = kit.problems()
+    model = Quantised(torch.int8, torch.bfloat16, lambda s, x: x @ s.w.t().to(x.dtype) + s.b).eval()
+    (text,) = kit.problems(kit.forced(None, model, torch.randn(8, K).bfloat16(), freezing=freezing))
     assert text.startswith("mixed_mm ")
     assert " bias=1d:bf16:8 " in text
     assert text.endswith(f"constant={freezing:d}")
 
 
-@pytest.mark.parametrize("rows", [1, 8])
-@pytest.mark.parametrize("dims", [2, 3])
-def test_what_is_added_to_each_element_is_no_bias_of_one_row_either(kit, dims, rows):
-    """Else a decode step would ask about other products than a step of several rows."""
-    forward = lambda s, given: given[1] + linear(given[0], s.w.to(torch.bfloat16)) * s.s  # noqa: E731
-    model = Quantised(torch.int8, torch.bfloat16, forward).eval()
-    x, residual = (torch.randn(*(1,) * (dims - 2), rows, size).bfloat16() for size in (K, N))
+def test_what_is_added_to_each_element_is_no_bias_of_one_row_either(kit):
+    """Else a decode step would be looked up as other GEMMs than a step of several rows."""
+
+    def forward(s, given):
+        return given[1] + linear(given[0], s.w.to(torch.bfloat16)) * s.s
+
+    sizes = [(1,), (8,), (1, 1), (1, 8)]
+    inputs = [((torch.randn(*size, K).bfloat16(), torch.randn(*size, N).bfloat16()),) for size in sizes]
     with torch.no_grad(), force(kit.INT8PACK):
-        kit.close(kit.compiled(model, (x, residual)), model((x, residual)))
-    (text,) = kit.problems()
-    assert text.startswith(f"mixed_mm m={rows} ")
-    assert " bias=none " in text
-    assert " fusion=scale " in text
+        program_batch.compiled([Quantised(torch.int8, torch.bfloat16, forward) for _ in sizes], inputs)
+    assert sorted(text.split()[1] for text in kit.problems()) == ["m=1", "m=1", "m=8", "m=8"]
+    assert all(text.startswith("mixed_mm ") for text in kit.problems())
+    assert all(" bias=none " in text and " fusion=scale " in text for text in kit.problems())
 
 
-@pytest.mark.parametrize("shape", [(N,), (1, N)])
-def test_a_bias_is_one_also_of_one_row(kit, shape):
-    forward = lambda s, x: linear(x, s.w.to(x.dtype)) * s.s + s.b.view(shape)  # noqa: E731
-    model, x = Quantised(torch.int8, torch.bfloat16, forward).eval(), torch.randn(1, 1, K).bfloat16()
+def test_a_bias_is_one_also_of_one_row(kit):
+    forwards = [lambda s, x, b=shape: linear(x, s.w.to(x.dtype)) * s.s + s.b.view(b) for shape in ((N,), (1, N))]
     with torch.no_grad(), force(kit.INT8PACK):
-        kit.close(kit.compiled(model, x), model(x))
-    assert " bias=1d:" in kit.problems()[0]
+        program_batch.compiled(
+            [Quantised(torch.int8, torch.bfloat16, one) for one in forwards], [(torch.randn(1, 1, K).bfloat16(),)] * 2
+        )
+    assert [" bias=1d:" in text for text in kit.problems()] == [True, True]
 
 
 def squared(s, x):
@@ -178,16 +170,16 @@ NO_SCALE = {
 }
 
 
-@pytest.mark.parametrize("name", NO_SCALE)
-def test_what_looks_like_a_scale_over_n_and_is_none(kit, name):
-    model, x = Quantised(torch.int8, torch.bfloat16, NO_SCALE[name]).eval(), torch.randn(8, K).bfloat16()
+def test_what_looks_like_a_scale_over_n_and_is_none(kit):
+    models = [Quantised(torch.int8, torch.bfloat16, forward) for forward in NO_SCALE.values()]
     with torch.no_grad(), force(kit.INT8PACK):
-        kit.close(kit.compiled(model, x), model(x))
-    (text,) = kit.problems()
-    assert text.startswith("mixed_mm ")
-    assert " fusion=scale " not in text
-    assert " bias=none " in text
-    assert kit.lowered() == [kit.INT8PACK]
+        program_batch.compiled(models, [(torch.randn(8, K).bfloat16(),) for _ in models])
+    assert len(kit.problems()) == len(models)
+    for text in kit.problems():
+        assert text.startswith("mixed_mm ")
+        assert " fusion=scale " not in text
+        assert " bias=none " in text
+    assert kit.lowered() == [kit.INT8PACK] * len(models)
     assert gemmdb.inductor.stats()["errors"] == []
 
 
@@ -195,15 +187,9 @@ def test_a_scale_per_head_of_an_int_mm_is_not_its_scale(kit):
     def per_head(a, w, s):
         return torch._int_mm(a, w).view(32, 4, 8) * s
 
-    def per_channel(a, w, s):
-        return torch._int_mm(a, w).to(torch.float32) * s
-
     a, w = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((32, K), (K, N)))
-    for function, scale, fusion in ((per_head, torch.rand(8), False), (per_channel, torch.rand(N), True)):
-        gemmdb.inductor.reset_stats()
-        with force(lambda problem: None):
-            kit.close(kit.compiled(function, a, w, scale), function(a, w, scale))
-        assert (" fusion=scale " in kit.problems()[0]) == fusion
+    (text,) = kit.problems(kit.forced(None, per_head, a, w, torch.rand(8)))
+    assert " fusion=scale " not in text
 
 
 def test_rows_that_only_the_data_know_are_left_alone(kit):
@@ -226,27 +212,22 @@ def overflowing(weight, forward):
     return model, torch.ones(8, K).half() * 16
 
 
-@pytest.mark.parametrize("weight", [torch.int8, torch.uint8])
-@pytest.mark.parametrize("spelling", EARLY)
-def test_an_early_scale_keeps_fp16_from_overflowing(kit, spelling, weight):
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+def test_an_early_scale_keeps_fp16_from_overflowing(kit, freezing):
     """On the template too, whose weight is scaled at compile time, as long as the scale is known then."""
-    model, x = overflowing(weight, SPELLINGS[spelling][0])
-    assert not linear(x, model.w.half()).isfinite().any()
-    for freezing in (False, True):
-        gemmdb.inductor.reset_stats()
-        with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.CPP):
-            kit.close(kit.compiled(model, x), model(x))
-        assert kit.lowered() == [kit.CPP if freezing else kit.ATEN]
-        assert gemmdb.inductor.stats()["errors"] == []
+    cases = [overflowing(weight, SPELLINGS[name][0]) for weight in (torch.int8, torch.uint8) for name in EARLY]
+    assert not any(linear(x, model.w.half()).isfinite().any() for model, x in cases)
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.CPP):
+        program_batch.compiled([model for model, _ in cases], [(x,) for _, x in cases])
+    assert kit.lowered() == [kit.CPP if freezing else kit.ATEN] * len(cases)
+    assert gemmdb.inductor.stats()["errors"] == []
 
 
 def test_a_constant_weight_with_an_early_scale_that_is_none(kit):
     model, x = overflowing(torch.int8, lambda s, given: linear(given[0], s.w.half() * given[1][:, None]))
-    scale = torch.rand(N).half() / 64
-    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.CPP):
-        kit.close(kit.compiled(model, (x, scale)), model((x, scale)))
-    assert gemmdb.inductor.stats()["errors"] == []
-    assert kit.lowered() == [kit.ATEN]
+    stats = kit.forced(kit.CPP, model, (x, torch.rand(N).half() / 64), freezing=True)
+    assert stats["errors"] == []
+    assert kit.lowered(stats) == [kit.ATEN]
 
 
 def test_one_that_misses_and_one_whose_answer_is_aten_stay_as_they_are(kit):
@@ -259,22 +240,21 @@ def test_one_that_misses_and_one_whose_answer_is_aten_stay_as_they_are(kit):
     assert [text.split()[0] for text in kit.problems()] == ["mixed_mm"] * 2
 
 
-@pytest.mark.parametrize("spelling", EARLY)
-def test_gradients_through_an_early_scale_in_fp16(kit, spelling):
-    model, x = overflowing(torch.int8, SPELLINGS[spelling][0])
-    x.requires_grad_()
+def test_gradients_through_an_early_scale_in_fp16(kit):
+    cases = [overflowing(torch.int8, SPELLINGS[name][0]) for name in EARLY]
+    inputs = [x.requires_grad_() for _, x in cases]
     with inductor_config.patch(freezing=False), force(kit.CPP):
-        kit.compiled(model, x).float().square().sum().backward()
-    (wanted,) = torch.autograd.grad(model(x).float().square().sum(), x)
-    kit.close(x.grad, wanted)
+        found = kit.compiled(program_batch.ProgramBatch([model for model, _ in cases]), *((x,) for x in inputs))
+        sum(one.float().square().sum() for one in found).backward()
+    for model, x in cases:
+        (wanted,) = torch.autograd.grad(model(x).float().square().sum(), x)
+        kit.close(x.grad, wanted)
     assert gemmdb.inductor.stats()["errors"] == []
 
 
 def test_a_python_number_before_an_fp16_product_leaves_it_a_plain_one(kit):
     model, x = overflowing(torch.int8, lambda s, x: linear(x, s.w.to(x.dtype) * 0.0123))
-    with torch.no_grad(), force(kit.INT8PACK):
-        kit.close(kit.compiled(model, x), model(x))
-    assert kit.problems()[0].startswith(f"mm m=8 n={N} k={K} ")
+    assert kit.problems(kit.forced(kit.INT8PACK, model, x))[0].startswith(f"mm m=8 n={N} k={K} ")
 
 
 def test_a_product_with_two_users_keeps_its_value(kit):
@@ -289,12 +269,3 @@ def test_a_product_with_two_users_keeps_its_value(kit):
     kit.close(found, wanted)
     assert abs(total - wanted_total) <= 0.02 * abs(wanted_total) + 10
     assert kit.lowered() == [kit.INT8PACK]
-
-
-def test_gradients_through_a_mixed_product(kit):
-    model = Quantised(torch.int8, torch.bfloat16, SPELLINGS["linear scaled"][0])
-    x = torch.randn(8, K).bfloat16().requires_grad_()
-    with force(kit.INT8PACK):
-        kit.compiled(model, x).sum().backward()
-    (wanted,) = torch.autograd.grad(model(x).sum(), x)
-    kit.close(x.grad, wanted)
