@@ -18,9 +18,9 @@ from __future__ import annotations
 import contextlib
 import json
 import lzma
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,9 +71,8 @@ def write(path: Path, folder: Path, rows: int = FILE_ROWS) -> list[Path]:
 
 def runs(path: Path) -> list[dict[str, Any]]:
     """What the runs of a file recorded about themselves, in the form of `Table.provenance`. Raises InputError."""
-    lines = _lines(path)
-    found: list[dict[str, Any]] = _head(path, next(lines, None))["runs"]
-    lines.close()
+    with contextlib.closing(_lines(path)) as lines:
+        found: list[dict[str, Any]] = _head(path, next(lines, None))["runs"]
     return found
 
 
@@ -103,23 +102,12 @@ def restore(paths: Sequence[Path], out: Path, wanted: Callable[[Measurement], bo
     with Store.open(out) as store:
         for path in paths:
             present: set[str] = set()
-            for chunk in chunks(filter(wanted, read(path)), _CHUNK):
+            rows = filter(wanted, read(path))
+            while chunk := list(islice(rows, _CHUNK)):
                 added += store.add(chunk)
                 present |= {row.run for row in chunk}
             store.add_runs([run for run in runs(path) if wanted is None or run["run"] in present])
     return added
-
-
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of `size`, the last one shorter."""
-    chunk: list[T] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 @dataclass
@@ -136,16 +124,15 @@ class _File:
 
     def block(self, problem: Problem, rows: Sequence[Measurement]) -> dict[str, Any]:
         before = len(self.configs), len(self.contexts), len(self.details)
+        contexts = [(row.device.text, row.protocol.text, row.toolchain.text, row.run) for row in rows]
         columns: dict[str, list[Any]] = {
             "config": [_number(self.configs, row.config.text) for row in rows],
-            "context": [_number(self.contexts, _context(row)) for row in rows],
+            "context": [_number(self.contexts, context) for context in contexts],
             "detail": [_number(self.details, row.detail) for row in rows],
             "status": [row.status.value for row in rows],
+            **{name: [getattr(row.times, name) if row.times else None for row in rows] for name in _TIMES},
+            **{name: [getattr(row, name) for row in rows] for name in ("error", "compile_s")},
         }
-        for name in _TIMES:
-            columns[name] = [getattr(row.times, name) if row.times else None for row in rows]
-        for name in ("error", "compile_s"):
-            columns[name] = [getattr(row, name) for row in rows]
         return {
             "problem": problem.text,
             "configs": list(self.configs)[before[0] :],
@@ -185,10 +172,6 @@ class _Known:
             problem, self.configs[config], device, protocol, toolchain, run,
             Status(status), timed, error, compile_s, self.details[detail],
         )  # fmt: skip
-
-
-def _context(row: Measurement) -> tuple[str, ...]:
-    return row.device.text, row.protocol.text, row.toolchain.text, row.run
 
 
 def _number(known: dict[T, int], value: T) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,42 +65,39 @@ class Diff:
         }
 
 
-@dataclass(frozen=True)
-class _Content:
-    rows: frozenset[object]
-    pairs: frozenset[tuple[str, str]]
-    verdicts: Mapping[Key, Verdict]
-
-
 def diff(a: Path, b: Path) -> Diff:
     """How the table at `b` differs from the one at `a`. If one is packed, pooled times take the place of measurements.
     Raises TableError."""
     with contextlib.closing(Table.open(a)) as before, contextlib.closing(Table.open(b)) as after:
         pooled = before.packed or after.packed
-        one, other = _read(before, pooled), _read(after, pooled)
-    both = one.pairs & other.pairs
-    keys_a = {key for key in one.verdicts if key[:2] in both}
-    keys_b = {key for key in other.verdicts if key[:2] in both}
-    changes = (_change(key, one.verdicts[key], other.verdicts[key]) for key in sorted(keys_a & keys_b))
+        (pairs_a, rows_a, verdicts_a), (pairs_b, rows_b, verdicts_b) = _read(before, pooled), _read(after, pooled)
+    both = pairs_a & pairs_b
+    keys_a = {key for key in verdicts_a if key[:2] in both}
+    keys_b = {key for key in verdicts_b if key[:2] in both}
+    changes = (_change(key, verdicts_a[key], verdicts_b[key]) for key in sorted(keys_a & keys_b))
     return Diff(
-        tuple(sorted(one.pairs - other.pairs)),
-        tuple(sorted(other.pairs - one.pairs)),
-        len(one.rows - other.rows),
-        len(other.rows - one.rows),
+        tuple(sorted(pairs_a - pairs_b)),
+        tuple(sorted(pairs_b - pairs_a)),
+        len(rows_a - rows_b),
+        len(rows_b - rows_a),
         tuple(sorted(keys_a - keys_b)),
         tuple(sorted(keys_b - keys_a)),
         tuple(change for change in changes if change.before != change.after),
     )
 
 
-def _read(table: Table, pooled: bool) -> _Content:
-    pairs = {(problem.text, device.text): (problem, device) for problem, device in table.pairs()}
+def _read(table: Table, pooled: bool) -> tuple[set[tuple[str, str]], set[object], dict[Key, Verdict]]:
+    """The pairs of problem and device, the rows or pooled times, and the verdicts."""
+    pairs = list(table.pairs())
     rows: set[object] = {row.key for row in table.measurements()} if not pooled else set()
     if pooled:
-        rows.update(time for pair in pairs.values() for time in _times(table, *pair))
-    found = [verdict for pair in pairs.values() for verdict in table.verdicts(*pair)]
-    verdicts = {(v.problem.text, v.device.text, v.protocol.text, v.klass): v for v in found}
-    return _Content(frozenset(rows), frozenset(pairs), verdicts)
+        rows.update(time for pair in pairs for time in _times(table, *pair))
+    verdicts = (verdict for pair in pairs for verdict in table.verdicts(*pair))
+    return (
+        {(problem.text, device.text) for problem, device in pairs},
+        rows,
+        {(v.problem.text, v.device.text, v.protocol.text, v.klass): v for v in verdicts},
+    )
 
 
 def _times(table: Table, problem: Problem, device: Device) -> Iterator[object]:

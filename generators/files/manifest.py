@@ -17,37 +17,19 @@ from gemmdb.table.reader import Table
 NAME = trust.MANIFEST
 KERNELS = "kernels-*.zip"
 """The archives of kernels in a folder."""
-
-
-def describe(path: Path) -> dict[str, Any]:
-    """An entry of the manifest: name, sha256 and size in bytes of the file, its digest, devices, counts and
-    provenance."""
-    with contextlib.closing(Table.open(path)) as table:
-        summary = table.summary()
-        return {
-            "file": path.name,
-            "sha256": trust.sha256_of(path),
-            "bytes": path.stat().st_size,
-            "digest": table.digest,
-            "devices": [{name: entry[name] for name in _PER_DEVICE} for entry in summary],
-            "provenance": table.provenance(),
-        }
-
-
 _PER_DEVICE = ("arch", "device", "origin", "problems", "measurements")
 
 
-def describe_kernels(path: Path) -> dict[str, Any]:
-    """An entry of the manifest: name, sha256 and size in bytes of an archive of kernels, their number, and what
-    compiled them. Raises TableError if the file is none."""
-    archive = Archive.open(path)
-    return {
-        "file": path.name,
-        "sha256": trust.sha256_of(path),
-        "bytes": path.stat().st_size,
-        "kernels": len(archive.kernels),
-        "provenance": dict(archive.provenance),
-    }
+def describe(path: Path) -> dict[str, Any]:
+    """An entry of the manifest. Of a table: name, sha256 and size in bytes of the file, its digest, devices,
+    counts and provenance. Of an archive of kernels (`.zip`): their number, and what compiled them. Raises TableError."""
+    entry = {"file": path.name, "sha256": trust.sha256_of(path), "bytes": path.stat().st_size}
+    if path.suffix == ".zip":
+        archive = Archive.open(path)
+        return {**entry, "kernels": len(archive.kernels), "provenance": dict(archive.provenance)}
+    with contextlib.closing(Table.open(path)) as table:
+        devices = [{name: of[name] for name in _PER_DEVICE} for of in table.summary()]
+        return {**entry, "digest": table.digest, "devices": devices, "provenance": table.provenance()}
 
 
 def write_manifest(folder: Path) -> Path:
@@ -55,7 +37,7 @@ def write_manifest(folder: Path) -> Path:
     document = {
         "schema_version": schema.SCHEMA_VERSION,
         "tables": [describe(path) for path in sorted(folder.glob("*.db"))],
-        "kernels": [describe_kernels(path) for path in sorted(folder.glob(KERNELS))],
+        "kernels": [describe(path) for path in sorted(folder.glob(KERNELS))],
     }
     target = folder / NAME
     part = folder / f".{NAME}.part"
@@ -79,7 +61,7 @@ def check_manifest(folder: Path) -> list[str]:
     faults += [f"{name} is present but not listed" for name in sorted(present.keys() - listed.keys())]
     for name in sorted(listed.keys() & present.keys()):
         try:
-            actual = describe(present[name]) if name.endswith(".db") else describe_kernels(present[name])
+            actual = describe(present[name])
         except TableError as error:
             faults.append(f"{name}: {error}")
             continue

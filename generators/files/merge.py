@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.table import file_locks
 from gemmdb.table.catalog import check_inputs
-from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -33,36 +32,40 @@ def merge(inputs: Sequence[Path], out: Path) -> int:
 
 def unite(inputs: Sequence[Path], out: Path) -> int:
     """As `merge`, of files that were admitted."""
+    count = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(held(out))
         tables = [stack.enter_context(contextlib.closing(Table.open(path))) for path in inputs]
-        return rebuild(tables, out, lambda: (row for table in tables for row in table.measurements()))
+        part = stack.enter_context(replacement(out))
+        try:
+            with Store.open(part) as store:
+                store.add_runs(run for table in tables for run in table.provenance())
+                rows = (row for table in tables for row in table.measurements())
+                while chunk := list(islice(rows, _CHUNK)):
+                    count += store.add(chunk)
+                store.refresh(above=max(table.generation for table in tables))
+        except TableError as error:
+            raise TableError(str(error).replace(str(part), str(out))) from error  # Nobody knows the part.
+    return count
 
 
-def rebuild(tables: Sequence[Table], out: Path, rows: Callable[[], Iterable[Measurement]]) -> int:
-    """Write a new table of `rows` with the runs of `tables`, then replace `out` with it. Returns the number of rows."""
+@contextlib.contextmanager
+def replacement(out: Path) -> Iterator[Path]:
+    """The path of a file to write, which takes the place of `out` when the block ends, or is removed if it fails.
+    Raises InputError if there is no such folder, TableError if the file cannot be written."""
     folder = Path(file_locks.real(out)).parent  # A link may lead to another file system.
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
     part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
-    count = 0
     try:
-        with Store.open(part) as store:
-            store.add_runs(run for table in tables for run in table.provenance())
-            source = iter(rows())
-            while chunk := list(islice(source, _CHUNK)):
-                count += store.add(chunk)
-            store.refresh(above=max(table.generation for table in tables))
+        yield part
         file_locks.replace_file(out, part)
     except OSError as error:
         raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
-    except TableError as error:
-        raise TableError(str(error).replace(str(part), str(out))) from error  # Nobody knows the part.
     finally:
         for left in (part, part.with_name(f"{part.name}-journal")):
             with contextlib.suppress(OSError):
                 left.unlink()
-    return count
 
 
 @contextlib.contextmanager

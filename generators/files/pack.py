@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
+from gemmdb.generators.files.merge import replacement
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
-from gemmdb.table import bulk_reading, dbfile, file_locks, packed_records, schema
+from gemmdb.table import bulk_reading, dbfile, packed_records, schema
 from gemmdb.table import record as records
 from gemmdb.table.catalog import check_inputs
 from gemmdb.table.measurement import one_line
@@ -27,6 +27,8 @@ PAGE = 8192
 
 _CHUNK = 1_000
 _RECORDS = "SELECT * FROM record WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT ?"
+_MOST_PENDING = 100_000
+"""A damaged index may have no end."""
 
 
 @dataclass(frozen=True)
@@ -38,38 +40,23 @@ class Packed:
     times: int
 
 
-_MOST_PENDING = 100_000
-"""A damaged index may have no end."""
-
-
 def pack(path: Path, out: Path) -> Packed:
     """Write the packed form of the table at `path` to `out`, which is replaced. The same table gives the same bytes.
 
     Every verdict stays, and so does every answer of rung `near`. Raises TableError for a file that is no table, is
     packed or has outdated verdicts, InputError if it holds more than a packed table has room for.
     """
-    folder = out.absolute().parent
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; make it, or name another --out")
-    check_inputs(out, [path])
-    part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
-    try:
-        with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:
-            done = _write(table, db)
-        file_locks.replace_file(out, part)
-    except OSError as error:
-        raise TableError(f"{out} cannot be written ({error.strerror}); check its folder") from error
-    except sqlite3.IntegrityError as error:  # It holds what no table may.
-        raise dbfile.broken(path, error) from error
-    except sqlite3.Error as error:
-        raise TableError(f"{path} cannot be packed to {out} ({one_line(str(error))}); check the folder") from error
-    except InputError as error:
-        raise InputError(f"{path}: {error}; pack a part of it: `gemmdb tables pack` takes any table") from error
-    finally:
-        for left in (part, part.with_name(f"{part.name}-journal")):
-            with contextlib.suppress(OSError):
-                left.unlink()
-    return done
+    with replacement(out) as part:
+        check_inputs(out, [path])
+        try:
+            with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:
+                return _write(table, db)
+        except sqlite3.IntegrityError as error:  # It holds what no table may.
+            raise dbfile.broken(path, error) from error
+        except sqlite3.Error as error:
+            raise TableError(f"{path} cannot be packed to {out} ({one_line(str(error))}); check the folder") from error
+        except InputError as error:
+            raise InputError(f"{path}: {error}; pack a part of it: `gemmdb tables pack` takes any table") from error
 
 
 def _write(table: Table, db: sqlite3.Connection) -> Packed:
@@ -81,9 +68,7 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
     with contextlib.closing(bulk_reading.connect(table.path)) as connection, db:
         source = _Source(table.path, connection)
-        if pending := source.pending():
-            remedy = f"update them by `gemmdb merge {table.path} --out {table.path}`"
-            raise TableError(f"{table.path} has outdated verdicts on {pending} problems; {remedy}")
+        source.check_verdicts()
         for statement in schema.SCHEMA.values():
             db.execute(statement)
         for name, columns in bulk_reading.COPIED.items():
@@ -113,12 +98,12 @@ def _write_records(table: Table, source: _Source, db: sqlite3.Connection) -> Pac
         times = sum(len(kind.times) for kind in one.groups)
         done = Packed(done.problems + 1, done.measurements + len(rows), done.times + times)
     texts = list(source.texts("config"))
-    families = {one.family for one, _ in _problems(source)}
+    families = {one.family for one, _ in source.problems()}
     numbering = Numbering.of(draft.entries, draft.classes, (text for _, text, *_ in texts), families)
     _insert(db, "numbering", sorted(numbering.parts().items()))
     short, shorter = numbering.short(), numbering.short_problem()
     _insert(db, "config", ((key, short(text)) for key, text, *_ in texts))
-    _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in _problems(source)))
+    _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in source.problems()))
     _number(db, draft, numbering)
     return done
 
@@ -129,29 +114,41 @@ class _Source:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path, self._db = path, db
 
+    def check_verdicts(self) -> None:
+        """Raise TableError if problems have outdated verdicts. No more than _MOST_PENDING are counted."""
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM pending LIMIT {_MOST_PENDING})"
+        with self._faults():
+            (pending,) = self._db.execute(sql).fetchone()
+        if pending:
+            remedy = f"update them by `gemmdb merge {self._path} --out {self._path}`"
+            raise TableError(f"{self._path} has outdated verdicts on {pending} problems; {remedy}")
+
     def rows(self, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
         """The rows of an SQL table in the order of its primary key, which is its first `columns`."""
-        try:
+        with self._faults():
             yield from bulk_reading.ordered_rows(self._db, name, columns)
-        except dbfile.FAULTS as error:
-            raise dbfile.broken(self._path, error) from error
 
     def texts(self, name: str) -> Iterator[tuple[Any, ...]]:
         """The rows of an SQL table whose columns begin with a key and a text."""
         for row in self.rows(name, 1):
             if not isinstance(row[1], str):
-                raise self.error(f"{name} {row[0]} is no text")
+                raise dbfile.broken(self._path, ValueError(f"{name} {row[0]} is no text"))
             yield row
 
-    def error(self, what: str) -> TableError:
-        """The TableError that says `what` is wrong with the table."""
-        return dbfile.broken(self._path, ValueError(what))
+    def problems(self) -> Iterator[tuple[Problem, list[Any]]]:
+        """The problems in the order of their keys, each with its columns behind the text."""
+        for key, text, *rest in self.texts("problem"):
+            try:
+                found = Problem.parse(text)
+            except InputError as error:
+                fault = ValueError(f"problem {key} is not usable: {error}")
+                raise dbfile.broken(self._path, fault) from error
+            yield found, rest
 
-    def pending(self) -> int:
-        """How many problems have outdated verdicts; no more than _MOST_PENDING are counted."""
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM pending LIMIT {_MOST_PENDING})"
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
         try:
-            return int(self._db.execute(sql).fetchone()[0])
+            yield
         except dbfile.FAULTS as error:
             raise dbfile.broken(self._path, error) from error
 
@@ -185,16 +182,6 @@ def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
             changed.append((packed_records.sealed(packed, problem, device), problem, device))
         db.executemany("UPDATE record SET data = ? WHERE problem = ? AND device = ?", changed)
         last = found[-1][:2]
-
-
-def _problems(source: _Source) -> Iterator[tuple[Problem, list[Any]]]:
-    """The problems of a table in the order of their keys, each with its columns behind the text."""
-    for key, text, *rest in source.texts("problem"):
-        try:
-            found = Problem.parse(text)
-        except InputError as error:
-            raise source.error(f"problem {key} is not usable: {error}") from error
-        yield found, rest
 
 
 def _insert(db: sqlite3.Connection, name: str, rows: Iterable[tuple[Any, ...]]) -> None:
