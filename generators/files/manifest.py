@@ -21,8 +21,8 @@ _PER_DEVICE = ("arch", "device", "origin", "problems", "measurements")
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """An entry of the manifest. Of a table: name, sha256 and size in bytes of the file, its digest, devices,
-    counts and provenance. Of an archive of kernels (`.zip`): their number, and what compiled them. Raises TableError."""
+    """An entry of the manifest: name, sha256 and size in bytes of the file; of a table its digest, devices, counts and
+    provenance; of an archive of kernels (`.zip`) their number, and what compiled them. Raises TableError."""
     entry = {"file": path.name, "sha256": trust.sha256_of(path), "bytes": path.stat().st_size}
     if path.suffix == ".zip":
         archive = Archive.open(path)
