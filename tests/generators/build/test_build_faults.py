@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit import disks
+from kit.replay import CONFIGS, DEVICE, ReplayBackend, record
 
 from benchmarks.stress import kills, victims
 from benchmarks.stress.contents import contents, differences
@@ -34,18 +35,15 @@ from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 ROOT = Path(__file__).parents[3]
-HERE = str(Path(__file__).parents[1])
-
-
+TIMES = (100.0, 80.0, 60.0, 90.0)
+TESTS = str(ROOT / "tests")
 PROBLEMS = [Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32", constant_weight=True) for m in range(1, 121)]
 
 
 @pytest.fixture
-def many(recorded, replay_backend):
+def many():
     """Rows of 120 problems: ATen takes 100 us, the others less."""
-    configs = [candidate.config for candidate in replay_backend.space.candidates(PROBLEMS[1], None, None)]
-    times = dict(zip(configs, (100.0, 80.0, 60.0, 90.0), strict=True))
-    return [recorded(problem, config, us) for problem in PROBLEMS for config, us in times.items()]
+    return [record(problem, c, us) for problem in PROBLEMS for c, us in zip(CONFIGS, TIMES, strict=True)]
 
 
 @pytest.fixture
@@ -55,27 +53,25 @@ def request_many(tmp_path):
     return BuildRequest(arch="cpu", shapes=str(shapes), out=tmp_path / "disk" / "table.db")
 
 
-def test_a_full_disk_ends_a_build_with_one_line_and_the_same_command_goes_on(
-    request_many, replay_backend, many, tmp_path
-):
+def test_a_full_disk_ends_a_build_with_one_line_and_the_same_command_goes_on(request_many, many, tmp_path):
     undisturbed = replace(request_many, out=tmp_path / "undisturbed.db")
-    build(undisturbed, backend=replay_backend(many))
+    build(undisturbed, backend=ReplayBackend(many))
     with disks.small(request_many.out.parent, "160k") as disk:
         for _ in range(2):
             with pytest.raises(
                 TableError, match=r"table\.db cannot be used .*full.*; check the disk and its free space"
             ):
-                build(request_many, backend=replay_backend(many))
+                build(request_many, backend=ReplayBackend(many))
         assert verify(request_many.out) == []
         assert contents(request_many.out)
         disks.grow(disk)
-        report = build(request_many, backend=replay_backend(many))
+        report = build(request_many, backend=ReplayBackend(many))
         assert 0 < report.before < len(PROBLEMS) == report.before + report.measured
         assert contents(request_many.out) == contents(undisturbed.out)
         assert verify(request_many.out) == []
 
 
-def test_a_full_disk_leaves_what_a_merge_or_pack_would_replace(replay_backend, many, tmp_path, recorded):
+def test_a_full_disk_leaves_what_a_merge_or_pack_would_replace(many, tmp_path):
     big = tmp_path / "big.db"
     with Store.open(big) as store:
         store.add(many)
@@ -94,27 +90,27 @@ def test_a_full_disk_leaves_what_a_merge_or_pack_would_replace(replay_backend, m
         assert [path.name for path in disk.iterdir()] == ["table.db"]
 
 
-def test_a_read_only_folder_is_told_and_its_table_still_answers(request_many, replay_backend, many, tmp_path):
+def test_a_read_only_folder_is_told_and_its_table_still_answers(request_many, many, tmp_path):
     with disks.small(request_many.out.parent, "16m") as disk:
-        build(replace(request_many, minutes=1e-6), backend=replay_backend(many))
-        build(request_many, backend=replay_backend(many[: 4 * 100]))
+        build(replace(request_many, minutes=1e-6), backend=ReplayBackend(many))
+        build(request_many, backend=ReplayBackend(many[: 4 * 100]))
         with Store.open(request_many.out) as store:
             store._db.execute("DELETE FROM measurement WHERE problem = ?", (PROBLEMS[5].key,))  # One is left to do.
         (disk / "link.db").symlink_to(tmp_path / "elsewhere.db")
         disks.make_read_only(disk)
         told = "cannot be written: its folder is on a file system that is mounted read-only; name a file elsewhere$"
         with pytest.raises(TableError, match=rf"^\S*table\.db {told}"):
-            build(request_many, backend=replay_backend(many))
+            build(request_many, backend=ReplayBackend(many))
         with pytest.raises(TableError, match=rf"^\S*new\.db {told}"):
-            build(replace(request_many, out=disk / "new.db"), backend=replay_backend(many))
+            build(replace(request_many, out=disk / "new.db"), backend=ReplayBackend(many))
         with pytest.raises(TableError, match=r"its folder cannot be made \(Read-only"):
-            build(replace(request_many, out=disk / "new" / "table.db"), backend=replay_backend(many))
+            build(replace(request_many, out=disk / "new" / "table.db"), backend=ReplayBackend(many))
         with pytest.raises(InputError, match=r"link\.db\.lock cannot be made \(Read-only .*; name another --out$"):
-            build(replace(request_many, out=disk / "link.db"), backend=replay_backend(many))
+            build(replace(request_many, out=disk / "link.db"), backend=ReplayBackend(many))
         with pytest.raises(TableError, match=rf"^\S*table\.db {told}"):
             merge([request_many.out], request_many.out)
         with Table.open(request_many.out) as table:
-            assert table.verdict(PROBLEMS[50], replay_backend.device).ratio == pytest.approx(0.6)
+            assert table.verdict(PROBLEMS[50], DEVICE).ratio == pytest.approx(0.6)
 
 
 LOCKLESS = """
@@ -148,7 +144,7 @@ def test_a_file_system_without_locks_is_told_apart_from_a_locked_table(tmp_path,
     assert devices == "1"  # What an installation brings needs no locks.
 
 
-def test_a_clock_that_jumps_changes_nothing(request_many, replay_backend, many, tmp_path):
+def test_a_clock_that_jumps_changes_nothing(request_many, many, tmp_path):
     """Limits of time go by a clock that cannot be set. No source asks the other one, except for dates to show."""
     asking = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
@@ -161,7 +157,7 @@ def test_a_clock_that_jumps_changes_nothing(request_many, replay_backend, many, 
     with pytest.MonkeyPatch.context() as patch:
         chance = random.Random(0)
         patch.setattr(time, "time", lambda: chance.uniform(-1e9, 1e10))
-        report = build(replace(request_many, minutes=5.0), backend=replay_backend(many, workers=2))
+        report = build(replace(request_many, minutes=5.0), backend=ReplayBackend(many, workers=2))
     assert (report.measured, report.left, report.interrupted) == (len(PROBLEMS), 0, False)
     assert verify(request_many.out) == []
 
@@ -210,15 +206,15 @@ def _look_up(path, device, stop, answers):
         answers.put(repr(error))
 
 
-def test_a_build_goes_on_while_eight_processes_look_up_in_its_file(request_many, replay_backend, many):
+def test_a_build_goes_on_while_eight_processes_look_up_in_its_file(request_many, many):
     context = multiprocessing.get_context("fork")
-    build(replace(request_many, ops=("mm",), minutes=1e-9), backend=replay_backend(many))
+    build(replace(request_many, ops=("mm",), minutes=1e-9), backend=ReplayBackend(many))
     stop, answers = context.Event(), context.Queue()
-    arguments = (request_many.out, replay_backend.device, stop, answers)
+    arguments = (request_many.out, DEVICE, stop, answers)
     readers = [context.Process(target=_look_up, args=arguments) for _ in range(8)]
     for reader in readers:
         reader.start()
-    report = build(request_many, backend=replay_backend(many))
+    report = build(request_many, backend=ReplayBackend(many))
     stop.set()
     found = [answers.get(timeout=60) for _ in readers]
     for reader in readers:
@@ -227,20 +223,18 @@ def test_a_build_goes_on_while_eight_processes_look_up_in_its_file(request_many,
     assert [one for one in found if isinstance(one, str)] == []
     assert verify(request_many.out) == []
     with Table.open(request_many.out) as table:
-        assert {table.verdict(problem, replay_backend.device).pick for problem in PROBLEMS[1:]} <= {
-            r.config for r in many
-        }
+        assert {table.verdict(problem, DEVICE).pick for problem in PROBLEMS[1:]} <= {r.config for r in many}
 
 
-CAMPAIGN = """
-import sys, time
+CAMPAIGN = f"""
+import sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
-from conftest import ReplayBackend, record, CONFIGS
-from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.backend import Outcome
-from gemmdb.generators.measure.replay import Replay
+sys.path.insert(0, {TESTS!r})
+from kit.replay import CONFIGS, ReplayBackend, record
 from gemmdb.generators import shapes
+from gemmdb.generators.backend import Outcome
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.measure.replay import Replay
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Status
 
@@ -251,14 +245,13 @@ class Isolated(Replay):
         self.process = IsolatedProcess()
     def measure(self, problem, configs, *rest):
         run = "import subprocess; subprocess.run(['sleep', '0.1'], check=True)"
-        failures = [reply for _ in "1" if (reply := self.process.call(30, exec, run)).status is not Status.OK]
-        if failures:
-            return [Outcome(config, failures[0].status, detail=failures[0].detail) for config in configs]
+        if (reply := self.process.call(30, exec, run)).status is not Status.OK:
+            return [Outcome(config, reply.status, detail=reply.detail) for config in configs]
         return super().measure(problem, configs, *rest)
     def close(self):
         self.process.close()
 
-rows = [record(p, c, us) for p in shapes.load(sys.argv[1], "cpu") for c, us in zip(CONFIGS, (100.0, 80.0, 60.0, 90.0))]
+rows = [record(p, c, us) for p in shapes.load(sys.argv[1], "cpu") for c, us in zip(CONFIGS, {TIMES})]
 build(BuildRequest(shapes=sys.argv[1], out=Path(sys.argv[2])), backend=ReplayBackend(rows, replay=Isolated))
 """
 
@@ -266,7 +259,7 @@ build(BuildRequest(shapes=sys.argv[1], out=Path(sys.argv[2])), backend=ReplayBac
 def test_builds_whose_processes_are_killed_at_random_give_what_an_undisturbed_one_gives(tmp_path):
     """`python -m benchmarks.stress kills` does this with real builds, a hundred times."""
     shapes = kills.write_shapes(tmp_path / "shapes.jsonl", PROBLEMS[1:11])
-    driver = (sys.executable, "-c", CAMPAIGN.format(here=HERE))
+    driver = (sys.executable, "-c", CAMPAIGN)
     campaign = kills.Campaign(tmp_path, shapes, 0.6, random.Random(5), driver)
     wanted = campaign.undisturbed(tmp_path / "undisturbed.db")
     out = tmp_path / "killed.db"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from kit.replay import ReplayBackend
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.build.build import BuildRequest, build
@@ -37,15 +38,15 @@ def test_requests_that_cannot_be_met(request_, change, message):
     assert not request_.out.exists()
 
 
-def test_an_output_that_is_no_table(request_, replay_backend, rows):
+def test_an_output_that_is_no_table(request_, rows):
     request_.out.parent.mkdir()
     request_.out.write_text("not a table" * 100)
     with pytest.raises(TableError):
-        build(request_, backend=replay_backend(rows))
+        build(request_, backend=ReplayBackend(rows))
 
 
-def test_provenance_says_what_was_asked_for(request_, replay_backend, rows, monkeypatch):
-    backend = replay_backend(rows)
+def test_provenance_says_what_was_asked_for(request_, rows, monkeypatch):
+    backend = ReplayBackend(rows)
     monkeypatch.setattr("sys.argv", ["/opt/bin/gemmdb", "build", "--out", str(request_.out)])
     build(request_, backend=backend)
     table = Table.open(request_.out)
@@ -68,11 +69,11 @@ def test_the_address_of_a_cluster_is_not_written_down(words, monkeypatch):
     assert "10.0.0.5" not in " ".join(found)
 
 
-def test_a_long_command_is_cut(shapes_file, tmp_path, monkeypatch, replay_backend, rows):
+def test_a_long_command_is_cut(shapes_file, tmp_path, monkeypatch, rows):
     """A test runner was given hundreds of names, and its builds ended because their command took 58,006 bytes."""
     monkeypatch.setattr("sys.argv", ["pytest", "x" * 50_000, *(f"test_{number}" for number in range(5_000))])
     request = BuildRequest(shapes=str(shapes_file), out=tmp_path / "long.db", deny="|".join(["absent"] * 10_000))
-    build(request, backend=replay_backend(rows))
+    build(request, backend=ReplayBackend(rows))
     with Table.open(request.out) as table:
         (run,) = table.provenance()
     assert run["command"][:3] == ["pytest", "x" * 200 + "...", "test_0"]
@@ -81,8 +82,8 @@ def test_a_long_command_is_cut(shapes_file, tmp_path, monkeypatch, replay_backen
     assert len(json.dumps(run)) < 16_000
 
 
-def test_the_default_output_is_where_lookups_find_it(shapes_file, tmp_path, monkeypatch, replay_backend, rows):
+def test_the_default_output_is_where_lookups_find_it(shapes_file, tmp_path, monkeypatch, rows):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    report = build(BuildRequest(shapes=str(shapes_file)), backend=replay_backend(rows))
+    report = build(BuildRequest(shapes=str(shapes_file)), backend=ReplayBackend(rows))
     assert report.out == tmp_path / "data" / "gemmdb" / "cpu-test-cpu-2t.db"
     assert report.out.exists()

@@ -1,11 +1,11 @@
 """The workers of a build, over recorded outcomes: what goes first, what waits for a compiler, and when time is up."""
 
-import contextlib
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
+from kit.replay import Code, Emitting, ReplayBackend, Slow, emits, stored, verdict
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators import effort
@@ -13,43 +13,37 @@ from gemmdb.generators.backend import Job, Lost, Outcome, ignore
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
 from gemmdb.generators.measure.replay import Replay
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import EMITTED, Protocol, Status
 from gemmdb.table.reader import Table
 
 
-class Slow(Replay):
-    """Takes its time, so that a build can be hit in the middle."""
-
-    delay = 0.05
-
-    def measure(self, *args):
-        time.sleep(self.delay)
-        return super().measure(*args)
+def overlapping(rows, replay, **given):
+    """A backend that compiles while it measures."""
+    return ReplayBackend(rows, replay=replay, overlap=True, **given)
 
 
-def test_a_time_limit_ends_the_build_in_good_order(request_, replay_backend, rows):
-    request = replace(request_, minutes=0.005)
-    report = build(request, backend=replay_backend(rows, replay=Slow))
+def test_a_time_limit_ends_the_build_cleanly(request_, rows):
+    report = build(replace(request_, minutes=0.005), backend=ReplayBackend(rows, replay=Slow))
     assert not report.interrupted
     assert 0 < report.measured < 7
     assert report.left == 7 - report.measured
-    winners = sum(row.config != ATEN and row.status is Status.OK for row in Table.open(request.out).measurements())
+    winners = sum(row.config != ATEN and row.status is Status.OK for row in stored(request_.out))
     assert winners == 3 * report.measured  # The template, and its split with a confirmation.
-    assert build(request_, backend=replay_backend(rows)).measured == report.left
+    assert build(request_, backend=ReplayBackend(rows)).measured == report.left
 
 
-def test_the_report_counts_the_time_of_the_devices(request_, replay_backend, rows):
+def test_the_report_counts_the_time_of_the_devices(request_, rows):
     class Busy(Slow):
         busy_s = 0.1
 
-    report = build(request_, backend=replay_backend(rows, workers=2, replay=Busy))
+    report = build(request_, backend=ReplayBackend(rows, workers=2, replay=Busy))
     assert report.workers == 2
     assert report.busy_seconds == pytest.approx(0.2)
     assert report.worker_seconds >= 14 * Slow.delay
     assert report.seconds_per_job == pytest.approx(report.worker_seconds / 7)
     assert report.busy_share == pytest.approx(0.2 / report.worker_seconds)
-    idle = build(request_, backend=replay_backend(rows))
+    idle = build(request_, backend=ReplayBackend(rows))
     assert (idle.workers, idle.seconds_per_job, idle.busy_share) == (0, None, None)
 
 
@@ -62,51 +56,38 @@ class Compiling(Replay):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_problems_whose_kernels_are_compiled_go_first(request_, replay_backend, rows, problems, overlap):
-    backend = replay_backend(rows[::-1], replay=Compiling)
-    backend.chunk, backend.overlap = 4, overlap
+def test_problems_whose_kernels_are_compiled_go_first(request_, rows, overlap):
+    backend = ReplayBackend(rows[::-1], replay=Compiling, chunk=4, overlap=overlap)
     assert build(request_, backend=backend).measured == 7
     order = [problem.m for problem, _, samples in backend.made[0].calls if samples == 5]
     assert sorted(order) == [1, 2, 4, 8, 16, 32, 64]
     assert sorted(order[:2]) == [1, 2]
 
 
-@dataclass(frozen=True)
-class Code(Config):
-    """What a compiler emits for a config."""
-
-
-class Emitting(Replay):
+class Late(Emitting):
     """The code of winners is compiled when all problems have been raced."""
 
     def __init__(self, rows):
         super().__init__(rows)
         self.emissions = []
 
-    def emitted(self, config):
-        return Code(config.backend, config.kernel, config.params)
-
     def prepare(self, jobs, ready=ignore):
-        for job in jobs:
-            if any(isinstance(config, Code) for config in job.legal):
-                self.emissions.append((job, ready))
-            else:
-                ready(job)
+        self.emissions += [(job, ready) for job in jobs if emits(job)]
+        super().prepare([job for job in jobs if not emits(job)], ready)
         if len(self.emissions) == 7:
             for job, call in self.emissions:
                 call(job)
 
 
-def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, replay_backend, rows):
-    backend = replay_backend(rows, replay=Emitting)
-    backend.overlap = True
+def test_winners_whose_code_is_still_compiled_are_confirmed_later(request_, rows):
+    backend = overlapping(rows, Late)
     assert build(request_, backend=backend).measured == 7
     kinds = [isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls]
     assert kinds.index(True) == 14  # An estimate and a full measurement of each problem come before.
     assert sum(kinds) == 7
 
 
-class Disappointing(Replay):
+class Disappointing(Emitting):
     """Emitted code takes three times as long as was raced, so that the next one is confirmed, too."""
 
     factor = 3.0
@@ -115,88 +96,63 @@ class Disappointing(Replay):
         super().__init__(rows)
         self.compiled = set()
 
-    def emitted(self, config):
-        return Code(config.backend, config.kernel, config.params)
-
     def prepare(self, jobs, ready=ignore):
         self.compiled |= {(job.problem, config) for job in jobs for config in job.legal}
         super().prepare(jobs, ready)
 
-    def _outcome(self, problem, config):
-        if not isinstance(config, Code):
-            return super()._outcome(problem, config)
-        found = super()._outcome(problem, Config(config.backend, config.kernel, config.params))
-        slow = {name: self.factor * getattr(found.times, name) for name in ("median_us", "low_us", "high_us")}
-        return replace(found, config=config, times=replace(found.times, **slow))
 
-
-def test_no_lane_waits_for_the_code_of_a_second_winner(request_, replay_backend, rows):
-    backend = replay_backend(rows, replay=Disappointing)
-    backend.overlap = True
+def test_no_lane_waits_for_the_code_of_a_second_winner(request_, rows):
+    backend = overlapping(rows, Disappointing)
     assert build(request_, backend=backend).measured == 7
     made = backend.made[0]
     confirmed = [(problem, configs[-1]) for problem, configs, _ in made.calls if isinstance(configs[-1], Code)]
     assert len(confirmed) == 14  # Both candidates of each problem.
     assert set(confirmed) <= made.compiled
-    with contextlib.closing(Table.open(request_.out)) as table:
-        verdicts = [table.verdict(problem, backend.device) for problem, _ in confirmed]
-    assert {verdict.pick for verdict in verdicts} == {ATEN}
+    assert {verdict(request_.out, problem).pick for problem, _ in confirmed} == {ATEN}
 
 
-class AsRaced(Disappointing):
-    """Emitted code takes as long as was raced. Notes what it was told to expect before each measurement."""
-
-    factor = 1.0
+class AsRaced(Emitting):
+    """Notes what it was told to expect before each measurement."""
 
     def expect(self, problem, configs):
         self.calls.append((problem, tuple(configs), "expected"))
 
 
-def test_where_rivals_are_confirmed_two_processes_do_it(request_, replay_backend, rows, monkeypatch):
+def test_where_rivals_are_confirmed_two_processes_do_it(request_, rows, monkeypatch):
     monkeypatch.setitem(effort.EFFORTS, ("cpu", "quick"), replace(effort.named("quick"), rivals=3))
-    backend = replay_backend(rows, replay=AsRaced)
-    backend.overlap = True
+    backend = overlapping(rows, AsRaced)
     assert build(request_, backend=backend).measured == 7
     calls = backend.made[0].calls
-    confirmed = [(problem, configs[-1]) for problem, configs, what in calls if what != "expected" and is_code(configs)]
+    confirmed = [
+        (place, problem, configs[-1])
+        for place, (problem, configs, what) in enumerate(calls)
+        if what != "expected" and isinstance(configs[-1], Code)
+    ]
     assert len(confirmed) == 14
     # The process that measures it second has loaded it while the first one measured.
-    assert all(calls.index((problem, (code,), "expected")) < last(calls, problem, code) for problem, code in confirmed)
-    with contextlib.closing(Table.open(request_.out)) as table:
-        emitted = [row.problem for row in table.measurements() if row.detail == EMITTED]
+    last = {(problem, code): place for place, problem, code in confirmed}
+    assert all(calls.index((problem, (code,), "expected")) < place for (problem, code), place in last.items())
+    emitted = [row.problem for row in stored(request_.out) if row.detail == EMITTED]
     assert {emitted.count(problem) for problem in emitted} == {2}
-    assert build(request_, backend=replay_backend(rows)).measured == 0  # Nothing is left to confirm.
-
-
-def last(calls, problem, code):
-    """The place of the last measurement of a config."""
-    return max(
-        i for i, (p, configs, what) in enumerate(calls) if (p, configs[-1]) == (problem, code) and what != "expected"
-    )
-
-
-def is_code(configs):
-    """Whether emitted code was measured."""
-    return isinstance(configs[-1], Code)
+    assert build(request_, backend=ReplayBackend(rows)).measured == 0  # Nothing is left to confirm.
 
 
 class Never(Emitting):
     """The code of winners is never compiled."""
 
     def prepare(self, jobs, ready=ignore):
-        super().prepare([job for job in jobs if not any(isinstance(config, Code) for config in job.legal)], ready)
+        super().prepare([job for job in jobs if not emits(job)], ready)
 
 
-def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, replay_backend, rows, monkeypatch):
+def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, rows, monkeypatch):
     monkeypatch.setattr(scheduler, "GRACE_S", 0.2)
-    backend = replay_backend(rows, replay=Never)
-    backend.overlap = True
+    backend = overlapping(rows, Never)
     report = build(replace(request_, minutes=0.01), backend=backend)
     assert not any(isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls)
     assert report.seconds < 60  # A compiler may take 120.
 
 
-def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, replay_backend, rows, monkeypatch):
+def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, rows, monkeypatch):
     class Stuck(Never):
         """Nor are the kernels of two problems."""
 
@@ -205,13 +161,12 @@ def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, repla
 
     impatient = replace(effort.named("quick"), compile_s=0.1)
     monkeypatch.setattr(effort, "named", lambda name, kind="cpu": impatient)
-    backend = replay_backend(rows, workers=2, replay=Stuck)
-    backend.overlap = True
+    backend = overlapping(rows, Stuck, workers=2)
     assert build(request_, backend=backend).measured == 7
     assert sum(isinstance(configs[-1], Code) for made in backend.made for _, configs, _ in made.calls) == 7
 
 
-def test_an_interrupt_waits_for_no_compiler(request_, replay_backend, rows):
+def test_an_interrupt_waits_for_no_compiler(request_, rows):
     class Interrupt:
         def __init__(self):
             self.searched = set()
@@ -222,14 +177,12 @@ def test_an_interrupt_waits_for_no_compiler(request_, replay_backend, rows):
             elif len(self.searched) == 7 and state.phase == "waiting":
                 raise KeyboardInterrupt
 
-    backend = replay_backend(rows, replay=Never)
-    backend.overlap = True
-    report = build(request_, Interrupt(), backend)
+    report = build(request_, Interrupt(), overlapping(rows, Never))
     assert (report.interrupted, report.measured) == (True, 7)
     assert report.seconds < scheduler.GRACE_S / 2
 
 
-def test_no_lane_idles_while_a_problem_is_ready(request_, replay_backend, rows):
+def test_no_lane_idles_while_a_problem_is_ready(request_, rows):
     class Uneven(Slow):
         """One problem takes as long as all others together."""
 
@@ -237,26 +190,19 @@ def test_no_lane_idles_while_a_problem_is_ready(request_, replay_backend, rows):
             time.sleep(0.6 if problem.m == 1 else 0.0)
             return super().measure(problem, *args)
 
-    backend = replay_backend(rows, workers=2, replay=Uneven)
-    backend.chunk, backend.overlap = 4, True
+    backend = overlapping(rows, Uneven, workers=2, chunk=4)
     assert build(request_, backend=backend).measured == 7
     raced = [{problem.m for problem, _, samples in made.calls if samples == 5} for made in backend.made]
     assert {1} in raced
 
 
-def test_what_stops_the_claims_ends_the_build(request_, replay_backend, rows):
+def test_what_stops_the_claims_ends_the_build(request_, rows):
     class Broken(Replay):
         def prepare(self, jobs, ready=ignore):
             raise GemmdbError("no compiler")
 
     with pytest.raises(GemmdbError, match="no compiler"):
-        build(request_, backend=replay_backend(rows, workers=2, replay=Broken))
-
-
-def test_the_backend_hears_of_all_work_first(request_, replay_backend, rows, problems):
-    backend = replay_backend(rows)
-    build(request_, backend=backend)
-    assert [job.problem for job in backend.begun] == problems
+        build(request_, backend=ReplayBackend(rows, workers=2, replay=Broken))
 
 
 class Three:
@@ -295,35 +241,33 @@ def test_winners_of_an_earlier_build_take_their_turn_with_races_and_those_of_thi
 class Vanishing(Replay):
     """Its device goes away in the middle of problems of two rows, always, and once in that of problems of four."""
 
-    status = Status.CRASH
     gone = 0
 
     def measure(self, problem, configs, protocol, samples):
         if problem.m == 2 or (problem.m == 4 and samples == 30 and not Vanishing.gone):
             Vanishing.gone += problem.m == 4
-            raise Lost("its workers went away", self.status)
+            raise Lost("its workers went away", Status.CRASH)
         return super().measure(problem, configs, protocol, samples)
 
 
-def test_what_loses_three_workers_is_set_aside_and_all_else_is_measured(request_, replay_backend, rows, problems):
-    backend = replay_backend(rows, workers=2, replay=Vanishing)
-    backend.overlap = True
+def test_what_loses_three_workers_is_set_aside_and_all_else_is_measured(request_, rows, problems):
+    backend = overlapping(rows, Vanishing, workers=2)
     report = build(request_, backend=backend)
     assert (report.measured, report.left, Vanishing.gone) == (7, 0, 1)
-    with contextlib.closing(Table.open(request_.out)) as table:
+    with Table.open(request_.out) as table:
         lost, other = table.rows(problems[1], backend.device), table.rows(problems[2], backend.device)
         assert table.verdict(problems[2], backend.device).speedup == pytest.approx(100 / 60)
     assert {(row.status, row.detail) for row in lost} == {(Status.CRASH, "set aside: its workers went away")}
     assert len(lost) == 4
     assert {row.status for row in other} == {Status.OK, Status.WRONG}
-    assert build(request_, backend=replay_backend(rows)).before == 7
+    assert build(request_, backend=ReplayBackend(rows)).before == 7
 
 
-def test_a_worker_whose_device_is_away_takes_nothing(request_, replay_backend, rows):
+def test_a_worker_whose_device_is_away_takes_nothing(request_, rows):
     class Away(Replay):
         def available(self):
             return bool(backend.made) and self is backend.made[0]
 
-    backend = replay_backend(rows, workers=2, replay=Away)
+    backend = ReplayBackend(rows, workers=2, replay=Away)
     assert build(request_, backend=backend).measured == 7
     assert not backend.made[1].calls

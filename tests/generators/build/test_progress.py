@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from kit.replay import Watcher
 
 from gemmdb.generators import progress
-from gemmdb.generators.build.build import build
-from gemmdb.generators.progress import SECONDS, State, Tracker
-
-
-class Watcher:
-    def __init__(self) -> None:
-        self.states: list[State] = []
-
-    def update(self, state: State) -> None:
-        self.states.append(state)
+from gemmdb.generators.progress import State, Tracker
 
 
 @pytest.fixture
@@ -40,12 +32,3 @@ def test_without_an_expectation_there_is_no_estimate_at_first(clock):
     watcher = Watcher()
     Tracker(watcher, 10, 0, started=0.0)
     assert watcher.states == [State(10, 0)]
-
-
-def test_a_problem_is_done_when_it_is_confirmed(request_, replay_backend, rows):
-    watcher = Watcher()
-    build(request_, watcher, replay_backend(rows))
-    confirming = [state.done for state in watcher.states if state.phase == "confirming"]
-    assert min(confirming) < 7
-    assert watcher.states[0].eta_s == pytest.approx(7 * SECONDS["cpu"], abs=5)
-    assert (watcher.states[-1].done, watcher.states[-1].eta_s) == (7, 0.0)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.replay import CPP, DEVICE, ReplayBackend
 
 from gemmdb import lookup
 from gemmdb.generators.backend import Candidate, Outcome
 from gemmdb.generators.build import recorded
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.candidates import ONLY_ATEN
-from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -23,7 +23,6 @@ from gemmdb.table.measurement import Status, Times
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry
 
-CPP = template(AUTO, AUTO)
 HINT = Problem.gemm("mm", m=24, n=64, k=64, dtype="fp32", constant_weight=True)
 RANGE = (("m", 2, 512),)
 SIZES = [2, 4, 8, 16, 24, 32, 64, 128, 256, 512]
@@ -43,7 +42,7 @@ class Formula(Replay):
 
 
 @pytest.fixture
-def measure(replay_backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A function: builds a workload of these entries. Returns the report, the sizes M that were measured, and what was
     said."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -59,8 +58,7 @@ def measure(replay_backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         if not shapes.exists():
             entries.append(shapes, recorded)
         formula = type("Formula", (Formula,), {"template_us": staticmethod(template_us)})
-        backend = replay_backend([], replay=formula)
-        backend.space = Two()
+        backend = ReplayBackend([], replay=formula, space=Two())
         said = []
         report = build(
             BuildRequest(arch="cpu", shapes=str(shapes), out=out, **asked_for), backend=backend, say=said.append
@@ -71,14 +69,14 @@ def measure(replay_backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def answer(tmp_path: Path, backend, problem: Problem = HINT):
+def answer(tmp_path: Path):
     catalog = Catalog.load(tables=[tmp_path / "table.db"])
-    return lookup.answer(Query(problem, backend.device, {"m": (2, 512)}), catalog, Policy())
+    return lookup.answer(Query(HINT, DEVICE, {"m": (2, 512)}), catalog, Policy())
 
 
-def test_all_sizes_of_a_range_are_measured_where_a_kernel_may_serve_it(measure, tmp_path, replay_backend):
+def test_all_sizes_of_a_range_are_measured_where_a_kernel_may_serve_it(measure, tmp_path):
     report, sizes, _ = measure([Entry(HINT, ranges=RANGE)])
-    hit = answer(tmp_path, replay_backend)
+    hit = answer(tmp_path)
     assert (hit.config, hit.speedup) == (CPP, pytest.approx(2.0, rel=1e-3))
     assert {2, 24, 512} <= set(sizes) <= set(SIZES)
     assert (report.left_out, report.problems, report.measured) == ({}, len(sizes), len(sizes))
@@ -86,23 +84,23 @@ def test_all_sizes_of_a_range_are_measured_where_a_kernel_may_serve_it(measure, 
     assert (again.measured, nothing) == (0, [])
 
 
-def test_a_few_sizes_show_that_no_kernel_can_serve_a_range(measure, tmp_path, replay_backend):
+def test_a_few_sizes_show_that_no_kernel_can_serve_a_range(measure, tmp_path):
     report, sizes, said = measure([Entry(HINT, ranges=RANGE)], lambda m: 50.0 if m < 100 else 200.0)
-    assert answer(tmp_path, replay_backend).config == ATEN
+    assert answer(tmp_path).config == ATEN
     assert len(sizes) < len(SIZES) / 2
     assert report.left_out == {recorded.NO_KERNEL: 1}
     assert said[-1] == f"1 GEMM is left to ATen: {recorded.NO_KERNEL}"
 
 
-def test_a_range_that_a_busy_machine_timed_is_timed_again(measure, tmp_path, replay_backend, monkeypatch):
+def test_a_range_that_a_busy_machine_timed_is_timed_again(measure, tmp_path, monkeypatch):
     with monkeypatch.context() as busy:
         busy.setattr(Formula, "disturbed", True)
         report, _, _ = measure([Entry(HINT, ranges=RANGE)])
     assert (report.disturbed, report.left_out) == (report.rows, {})
-    assert answer(tmp_path, replay_backend).config == ATEN
+    assert answer(tmp_path).config == ATEN
     again, _, _ = measure([])
     assert again.disturbed == 0
-    assert answer(tmp_path, replay_backend).config == CPP
+    assert answer(tmp_path).config == CPP
 
 
 def test_an_open_range_that_takes_too_long_is_not_begun(measure):
@@ -126,12 +124,12 @@ def test_products_for_which_aten_is_the_only_kernel_are_named_and_left_out(measu
     assert (sizes, every.left_out, said) == ([7], {}, [])
 
 
-def test_a_shapes_file_says_what_is_measured(replay_backend, tmp_path, rows):
+def test_a_shapes_file_says_what_is_measured(tmp_path, rows):
     path = tmp_path / "shapes.json"
     path.write_text('[{"op": "mm", "m": [1, 2], "n": 64, "k": 64, "dtype": "fp32", "constant_weight": true}]')
-    assert recorded.read(str(path), [], replay_backend.device) is None
-    assert recorded.read("cpu-quick", [], replay_backend.device) is None
-    report = build(BuildRequest(arch="cpu", shapes=str(path), out=tmp_path / "t.db"), backend=replay_backend(rows))
+    assert recorded.read(str(path), [], DEVICE) is None
+    assert recorded.read("cpu-quick", [], DEVICE) is None
+    report = build(BuildRequest(arch="cpu", shapes=str(path), out=tmp_path / "t.db"), backend=ReplayBackend(rows))
     assert (report.measured, report.left_out) == (2, {})
 
 
