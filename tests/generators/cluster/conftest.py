@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.replay import DEVICE
 
 from gemmdb.generators.cluster import resources
 from gemmdb.key.device import Device
@@ -13,13 +14,14 @@ from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
 
 HERE = Path(__file__).parent
-DEVICE = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
 COMPILES = "gemmdb:torch-of-a-test"
 """The resource of a node that compiles the artifacts of a test."""
 SMALL = {"object_store_memory": 80 * 2**20}
 ENVIRONMENT = {
     "GEMMDB_TEST_CLUSTER": str(os.getpid()),
-    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[2]), os.environ.get("PYTHONPATH", "")]),
+    "PYTHONPATH": os.pathsep.join(
+        [*map(str, (HERE, HERE.parents[1], HERE.parents[2])), os.environ.get("PYTHONPATH", "")]
+    ),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     "RAY_raylet_start_wait_time_s": "120",

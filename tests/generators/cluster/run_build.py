@@ -5,7 +5,6 @@ import functools
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from recorded_node import Gate, NodeBackend
 
 from gemmdb.cli.build import terminable

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.replay import Watcher, stored
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.build.build import BuildRequest
@@ -31,9 +32,7 @@ LIMIT_S = 300.0
 
 
 def contents(path):
-    with Table.open(path) as table:
-        return Counter((row.problem.text, row.config.text, row.status.value, row.device.text)
-                       for row in table.measurements())  # fmt: skip
+    return Counter((row.problem.text, row.config.text, row.status.value, row.device.text) for row in stored(path))
 
 
 def verdicts(path):
@@ -75,11 +74,6 @@ def driver(nodes):
         process.wait()
 
 
-def device_of(path):
-    with Table.open(path) as table:
-        return next(iter(table.measurements())).device
-
-
 def rows(path):
     try:
         return contents(path).total()
@@ -92,14 +86,6 @@ def until(true):
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-class Watcher:
-    def __init__(self):
-        self.states = []
-
-    def update(self, state):
-        self.states.append(state)
 
 
 def test_the_table_is_that_of_a_plain_build(nodes, workload, tmp_path):
@@ -149,9 +135,8 @@ def test_what_ends_three_workers_or_never_ends_is_set_aside(nodes, workload, tmp
     (report,) = over(nodes, path, out, late_s=10.0)
     assert (report.measured, report.left) == (4, 0)
     assert report.warnings == ("workers of the cluster lost: 6; what they were measuring went to others",)
-    with Table.open(out) as table:
-        found = {n: {row.status for row in table.measurements() if row.problem.n == n} for n in (64, 72, 80)}
-        details = {row.detail for row in table.measurements() if row.problem.n == 72}
+    found = {n: {row.status for row in stored(out) if row.problem.n == n} for n in (64, 72, 80)}
+    details = {row.detail for row in stored(out) if row.problem.n == 72}
     assert found == {64: {Status.OK, Status.WRONG, Status.ILLEGAL}, 72: {Status.OOM}, 80: {Status.TIMEOUT}}
     assert details == {"set aside: its workers went away"}
     (again,) = over(nodes, workload((1, 64), (2, 72), (4, 64)), out)
@@ -184,7 +169,7 @@ def test_kills_of_workers_nodes_and_the_driver_at_random_times_change_nothing(no
     assert killed.total() >= 4
     if not killed["node"]:
         nodes.remove(extra)
-    assert set(contents(out)) == set(contents(plain(path, tmp_path / "plain.db", device_of(out))))
+    assert set(contents(out)) == set(contents(plain(path, tmp_path / "plain.db", stored(out)[0].device)))
     until(lambda: not _actors())
 
 
