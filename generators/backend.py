@@ -35,9 +35,9 @@ class Outcome:
 
 
 class Lost(GemmdbError):
-    """The device, or what works on it, went away in the middle of a measurement; another try may succeed. `status`:
-    that of the candidates, if no other try does. Nobody knows that they crashed it, which would bar them for good, here
-    and nearby: nodes are taken away, and processes killed for lack of memory. The next build tries them again."""
+    """The device went away in the middle of a measurement; another try may succeed. `status`: that of the candidates if
+    none does. It is not CRASH, which would bar them for good: nodes are taken away, and processes killed for lack of
+    memory."""
 
     def __init__(self, detail: str, status: Status = Status.OOM) -> None:
         super().__init__(detail)
@@ -56,10 +56,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Job:
-    """All work on one problem under one protocol: the unit that is claimed, measured and stored as a whole.
-
-    `searched`: the outcomes of a stored search whose confirmations are incomplete; only the missing ones are left
-    to do. `confirmed`: those that exist."""
+    """All work on one problem under one protocol: the unit that is claimed, measured and stored as a whole. `searched`:
+    the outcomes of a stored search whose confirmations are incomplete. `confirmed`: the confirmations that exist."""
 
     problem: Problem
     protocol: Protocol
@@ -78,7 +76,7 @@ class Space(Interface):
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """The candidates of a problem, without repeats, ATen first; none if the effort is not for it. Equal arguments
-        must give equal answers, or a build could not be resumed."""
+        must give equal results, or a build could not be resumed."""
 
 
 def ignore(_job: Job) -> None:
@@ -90,13 +88,13 @@ def silent(_text: str) -> None:
 
 
 class Measurer(Interface):
-    """Times candidates on one device, in isolated processes. A subclass inherits what a measurer does that is always
-    there, compiles nothing ahead and only ever times emitted code."""
+    """Times candidates on one device, in isolated processes. The defaults are those of a measurer that is always
+    available, compiles nothing ahead and only ever times emitted code."""
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """Compile what these jobs need, for all measurers of the backend. It may block or work in the background;
-        `measure` waits for what it needs. Calls `ready` with each job, from any thread, when it can be measured without
-        waiting. A failure to compile is not raised here: it becomes the outcome of the candidate."""
+        """Compile what these jobs need, for all measurers of the backend, here or in the background. Calls `ready` with
+        each job, from any thread, when it can be measured without waiting. A failure to compile becomes the outcome of
+        the candidate."""
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
@@ -104,9 +102,8 @@ class Measurer(Interface):
         """One outcome per config, in order: checked for correctness, then timed with `samples` samples each,
         interleaved with each other and with ATen, which is always measured.
 
-        Never raises for a candidate: one that fails to compile, raises, crashes, hangs, runs out of memory or
-        computes wrong results has an outcome that says so, and the others are still measured. Raises Lost if the
-        device goes away.
+        A candidate that fails to compile, raises, crashes, hangs, runs out of memory or computes wrong results has an
+        outcome that says so, and the others are still measured. Raises Lost if the device goes away.
         """
 
     def available(self) -> bool:
@@ -123,8 +120,7 @@ class Measurer(Interface):
         return True
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Announces what will be measured soon. The measurer may prepare it in the background while another one
-        measures. Returns at once."""
+        """Announces what will be measured soon, which may be prepared in the background. Returns at once."""
         return
 
     def emitted(self, config: Config) -> Config:
@@ -153,15 +149,13 @@ class Backend(Interface):
     chunk: int
     """How many jobs are claimed and prepared at a time."""
     overlap: bool
-    """Whether jobs may be prepared while others are measured. If so, `prepare` returns at once, and compiling does not
-    disturb timings."""
-
+    """Whether jobs may be prepared while others are measured: compiling does not disturb timings, and `prepare` returns
+    at once."""
     say: Callable[[str], None]
-    """Is told, in a phrase, when a measurement waits for something. Whoever builds may replace it."""
+    """Is told, in a phrase, when a measurement waits for something. A build replaces it."""
 
     def busy(self) -> str:
-        """What other programs do on the devices now, in one phrase; empty if nothing, or if it is unknown. Asked while
-        nothing is measured."""
+        """What other programs do on the devices now, in one phrase; empty if nothing, or if it is unknown."""
         return ""
 
     @property
@@ -180,8 +174,8 @@ class Backend(Interface):
         measurer."""
 
     def prompt_measurer(self, gpu: int, effort: Effort) -> Measurer:
-        """A measurer on GPU number `gpu` of the host for somebody who waits for it. Everything that it needs starts
-        now; it confirms no winners."""
+        """A measurer on GPU number `gpu` of the host for live tuning: all that it needs starts now, and it confirms no
+        winners."""
         return self.measurer(0, effort)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from gemmdb.errors import InputError
@@ -28,12 +29,16 @@ from gemmdb.lookup import answer
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
-ALLOWED = Policy(compile_cost=10)
-"""A policy that serves CUTLASS kernels."""
-_SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
+SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
 """The dtypes of the scales of columns and rows that quantised programs have, those of torchao first; none where there
 is no such vector."""
-_BIASES = ("", "bf16")
+FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")
+LINKED = ("-shared", "-cudart", "shared", "-Xlinker", "-s")
+"""A library calls the CUDA runtime that torch has loaded, by its name with the major version."""
+LIMIT_S = 1800
+"""A kernel takes a minute, and several at once on few processors take longer."""
+_WHEN = (1980, 1, 1, 0, 0, 0)
+"""The date of every member: the same kernels give the same bytes."""
 
 
 def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
@@ -42,37 +47,31 @@ def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
     picks = list(_picks(catalog))
     counts = Counter(tuple(cutlass.macros(config, problem).items()) for config, problem in picks)
     measured = sorted(counts, key=lambda one: (-counts[one], one))
-    joined = (cutlass.macros(config, one, vectors) for config, problem in picks for one, vectors in _joined(problem))
-    units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *joined)]
+    fused = (cutlass.macros(config, one, vectors) for config, problem in picks for one, vectors in _fused(problem))
+    units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *fused)]
     return {unit.name: unit for unit in units}
 
 
 def _picks(catalog: Catalog) -> Iterator[tuple[Config, Problem]]:
     """Every problem whose verdict is a CUTLASS kernel, with its config."""
+    serves_cutlass = Policy(compile_cost=10)
     for table in catalog.tables:
         for problem, device in table.decided():
-            hit = answer(Query(problem, device), catalog, ALLOWED, None)
+            hit = answer(Query(problem, device), catalog, serves_cutlass, None)
             if hit is not None and hit.config.backend == "cutlass":
                 yield hit.config, problem
 
 
-def _joined(problem: Problem) -> Iterator[tuple[Problem, cutlass.Vectors]]:
+def _fused(problem: Problem) -> Iterator[tuple[Problem, cutlass.Vectors]]:
+    """The scales and biases that programs may have at a problem with scales."""
     if problem.fusion != "scale":
         return
     if problem.spec.dequantises:
         yield problem, cutlass.Vectors("fp32")
         return
-    for columns, rows in _SCALES:
-        for out in (problem.out, "fp32"):  # A program may go on in fp32, with a SiLU for example.
-            for bias in _BIASES:
-                yield replace(problem, out=out), cutlass.Vectors(columns, rows, bias)
-
-
-FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")
-LINKED = ("-shared", "-cudart", "shared", "-Xlinker", "-s")
-"""A library calls the CUDA runtime that torch has loaded, by its name with the major version."""
-LIMIT_S = 1800
-"""A kernel takes a minute, and several at once on few processors take longer."""
+    outs = (problem.out, "fp32")  # A program may go on in fp32, with a SiLU for example.
+    for (columns, rows), out, bias in product(SCALES, outs, ("", "bf16")):
+        yield replace(problem, out=out), cutlass.Vectors(columns, rows, bias)
 
 
 @dataclass(frozen=True)
@@ -134,20 +133,19 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-Done = Callable[[int, int], None]
-"""Is told how many kernels are compiled, and how many there will be."""
-
-
-def cache() -> Path:
-    """The folder of compiled kernels, one below for each set of tools and flags."""
+def _cache(tools: Tools) -> Path:
+    """The folder of the kernels that these tools have compiled."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "gemmdb" / "kernels"
+    return Path(home) / "gemmdb" / "kernels" / tools.digest
 
 
-def build(units: Mapping[str, entry.Unit], tools: Tools, jobs: int, done: Done) -> dict[str, dict[str, Path]]:
+def build(
+    units: Mapping[str, entry.Unit], tools: Tools, jobs: int, done: Callable[[int, int], None]
+) -> dict[str, dict[str, Path]]:
     """Compile the units that the cache does not have, `jobs` at once, in their order. Returns the files of all by name
-    and kind. Raises InputError if one fails; those that were done stay in the cache, also after Ctrl-C."""
-    folder = cache() / tools.digest
+    and kind. `done` is told how many kernels are compiled, and how many there will be. Raises InputError if one fails;
+    those that were done stay in the cache, also after Ctrl-C."""
+    folder = _cache(tools)
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, Path]] = {}
     with ThreadPoolExecutor(jobs) as pool:
@@ -164,12 +162,7 @@ def build(units: Mapping[str, entry.Unit], tools: Tools, jobs: int, done: Done) 
 
 def ready(units: Mapping[str, entry.Unit], tools: Tools) -> list[str]:
     """The names of the units that the cache has."""
-    folder = cache() / tools.digest
-    return [name for name in units if all((folder / f"{name}.{kind}").exists() for kind in KINDS)]
-
-
-_WHEN = (1980, 1, 1, 0, 0, 0)
-"""The date of every member: the same kernels give the same bytes."""
+    return [name for name in units if all((_cache(tools) / f"{name}.{kind}").exists() for kind in KINDS)]
 
 
 def write(files: Mapping[str, Mapping[str, Path]], tools: Tools, out: Path) -> None:

@@ -36,19 +36,12 @@ class Progress(Interface):
         """Show `state`. Must return quickly: the build waits for it."""
 
 
-class Silent:
-    """A Progress that shows nothing."""
-
-    def update(self, state: State) -> None:
-        """Do nothing."""
-
-
 @dataclass
 class Tracker:
-    """Counts the jobs of a build and estimates the remaining time from the pace so far. `expected_s`: seconds per job
-    until one is done, None if unknown."""
+    """Counts the jobs of a build and estimates the remaining time from the pace so far. `progress`: None to report
+    nothing. `expected_s`: seconds per job until one is done, None if unknown."""
 
-    progress: Progress
+    progress: Progress | None
     total: int
     before: int
     expected_s: float | None = None
@@ -63,7 +56,8 @@ class Tracker:
     def say(self, phase: str, current: Problem | None = None) -> None:
         """Report the phase and the current problem."""
         self._phase = phase
-        self.progress.update(State(self.total, self.done, self.before, phase, current, self._eta()))
+        if self.progress is not None:
+            self.progress.update(State(self.total, self.done, self.before, phase, current, self._eta()))
 
     def finished(self, problem: Problem) -> None:
         """Count one job."""

@@ -17,7 +17,7 @@ from gemmdb.generators.build.recorded import Recorded
 from gemmdb.generators.build.run import Run
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
-from gemmdb.generators.progress import Progress, Silent
+from gemmdb.generators.progress import Progress
 from gemmdb.generators.request import BuildReport, BuildRequest, together
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
@@ -58,7 +58,7 @@ def build(
     if not problems:
         raise InputError(shapes.nothing_left("build", listed, request.shapes))
     out = request.out or data_home() / f"{backend.device.slug}.db"
-    builder = Builder(request, chosen, out, progress or Silent(), say, lambda: given or backends.backend_for(device))
+    builder = Builder(request, chosen, out, progress, say, lambda: given or backends.backend_for(device))
     with Store.open(out) as store:
         workload = recorded.read(request.shapes, problems, backend.device)
         if workload is None:
@@ -76,7 +76,7 @@ class Builder:
     request: BuildRequest
     effort: Effort
     out: Path
-    progress: Progress
+    progress: Progress | None
     say: Callable[[str], None]
     renew: Callable[[], Backend]
     started: float = field(default_factory=monotonic)

@@ -29,7 +29,9 @@ POLL_S = 1.0
 class Run:
     """The mutable state of one build."""
 
-    def __init__(self, request: BuildRequest, backend: Backend, store: Store, jobs: Sequence[Job], progress: Progress):
+    def __init__(
+        self, request: BuildRequest, backend: Backend, store: Store, jobs: Sequence[Job], progress: Progress | None
+    ):
         self.request, self.backend, self.store, self.jobs = request, backend, store, jobs
         self.effort = effort.named(request.effort, backend.device.kind)
         self.started = monotonic()

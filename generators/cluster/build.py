@@ -15,7 +15,7 @@ from gemmdb.generators.build import build as plain
 from gemmdb.generators.build import target
 from gemmdb.generators.cluster import connection
 from gemmdb.generators.cluster.node import Site
-from gemmdb.generators.progress import Progress, Silent, State
+from gemmdb.generators.progress import Progress, State
 from gemmdb.generators.request import BuildReport, BuildRequest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def build(
     effort.named(request.effort)
     plain.check(request)
     with connection.connected(request.ray):
-        builds = _builds(request, SharedProgress(progress or Silent()), site, late_s, say)
+        builds = _builds(request, SharedProgress(progress), site, late_s, say)
         return [builds[0].run()] if len(builds) == 1 else _together(builds)
 
 
@@ -113,7 +113,7 @@ class SharedProgress:
     """The progress of one of several builds that run at the same time: shows their sum. A `replace` of it is that of
     another one."""
 
-    progress: Progress
+    progress: Progress | None
     states: dict[int, State] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
@@ -124,4 +124,5 @@ class SharedProgress:
             all_states = self.states.values()
             total, done, before = (sum(getattr(s, name) for s in all_states) for name in ("total", "done", "before"))
             eta_s = max((one.eta_s for one in all_states if one.eta_s is not None), default=None)
-            self.progress.update(State(total, done, before, state.phase, state.current, eta_s))
+            if self.progress is not None:
+                self.progress.update(State(total, done, before, state.phase, state.current, eta_s))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import os
 import signal
 import socket
@@ -45,9 +44,9 @@ class Offer:
     cpus: int
 
 
-class Quiet(io.TextIOBase):
-    """Standard output without the messages about lost workers that a thread of Ray prints: a script may read the output
-    of a build."""
+class Quiet:
+    """A stream without the messages about lost workers that a thread of Ray prints: a script may read the output of a
+    build."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -56,17 +55,8 @@ class Quiet(io.TextIOBase):
         """Write `text`, unless it is Ray's."""
         return len(text) if threading.current_thread().name.startswith("ray_") else self._stream.write(text)
 
-    def flush(self) -> None:
-        """Flush the stream."""
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        """The descriptor of the stream."""
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
-        return self._stream.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def check_installed() -> None:
@@ -89,7 +79,8 @@ def connected(address: str) -> Iterator[None]:
     given: dict[str, Any] = {"address": address}
     if address == LOCAL:
         given |= {"resources": resources.here(), "object_store_memory": OBJECTS_BYTES, "include_dashboard": False}
-    with contextlib.redirect_stdout(Quiet(sys.stdout)):
+    quiet: Any = Quiet(sys.stdout)
+    with contextlib.redirect_stdout(quiet):
         _join(ray, address, given)
         try:
             yield
@@ -99,7 +90,7 @@ def connected(address: str) -> Iterator[None]:
 
 def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
     """What the nodes offer for an arch, `native` for all that is theirs. Raises InputError if that is nothing."""
-    found: dict[str, list[tuple[str, Mapping[str, float]]]] = {}
+    found: dict[str, dict[str, Mapping[str, float]]] = {}
     known: set[str] = set()
     for node in nodes:
         if not node["Alive"]:
@@ -107,23 +98,25 @@ def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
         for name in resources.skus(node["Resources"]):
             known.add(name)
             if arch == "native" or name.startswith(f"{resources.PREFIX}{arch}-"):
-                found.setdefault(name, []).append((node["NodeID"], node["Resources"]))
+                found.setdefault(name, {})[node["NodeID"]] = node["Resources"]
     if not known:
         raise InputError(f"--ray: no node of the cluster says which device it has; {START}")
     if not found:
         names = ", ".join(sorted(one.removeprefix(resources.PREFIX) for one in known))
         raise InputError(f"--arch {arch}: no node of the cluster has such a device; there are {names}")
-    return [_offer(name, some) for name, some in sorted(found.items())]
-
-
-def _offer(name: str, nodes: Sequence[tuple[str, Mapping[str, float]]]) -> Offer:
-    devices = sum(int(of[name]) for _, of in nodes)
-    return Offer(name, devices, tuple(node for node, _ in nodes), min(int(of.get("CPU", 0)) for _, of in nodes))
+    return [
+        Offer(name, sum(int(has[name]) for has in nodes.values()), tuple(nodes), min(map(_cpus, nodes.values())))
+        for name, nodes in sorted(found.items())
+    ]
 
 
 def processors(nodes: Sequence[Mapping[str, Any]], name: str) -> int:
     """The processors of all nodes with a resource."""
-    return sum(int(one["Resources"].get("CPU", 0)) for one in nodes if one["Alive"] and name in one["Resources"])
+    return sum(_cpus(one["Resources"]) for one in nodes if one["Alive"] and name in one["Resources"])
+
+
+def _cpus(resources: Mapping[str, float]) -> int:
+    return int(resources.get("CPU", 0))
 
 
 def _reach(address: str) -> None:

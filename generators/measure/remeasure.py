@@ -18,7 +18,7 @@ from gemmdb.generators import effort
 from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, row
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.quiet import PATIENCE_S, judged
-from gemmdb.generators.progress import SECONDS, Progress, Silent, Tracker
+from gemmdb.generators.progress import SECONDS, Progress, Tracker
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -112,7 +112,7 @@ def remeasure(
         until = monotonic() + PATIENCE_S
         while (busy := backend.busy()) and monotonic() < until:
             sleep(1.0)
-        fresh = _measure(sampled, backend, progress or Silent(), bool(busy))
+        fresh = _measure(sampled, backend, progress, bool(busy))
     finally:
         backend.close()
     judged = Counter(holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
@@ -179,7 +179,9 @@ def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
     return Sampled(verdict, recorded, frozenset(emitted) & frozenset(recorded))
 
 
-def _measure(sampled: Sequence[Sampled], backend: Backend, progress: Progress, busy: bool) -> list[list[Measurement]]:
+def _measure(
+    sampled: Sequence[Sampled], backend: Backend, progress: Progress | None, busy: bool
+) -> list[list[Measurement]]:
     """The rows of each sample, timed on all devices of the machine, all of them disturbed if that is `busy`."""
     tracker, lock = Tracker(progress, len(sampled), 0, SECONDS.get(backend.device.kind)), Lock()
     workers = max(min(backend.workers, len(sampled)), 1)

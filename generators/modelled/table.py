@@ -21,7 +21,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.backend import toolchain
 from gemmdb.generators.modelled import CUDA, PROTOCOL, cross_compile, space
-from gemmdb.generators.progress import Progress, Silent, Tracker
+from gemmdb.generators.progress import Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -66,7 +66,7 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
         raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all shapes")
     out = request.out or data_home() / f"{device.slug}.db"
     run = _Run(request, device, out)
-    run.execute(problems, progress or Silent())
+    run.execute(problems, progress)
     return replace(run.report(problems), warnings=_warnings(len(asked) - len(problems), run.compiler is not None))
 
 
@@ -88,7 +88,7 @@ class _Run:
         if cross_compile.available():
             self.compiler = cross_compile.CrossCompiler(self.device.capability, int(self.device.figures["smem_bytes"]))
 
-    def execute(self, problems: Sequence[Problem], progress: Progress) -> None:
+    def execute(self, problems: Sequence[Problem], progress: Progress | None) -> None:
         """Model the missing problems one by one, then update the verdicts."""
         with Store.open(self.out) as store:
             missing = _missing(problems, self.device, self.out)
