@@ -53,9 +53,9 @@ def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[
 def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) -> list[Job]:
     """The part of each job that the table at `path` does not hold for the device, protocol and toolchain class.
 
-    - A job with rows for some candidates, because others were added later, is reduced to the others plus ATen and the
-      best so far: times are comparable only if taken within the same minutes. A new candidate that only an estimate let
-      in does not count if as many configs already have rows, some of its kernel: estimates change.
+    - A job with rows for some candidates is reduced to the others plus ATen and the best so far: times are comparable
+      only if taken within the same minutes. A new candidate that only an estimate let in does not count if as many
+      configs already have rows, some of its kernel: estimates change.
     - A candidate that ran out of time or memory is tried once more, since something may have disturbed it.
     - The whole job is left if ATen has no row, or ran out of time or memory. If the machine was busy whenever ATen was
       timed, what can be timed is left, in one more build.
@@ -65,11 +65,8 @@ def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) ->
     """
     if not path.exists():
         return list(wanted)
-    table = Table.open(path)
-    try:
+    with Table.open(path) as table:
         return [rest for job in wanted if (rest := _rest(job, table, backend, effort)) is not None]
-    finally:
-        table.close()
 
 
 def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | None:
@@ -81,8 +78,9 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
     if all(map(_hindered, found[ATEN])):  # Also true if there is none.
         return job
     if _busy(found[ATEN]):
-        return replace(job, candidates=tuple(c for c in job.candidates if c.config == ATEN or _timed(found[c.config])))
-    missing = tuple(candidate for candidate in job.candidates if _untried(found[candidate.config]))
+        failed = {config for config, known in found.items() if known and not any(row.times for row in known)}
+        return replace(job, candidates=tuple(c for c in job.candidates if c.config == ATEN or c.config not in failed))
+    missing = tuple(c for c in job.candidates if len(found[c.config]) < TRIES and all(map(_hindered, found[c.config])))
     if sum(map(bool, found.values())) >= len(job.candidates):
         tried = {config.name for config, known in found.items() if known}
         missing = tuple(c for c in missing if found[c.config] or not c.estimated or c.config.name not in tried)
@@ -101,17 +99,9 @@ def _hindered(row: Measurement) -> bool:
     return row.status in TRANSIENT or (row.status is Status.ERROR and out_of_memory(row.detail))
 
 
-def _untried(rows: Sequence[Measurement]) -> bool:
-    return len(rows) < TRIES and all(map(_hindered, rows))
-
-
 def _busy(rows: Sequence[Measurement]) -> bool:
     """Whether the machine was busy whenever a config was timed, and another build may find it quiet."""
     return all(row.disturbed or _hindered(row) for row in rows) and len({row.run for row in rows}) < TRIES
-
-
-def _timed(rows: Sequence[Measurement]) -> bool:
-    return not rows or any(row.times for row in rows)
 
 
 def known(
@@ -129,7 +119,7 @@ def known(
     for row in rows:
         if row.config not in banned:
             by_config[row.config].append(row)
-    searched = {config: min(of, key=_plainness) for config, of in by_config.items()}
+    searched = {c: min(of, key=lambda row: (row.emitted, row.status is not Status.OK)) for c, of in by_config.items()}
     # ATen was timed with all of them and counts as often as in the run: with its spread it may tie with the best.
     confirmed = [row for row in by_config[ATEN] if row is not searched[ATEN]]
     for config, of in by_config.items():
@@ -137,10 +127,6 @@ def known(
             confirmed += [row for row in of if row is not searched[config]] or of
     first, again = (tuple(map(outcome, some)) for some in (searched.values(), confirmed))
     return first, again
-
-
-def _plainness(row: Measurement) -> tuple[bool, bool]:
-    return row.emitted, row.status is not Status.OK
 
 
 def _confirmed(rows: Sequence[Measurement], effort: Effort) -> bool:

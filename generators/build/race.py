@@ -100,13 +100,16 @@ def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effor
 def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
     """The configs, fastest first, that are cheap to compile and may be the best as emitted code. The race cannot tell
     which of them is first."""
-    right = [(_expected(o.config, o.times), o) for o in outcomes if o.status is Status.OK and o.times]
-    timed = sorted(right, key=lambda pair: (pair[0], pair[1].config.text))
-    if not timed or timed[0][1].times is None:
+    expected = []  # The ratio to ATen of the emitted code.
+    for o in outcomes:
+        if o.status is Status.OK and o.times:
+            zeroing = ZEROING_US / o.times.aten_us if counts_arrivals(o.config) else 0.0
+            expected.append((o.times.ratio + zeroing, o.config.text, o.config, o.times.aten_us))
+    if not expected:
         return []
-    ratio, best = timed[0][0], timed[0][1].times
-    limit = ratio * (1 + min(CLOSE + CLOSE_US / (ratio * best.aten_us), CLOSEST))
-    return [o.config for expected, o in timed if o.config != ATEN and _cheap(o.config) and expected <= limit]
+    ratio, _, _, aten_us = min(expected)
+    limit = ratio * (1 + min(CLOSE + CLOSE_US / (ratio * aten_us), CLOSEST))
+    return [config for one, _, config, _ in sorted(expected) if config != ATEN and _cheap(config) and one <= limit]
 
 
 def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
@@ -163,11 +166,6 @@ def _one_of(
     failed, if one did."""
     failed = next((outcome for outcome in (first, second) if outcome.times is None), None)
     return failed or choose(first, second, key=lambda outcome: figure(outcome.times))
-
-
-def _expected(config: Config, times: Times) -> float:
-    """The expected ratio to ATen of a config's emitted code."""
-    return times.ratio + (ZEROING_US / times.aten_us if counts_arrivals(config) else 0.0)
 
 
 def _cheap(config: Config) -> bool:

@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from gemmdb.generators import effort
-from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
+from gemmdb.generators.backend import Backend, Job, Measurer, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Scheduler
 from gemmdb.generators.build.worker import Ended, Message, Phase, Result, Worker
@@ -164,15 +164,16 @@ class Run:
         self.unsaved += results
         if results and not self.run_id:
             self.run_id = self.store.begin_run(self._provenance())
-        rows = [row(r.job, self._marked(one), self.backend, self.run_id) for r in results for one in r.outcomes]
-        self.disturbed += sum(row.disturbed for row in rows)
+        rows = []
+        for result in results:
+            for one in result.outcomes:
+                marked = replace(one, disturbed=True) if self.busy and one.times else one
+                rows.append(row(result.job, marked, self.backend, self.run_id))
+        self.disturbed += sum(one.disturbed for one in rows)
         self.rows += self.store.add(rows) if rows else 0
-        self.statuses.update(row.status.value for row in rows)
+        self.statuses.update(one.status.value for one in rows)
         self.measured += sum(result.measured for result in results)
         self.unsaved.clear()
-
-    def _marked(self, outcome: Outcome) -> Outcome:
-        return replace(outcome, disturbed=True) if self.busy and outcome.times else outcome
 
     def _warnings(self) -> tuple[str, ...]:
         if not self.disturbed:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -67,15 +66,11 @@ def samples(rows: Iterable[Measurement]) -> list[Sample]:
             times[row.problem, row.device][row.config].append((row.status is Status.OK, row.times.median_us))
     found = []
     for (problem, device), configs in times.items():
-        pooled = {config: _pooled(values) for config, values in configs.items()}
+        full = {config: [us for ok, us in values if ok] for config, values in configs.items()}
+        pooled = {config: median(full[config] or [us for _, us in values]) for config, values in configs.items()}
         best = min(pooled.values())
         found += [Sample(problem, device, config, us, best / us) for config, us in pooled.items()]
     return found
-
-
-def _pooled(values: Sequence[tuple[bool, float]]) -> float:
-    full = [us for ok, us in values if ok]
-    return median(full or [us for _, us in values])
 
 
 def fit(found: Iterable[Sample]) -> Coefficients:
@@ -123,7 +118,10 @@ def _rates(done: Array, logs: Array, weights: Array) -> Array:
     """Levenberg-Marquardt over the logarithms of the rates."""
     start = np.log([START[name] for name in COEFFICIENTS])
     pull = PULL * np.sqrt((weights**2).sum())
-    residual = partial(_residual, done, logs, weights, start, pull)
+
+    def residual(theta: Array) -> Array:
+        return np.concatenate([(_log_us(done, theta) - logs) * weights, pull * (theta - start)])
+
     theta, damping = start.copy(), 1e-2
     now = residual(theta)
     for _ in range(ROUNDS):
@@ -140,10 +138,6 @@ def _rates(done: Array, logs: Array, weights: Array) -> Array:
         if before - now @ now < 1e-6 * before:
             break
     return np.exp(theta)
-
-
-def _residual(done: Array, logs: Array, weights: Array, start: Array, pull: float, theta: Array) -> Array:
-    return np.concatenate([(_log_us(done, theta) - logs) * weights, pull * (theta - start)])
 
 
 def _ridge(values: Array, left: Array, weights: Array, owner: NDArray[np.int_] | None) -> Array:

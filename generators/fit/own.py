@@ -9,7 +9,7 @@ Needs gemmdb[fit].
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,10 @@ from gemmdb.generators.fit.write import divided, json_text, main, provenance, ro
 from gemmdb.generators.modelled.space import setting_of
 
 
-def documents(found: Iterable[Sample], fitted: Coefficients) -> dict[str, dict[str, Any]]:
+def documents(found: Sequence[Sample], fitted: Coefficients) -> dict[str, dict[str, Any]]:
     """The documents of the trees of each op of TREE_OPS that has samples, on top of `fitted`."""
-    by_op: dict[str, list[Sample]] = {}
-    for sample in found:
-        by_op.setdefault(sample.problem.op, []).append(sample)
-    return {
-        op: trees.document(by_op[op], fitted, trees.OWN_TREES, trees.OWN_RATE) for op in TREE_OPS if op in by_op
-    }  # fmt: skip
+    by_op = {op: [sample for sample in found if sample.problem.op == op] for op in TREE_OPS}
+    return {op: trees.document(of, fitted, trees.OWN_TREES, trees.OWN_RATE) for op, of in by_op.items() if of}
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:

@@ -6,7 +6,6 @@ each problem. Needs gemmdb[fit].
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -46,12 +45,15 @@ def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, 
     Raises InputError without scikit-learn, and AssertionError if the written trees predict something else than the
     fitted ones.
     """
-    boosting = _boosting()
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+    except ImportError as error:
+        raise InputError(f"fitting trees needs scikit-learn, pip install 'gemmdb[fit]': {error}") from error
     used = [one for one in found if one.config == ATEN or tile_of(one.config) is not None]
     pairs = [values(one, fitted) for one in used]
     rows = np.array([row for row, _ in pairs], dtype=float)
     left = np.log([one.us for one in used]) - np.log([us for _, us in pairs])
-    model = boosting(
+    model = HistGradientBoostingRegressor(
         max_iter=trees, max_leaf_nodes=LEAVES, learning_rate=rate, l2_regularization=RIDGE, early_stopping=False,
         random_state=0,
     )  # fmt: skip
@@ -118,10 +120,3 @@ def _codes(tree: Any, places: Mapping[tuple[int, float], int]) -> list[int]:
             stack += [int(node["left"]), int(node["right"])]
     # The stack visits parents before children; reversed, children come first.
     return found[::-1]
-
-
-def _boosting() -> Any:
-    try:
-        return importlib.import_module("sklearn.ensemble").HistGradientBoostingRegressor
-    except ImportError as error:
-        raise InputError(f"fitting trees needs scikit-learn, pip install 'gemmdb[fit]': {error}") from error

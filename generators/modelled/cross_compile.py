@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import re
 import subprocess
@@ -39,19 +38,13 @@ class CrossCompiler:
 
     def resources(self, problem: Problem, config: Config) -> Resources:
         """The resources of the config's main kernel, and the first fault of any of its kernels."""
-        found = [self._of(launch.unit) for launch in plan(problem, config).launches]
+        units = [launch.unit for launch in plan(problem, config).launches]
+        for unit in units:
+            if unit.key not in self._known:
+                self._known[unit.key] = self._compile(unit)
+        found = [self._known[unit.key] for unit in units]
         amiss = next((one.amiss for one in found if one.amiss), "")
         return Resources(found[0].registers, found[0].shared, amiss)
-
-    @property
-    def kernels(self) -> int:
-        """The number of different kernels that were compiled."""
-        return len(self._known)
-
-    def _of(self, unit: Unit) -> Resources:
-        if unit.key not in self._known:
-            self._known[unit.key] = self._compile(unit)
-        return self._known[unit.key]
 
     def _compile(self, unit: Unit) -> Resources:
         done = compile_unit(unit, self.capability)
@@ -71,17 +64,13 @@ def available() -> bool:
 
 
 def _usage(cubin: str) -> tuple[int, int]:
-    command = [str(_cuobjdump()), "--dump-resource-usage", cubin]
+    """The registers and bytes of stack of a kernel, by the tool that comes with triton."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    command = [str(tool), "--dump-resource-usage", cubin]
     reply = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     match = _USAGE.search(reply.stdout)
     if match is None:
         raise ValueError(f"cuobjdump gives no resource usage for {Path(cubin).name}")
     return int(match[1]), int(match[2])
-
-
-@functools.cache
-def _cuobjdump() -> Path:
-    """The tool that comes with triton."""
-    import triton
-
-    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
