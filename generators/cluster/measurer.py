@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -48,8 +49,7 @@ class Link:
     _begun: Any = None
     _ready: bool = False
     _failed: int = 0
-    _asked: float = 0.0
-    _told: bool = False
+    _silent_until: float = math.inf
     _closed: bool = False
 
     def available(self) -> bool:
@@ -58,11 +58,11 @@ class Link:
             return True
         if self._actor is None:
             self._actor, self._begun = self.start()
-            self._asked, self._told = monotonic(), False
+            self._silent_until = monotonic() + PATIENCE_S
         if not ray.wait([self._begun], timeout=0)[0]:
-            if not self._told and monotonic() - self._asked > PATIENCE_S:
+            if monotonic() > self._silent_until:
                 self.say("waiting for a free device of the cluster")
-                self._told = True
+                self._silent_until = math.inf
             return False
         try:
             ray.get(self._begun)
@@ -89,14 +89,11 @@ class Link:
                 raise Lost(f"no answer within {self.late_s:g} s", Status.TIMEOUT)
         try:
             return ray.get(reference)
-        except RayActorError:
-            self._check()
-            self._renew()
-            raise Lost("its workers went away") from None
         except RayError as error:
             self._check()
             self._renew()
-            raise Lost(f"its workers failed: {_cause(error)}") from None
+            went_away = isinstance(error, RayActorError)
+            raise Lost("its workers went away" if went_away else f"its workers failed: {_cause(error)}") from None
 
     def tell(self, name: str, *arguments: Any) -> None:
         """Call a method of the actor and do not wait."""
@@ -126,9 +123,8 @@ class Link:
     def _renew(self) -> None:
         """Give up the actor that measures. `available` starts the next one."""
         self.lost += 1
-        self._earlier_s = self.busy_s or 0.0
+        self._earlier_s, self._ready = self.busy_s or 0.0, False
         self._kill()
-        self._ready = False
 
     def _kill(self) -> None:
         actor, self._actor = self._actor, None

@@ -36,7 +36,6 @@ class Description:
     device: Device
     toolchain: Toolchain
     space: Space
-    effort: Effort
     protocols: tuple[Protocol, ...]
     compilers: Mapping[str, str]
     readings: Mapping[str, object]
@@ -62,11 +61,9 @@ def describe(name: str, effort: str | None, site: Site) -> Description:
     if device is None:
         raise GemmdbError(f"a node offers {name!r}, and has no such device")
     backend = site.make(device)
-    chosen = efforts.named(effort, device.kind)
-    return Description(
-        backend.device, backend.toolchain, backend.space, chosen, tuple(backend.protocols(chosen)),
-        resources.compilers() if device.kind == "cuda" else {}, backend.provenance(),
-    )  # fmt: skip
+    protocols = tuple(backend.protocols(efforts.named(effort, device.kind)))
+    compilers = resources.compilers() if device.kind == "cuda" else {}
+    return Description(backend.device, backend.toolchain, backend.space, protocols, compilers, backend.provenance())
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,11 @@ class Delivered:
         self.last = Compiled({}, {})
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> Failure | None:
-        """See `Precompiler.failure`."""
+        """Why a config cannot be measured: its status, what the compiler said, and seconds; None if it compiled."""
         return self.last.failures.get(config)
 
     def seconds(self, problem: Problem, config: Config) -> float:
-        """See `Precompiler.seconds`."""
+        """Seconds of compiling a config."""
         return self.last.seconds.get(config, 0.0)
 
     def close(self) -> None:
@@ -130,7 +127,7 @@ class Measuring:
         self, which: int, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int, came: Compiled
     ) -> Measured:
         """See `Measurer.measure`. `which`: 0 for the device's measurer, another number for its `fresh` one: a new
-        number asks for a fresh one anew. `came`: what was compiled for the configs, unless they are compiled here."""
+        number makes another one. `came`: what was compiled for the configs, unless they are compiled here."""
         measurer = self._of(which)
         if self._compiles_here:
             measurer.prepare([Job(problem, protocol, tuple(map(Candidate, dict.fromkeys((ATEN, *configs)))))])
