@@ -67,31 +67,24 @@ def test_the_pick_is_confirmed_as_emitted_code(confirmed):
     (one,) = confirmed(TIMES, {})
     assert (one.config, one.detail, one.times.median_us) == (VARIANTS[0], EMITTED, 50.0)
     assert type(one.config) is Config
+    assert confirmed({ATEN: 100.0, VARIANTS[0]: 99.8}, {}) == []  # ATen is the pick.
+    assert len(confirmed(TIMES, dict.fromkeys(VARIANTS, 3.0))) == CONFIRMED  # Only so many.
 
 
-def test_nothing_is_confirmed_where_aten_is_picked(confirmed):
-    assert confirmed({ATEN: 100.0, VARIANTS[0]: 99.8}, {}) == []
-
-
-def test_one_that_is_slower_as_emitted_code_gives_way_to_the_next(confirmed):
-    found = confirmed(TIMES, {VARIANTS[0]: 1.5})
-    assert [(o.config, o.times.median_us) for o in found] == [(VARIANTS[0], 75.0), (VARIANTS[1], 55.0)]
-
-
-def test_only_so_many_are_confirmed(confirmed):
-    assert len(confirmed(TIMES, dict.fromkeys(VARIANTS, 3.0))) == CONFIRMED
-
-
-def test_one_without_emitted_code_is_confirmed_by_itself(confirmed):
-    why, one = confirmed(TIMES, {VARIANTS[0]: Status.ERROR})
-    assert (why.config, why.status, why.detail) == (VARIANTS[0], Status.ERROR, "because")
-    assert (one.config, one.status, one.detail, one.times.median_us) == (VARIANTS[0], Status.OK, "", 50.0)
-
-
-def test_wrong_emitted_code_is_a_row_of_its_config(confirmed):
-    first, second = confirmed(TIMES, {VARIANTS[0]: Status.WRONG})
-    assert (first.config, first.status, first.detail) == (VARIANTS[0], Status.WRONG, "because")
-    assert second.config == VARIANTS[1]
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [
+        # It is slower as emitted code: the next one follows.
+        (1.5, [(VARIANTS[0], Status.OK, EMITTED, 75.0), (VARIANTS[1], Status.OK, EMITTED, 55.0)]),
+        # There is no emitted code: it is confirmed by itself.
+        (Status.ERROR, [(VARIANTS[0], Status.ERROR, "because", None), (VARIANTS[0], Status.OK, "", 50.0)]),
+        # Emitted code that is wrong is a row of its config.
+        (Status.WRONG, [(VARIANTS[0], Status.WRONG, "because", None), (VARIANTS[1], Status.OK, EMITTED, 55.0)]),
+    ],
+)
+def test_a_pick_that_fails_as_emitted_code(confirmed, factor, expected):
+    found = confirmed(TIMES, {VARIANTS[0]: factor})
+    assert [(o.config, o.status, o.detail, o.times and o.times.median_us) for o in found] == expected
 
 
 def test_the_pick_of_ties_is_confirmed_not_the_fastest(confirmed):
@@ -137,9 +130,7 @@ def test_a_rival_that_is_faster_as_emitted_code_is_found_and_nothing_more(confir
     found = confirmed(CLOSE, {TILES[3]: 0.8}, rivals=4)
     assert min(found, key=lambda o: o.times.median_us).config == TILES[3]
     assert len(found) == 4
-
-
-def test_a_rival_of_aten_is_confirmed_though_aten_would_be_picked(confirmed):
+    # ATen would be picked here without the confirmation.
     (one,) = confirmed({ATEN: 100.0, TILES[0]: 100.5}, {TILES[0]: 0.9}, rivals=4)
     assert (one.config, one.times.median_us) == (TILES[0], pytest.approx(90.45))
 
@@ -219,11 +210,7 @@ def test_what_a_run_has_confirmed_asks_for_nothing_when_its_rows_are_read_again(
     outcomes, found = race(job, effort, measurer), []
     while picks := unconfirmed(outcomes, found, effort):
         found += confirm(job, picks, effort, measurer)
-    stored = [
-        replace(
-            rows[0], config=o.config, status=o.status, times=o.times, detail=marks(o.detail == EMITTED, o.disturbed)
-        )
-        for o in (*outcomes, *found)
-    ]
+    stored = [replace(rows[0], config=o.config, status=o.status, times=o.times,
+                      detail=marks(o.detail == EMITTED, o.disturbed)) for o in (*outcomes, *found)]  # fmt: skip
     # What was disturbed is confirmed once more by another build.
     assert any(o.disturbed for o in found) or unconfirmed(*known(stored, (), effort), effort) == ()

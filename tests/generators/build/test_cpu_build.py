@@ -1,21 +1,15 @@
-"""Real builds on this CPU, small ones: compiled by Inductor, timed, stored, resumed."""
+"""Real builds on this CPU, small ones: compiled by Inductor, timed, stored."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
+from kit.replay import stored
 
 from gemmdb.devices.detect import cpu
-from gemmdb.errors import GemmdbError
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import TIMED, Status
+from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
 
 pytestmark = pytest.mark.slow
@@ -42,26 +36,10 @@ def built(shapes, tmp_path_factory, vector_units):
     return request, build(request)
 
 
-def rows(path):
-    table = Table.open(path)
-    found = list(table.measurements())
-    table.close()
-    return found
-
-
-def outcomes(path, ops):
-    """What two builds have in common: every candidate, and whether it was timed or how it failed."""
-    return {
-        (row.problem.text, row.config.text, "timed" if row.status in TIMED else row.status.value)
-        for row in rows(path)
-        if row.problem.op in ops
-    }
-
-
 def test_every_op_is_measured_and_right(built):
     request, report = built
     assert report.measured == len(ITEMS)
-    found = rows(request.out)
+    found = stored(request.out)
     assert {row.status for row in found} == {Status.OK, Status.ILLEGAL}
     timed = {row.problem.op for row in found if row.config == ATEN and row.times}
     assert timed == {"mm", "int_mm", "mixed_mm", "bmm", "scaled_mm"}
@@ -73,38 +51,10 @@ def test_every_op_is_measured_and_right(built):
 
 def test_the_table_answers(built):
     request, _ = built
-    table = Table.open(request.out)
-    verdicts = [table.verdict(problem, cpu()) for problem in {row.problem for row in rows(request.out)}]
-    table.close()
+    with Table.open(request.out) as table:
+        verdicts = [table.verdict(problem, cpu()) for problem in {row.problem for row in stored(request.out)}]
     assert len(verdicts) == len(ITEMS)
     assert all(0 < verdict.expected_us < 1e5 and verdict.ratio <= 1 for verdict in verdicts)
-
-
-def test_the_same_build_again_measures_nothing_and_starts_no_worker(built):
-    request, _ = built
-    start = time.monotonic()
-    report = build(request)
-    assert (report.before, report.measured, report.rows) == (len(ITEMS), 0, 0)
-    assert time.monotonic() - start < 3
-
-
-def test_killed_and_run_again_equals_undisturbed(built, shapes, tmp_path):
-    request, _ = built
-    out, ops = tmp_path / "killed.db", ("mm", "int_mm")  # One with several candidates, and one to come after it.
-    script = (
-        "import sys; from pathlib import Path; from gemmdb.generators.build.build import *;"
-        f"build(BuildRequest(arch='cpu', ops={ops}, shapes=sys.argv[1], out=Path(sys.argv[2])))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script, str(shapes), str(out)])
-    while process.poll() is None and not _has_rows(out):
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    kept = {row.text for row in rows(out)}
-    report = build(BuildRequest(arch="cpu", ops=ops, shapes=str(shapes), out=out))
-    assert kept < {row.text for row in rows(out)}
-    assert report.measured == len(ops) - report.before > 0
-    assert outcomes(out, ops) == outcomes(request.out, ops)
 
 
 def test_remeasuring_compares_with_the_table(built):
@@ -115,10 +65,3 @@ def test_remeasuring_compares_with_the_table(built):
     assert exactly.rows >= 1
     assert all(0.01 < moved.now_us / moved.recorded_us < 100 for moved in exactly.moved)
     assert request.out.read_bytes() == before
-
-
-def _has_rows(path: Path) -> bool:
-    try:
-        return bool(rows(path))
-    except (OSError, GemmdbError):
-        return False
