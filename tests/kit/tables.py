@@ -25,6 +25,17 @@ def packed(threads_k: int) -> Config:
     return Config.of("cpp", "packed_gemm", threads_k=threads_k, **rest)
 
 
+def tile(**params: int | str) -> Config:
+    """A tile kernel of a GPU with some of its parameters given."""
+    given = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "group_m": 8, "split_k": 1,
+             "load": "pointer", "swap": 0, "reduce": "none", "dequant": "cast"}  # fmt: skip
+    return Config.of("triton", "tile", **given | params)
+
+
+GEMM = Problem.gemm("mm", m=64, n=1024, k=4096, dtype="bf16")
+SIZES = tuple(GEMM.resized(m, n, 4096) for m in (16, 64, 256) for n in (1024, 1280))
+
+
 @dataclass(frozen=True)
 class Kit:
     device = Device("cpu", "cpu", "Test CPU", 2, figures={"copy_gb_per_s": 20.5})
@@ -101,12 +112,6 @@ class Kit:
 
 def edit(path: Path, *statements: Any) -> None:
     """Change a table behind its writer's back, as a stranger could."""
-    with closing(sqlite3.connect(path)) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         for statement in statements:
             db.execute(*statement) if isinstance(statement, tuple) else db.execute(statement)
-        db.commit()
-
-
-def names(catalog: Catalog) -> list[str]:
-    """The file names of the tables in use."""
-    return [table.path.name for table in catalog.tables]

@@ -2,8 +2,6 @@
 
 import itertools
 import logging
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.devices import H200
 from kit.lab import Lab
-from kit.tables import Kit
+from kit.tables import GEMM, SIZES, Kit, edit, tile
 
-from gemmdb import Config
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.files import pack as packing
 from gemmdb.generators.files.diff import diff
 from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
-from gemmdb.key.problem import Problem, Query
+from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.lookup import Step, expected, explain
+from gemmdb.lookup import expected, explain
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.candidates import candidates
 from gemmdb.settings import Policy, Settings
@@ -39,20 +36,19 @@ FILES = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCh
 _number = itertools.count()
 
 
-def tile(**params: int | str) -> Config:
-    given = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "group_m": 8, "split_k": 1,
-             "load": "pointer", "swap": 0, "reduce": "none", "dequant": "cast"}  # fmt: skip
-    return Config.of("triton", "tile", **given | params)
-
-
 TILES = (tile(), tile(block_n=128), tile(block_m=128, block_n=128), tile(split_k=8, reduce="fixup"), tile(stages=4))
-GEMM = Problem.gemm("mm", m=64, n=1024, k=4096, dtype="bf16")
-SIZES = tuple(GEMM.resized(m, n, 4096) for m in (16, 64, 256) for n in (1024, 1280))
 TOOLCHAINS = (Toolchain(torch="2.11.0", cuda="13.0"), Toolchain(torch="2.9.0", cuda="12.8"))
 
 
 def path_of(tmp_path: Path) -> Path:
     return tmp_path / f"{next(_number)}.db"
+
+
+def packed(tmp_path: Path, rows) -> tuple[Path, Path]:
+    """A table of these rows, and its packed form."""
+    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
+    pack(full, small)
+    return full, small
 
 
 @st.composite
@@ -71,11 +67,6 @@ def gpu_rows(draw):
     return found + [replace(row, status=Status.WRONG, times=None, run="wrong") for row in wrong]
 
 
-def explained(path: Path, problem: Problem) -> list[Step]:
-    """What the ladder says of a problem on an H200 by one table."""
-    return explain(Query(problem, H200), Catalog([(Source(path, "explicit"), Table.open(path))]), Policy())
-
-
 def steps(path: Path, query: Query, toolchain: Toolchain | None, policy: Policy) -> object:
     """All that the ladder says of a query by one table, without the table's name."""
     catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
@@ -90,8 +81,7 @@ def steps(path: Path, query: Query, toolchain: Toolchain | None, policy: Policy)
 @given(rows=gpu_rows(), m=st.sampled_from([16, 20, 64, 100]), n=st.sampled_from([1024, 1152]), klass=st.booleans(),
        policy=st.sampled_from([Policy(), Policy(confirm=True, near_loss=1.0), Policy(deny="block_n=64")]))  # fmt: skip
 def test_packing_changes_no_answer_on_a_gpu(tmp_path, rows, m, n, klass, policy):
-    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
-    pack(full, small)
+    full, small = packed(tmp_path, rows)
     assert verify(small) == []
     query = Query(GEMM.resized(m, n, 4096), H200)
     toolchain = TOOLCHAINS[0] if klass else None
@@ -101,8 +91,7 @@ def test_packing_changes_no_answer_on_a_gpu(tmp_path, rows, m, n, klass, policy)
 @FILES
 @given(rows=gpu_rows())
 def test_expectations_of_another_cost_model_are_computed_anew(tmp_path, rows):
-    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
-    pack(full, small)
+    full, small = packed(tmp_path, rows)
     query = Query(GEMM.resized(100, 1152, 4096), H200)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(expected, "stamp_of", lambda device: 5)
@@ -112,20 +101,20 @@ def test_expectations_of_another_cost_model_are_computed_anew(tmp_path, rows):
 
 def test_most_answers_of_the_property_tests_are_of_rung_near(tmp_path):
     rows = [row for size in SIZES for row in Lab.rows(size, dict.fromkeys(TILES, 0.5), device=H200, clock="graph")]
-    small = path_of(tmp_path)
-    pack(KIT.write(path_of(tmp_path), rows), small)
+    _, small = packed(tmp_path, rows)
     with Table.open(small) as table:
         times = [one for group in table.record(SIZES[0], H200).groups for one in group.times]
     assert all(one.expected != UNKNOWN for one in times)
     assert {one.resident > 0 for one in times} == {False, True}
-    assert "near" in {step.rung for step in explained(small, GEMM.resized(100, 1152, 4096)) if step.hit}
+    query = Query(GEMM.resized(100, 1152, 4096), H200)
+    found = explain(query, Catalog([(Source(small, "explicit"), Table.open(small))]), Policy())
+    assert "near" in {step.rung for step in found if step.hit}
 
 
 @FILES
 @given(rows=KIT.rows())
 def test_packing_changes_no_verdict_and_no_answer_on_a_cpu(tmp_path, rows):
-    full, small = KIT.write(path_of(tmp_path), rows), path_of(tmp_path)
-    pack(full, small)
+    full, small = packed(tmp_path, rows)
     assert verify(small) == []
     assert not diff(full, small)
     with Table.open(full) as one, Table.open(small) as other:
@@ -148,9 +137,7 @@ def test_packing_changes_no_verdict_and_no_answer_on_a_cpu(tmp_path, rows):
 def test_the_same_rows_give_the_same_bytes(tmp_path, rows, seed):
     shuffled = list(rows)
     seed.shuffle(shuffled)
-    a, b = path_of(tmp_path), path_of(tmp_path)
-    pack(KIT.write(path_of(tmp_path), rows), a)
-    pack(KIT.write(path_of(tmp_path), shuffled), b)
+    (_, a), (_, b) = packed(tmp_path, rows), packed(tmp_path, shuffled)
     assert a.read_bytes() == b.read_bytes()
 
 
@@ -166,11 +153,6 @@ def small(full, tmp_path):
     done = pack(full, tmp_path / "small.db")
     assert done == packing.Packed(3, 12, 12)
     return tmp_path / "small.db"
-
-
-def edit(path: Path, sql: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute(sql).rowcount
 
 
 def test_what_needs_measurements_says_so(small, tmp_path):
@@ -228,10 +210,18 @@ def test_verify_finds_what_was_changed(small, sql, check):
     assert all("\n" not in one.message for one in found)
 
 
-def test_a_malformed_header_is_refused(small):
-    edit(small, "UPDATE meta SET value = '2' WHERE name = 'packed'")
-    with pytest.raises(TableError, match="malformed"):
-        Table.open(small)
+@pytest.mark.parametrize(
+    ("table", "sql", "message"),
+    [
+        ("small", "UPDATE meta SET value = '2' WHERE name = 'packed'", "malformed"),
+        ("full", "PRAGMA user_version = 1", "holds a table"),  # A table of version 1 has no table of records.
+    ],
+)
+def test_a_malformed_header_is_refused(full, small, table, sql, message):
+    path = {"full": full, "small": small}[table]
+    edit(path, sql)
+    with pytest.raises(TableError, match=message):
+        Table.open(path)
 
 
 def test_outdated_verdicts_are_not_packed(full, tmp_path):
@@ -251,12 +241,13 @@ def test_too_many_configs_are_refused_with_a_remedy(full, tmp_path, monkeypatch)
 
 def older(path: Path) -> Path:
     """The table as schema version 1 has it."""
-    with closing(sqlite3.connect(path)) as db, db:
-        for name in schema.ADDED[2]:
-            db.execute(f"DROP TABLE {name}")
-        db.execute("DELETE FROM _sqlite_migrations WHERE name LIKE 'm002%'")
-        db.execute("UPDATE meta SET value = '1' WHERE name = 'schema_version'")
-        db.execute("PRAGMA user_version = 1")
+    edit(
+        path,
+        *(f"DROP TABLE {name}" for name in schema.ADDED[2]),
+        "DELETE FROM _sqlite_migrations WHERE name LIKE 'm002%'",
+        "UPDATE meta SET value = '1' WHERE name = 'schema_version'",
+        "PRAGMA user_version = 1",
+    )
     return path
 
 
@@ -289,10 +280,3 @@ def test_tables_of_both_versions_answer_together(full, tmp_path):
     near = next(step for step in explain(query, catalog, Policy(near_loss=1.0)) if step.rung == "near")
     tables = {one["table"] for one in near.evidence["neighbours"]}
     assert tables == {str(user), str(tmp_path / "small.db")}
-
-
-def test_a_version_1_table_with_a_record_table_is_refused(full):
-    with closing(sqlite3.connect(full)) as db:
-        db.execute("PRAGMA user_version = 1")
-    with pytest.raises(TableError, match="holds a table"):
-        Table.open(full)

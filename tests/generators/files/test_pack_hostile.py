@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from kit.devices import H200
 from kit.lab import Lab
-from kit.tables import Kit
+from kit.tables import GEMM, SIZES, Kit, edit, tile
 
 from gemmdb import Config
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.key.problem import Problem, Query
+from gemmdb.key.problem import Query
 from gemmdb.lookup import explain
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
@@ -25,18 +25,14 @@ from gemmdb.table.numbering import MOST_BYTES, MOST_SETS, Numbering
 from gemmdb.table.reader import Table
 
 KIT = Kit()
-GEMM = Problem.gemm("mm", m=64, n=1024, k=4096, dtype="bf16")
-TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "group_m": 8, "split_k": 1,
-        "load": "pointer", "swap": 0, "reduce": "none", "dequant": "cast"}  # fmt: skip
-TILES = (Config.of("triton", "tile", **TILE), Config.of("triton", "tile", **TILE | {"block_n": 128}))
+TILES = (tile(), tile(block_n=128))
 _HEAD, _GROUP, _TIME = struct.Struct("<BBHI"), struct.Struct("<BBHd"), struct.Struct("<HhBBh")
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """A packed table of a few tiles on an H200."""
-    sizes = [GEMM.resized(m, n, 4096) for m in (16, 64, 256) for n in (1024, 1280)]
-    rows = [row for size in sizes for row in Lab.rows(size, dict.fromkeys(TILES, 0.5), device=H200, clock="graph")]
+    rows = [row for size in SIZES for row in Lab.rows(size, dict.fromkeys(TILES, 0.5), device=H200, clock="graph")]
     pack(KIT.write(tmp_path / "full.db", rows), tmp_path / "small.db")
     return tmp_path / "small.db"
 
@@ -55,11 +51,6 @@ def near_of(*paths: Path):
         return next(step for step in explain(query, catalog, Policy(near_loss=1.0)) if step.rung == "near")
     finally:
         catalog.close()
-
-
-def edit(path: Path, sql: str, *args: object) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute(sql, args).rowcount
 
 
 def part(path: Path, name: str) -> bytes:
@@ -81,7 +72,7 @@ def split_where_there_is_none(path: Path) -> None:
 def surrogates(name: str):
     def change(path: Path) -> None:
         texts = [f"{text}\ud800" for text in json.loads(part(path, name))]
-        edit(path, "UPDATE numbering SET data = ? WHERE name = ?", json.dumps(texts).encode(), name)
+        edit(path, ("UPDATE numbering SET data = ? WHERE name = ?", (json.dumps(texts).encode(), name)))
 
     return change
 
@@ -141,7 +132,7 @@ def test_a_malformed_numbering_is_parsed_once_and_verify_stops_there(bad, monkey
         return real(parts)
 
     monkeypatch.setattr(Numbering, "parse", parse)
-    edit(bad, "UPDATE numbering SET data = ? WHERE name = 'families'", b"[[],[]]")
+    edit(bad, "UPDATE numbering SET data = x'5b5b5d2c5b5d5d' WHERE name = 'families'")  # [[],[]]
     with Table.open(bad) as table:
         for _ in range(3):
             with pytest.raises(TableError, match="numbering is malformed"):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kit.tables import edit
 
 from gemmdb import Config, InputError, Problem, Protocol, Status, TableError
 from gemmdb.generators.files.manifest import check_manifest, write_manifest
@@ -62,9 +61,7 @@ def test_a_good_table_has_no_findings(path):
     ],
 )  # fmt: skip
 def test_a_changed_value_is_found(path, check, statement):
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(statement)
-        db.commit()
+    edit(path, statement)
     findings = verify(path)
     assert check in {finding.check for finding in findings}
     assert all("\n" not in finding.message and len(finding.message) < 1000 for finding in findings)
