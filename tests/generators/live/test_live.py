@@ -43,14 +43,10 @@ def blocking(n):
 
 def test_at_most_four_candidates_are_tried_the_illegal_ones_left_out():
     legal, beyond = [blocking(n) for n in (1, 2, 3, 4, 5)], blocking(100)
-    made, _ = job(SMALL, beyond, *legal)
-    assert made.legal == (ATEN, *legal[:4])
-
-
-def test_without_candidates_the_head_of_the_menu_is_tried():
-    made, _ = job(SMALL)
-    assert made.legal[0] == ATEN
-    assert 1 < len(made.legal) <= 1 + LIVE_CANDIDATES
+    assert job(SMALL, beyond, *legal)[0].legal == (ATEN, *legal[:4])
+    aten, *menu = job(SMALL)[0].legal  # Without candidates, the head of the menu.
+    assert aten == ATEN
+    assert 0 < len(menu) <= LIVE_CANDIDATES
 
 
 def test_what_nvcc_has_to_compile_is_not_tried():
@@ -65,8 +61,11 @@ def test_what_nvcc_has_to_compile_is_not_tried():
     cost = slow.spec.cost
     patient = replace(request, policy=Policy(live_cost=cost, compile_cost=cost))
     assert planning.job(patient, backend).legal == (ATEN, slow)
-    strict = replace(request, policy=Policy(live_cost=cost))
-    assert planning.job(strict, backend).legal == (ATEN,)
+    for strict in (Policy(live_cost=cost), Policy(deny="cutlass", live_cost=cost, compile_cost=cost)):
+        assert planning.job(replace(request, policy=strict), backend).legal == (ATEN,)
+    head = replace(request, candidates=())  # Of the menu.
+    assert len(planning.job(head, backend).legal) > 1
+    assert planning.job(replace(head, policy=Policy(deny="triton")), backend).legal == (ATEN,)
 
 
 class Gpu:
@@ -92,13 +91,6 @@ def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(candidates
     assert "padded" not in [config.kernel for config in planning.job(aligned, Gpu()).legal]
     denied = replace(request, policy=Policy(deny="padded"))
     assert "padded" not in [config.kernel for config in planning.job(denied, Gpu()).legal]
-
-
-def test_the_head_of_the_menu_is_what_the_policy_lets_through():
-    request = client.Request(
-        Problem.gemm("mm", m=64, n=1024, k=1024), H200, Path("user.db"), policy=Policy(deny="triton")
-    )
-    assert planning.job(request, Gpu()).legal == (ATEN,)
 
 
 @pytest.mark.parametrize(

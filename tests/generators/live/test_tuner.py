@@ -7,12 +7,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from kit.replay import ReplayBackend, stored, verdict
+
 from gemmdb.generators.live import process
 from gemmdb.generators.measure.replay import Replay
 from gemmdb.inductor.benchmark import client
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Status
-from gemmdb.table.reader import Table
 
 
 class Slow(Replay):
@@ -39,13 +40,12 @@ class Slow(Replay):
 
 
 @pytest.fixture
-def tune(replay_backend, rows, monkeypatch, tmp_path):
+def tune(rows, monkeypatch, tmp_path):
     """A function that tunes problems from recorded rows; returns the result, and the measurer with its calls."""
     table = tmp_path / "user.db"
 
     def tune(problems, limit_s=20.0, compile_s=0.05, recorded=rows, **device):
-        backend = replay_backend(recorded, replay=type("Device", (Slow,), device))
-        backend.overlap = True
+        backend = ReplayBackend(recorded, replay=type("Device", (Slow,), device), overlap=True)
         monkeypatch.setattr(process.backends, "backend_for", lambda device: backend)
         candidates = tuple(dict.fromkeys(row.config for row in recorded if row.config != ATEN))
         requests = [
@@ -64,9 +64,8 @@ def order(measurer):
     return list(dict.fromkeys(problem for problem, _, _ in measurer.calls))
 
 
-def stored(path):
-    with Table.open(path) as table:
-        return {(row.problem, row.config) for row in table.measurements()}
+def measured(path):
+    return {(row.problem, row.config) for row in stored(path)}
 
 
 def test_problems_are_measured_in_the_order_of_the_requests(tune, problems):
@@ -80,7 +79,7 @@ def test_problems_are_measured_in_the_order_of_the_requests(tune, problems):
 
 def test_when_time_is_over_nothing_is_begun(tune, problems):
     tuned, measurer = tune(problems, limit_s=-1.0)
-    assert (dict(tuned.verdicts), tuned.late, measurer.calls, stored(tune.table)) == ({}, True, [], set())
+    assert (dict(tuned.verdicts), tuned.late, measurer.calls, measured(tune.table)) == ({}, True, [], set())
 
 
 def test_what_is_compiled_later_is_measured_later(tune, problems, rows):
@@ -89,10 +88,10 @@ def test_what_is_compiled_later_is_measured_later(tune, problems, rows):
     assert order(measurer) == [*problems[1:], problems[0]]
     assert not tuned.late
     # Without the candidate that did not come in time.
-    measured = {config for problem, configs, _ in measurer.calls if problem == problems[0] for config in configs}
-    assert ATEN in measured
-    assert other not in measured
-    assert (problems[0], other) not in stored(tune.table)
+    tried = {config for problem, configs, _ in measurer.calls if problem == problems[0] for config in configs}
+    assert ATEN in tried
+    assert other not in tried
+    assert (problems[0], other) not in measured(tune.table)
 
 
 def test_whoever_is_patient_waits_for_all_candidates(tune, problems, rows):
@@ -106,7 +105,7 @@ def test_aten_alone_decides_nothing(tune, problems, rows, kept):
     configs = [row.config for row in rows if row.problem == problems[0]]
     never = configs[1:] if kept == 0 else configs[:1]
     tuned, measurer = tune(problems[:1], limit_s=0.3, never=tuple((problems[0].m, config) for config in never))
-    assert (tuned.late, measurer.calls, stored(tune.table)) == (True, [], set())
+    assert (tuned.late, measurer.calls, measured(tune.table)) == (True, [], set())
 
 
 def test_a_process_that_is_still_starting_says_so(tune, problems):
@@ -133,14 +132,12 @@ def test_a_fused_kernel_must_not_be_slower_than_aten_without_the_epilogue(tune, 
     recorded = fused(rows, alone_us)
     problem = recorded[0].problem
     tuned, _ = tune([problem], recorded=recorded)
-    found = stored(tune.table)
+    found = measured(tune.table)
     right = [row.config for row in recorded if row.problem == problem and row.status is Status.OK]
     assert sum((problem, config) in found for config in right) == 1 + left
     assert (replace(problem, fusion="none"), ATEN) in found
     assert (tuned.verdicts[problem].pick == ATEN) is (left == 0)
-    # The next process finds the same answer in the table.
-    with Table.open(tune.table) as table:
-        assert table.verdict(problem, recorded[0].device).pick == tuned.verdicts[problem].pick
+    assert verdict(tune.table, problem).pick == tuned.verdicts[problem].pick  # The next process finds the same.
 
 
 def test_without_times_of_aten_alone_no_fused_kernel_is_served(tune, rows):
