@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Thread, Timer
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from gemmdb.generators import effort
@@ -17,13 +17,10 @@ from gemmdb.generators.backend import Backend, Job, Measurer, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Scheduler
 from gemmdb.generators.build.worker import Ended, Message, Phase, Result, Worker
-from gemmdb.generators.measure.quiet import PATIENCE_S, WAITING_TEXT
+from gemmdb.generators.measure import quiet
 from gemmdb.generators.progress import SECONDS, Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.table.writer import Store
-
-POLL_S = 1.0
-"""How often, in seconds, a waiting build looks whether other programs still use the devices."""
 
 
 class Run:
@@ -78,7 +75,7 @@ class Run:
             stack.callback(_join, started)  # Before the claims are closed.
             stack.callback(work.stop.set)
             stack.callback(self.backend.close)
-            self._wait_for_quiet()
+            self.busy = quiet.wait(self.backend, self.tracker.say)
             self.backend.begin(self.pending)
             measurers = [self.backend.measurer(worker, self.effort) for worker in range(self.count)]
             for measurer in measurers:
@@ -102,14 +99,6 @@ class Run:
                 self.interrupted = True
                 scheduler.abort()
                 self._stop(measurers, workers)
-
-    def _wait_for_quiet(self) -> None:
-        """Wait a little while others use the devices."""
-        until = monotonic() + PATIENCE_S
-        while (busy := self.backend.busy()) and monotonic() < until:
-            self.tracker.say(f"{WAITING_TEXT}: {busy}")
-            sleep(POLL_S)
-        self.busy = busy
 
     def _deadline(self, work: queue.Work) -> Timer:
         """A running timer that stops the work when the time limit of the request is reached."""

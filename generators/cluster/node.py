@@ -4,7 +4,6 @@ imports ray."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,16 +14,13 @@ from gemmdb.generators import effort as efforts
 from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, Outcome, Space
 from gemmdb.generators.cluster import delivery, resources
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.quiet import PATIENCE_S
+from gemmdb.generators.measure import backends, quiet
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import Protocol, Status
 
-ASK_S = 1.0
-"""How often it is asked again whether others use the device, in seconds."""
 Failure = tuple[Status, str, float]
 
 
@@ -117,10 +113,7 @@ class Measuring:
             raise GemmdbError(f"its software differs from another node: {backend.toolchain.text}, not {toolchain.text}")
         if not backend.workers:
             raise GemmdbError(f"a node offers {resources.sku(device)!r}, and its GPU is another one")
-        until = time.monotonic() + PATIENCE_S
-        while (busy := bool(backend.busy())) and time.monotonic() < until:
-            time.sleep(ASK_S)
-        self._busy, self._compiles_here = busy, device.kind != "cuda"
+        self._busy, self._compiles_here = bool(quiet.wait(backend)), device.kind != "cuda"
         self._measurers: dict[int, Measurer] = {0: backend.measurer(0, effort)}
 
     def measure(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from time import monotonic
+from time import monotonic, sleep
 from typing import TypeVar
 
 from gemmdb.devices import load
 from gemmdb.devices.load import Load
-from gemmdb.generators.backend import Outcome, silent
+from gemmdb.generators.backend import Backend, Outcome, silent
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import NOISY
 
 PATIENCE_S = 15.0
 """The most seconds that a build, or a sample of `verify`, waits for a quiet machine in all."""
+POLL_S = 1.0
+"""How often, in seconds, it is checked whether others still use the devices."""
 WAITING_TEXT = "waiting for a quiet machine"
 T = TypeVar("T")
 
@@ -58,6 +60,15 @@ class Watch:
         self.last = load.wait(self.patience_s, self.threads, lambda busy: self.say(f"{WAITING_TEXT}: {busy.text}"))
         self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # A first look is free.
         return True
+
+
+def wait(backend: Backend, say: Callable[[str], None] = silent) -> str:
+    """Wait at most PATIENCE_S while others use the devices. Returns what they do afterwards (see `Backend.busy`)."""
+    until = monotonic() + PATIENCE_S
+    while (busy := backend.busy()) and monotonic() < until:
+        say(f"{WAITING_TEXT}: {busy}")
+        sleep(POLL_S)
+    return busy
 
 
 def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from threading import Lock
-from time import monotonic, sleep
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import effort
 from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, row
-from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.quiet import PATIENCE_S, judged
+from gemmdb.generators.measure import backends, quiet
+from gemmdb.generators.measure.quiet import judged
 from gemmdb.generators.progress import SECONDS, Progress, Tracker
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -109,9 +108,7 @@ def remeasure(
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {backend.toolchain.klass}")
     try:
-        until = monotonic() + PATIENCE_S
-        while (busy := backend.busy()) and monotonic() < until:
-            sleep(1.0)
+        busy = quiet.wait(backend)
         fresh = _measure(sampled, backend, progress, bool(busy))
     finally:
         backend.close()

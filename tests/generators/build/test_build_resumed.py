@@ -124,7 +124,7 @@ def test_a_confirmation_on_a_busy_machine_is_done_again(request_, rows, problems
 
 
 def test_a_gpu_that_others_use_marks_all(request_, rows, monkeypatch):
-    monkeypatch.setattr("gemmdb.generators.build.run.PATIENCE_S", 0.0)
+    monkeypatch.setattr("gemmdb.generators.measure.quiet.PATIENCE_S", 0.0)
     backend = ReplayBackend(rows)
     backend.busy = lambda: "another program keeps GPU 0 busy (63%)"
     report = build(request_, backend=backend)

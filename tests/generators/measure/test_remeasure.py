@@ -169,7 +169,7 @@ def test_what_was_recorded_of_emitted_code_is_timed_as_emitted_code(
 
 
 def test_what_others_do_on_the_devices_is_asked_first(table, replay_backend, rows, monkeypatch):
-    monkeypatch.setattr("gemmdb.generators.measure.remeasure.PATIENCE_S", 0.0)
+    monkeypatch.setattr("gemmdb.generators.measure.quiet.PATIENCE_S", 0.0)
     backend = replay_backend(rows)
     backend.busy = lambda: "another program keeps GPU 0 busy (63%)"
     result = remeasure(table, 100, backend=backend)
