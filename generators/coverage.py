@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
@@ -94,8 +94,8 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An entry of a workload, the device that it is for, and the answer."""
+class EntryHit:
+    """An entry of a workload, the device that it is for, and the hit if there is one."""
 
     entry: Entry
     device: Device
@@ -104,7 +104,12 @@ class Asked:
     @property
     def query(self) -> Query:
         """What was looked up."""
-        return Query(self.entry.problem, self.device, _ranges(self.entry))
+        return _query(self.entry, self.device)
+
+    @property
+    def served(self) -> bool:
+        """Whether a rung serves another kernel than ATen's, for some sizes at least."""
+        return self.hit is not None and (self.hit.config != ATEN or bool(self.hit.branches))
 
     @property
     def time_us(self) -> float:
@@ -112,77 +117,66 @@ class Asked:
         return self.hit.expected_us if self.hit else roofline_us(self.entry.problem, self.device)
 
     @property
-    def served(self) -> bool:
-        """Whether a rung answers with another kernel than ATen's, for some sizes at least."""
-        return self.hit is not None and (self.hit.config != ATEN or bool(self.hit.branches))
-
-    @property
-    def part(self) -> tuple[float, float, float]:
-        """Microseconds of all calls with ATen and as answered, and how far the latter may be off, for `weighted`."""
-        gain = self.hit.speedup if self.hit else 1.0
-        spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.served else 0.0
-        return self.total_us * gain, self.total_us, spread if isinstance(spread, float) else 0.0
-
-    @property
     def total_us(self) -> float:
         """Microseconds of all calls; one call per occurrence if none was counted."""
         return self.time_us * (self.entry.calls or self.entry.count)
 
+    @property
+    def gain(self) -> tuple[float, float, float]:
+        """Microseconds of all calls with ATen and with the hit, and how far the latter may be off, for `weighted`."""
+        speedup = self.hit.speedup if self.hit else 1.0
+        spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.served else 0.0
+        return self.total_us * speedup, self.total_us, spread if isinstance(spread, float) else 0.0
+
 
 def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
-    """Look up every entry for the device that it was compiled for; for this machine's device if that is unknown.
-
-    Raises InputError for an invalid device or range.
-    """
-    asked = [ask(entry, catalog, policy) for entry in workload.entries]
-    total = sum(one.total_us for one in asked) or 1.0
-    by_rung = {rung: [one for one in asked if one.hit and one.hit.rung == rung] for rung in RUNGS}
-    missed = sorted((one for one in asked if one.hit is None), key=lambda one: (-one.total_us, one.entry.problem.text))
+    """Look up every entry. Raises InputError for an invalid device or range."""
+    entries = [look_up(entry, catalog, policy) for entry in workload.entries]
+    total = sum(one.total_us for one in entries) or 1.0
+    by_rung = {rung: [one for one in entries if one.hit and one.hit.rung == rung] for rung in RUNGS}
+    missed = [one for one in entries if one.hit is None]
     return Coverage(
-        len(asked),
+        len(entries),
         {rung: _tally(found, total) for rung, found in by_rung.items() if found},
-        tuple(_miss(one, total, catalog) for one in missed),
+        tuple(
+            Miss(
+                one.entry.problem.text, one.device.sku, dict(one.query.ranges), one.entry.count, one.entry.calls,
+                one.time_us, one.total_us / total, tuple(map(str, one.entry.origins)), _never_built(one, catalog),
+            )
+            for one in sorted(missed, key=lambda one: (-one.total_us, one.entry.problem.text))
+        ),
         dict(sorted(workload.uncovered.items())),
-        weighted(one.part for one in asked),
-    )
+        weighted(one.gain for one in entries),
+    )  # fmt: skip
 
 
-def ask(entry: Entry, catalog: Catalog, policy: Policy) -> Asked:
+def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
     """Look up an entry for the device that it was compiled for; for this machine's device if that is unknown.
 
     Raises InputError for an invalid device or range.
     """
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
-    unanswered = Asked(entry, device, None)
-    query = unanswered.query
-    return replace(unanswered, hit=answer(query, catalog, applied(query, policy), installed(device.kind)))
+    query = _query(entry, device)
+    return EntryHit(entry, device, answer(query, catalog, applied(query, policy), installed(device.kind)))
 
 
-def _ranges(entry: Entry) -> dict[str, tuple[int, int | None]]:
-    return {name: (low, high) for name, low, high in entry.ranges}
+def _query(entry: Entry, device: Device) -> Query:
+    return Query(entry.problem, device, {name: (low, high) for name, low, high in entry.ranges})
 
 
-def _tally(found: Sequence[Asked], total: float) -> Tally:
+def _tally(found: Sequence[EntryHit], total: float) -> Tally:
+    aten = [one for one in found if not one.served]
     return Tally(
         len(found),
         sum(one.entry.count for one in found),
         sum(one.entry.calls for one in found),
         sum(one.total_us for one in found) / total,
-        sum(not one.served for one in found),
-        sum(one.total_us for one in found if not one.served) / total,
+        len(aten),
+        sum(one.total_us for one in aten) / total,
     )
 
 
-def _miss(one: Asked, total: float, catalog: Catalog) -> Miss:
-    entry = one.entry
-    share = one.total_us / total
-    return Miss(
-        entry.problem.text, one.device.sku, _ranges(entry), entry.count, entry.calls, one.time_us, share,
-        tuple(map(str, entry.origins)), _in_vain(one, catalog),
-    )  # fmt: skip
-
-
-def _in_vain(one: Asked, catalog: Catalog) -> str:
+def _never_built(one: EntryHit, catalog: Catalog) -> str:
     """Why no build can change a miss: ATen is the only candidate, or a size of its range takes too long to measure.
     Empty if one may. On a GPU there always are other candidates."""
     if one.device.kind != "cpu":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.coverage import Asked, ask
+from gemmdb.generators.coverage import EntryHit, look_up
 from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.inductor.observe.journal import only_aten_reason
 from gemmdb.inductor.observe.report import Report, Served
@@ -35,6 +35,7 @@ class Product(Asked):
     """One GEMM of a workload, looked up. `saving`: what a build may save of a call, for a miss; None if that is
     unknown. `reason`: why ATen runs; empty if another kernel does."""
 
+    asked: EntryHit
     saving: Saving | None = None
     reason: str = ""
 
@@ -114,10 +115,10 @@ def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy 
 
 
 def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
-    asked = ask(entry, catalog, policy)
-    hit, query = asked.hit, asked.query
-    if hit is not None and hit.config != ATEN:
-        return Product(entry, asked.device, hit)
+    asked = look_up(entry, catalog, policy)
+    if asked.hit is not None and asked.hit.config != ATEN:
+        return Product(asked)
+    query = asked.query
     steps = explain(query, catalog, policy, installed(query.device.kind))
     if hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.

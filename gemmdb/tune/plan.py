@@ -13,7 +13,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators import effort as efforts
 from gemmdb.generators.backend import Backend
 from gemmdb.generators.build import queue
-from gemmdb.generators.coverage import ask
+from gemmdb.generators.coverage import look_up
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.candidates import only_aten, too_long
@@ -141,7 +141,7 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[_Missed]:
     """The products without an answer, one per problem, device and range."""
     found: dict[tuple[Problem, Device, Ranges], _Missed] = {}
     for entry in entries:
-        asked = ask(entry, catalog, ASKED)
+        asked = look_up(entry, catalog, ASKED)
         lacking = () if asked.served else _lacking(asked.query, catalog)
         if asked.hit is not None and not lacking:
             continue

@@ -34,7 +34,7 @@ PATIENCE = 4
 DESCRIBE_S = 120.0
 """How long a node may take to describe its device; it starts a process for that."""
 RETRIES = 2
-"""How often Ray begins a task anew whose worker or node went away."""
+"""How often Ray begins a task again whose worker or node went away."""
 APART = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """The environment of the processes that compile. Having one of their own, they never become actors that measure."""
 
@@ -169,7 +169,7 @@ class ClusterExecutor(Executor):
         self._running.add(done)
         if self.elsewhere:
             self.files[artifact.key] = files
-        done.future().add_done_callback(lambda came: self._pass_on(came, done, future))
+        done.future().add_done_callback(lambda ended: self._pass_on(ended, done, future))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -177,11 +177,11 @@ class ClusterExecutor(Executor):
         for reference in list(self._running):
             ray.cancel(reference, force=True)
 
-    def _pass_on(self, came: Future[Built], reference: Any, future: Future[Any]) -> None:
+    def _pass_on(self, ended: Future[Built], reference: Any, future: Future[Any]) -> None:
         self._running.discard(reference)
-        error = came.exception()
+        error = ended.exception()
         if error is None:
-            future.set_result(came.result())
+            future.set_result(ended.result())
         elif isinstance(error, WorkerCrashedError | NodeDiedError | OutOfMemoryError):
             future.set_exception(BrokenProcessPool(str(error)))
         else:

@@ -156,8 +156,8 @@ class RemoteMeasurer(Measurer):
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        came = self._compiled(problem, configs)
-        done: Measured = self.link.call("measure", self.which, problem, tuple(configs), protocol, samples, came)
+        compiled = self._compiled(problem, configs)
+        done: Measured = self.link.call("measure", self.which, problem, tuple(configs), protocol, samples, compiled)
         self.link.note(done.busy_s)
         return done.outcomes
 

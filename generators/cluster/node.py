@@ -117,23 +117,29 @@ class Measuring:
         self._measurers: dict[int, Measurer] = {0: backend.measurer(0, effort)}
 
     def measure(
-        self, which: int, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int, came: Compiled
-    ) -> Measured:
+        self,
+        which: int,
+        problem: Problem,
+        configs: Sequence[Config],
+        protocol: Protocol,
+        samples: int,
+        compiled: Compiled,
+    ) -> Measured:  # fmt: skip
         """See `Measurer.measure`. `which`: 0 for the device's measurer, another number for its `fresh` one: a new
-        number makes another one. `came`: what was compiled for the configs, unless they are compiled here."""
+        number makes another one. `compiled`: what was compiled for the configs, unless they are compiled here."""
         measurer = self._of(which)
         if self._compiles_here:
             measurer.prepare([Job(problem, protocol, tuple(map(Candidate, dict.fromkeys((ATEN, *configs)))))])
         else:
-            self._take(came)
+            self._take(compiled)
         outcomes = measurer.measure(problem, configs, protocol, samples)
         if self._busy:
             outcomes = [replace(one, disturbed=True) if one.times else one for one in outcomes]
         return Measured(tuple(outcomes), self._measurers[0].busy_s)
 
-    def expect(self, which: int, problem: Problem, configs: Sequence[Config], came: Compiled) -> None:
+    def expect(self, which: int, problem: Problem, configs: Sequence[Config], compiled: Compiled) -> None:
         """See `Measurer.expect`."""
-        self._take(came)
+        self._take(compiled)
         self._of(which).expect(problem, configs)
 
     def _of(self, which: int) -> Measurer:
@@ -141,6 +147,6 @@ class Measuring:
             self._measurers = {0: self._measurers[0], which: self._measurers[0].fresh()}
         return self._measurers[which]
 
-    def _take(self, came: Compiled) -> None:
-        self._delivered.last = came
-        delivery.place(came.files)
+    def _take(self, compiled: Compiled) -> None:
+        self._delivered.last = compiled
+        delivery.place(compiled.files)

@@ -12,6 +12,7 @@ from gemmdb.generators.measure.cuda.compilers import compile_unit
 from gemmdb.generators.measure.cuda.render import Unit, plan
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import one_line
 
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
@@ -19,12 +20,12 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a compiled kernel. `registers`: per thread. `shared`: bytes of shared memory per program. `amiss`:
-    why it cannot be a candidate; empty if it can."""
+    """Resources of a compiled kernel. `registers`: per thread. `shared`: bytes of shared memory per program.
+    `rejected`: why it cannot be a candidate."""
 
     registers: int
     shared: int
-    amiss: str = ""
+    rejected: Rejected | None = None
 
 
 @dataclass
@@ -43,19 +44,20 @@ class CrossCompiler:
             if unit.key not in self._known:
                 self._known[unit.key] = self._compile(unit)
         found = [self._known[unit.key] for unit in units]
-        amiss = next((one.amiss for one in found if one.amiss), "")
-        return Resources(found[0].registers, found[0].shared, amiss)
+        rejected = next((one.rejected for one in found if one.rejected), None)
+        return Resources(found[0].registers, found[0].shared, rejected)
 
     def _compile(self, unit: Unit) -> Resources:
         done = compile_unit(unit, self.capability)
         if done.kernel is None:
-            return Resources(0, 0, one_line(done.failure))
+            return Resources(0, 0, Rejected(one_line(done.failure)))
         shared = int(done.kernel.metadata.shared)
         cubin = next(str(path) for name, path in done.kernel.metadata_group.items() if name.endswith(".cubin"))
         registers, stack = _usage(cubin)
         if shared > self.smem:
-            return Resources(registers, shared, f"needs {shared} bytes of shared memory, {self.smem} are there")
-        return Resources(registers, shared, f"spills {stack} bytes of registers" if stack else "")
+            reason = f"needs {shared} bytes of shared memory, {self.smem} are there"
+            return Resources(registers, shared, Rejected(reason))
+        return Resources(registers, shared, Rejected(f"spills {stack} bytes of registers") if stack else None)
 
 
 def available() -> bool:

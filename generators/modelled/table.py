@@ -60,14 +60,14 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
             raise InputError(f"{flag}: a modelled build measures nothing; the same command continues a stopped one")
     if request.allow or request.deny:
         raise InputError("--allow, --deny: these choose what is measured; for a modelled table, the cost model chooses")
-    asked = shapes.select(shapes.load(request.shapes, device.kind), request.ops, request.dtypes)
-    problems = [problem for problem in asked if uncovered(problem) is None]
+    requested = shapes.select(shapes.load(request.shapes, device.kind), request.ops, request.dtypes)
+    problems = [problem for problem in requested if uncovered(problem) is None]
     if not problems:
         raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all shapes")
     out = request.out or data_home() / f"{device.slug}.db"
     run = _Run(request, device, out)
     run.execute(problems, progress)
-    return replace(run.report(problems), warnings=_warnings(len(asked) - len(problems), run.compiler is not None))
+    return replace(run.report(problems), warnings=_warnings(len(requested) - len(problems), run.compiler is not None))
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Run:
         kept = []
         for one in ranked[:TRIED]:
             needs = self.compiler.resources(problem, one.config)
-            if not needs.amiss:
+            if needs.rejected is None:
                 again = space.compiled(one, setting, needs.registers, needs.shared)
                 kept.append((again.config, again.us))
             if len(kept) == KEPT:

@@ -117,8 +117,8 @@ def test_cross_compiling_tells_registers_shared_memory_and_what_does_not_fit(tmp
     problem, device = Problem.gemm("mixed_mm", m=16, n=4096, k=4096), registry.find("sm80")
     config = space.rank(problem, device)[0].config
     fits = cross_compile.CrossCompiler(80, int(device.figures["smem_bytes"])).resources(problem, config)
-    assert fits.amiss == ""
+    assert fits.rejected is None
     assert 16 <= fits.registers <= 255
     assert 0 < fits.shared <= 163 * 1024
     tight = cross_compile.CrossCompiler(80, fits.shared - 1).resources(problem, config)
-    assert "bytes of shared memory" in tight.amiss
+    assert "bytes of shared memory" in tight.rejected.reason
