@@ -67,7 +67,6 @@ class Job:
 
     @property
     def legal(self) -> tuple[Config, ...]:
-        """The configs to run, in order."""
         return tuple(c.config for c in self.candidates if not c.rejected)
 
 
@@ -188,7 +187,6 @@ class Backend(Interface):
 
 
 def outcome(row: Measurement) -> Outcome:
-    """The outcome that a row was made of."""
     detail = marks(row.emitted, False) if row.times else row.detail
     return Outcome(row.config, row.status, row.times, row.error, row.compile_s, detail, row.disturbed)
 

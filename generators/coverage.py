@@ -103,7 +103,6 @@ class EntryHit:
 
     @property
     def query(self) -> Query:
-        """What was looked up."""
         return _query(self.entry, self.device)
 
     @property

@@ -161,7 +161,6 @@ def build(
 
 
 def ready(units: Mapping[str, entry.Unit], tools: Tools) -> list[str]:
-    """The names of the units that the cache has."""
     return [name for name in units if all((_cache(tools) / f"{name}.{kind}").exists() for kind in KINDS)]
 
 

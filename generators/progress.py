@@ -54,13 +54,11 @@ class Tracker:
         self.say("starting")
 
     def say(self, phase: str, current: Problem | None = None) -> None:
-        """Report the phase and the current problem."""
         self._phase = phase
         if self.progress is not None:
             self.progress.update(State(self.total, self.done, self.before, phase, current, self._eta()))
 
     def finished(self, problem: Problem) -> None:
-        """Count one job."""
         self.done += 1
         self.say(self._phase, problem)
 

@@ -78,7 +78,6 @@ class BuildReport:
 
     @property
     def left(self) -> int:
-        """The jobs that are not done yet."""
         return self.jobs - self.before - self.measured - self.elsewhere
 
     @property
@@ -88,7 +87,6 @@ class BuildReport:
 
     @property
     def busy_share(self) -> float | None:
-        """The share of the device seconds that was spent in timed calls."""
         known = self.busy_seconds is not None and self.worker_seconds > 0
         return (self.busy_seconds or 0.0) / self.worker_seconds if known else None
 

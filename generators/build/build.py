@@ -82,7 +82,6 @@ class Builder:
     started: float = field(default_factory=monotonic)
 
     def build(self, backend: Backend, store: Store, problems: Sequence[Problem]) -> BuildReport:
-        """Measure what the table does not hold of these problems."""
         request = self.request
         if request.minutes is not None:
             request = replace(request, minutes=max(request.minutes - (monotonic() - self.started) / 60, 1e-9))
@@ -150,7 +149,6 @@ def _build_workload(
 
 
 def _backend(request: BuildRequest) -> tuple[Backend, tuple[str, ...]]:
-    """The backend for the request, and warnings."""
     if request.ray is not None:
         raise InputError("--ray: gemmdb.generators.cluster.build builds over a cluster")
     check(request)

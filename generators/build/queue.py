@@ -168,7 +168,6 @@ class Claims:
         return True
 
     def drop(self, job: Job) -> None:
-        """Give a job back."""
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _byte(job))
 
 

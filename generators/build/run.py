@@ -24,8 +24,6 @@ from gemmdb.table.writer import Store
 
 
 class Run:
-    """The mutable state of one build."""
-
     def __init__(
         self, request: BuildRequest, backend: Backend, store: Store, jobs: Sequence[Job], progress: Progress | None
     ):
@@ -58,7 +56,6 @@ class Run:
             self.tracker.say("finished")
 
     def report(self, out: Path, problems: int) -> BuildReport:
-        """The report of the run."""
         return BuildReport(
             out=out, device=self.backend.device, problems=problems, jobs=len(self.jobs), before=self.before,
             measured=self.measured, elsewhere=self.elsewhere, rows=self.rows,

@@ -73,7 +73,6 @@ class Scheduler(Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """The thread's body."""
         try:
             while self._wait_for_room() and (taken := self._work.take(self._work.chunk)):
                 with self._changed:
@@ -105,7 +104,6 @@ class Scheduler(Thread):
         return None
 
     def finished(self) -> None:
-        """Note that a task is done."""
         with self._changed:
             self._in_hand -= 1
             self._changed.notify_all()

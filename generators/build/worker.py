@@ -20,8 +20,6 @@ from gemmdb.table.measurement import MAX_DETAIL, Status
 
 @dataclass(frozen=True)
 class Phase:
-    """A worker has started a phase."""
-
     name: str
     problem: Problem | None = None
 
@@ -60,7 +58,6 @@ class Worker(Thread):
         self._scheduler, self._measurer, self._effort, self._messages = scheduler, measurer, effort, messages
 
     def run(self) -> None:
-        """The thread's body."""
         started, failure = monotonic(), None
         try:
             while (task := self._next()) is not None:
@@ -118,8 +115,6 @@ class Worker(Thread):
             self._messages.put(Result(winner.job, confirmed, measured=bool(winner.job.searched)))
 
     def _set_aside(self, task: Task, lost: Lost) -> None:
-        """Report what is to be measured of a task as failed."""
-
         def failed(configs: Iterable[Config]) -> tuple[Outcome, ...]:
             return tuple(Outcome(config, lost.status, detail=f"set aside: {lost}"[:MAX_DETAIL]) for config in configs)
 

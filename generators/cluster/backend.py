@@ -84,11 +84,9 @@ class ClusterBackend(Backend):
 
     @property
     def workers(self) -> int:
-        """How many devices the nodes offered."""
         return self.offer.devices
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
-        """Those of the nodes."""
         return self.description.protocols
 
     def begin(self, jobs: Sequence[Job]) -> None:
@@ -107,26 +105,22 @@ class ClusterBackend(Backend):
         self._compilers.begin(jobs)
 
     def measurer(self, worker: int, effort: Effort) -> RemoteMeasurer:
-        """A measurer of one of the devices, whichever Ray gives it."""
         late_s = self.late_s or PATIENCE * (effort.compile_s + effort.measure_s)
         link = Link(partial(self._actor, effort), late_s, self.interrupted, lambda text: self.say(text))
         self.links.append(link)
         return RemoteMeasurer(link, effort, self._compilers, self._files)
 
     def close(self) -> None:
-        """End what compiles."""
         if self._compilers is not None:
             self._compilers.close()
         self._compilers = None
         self._files.clear()
 
     def provenance(self) -> dict[str, object]:
-        """The readings of one node."""
         return dict(self.description.readings)
 
     @property
     def lost(self) -> int:
-        """How many actors went away while they measured."""
         return sum(link.lost for link in self.links)
 
     def _actor(self, effort: Effort) -> tuple[Any, Any]:
@@ -173,7 +167,6 @@ class ClusterExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel what runs and waits."""
         for reference in list(self._running):
             ray.cancel(reference, force=True)
 

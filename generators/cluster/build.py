@@ -63,7 +63,6 @@ class DeviceBuild:
     say: Callable[[str], None]
 
     def run(self) -> BuildReport:
-        """Build."""
         report = plain.build(self.request, self.progress, self.backend, self.say)
         lost = self.backend.lost
         gone = (f"workers of the cluster lost: {lost}; what they were measuring went to others",) if lost else ()
@@ -118,7 +117,6 @@ class SharedProgress:
     lock: Lock = field(default_factory=Lock)
 
     def update(self, state: State) -> None:
-        """Show the sum with this `state` of the build."""
         with self.lock:
             self.states[id(self)] = state
             all_states = self.states.values()

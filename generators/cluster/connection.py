@@ -52,7 +52,6 @@ class Quiet:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write `text`, unless it is Ray's."""
         return len(text) if threading.current_thread().name.startswith("ray_") else self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +59,6 @@ class Quiet:
 
 
 def check_installed() -> None:
-    """Raise InputError if ray is missing."""
     if importlib.util.find_spec("ray") is None:
         raise InputError("--ray needs ray, which is not installed: pip install 'gemmdb[ray]'")
 
@@ -111,7 +109,6 @@ def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
 
 
 def processors(nodes: Sequence[Mapping[str, Any]], name: str) -> int:
-    """The processors of all nodes with a resource."""
     return sum(_cpus(one["Resources"]) for one in nodes if one["Alive"] and name in one["Resources"])
 
 

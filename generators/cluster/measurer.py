@@ -96,11 +96,9 @@ class Link:
             raise Lost("its workers went away" if went_away else f"its workers failed: {_cause(error)}") from None
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Call a method of the actor and do not wait."""
         self._method(name).remote(*arguments)
 
     def note(self, busy_s: float | None) -> None:
-        """Note the busy seconds that the actor has told."""
         self.busy_s = None if busy_s is None else self._earlier_s + busy_s
 
     def close(self) -> None:
@@ -189,7 +187,6 @@ class RemoteMeasurer(Measurer):
         self.link.close()
 
     def _compiled(self, problem: Problem, configs: Sequence[Config]) -> Compiled:
-        """Wait for what compile tasks made for the configs."""
         compilers = self.precompiler
         if compilers is None:
             return Compiled({}, {})

@@ -38,7 +38,6 @@ class Description:
 
 
 def found(name: str) -> Device | None:
-    """The device of this node that has the resource `name`."""
     return detect.cpu(resources.threads(name)) if resources.is_cpu(name) else detect.cuda()
 
 
@@ -51,7 +50,6 @@ class Site:
 
 
 def describe(name: str, effort: str | None, site: Site) -> Description:
-    """The device of this node that has the resource `name`."""
     delivery.show_gpus()
     device = site.find(name)
     if device is None:
@@ -83,7 +81,6 @@ class Delivered:
         return self.last.failures.get(config)
 
     def seconds(self, problem: Problem, config: Config) -> float:
-        """Seconds of compiling a config."""
         return self.last.seconds.get(config, 0.0)
 
     def close(self) -> None:
@@ -138,7 +135,6 @@ class Measuring:
         return Measured(tuple(outcomes), self._measurers[0].busy_s)
 
     def expect(self, which: int, problem: Problem, configs: Sequence[Config], compiled: Compiled) -> None:
-        """See `Measurer.expect`."""
         self._take(compiled)
         self._of(which).expect(problem, configs)
 

@@ -29,17 +29,14 @@ def sku(device: Device) -> str:
 
 
 def skus(of: Mapping[str, float]) -> list[str]:
-    """The device resources by SKU among the resources of a node."""
     return [name for name in of if re.fullmatch(rf"{PREFIX}(cpu|sm\d+)-.*", name)]
 
 
 def any_of(node: Mapping[str, float]) -> bool:
-    """Whether a node with these resources can measure or compile."""
     return any(name.startswith(PREFIX) for name in node)
 
 
 def is_cpu(name: str) -> bool:
-    """Whether a resource is that of a CPU."""
     return name.startswith(f"{PREFIX}cpu")
 
 

@@ -49,7 +49,6 @@ class Diff:
     changed: tuple[Change, ...]
 
     def __bool__(self) -> bool:
-        """Whether there is any difference."""
         return any(vars(self).values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,7 +100,6 @@ def _read(table: Table, pooled: bool) -> tuple[set[tuple[str, str]], set[object]
 
 
 def _times(table: Table, problem: Problem, device: Device) -> Iterator[object]:
-    """What a packed table holds of a problem."""
     found = table.record(problem, device)
     for config, status in found.failed if found else ():
         yield problem.key, device.key, config.key, status

@@ -170,7 +170,6 @@ class Draft:
 
 
 def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
-    """Give all records their final numbers."""
     entries, classes = list(draft.entries), list(draft.classes)
     number, places = numbering.number(), {name: place for place, name in enumerate(numbering.classes)}
     last = (-(2**63), -(2**63))

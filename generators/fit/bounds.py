@@ -48,7 +48,6 @@ class Bounds:
     weights: tuple[float, ...]
 
     def of(self, one: Outcome) -> float:
-        """The bound of an outcome."""
         added = sum(weight * value for weight, value in zip(self.weights, one.features, strict=True))
         return one.expected + self.constants[one.op] + added
 

@@ -74,7 +74,6 @@ def samples(rows: Iterable[Measurement]) -> list[Sample]:
 
 
 def fit(found: Iterable[Sample]) -> Coefficients:
-    """The coefficients for these samples."""
     grouped: dict[str, list[Sample]] = defaultdict(list)
     for sample in found:
         tile = tile_of(sample.config)

@@ -28,7 +28,6 @@ def documents(found: Sequence[Sample], fitted: Coefficients) -> dict[str, dict[s
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
-    """The files for these archives, by name."""
     found = [sample for sample in divided(cost_model.samples(rows(folders)))[0] if sample.problem.op in TREE_OPS]
     capabilities = sorted({setting_of(one.problem, one.device).machine.capability for one in found})
     document = {

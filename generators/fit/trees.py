@@ -79,7 +79,6 @@ def values(sample: Sample, fitted: Coefficients) -> tuple[tuple[float, ...], flo
 
 
 def text(written: Mapping[str, Any]) -> str:
-    """The document as JSON, one tree a line."""
     parts = [f'"{name}": {_json(value)}' for name, value in written.items() if name != "trees"]
     trees = ",\n".join(_json(tree) for tree in written["trees"])
     return "{" + ",\n".join(parts) + f',\n"trees": [\n{trees}\n]}}\n'

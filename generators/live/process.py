@@ -42,13 +42,11 @@ class Tuner:
         self._spent: dict[str, float] = defaultdict(float)
 
     def measurer(self, gpu: int) -> Measurer:
-        """The measurer on a GPU of this device, by its number."""
         if gpu not in self._measurers:
             self._measurers[gpu] = self.backend.prompt_measurer(gpu, effort.named("quick", self.device.kind))
         return self._measurers[gpu]
 
     def close(self) -> None:
-        """End the processes."""
         for measurer in self._measurers.values():
             measurer.close()
         self.backend.close()
@@ -126,7 +124,6 @@ class Tuner:
                 yield found
 
     def _race(self, one: Job, request: Request, measurer: Measurer) -> None:
-        """Measure one job and store its rows."""
         outcomes = race(one, within(request, self.backend, one), measurer)
         if (alone := without_epilogue(one, outcomes)) is not None:
             aten_alone = race(alone, within(request, self.backend, alone), measurer)
@@ -145,7 +142,6 @@ class Tuner:
 
     @contextmanager
     def _counted(self, what: str) -> Iterator[None]:
-        """Count the seconds inside as spent on this."""
         start = monotonic()
         try:
             yield
@@ -179,7 +175,6 @@ def tune(requests: Sequence[Request], limit_s: float) -> Tuned:
 
 
 def start(device: Device, gpu: int) -> None:
-    """Start what measures on a device."""
     _tuner_of(device).measurer(gpu)
 
 

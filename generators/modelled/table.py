@@ -72,8 +72,6 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
 
 @dataclass
 class _Run:
-    """The mutable state of one modelled build."""
-
     request: BuildRequest
     device: Device
     out: Path
@@ -109,7 +107,6 @@ class _Run:
                 tracker.say("finished")
 
     def report(self, problems: Sequence[Problem]) -> BuildReport:
-        """The report of the run."""
         statuses = {"ok": self.rows} if self.rows else {}
         return BuildReport(
             out=self.out, device=self.device, problems=len(problems), jobs=len(problems), before=self.before,
