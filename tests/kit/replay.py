@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.backend import Backend, Candidate, Job
+from gemmdb.generators.backend import Backend, Candidate, Job, ignore
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
@@ -133,6 +133,13 @@ class Emitting(Replay):
 def emits(job: Job) -> bool:
     """Whether emitted code is to be compiled."""
     return any(isinstance(config, Code) for config in job.legal)
+
+
+class Never(Emitting):
+    """The code of winners is never compiled."""
+
+    def prepare(self, jobs, ready=ignore):
+        super().prepare([job for job in jobs if not emits(job)], ready)
 
 
 class Watcher:

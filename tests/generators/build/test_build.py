@@ -7,7 +7,7 @@ import pytest
 from kit.replay import CPP, SPLIT_N, ReplayBackend, ReplaySpace, Slow, Watcher, contents, record, stored, verdict
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.backend import Candidate
+from gemmdb.generators.backend import Candidate, ignore
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
@@ -157,14 +157,23 @@ def test_ctrl_c_in_the_middle_of_storing_keeps_that_too(request_, rows, monkeypa
     assert {row.text for row in added[2]} <= {row.text for row in stored(request_.out)}
 
 
-def test_a_worker_that_cannot_work_ends_the_build(request_, rows):
-    class Broken(Replay):
-        def measure(self, problem, *args):
-            if problem.m == 8:
-                raise GemmdbError("no worker")
-            return super().measure(problem, *args)
+class Broken(Replay):
+    def measure(self, problem, *args):
+        if problem.m == 8:
+            raise GemmdbError("no worker")
+        return super().measure(problem, *args)
 
-    with pytest.raises(GemmdbError, match="no worker"):
-        build(request_, backend=ReplayBackend(rows, replay=Broken))
-    assert stored(request_.out)
-    assert build(request_, backend=ReplayBackend(rows)).before == 2  # Of the third, the winner is not confirmed.
+
+class Uncompiled(Replay):
+    def prepare(self, jobs, ready=ignore):
+        raise GemmdbError("no compiler")
+
+
+@pytest.mark.parametrize(("replay", "workers", "message", "before"), [(Broken, 1, "no worker", 2),
+                                                                    (Uncompiled, 2, "no compiler", 0)])  # fmt: skip
+def test_a_worker_or_compiler_that_cannot_work_ends_the_build(request_, rows, replay, workers, message, before):
+    with pytest.raises(GemmdbError, match=message):
+        build(request_, backend=ReplayBackend(rows, workers=workers, replay=replay))
+    assert bool(stored(request_.out)) == bool(before)
+    # Of the third job, the winner is not confirmed.
+    assert build(request_, backend=ReplayBackend(rows)).before == before

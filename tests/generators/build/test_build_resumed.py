@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from kit.replay import CPP, SPLIT_N, Emitting, ReplayBackend, emits, record, stored, verdict
+from kit.replay import CPP, SPLIT_N, Emitting, Never, ReplayBackend, record, stored, verdict
 
-from gemmdb.generators.backend import ignore
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
 from gemmdb.generators.measure.replay import Replay
@@ -13,17 +12,11 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import DISTURBED, EMITTED, Status
 
 
-class Stopped(Emitting):
-    """Whose winners' code is not compiled before the build is stopped."""
-
-    def prepare(self, jobs, ready=ignore):
-        super().prepare([job for job in jobs if not emits(job)], ready)
-
-
 @pytest.mark.parametrize("replay", [Replay, Emitting])
 def test_winners_that_were_not_confirmed_are_confirmed_when_it_goes_on(request_, rows, monkeypatch, replay):
     monkeypatch.setattr(scheduler, "GRACE_S", 0.0)
-    first = build(replace(request_, minutes=0.01), backend=ReplayBackend(rows, replay=Stopped, overlap=True))
+    # A build without time waits GRACE_S for the code of its winners.
+    first = build(replace(request_, minutes=0.01), backend=ReplayBackend(rows, replay=Never, overlap=True))
     assert first.measured == 7
     assert len(full_rows(request_.out, SPLIT_N)) == 7
     backend = ReplayBackend(rows, replay=replay)
@@ -40,7 +33,7 @@ def test_what_was_raced_before_and_could_not_be_confirmed_now_is_left(request_, 
     monkeypatch.setattr(scheduler, "GRACE_S", 0.0)
     reports = []
     for _ in range(2):
-        backend = ReplayBackend(rows, replay=Stopped, overlap=True)
+        backend = ReplayBackend(rows, replay=Never, overlap=True)
         reports.append(build(replace(request_, minutes=0.01), backend=backend))
     assert [(report.measured, report.left, report.rows > 0) for report in reports] == [(7, 0, True), (0, 7, False)]
 

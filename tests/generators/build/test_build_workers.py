@@ -5,9 +5,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from kit.replay import Code, Emitting, ReplayBackend, Slow, emits, stored, verdict
+from kit.replay import Code, Emitting, Never, ReplayBackend, Slow, emits, stored, verdict
 
-from gemmdb.errors import GemmdbError
 from gemmdb.generators import effort
 from gemmdb.generators.backend import Job, Lost, Outcome, ignore
 from gemmdb.generators.build import scheduler
@@ -137,21 +136,6 @@ def test_where_rivals_are_confirmed_two_processes_do_it(request_, rows, monkeypa
     assert build(request_, backend=ReplayBackend(rows)).measured == 0  # Nothing is left to confirm.
 
 
-class Never(Emitting):
-    """The code of winners is never compiled."""
-
-    def prepare(self, jobs, ready=ignore):
-        super().prepare([job for job in jobs if not emits(job)], ready)
-
-
-def test_without_time_the_code_of_winners_is_waited_for_a_moment_only(request_, rows, monkeypatch):
-    monkeypatch.setattr(scheduler, "GRACE_S", 0.2)
-    backend = overlapping(rows, Never)
-    report = build(replace(request_, minutes=0.01), backend=backend)
-    assert not any(isinstance(configs[-1], Code) for _, configs, _ in backend.made[0].calls)
-    assert report.seconds < 60  # A compiler may take 120.
-
-
 def test_compilers_that_never_answer_are_not_waited_for_for_ever(request_, rows, monkeypatch):
     class Stuck(Never):
         """Nor are the kernels of two problems."""
@@ -194,15 +178,6 @@ def test_no_lane_idles_while_a_problem_is_ready(request_, rows):
     assert build(request_, backend=backend).measured == 7
     raced = [{problem.m for problem, _, samples in made.calls if samples == 5} for made in backend.made]
     assert {1} in raced
-
-
-def test_what_stops_the_claims_ends_the_build(request_, rows):
-    class Broken(Replay):
-        def prepare(self, jobs, ready=ignore):
-            raise GemmdbError("no compiler")
-
-    with pytest.raises(GemmdbError, match="no compiler"):
-        build(request_, backend=ReplayBackend(rows, workers=2, replay=Broken))
 
 
 class Three:
