@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import bulk_reading, dbfile, schema
-from gemmdb.table.measurement import Measurement, Protocol, fingerprint, one_line
+from gemmdb.table.measurement import Protocol, fingerprint, one_line
 from gemmdb.table.reader import Table
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.verdict import decide_all
@@ -118,14 +118,14 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
         times = Impossible()
         yield from islice(chain(_packed(db, head, cache, times), _readable(path, times), _times(times)), _MOST)
         return
-    reader = _Reader(db, path)
-    wanted = reader.verdicts()
-    yield from reader.faults[:_MOST]
-    if not reader.faults:
-        yield from _digest(db, reader.total)
+    times = Impossible()
+    faults, total, wanted = _measured(db, cache, times)
+    yield from faults[:_MOST]
+    if not faults:
+        yield from _digest(db, total)
         faults = list(_verdicts(db, wanted))
         yield from faults or _readable(path, Impossible())
-        yield from _times(reader.times)
+        yield from _times(times)
 
 
 def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
@@ -213,38 +213,29 @@ def _times(times: Impossible) -> Iterator[Finding]:
         yield Finding("time", times.message)
 
 
-class _Reader:
-    """One pass over the measurements: their faults, the sum of their fingerprints, the impossible times, and the
-    verdicts that follow from them."""
-
-    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
-        self._db = db
-        self._cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall())
-        self.faults: list[Finding] = []
-        self.times = Impossible()
-        self.total = 0
-
-    def verdicts(self) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """The rows that the table `verdict` must hold, by primary key."""
-        wanted = {}
-        for _, group in groupby(self._db.execute(_ROWS), key=lambda row: row[:2]):
-            for verdict in decide_all(self._measurements(group)):
-                values = verdict_values(verdict)
-                wanted[values[:4]] = values
-        return wanted
-
-    def _measurements(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Measurement]:
-        for row in rows:
+def _measured(
+    db: sqlite3.Connection, cache: RowCache, times: Impossible
+) -> tuple[list[Finding], int, dict[tuple[Any, ...], tuple[Any, ...]]]:
+    """One pass over the measurements: their faults, the sum of their fingerprints, and the rows that the table
+    `verdict` must hold, by primary key. Impossible `times` are noted."""
+    faults, total, wanted = list[Finding](), 0, {}
+    for _, group in groupby(db.execute(_ROWS), key=lambda row: row[:2]):
+        rows = []
+        for row in group:
             try:
-                found = self._cache.measurement(row)
+                found = cache.measurement(row)
             except TableError as error:
-                self.faults.append(Finding("measurement", str(error)))
+                faults.append(Finding("measurement", str(error)))
                 continue
             if found.key != row[2]:
-                self.faults.append(Finding("measurement", f"measurement {row[2]} is not the key of its content"))
-            self.total += fingerprint(found)
-            self.times.row(found)
-            yield found
+                faults.append(Finding("measurement", f"measurement {row[2]} is not the key of its content"))
+            total += fingerprint(found)
+            times.row(found)
+            rows.append(found)
+        for verdict in decide_all(rows):
+            values = verdict_values(verdict)
+            wanted[values[:4]] = values
+    return faults, total, wanted
 
 
 def _digest(db: sqlite3.Connection, total: int) -> Iterator[Finding]:
@@ -280,8 +271,6 @@ def _same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
     if one is None or other is None:
         return one is other
     pairs = ((without_checksum(a), without_checksum(b)) for a, b in zip(one, other, strict=True))
-    return all(a == b or _close(a, b) for a, b in pairs)
-
-
-def _close(a: Any, b: Any) -> bool:
-    return isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-9)
+    return all(
+        a == b or (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-9)) for a, b in pairs
+    )
