@@ -20,7 +20,7 @@ from gemmdb.table.catalog import check_inputs
 from gemmdb.table.measurement import one_line
 from gemmdb.table.numbering import Numbering
 from gemmdb.table.reader import Table
-from gemmdb.table.record import Entry, Record
+from gemmdb.table.record import Entry
 
 PAGE = 8192
 """Bytes of a page. Records of a few hundred bytes fill pages of this size best."""
@@ -90,21 +90,28 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
 def _write_records(table: Table, source: _Source, db: sqlite3.Connection) -> Packed:
     """Records are written with the numbers of a draft, since the final ones depend on all of them. So no more than one
     is held in memory."""
-    draft, done = Draft(), Packed(0, 0, 0)
+    entries: dict[Entry, int] = {}
+    classes: dict[str, int] = {}
+    done = Packed(0, 0, 0)
     for (problem, device), group in groupby(table.measurements(), key=lambda row: (row.problem, row.device)):
         rows = list(group)
         one = with_expectations(records.record(rows), problem, device)
-        db.execute("INSERT INTO record VALUES (?, ?, ?)", (problem.key, device.key, draft.pack(one)))
+        data = packed_records.pack(
+            one,
+            lambda entry: entries.setdefault(entry, len(entries)),
+            lambda name: classes.setdefault(name, len(classes)),
+        )
+        db.execute("INSERT INTO record VALUES (?, ?, ?)", (problem.key, device.key, data))
         times = sum(len(kind.times) for kind in one.groups)
         done = Packed(done.problems + 1, done.measurements + len(rows), done.times + times)
     texts = list(source.texts("config"))
     families = {one.family for one, _ in source.problems()}
-    numbering = Numbering.of(draft.entries, draft.classes, (text for _, text, *_ in texts), families)
+    numbering = Numbering.of(entries, classes, (text for _, text, *_ in texts), families)
     _insert(db, "numbering", sorted(numbering.parts().items()))
     short, shorter = numbering.short(), numbering.short_problem()
     _insert(db, "config", ((key, short(text)) for key, text, *_ in texts))
     _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in source.problems()))
-    _number(db, draft, numbering)
+    _number(db, list(entries), list(classes), numbering)
     return done
 
 
@@ -153,24 +160,8 @@ class _Source:
             raise dbfile.broken(self._path, error) from error
 
 
-class Draft:
-    """The numbers of entries and classes in the order in which they come."""
-
-    def __init__(self) -> None:
-        self.entries: dict[Entry, int] = {}
-        self.classes: dict[str, int] = {}
-
-    def pack(self, record: Record) -> bytes:
-        """The record with these numbers. Raises InputError if there are more than a packed table has room for."""
-        return packed_records.pack(
-            record,
-            lambda entry: self.entries.setdefault(entry, len(self.entries)),
-            lambda name: self.classes.setdefault(name, len(self.classes)),
-        )
-
-
-def _number(db: sqlite3.Connection, draft: Draft, numbering: Numbering) -> None:
-    entries, classes = list(draft.entries), list(draft.classes)
+def _number(db: sqlite3.Connection, entries: list[Entry], classes: list[str], numbering: Numbering) -> None:
+    """Replace the numbers of a draft, places in `entries` and `classes`, by the final ones."""
     number, places = numbering.number(), {name: place for place, name in enumerate(numbering.classes)}
     last = (-(2**63), -(2**63))
     while found := db.execute(_RECORDS, (*last, _CHUNK)).fetchall():
