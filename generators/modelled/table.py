@@ -7,9 +7,8 @@ arch, and those that do not fit or spill registers are left out. Nothing is ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -21,6 +20,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.backend import toolchain
 from gemmdb.generators.modelled import CUDA, PROTOCOL, cross_compile, space
+from gemmdb.generators.modelled.cross_compile import CrossCompiler
 from gemmdb.generators.progress import Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.kernels.config import ATEN, Config
@@ -64,103 +64,80 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     problems = [problem for problem in requested if uncovered(problem) is None]
     if not problems:
         raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all shapes")
+    compiler = None
+    if cross_compile.available():
+        compiler = CrossCompiler(device.capability, int(device.figures["smem_bytes"]))
+    report = _model(request, device, problems, compiler, progress)
+    return replace(report, warnings=_warnings(len(requested) - len(problems), compiler is not None))
+
+
+def _model(
+    request: BuildRequest, device: Device, problems: Sequence[Problem], compiler: CrossCompiler | None,
+    progress: Progress | None,
+) -> BuildReport:  # fmt: skip
+    """Model the problems that the table misses one by one, then update the verdicts."""
     out = request.out or data_home() / f"{device.slug}.db"
-    run = _Run(request, device, out)
-    run.execute(problems, progress)
-    return replace(run.report(problems), warnings=_warnings(len(requested) - len(problems), run.compiler is not None))
+    started, rows, interrupted = monotonic(), 0, False
+    with Store.open(out) as store:
+        with Table.open(out) as table:
+            missing = [p for p in problems if all(one.protocol != PROTOCOL for one in table.verdicts(p, device))]
+        tracker = Tracker(progress, len(problems), len(problems) - len(missing))
+        try:
+            base = Toolchain(triton=_version("triton") if compiler else "", cuda=CUDA, gemmdb=_version("gemmdb"))
+            run = store.begin_run(_provenance(request, device, compiler is not None)) if missing else ""
+            for problem in missing:
+                tracker.say("compiling" if compiler else "modelling", problem)
+                rows += store.add(_measurements(problem, device, base, run, compiler))
+                tracker.finished(problem)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            store.refresh()
+            tracker.say("finished")
+    return BuildReport(
+        out=out, device=device, problems=len(problems), jobs=len(problems), before=tracker.before,
+        measured=tracker.done - tracker.before, elsewhere=0, rows=rows, statuses={"ok": rows} if rows else {},
+        seconds=monotonic() - started, interrupted=interrupted, modelled=True,
+    )  # fmt: skip
 
 
-@dataclass
-class _Run:
-    request: BuildRequest
-    device: Device
-    out: Path
-    before: int = 0
-    done: int = 0
-    rows: int = 0
-    started: float = field(default_factory=monotonic)
-    compiler: cross_compile.CrossCompiler | None = None
-    interrupted: bool = False
-
-    def __post_init__(self) -> None:
-        if cross_compile.available():
-            self.compiler = cross_compile.CrossCompiler(self.device.capability, int(self.device.figures["smem_bytes"]))
-
-    def execute(self, problems: Sequence[Problem], progress: Progress | None) -> None:
-        """Model the missing problems one by one, then update the verdicts."""
-        with Store.open(self.out) as store:
-            missing = _missing(problems, self.device, self.out)
-            self.before = len(problems) - len(missing)
-            tracker = Tracker(progress, len(problems), self.before)
-            try:
-                base = self._toolchain()
-                run = store.begin_run(self._provenance()) if missing else ""
-                for problem in missing:
-                    tracker.say("compiling" if self.compiler else "modelling", problem)
-                    self.rows += store.add(self._measurements(problem, base, run))
-                    self.done += 1
-                    tracker.finished(problem)
-            except KeyboardInterrupt:
-                self.interrupted = True
-            finally:
-                store.refresh()
-                tracker.say("finished")
-
-    def report(self, problems: Sequence[Problem]) -> BuildReport:
-        statuses = {"ok": self.rows} if self.rows else {}
-        return BuildReport(
-            out=self.out, device=self.device, problems=len(problems), jobs=len(problems), before=self.before,
-            measured=self.done, elsewhere=0, rows=self.rows, statuses=statuses, seconds=monotonic() - self.started,
-            interrupted=self.interrupted, modelled=True,
-        )  # fmt: skip
-
-    def _measurements(self, problem: Problem, base: Toolchain, run: str) -> Iterator[Measurement]:
-        setting = space.setting_of(problem, self.device)
-        aten_us = FITTED.predict_aten(setting)
-        times = {ATEN: aten_us} | dict(self._kept(problem))
-        for config, us in times.items():
-            yield Measurement(
-                problem, config, self.device, PROTOCOL, toolchain(base, config), run, Status.OK,
-                Times(us, us, us, 1, aten_us),
-            )  # fmt: skip
-
-    def _kept(self, problem: Problem) -> list[tuple[Config, float]]:
-        """The configs to keep, with their expected microseconds, fastest first."""
-        ranked = space.rank(problem, self.device)
-        if self.compiler is None:
-            return [(one.config, one.us) for one in ranked[:KEPT]]
-        setting = space.setting_of(problem, self.device)
-        kept = []
-        for one in ranked[:TRIED]:
-            needs = self.compiler.resources(problem, one.config)
-            if needs.rejected is None:
-                again = space.compiled(one, setting, needs.registers, needs.shared)
-                kept.append((again.config, again.us))
-            if len(kept) == KEPT:
-                break
-        return sorted(kept, key=lambda pair: pair[1])
-
-    def _toolchain(self) -> Toolchain:
-        triton = _version("triton") if self.compiler else ""
-        return Toolchain(triton=triton, cuda=CUDA, gemmdb=_version("gemmdb"))
-
-    def _provenance(self) -> dict[str, Any]:
-        return {
-            "command": command(),
-            "request": replace(self.request, out=None).recorded(),
-            "device": self.device.text,
-            "model": {"version": PROTOCOL.version, "fitted": dict(data.PROVENANCE)},
-            "compiled": self.compiler is not None,
-        }
+def _measurements(
+    problem: Problem, device: Device, base: Toolchain, run: str, compiler: CrossCompiler | None
+) -> Iterator[Measurement]:
+    setting = space.setting_of(problem, device)
+    aten_us = FITTED.predict_aten(setting)
+    times = {ATEN: aten_us} | dict(_kept(problem, device, compiler))
+    for config, us in times.items():
+        yield Measurement(
+            problem, config, device, PROTOCOL, toolchain(base, config), run, Status.OK, Times(us, us, us, 1, aten_us)
+        )
 
 
-def _missing(problems: Sequence[Problem], device: Device, out: Path) -> list[Problem]:
-    with Table.open(out) as table:
-        return [
-            problem
-            for problem in problems
-            if all(verdict.protocol != PROTOCOL for verdict in table.verdicts(problem, device))
-        ]
+def _kept(problem: Problem, device: Device, compiler: CrossCompiler | None) -> list[tuple[Config, float]]:
+    """The configs to keep, with their expected microseconds, fastest first."""
+    ranked = space.rank(problem, device)
+    if compiler is None:
+        return [(one.config, one.us) for one in ranked[:KEPT]]
+    setting = space.setting_of(problem, device)
+    kept = []
+    for one in ranked[:TRIED]:
+        needs = compiler.resources(problem, one.config)
+        if needs.rejected is None:
+            again = space.compiled(one, setting, needs.registers, needs.shared)
+            kept.append((again.config, again.us))
+        if len(kept) == KEPT:
+            break
+    return sorted(kept, key=lambda pair: pair[1])
+
+
+def _provenance(request: BuildRequest, device: Device, compiled: bool) -> dict[str, Any]:
+    return {
+        "command": command(),
+        "request": replace(request, out=None).recorded(),
+        "device": device.text,
+        "model": {"version": PROTOCOL.version, "fitted": dict(data.PROVENANCE)},
+        "compiled": compiled,
+    }
 
 
 def _version(package: str) -> str:
