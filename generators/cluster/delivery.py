@@ -50,9 +50,10 @@ def built(artifact: Artifact, capability: int, elsewhere: bool) -> tuple[Built, 
     done = artifact.build(capability)
     if done.failure:
         return done, {}
-    # A name that was there may have been written anew: notes have their time compared, too.
-    return done, {name: zlib.compress(path.read_bytes(), 1) for name, (path, at) in _listing().items()
-                  if before.get(name) != (path, at)} | {"": _roots()}  # fmt: skip
+    # A file that was there may have been written again, so times of change are compared, too.
+    new = {name: path for name, (path, at) in _listing().items() if before.get(name) != (path, at)}
+    roots = "\n".join(f"{name}={path}" for name, path in caches().items())
+    return done, {name: zlib.compress(path.read_bytes(), 1) for name, path in new.items()} | {"": roots.encode()}
 
 
 def place(files: Mapping[str, Any]) -> None:
@@ -85,10 +86,6 @@ def _write(packed: Files) -> None:
             file.write(text)
         Path(file.name).chmod(0o755 if path.suffix == ".so" else 0o644)
         Path(file.name).replace(path)  # Whole: other processes may be looking for it.
-
-
-def _roots() -> bytes:
-    return "\n".join(f"{name}={path}" for name, path in caches().items()).encode()
 
 
 @functools.cache

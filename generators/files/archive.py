@@ -84,12 +84,39 @@ def read(path: Path) -> Iterator[Measurement]:
                    for text, figures in _head(path, next(lines, None))["devices"]}  # fmt: skip
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}:1: malformed devices ({error})") from error
-    known = _Known(devices)
+    configs: list[Config] = []
+    contexts: list[tuple[Device, Protocol, Toolchain, str]] = []
+    details: list[str] = []
     for number, line in enumerate(lines, 2):
         try:
-            yield from known.rows(line)
+            block = json.loads(line)
+            configs += map(Config.parse, block["configs"])
+            for device, protocol, toolchain, run in block["contexts"]:
+                contexts.append((devices[device], Protocol.parse(protocol), Toolchain.parse(toolchain), run))
+            details += block["details"]
+            yield from _rows(Problem.parse(block["problem"]), block["columns"], configs, contexts, details)
         except (InputError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}:{number}: malformed rows ({error})") from error
+
+
+def _rows(
+    problem: Problem, columns: dict[str, list[Any]], configs: Sequence[Config],
+    contexts: Sequence[tuple[Device, Protocol, Toolchain, str]], details: Sequence[str],
+) -> list[Measurement]:  # fmt: skip
+    found = []
+    for row in zip(*(columns[name] for name in ("config", "context", "detail", "status", *_NUMBERS)), strict=True):
+        config, context, detail, status, *times, error, compile_s = row
+        if min(config, context, detail) < 0:
+            raise InputError("a number is negative")
+        timed = None if times[0] is None else Times(*times)
+        device, protocol, toolchain, run = contexts[context]
+        found.append(
+            Measurement(
+                problem, configs[config], device, protocol, toolchain, run,
+                Status(status), timed, error, compile_s, details[detail],
+            )
+        )  # fmt: skip
+    return found
 
 
 def restore(paths: Sequence[Path], out: Path, wanted: Callable[[Measurement], bool] | None = None) -> int:
@@ -140,38 +167,6 @@ class _File:
             "details": list(self.details)[before[2] :],
             "columns": columns,
         }
-
-
-@dataclass
-class _Known:
-    """A file being read, and what it has listed so far."""
-
-    devices: dict[str, Device]
-    configs: list[Config] = field(default_factory=list)
-    contexts: list[tuple[Device, Protocol, Toolchain, str]] = field(default_factory=list)
-    details: list[str] = field(default_factory=list)
-
-    def rows(self, line: str) -> list[Measurement]:
-        block = json.loads(line)
-        self.configs += map(Config.parse, block["configs"])
-        for device, protocol, toolchain, run in block["contexts"]:
-            self.contexts.append((self.devices[device], Protocol.parse(protocol), Toolchain.parse(toolchain), run))
-        self.details += block["details"]
-        problem = Problem.parse(block["problem"])
-        columns = block["columns"]
-        names = ("config", "context", "detail", "status", *_NUMBERS)
-        return [self._row(problem, *row) for row in zip(*(columns[name] for name in names), strict=True)]
-
-    def _row(self, problem: Problem, *row: Any) -> Measurement:
-        config, context, detail, status, *times, error, compile_s = row
-        if min(config, context, detail) < 0:
-            raise InputError("a number is negative")
-        device, protocol, toolchain, run = self.contexts[context]
-        timed = None if times[0] is None else Times(*times)
-        return Measurement(
-            problem, self.configs[config], device, protocol, toolchain, run,
-            Status(status), timed, error, compile_s, self.details[detail],
-        )  # fmt: skip
 
 
 def _number(known: dict[T, int], value: T) -> int:
