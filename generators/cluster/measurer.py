@@ -16,7 +16,7 @@ from ray.exceptions import RayActorError, RayError
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.backend import Job, Lost, Measurer, Outcome, ignore, silent
-from gemmdb.generators.cluster.node import Compiled, Measured
+from gemmdb.generators.cluster.node import Compiled
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.artifacts import Emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
@@ -36,7 +36,8 @@ BEGINNINGS = 3
 class Link:
     """The connection to the actor of a device. `start`: makes an actor and returns it with the reference to the end of
     its beginning; Ray places it as soon as a node has room. `late_s`: when a request counts as late, and its actor is
-    given up. `interrupted`: ends all waiting with KeyboardInterrupt. `say`: is told what is waited for."""
+    given up. `interrupted`: ends all waiting with KeyboardInterrupt. `say`: is told what is waited for. `busy_s`:
+    seconds of timed calls, `earlier_s` of them on lost actors."""
 
     start: Callable[[], tuple[Any, Any]]
     late_s: float
@@ -44,7 +45,7 @@ class Link:
     say: Callable[[str], None] = silent
     busy_s: float | None = None
     lost: int = 0
-    _earlier_s: float = 0.0
+    earlier_s: float = 0.0
     _actor: Any = None
     _begun: Any = None
     _ready: bool = False
@@ -98,9 +99,6 @@ class Link:
     def tell(self, name: str, *arguments: Any) -> None:
         self._method(name).remote(*arguments)
 
-    def note(self, busy_s: float | None) -> None:
-        self.busy_s = None if busy_s is None else self._earlier_s + busy_s
-
     def close(self) -> None:
         """End the actor for good. A call in another thread raises Stopped."""
         self._closed = True
@@ -121,7 +119,7 @@ class Link:
     def _renew(self) -> None:
         """Give up the actor that measures. `available` starts the next one."""
         self.lost += 1
-        self._earlier_s, self._ready = self.busy_s or 0.0, False
+        self.earlier_s, self._ready = self.busy_s or 0.0, False
         self._kill()
 
     def _kill(self) -> None:
@@ -155,9 +153,10 @@ class RemoteMeasurer(Measurer):
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
         compiled = self._compiled(problem, configs)
-        done: Measured = self.link.call("measure", self.which, problem, tuple(configs), protocol, samples, compiled)
-        self.link.note(done.busy_s)
-        return done.outcomes
+        outcomes: Sequence[Outcome]
+        outcomes, busy_s = self.link.call("measure", self.which, problem, tuple(configs), protocol, samples, compiled)
+        self.link.busy_s = None if busy_s is None else self.link.earlier_s + busy_s
+        return outcomes
 
     def available(self) -> bool:
         return self.link.available()

@@ -87,14 +87,6 @@ class Delivered:
         """Do nothing."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The outcomes of one request, and the seconds of the device's timed calls since the actor began."""
-
-    outcomes: tuple[Outcome, ...]
-    busy_s: float | None
-
-
 class Measuring:
     """The actor that has a device to itself. The measurers of the device live in its process."""
 
@@ -121,9 +113,10 @@ class Measuring:
         protocol: Protocol,
         samples: int,
         compiled: Compiled,
-    ) -> Measured:  # fmt: skip
+    ) -> tuple[Sequence[Outcome], float | None]:  # fmt: skip
         """See `Measurer.measure`. `which`: 0 for the device's measurer, another number for its `fresh` one: a new
-        number makes another one. `compiled`: what was compiled for the configs, unless they are compiled here."""
+        number makes another one. `compiled`: what was compiled for the configs, unless they are compiled here. Also
+        returns the seconds of the device's timed calls since the actor began."""
         measurer = self._of(which)
         if self._compiles_here:
             measurer.prepare([Job(problem, protocol, tuple(map(Candidate, dict.fromkeys((ATEN, *configs)))))])
@@ -132,7 +125,7 @@ class Measuring:
         outcomes = measurer.measure(problem, configs, protocol, samples)
         if self._busy:
             outcomes = [replace(one, disturbed=True) if one.times else one for one in outcomes]
-        return Measured(tuple(outcomes), self._measurers[0].busy_s)
+        return outcomes, self._measurers[0].busy_s
 
     def expect(self, which: int, problem: Problem, configs: Sequence[Config], compiled: Compiled) -> None:
         self._take(compiled)
