@@ -54,9 +54,8 @@ class Bounds:
 
 def fit(found: Sequence[Outcome], level: float = LEVEL) -> Bounds:
     """The bounds for these outcomes. Raises InputError without scipy."""
-    groups = sorted({one.group for one in found})
     missed: dict[str, list[float]] = defaultdict(list)
-    for group in groups:
+    for group in sorted({one.group for one in found}):
         others = weights([one for one in found if one.group != group], level)
         for one in found:
             if one.group == group and one.op in others.constants:
