@@ -16,6 +16,7 @@ from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.model import LIVE_CANDIDATES
 from gemmdb.lookup.policy_filter import expensive, refusal
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol, Status
 
 FEWEST_SAMPLES = 7
@@ -44,12 +45,12 @@ def job(request: Request, backend: Backend) -> Job:
     return Job(request.problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
 
 
-def too_large(one: Job, request: Request, backend: Backend) -> str:
-    """Why a job is not measured, empty when it is: the budget only has time for ATen."""
+def rejection(one: Job, request: Request, backend: Backend) -> Rejected | None:
+    """Why a job is not measured: the budget only has time for ATen."""
     once = _seconds(one.problem, backend, one.protocol, LARGE_BEYOND_ROOF)
     if len(one.candidates) > 1 or 2 * _FEWEST_ROUNDS * once <= request.budget_s:
-        return ""
-    return f"ATen and one more would take longer than {request.budget_s:g} s of the device"
+        return None
+    return Rejected(f"ATen and one more would take longer than {request.budget_s:g} s of the device")
 
 
 def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[Config]:

@@ -20,7 +20,7 @@ from gemmdb.generators import effort
 from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.build.queue import Claims
 from gemmdb.generators.build.race import race
-from gemmdb.generators.live.planning import believed, job, too_large, within, without_epilogue
+from gemmdb.generators.live.planning import believed, job, rejection, within, without_epilogue
 from gemmdb.generators.measure import backends
 from gemmdb.inductor.benchmark.client import Request, Tuned
 from gemmdb.key.device import Device
@@ -62,7 +62,8 @@ class Tuner:
         self._spent.clear()
         before = measurer.busy_s
         jobs = {job(request, self.backend): request for request in requests}
-        declined = {one.problem: why for one, request in jobs.items() if (why := too_large(one, request, self.backend))}
+        rejected = {one.problem: rejection(one, request, self.backend) for one, request in jobs.items()}
+        declined = {problem: why.reason for problem, why in rejected.items() if why is not None}
         jobs = {one: request for one, request in jobs.items() if one.problem not in declined}
         mine: list[Job] = []
         found: dict[Problem, Verdict] = {}

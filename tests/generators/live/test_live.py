@@ -101,8 +101,9 @@ def test_of_a_large_product_fewer_are_tried(size, budget_s, most):
     request = client.Request(large, H200, Path("user.db"), budget_s=budget_s)
     made = planning.job(request, Gpu())
     assert len(made.legal) == 1 + most
-    why = planning.too_large(made, request, Gpu())
-    assert why == ("" if most else f"ATen and one more would take longer than {budget_s:g} s of the device")
+    why = planning.rejection(made, request, Gpu())
+    assert (why is None) == bool(most)
+    assert most or why.reason == f"ATen and one more would take longer than {budget_s:g} s of the device"
 
 
 def test_whoever_has_a_gpu_measured_need_not_load_torch():
