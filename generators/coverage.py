@@ -121,7 +121,7 @@ class EntryHit:
         return self.time_us * (self.entry.calls or self.entry.count)
 
     @property
-    def gain(self) -> tuple[float, float, float]:
+    def gain_us(self) -> tuple[float, float, float]:
         """Microseconds of all calls with ATen and with the hit, and how far the latter may be off, for `weighted`."""
         speedup = self.hit.speedup if self.hit else 1.0
         spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.served else 0.0
@@ -145,7 +145,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
             for one in sorted(missed, key=lambda one: (-one.total_us, one.entry.problem.text))
         ),
         dict(sorted(workload.uncovered.items())),
-        weighted(one.gain for one in entries),
+        weighted(one.gain_us for one in entries),
     )  # fmt: skip
 
 

@@ -31,11 +31,10 @@ MAX_PRODUCTS = 5_000
 
 
 @dataclass(frozen=True)
-class Product(Asked):
+class Product(EntryHit):
     """One GEMM of a workload, looked up. `saving`: what a build may save of a call, for a miss; None if that is
     unknown. `reason`: why ATen runs; empty if another kernel does."""
 
-    asked: EntryHit
     saving: Saving | None = None
     reason: str = ""
 
@@ -116,9 +115,9 @@ def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy 
 
 def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
     asked = look_up(entry, catalog, policy)
-    if asked.hit is not None and asked.hit.config != ATEN:
-        return Product(asked)
-    query = asked.query
+    hit, query = asked.hit, asked.query
+    if hit is not None and hit.config != ATEN:
+        return Product(entry, asked.device, hit)
     steps = explain(query, catalog, policy, installed(query.device.kind))
     if hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gemmdb.cli.tuned import say_tuned
-from gemmdb.generators.coverage import EntryHit
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -27,7 +26,7 @@ ALONE = "ATen is the only kernel for it: it must be a constant"
 def product(m: int, config: Config | None, reason: str = "") -> Product:
     entry = Entry(Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32"), 1, 10, CPU.text)
     hit = None if config is None else Hit("exact", config, 10.0, 1.0 if config == ATEN else 2.0, "t.db")
-    return Product(EntryHit(entry, CPU, hit), reason=reason)
+    return Product(entry, CPU, hit, reason=reason)
 
 
 def printed(capsys: pytest.CaptureFixture[str], kernels: int) -> list[str]:

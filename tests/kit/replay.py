@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.backend import Backend, Candidate, Job, ignore
+from gemmdb.generators.backend import Backend, Candidate, Job, Outcome, ignore
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.replay import Replay
@@ -75,7 +75,8 @@ class ReplayBackend(Backend):
         replay: Callable[[Sequence[Measurement]], Replay] = Replay,
         **given: Any,
     ) -> None:
-        self.rows, self._workers, self.made, self._replay, self.closed = rows, workers, [], replay, False
+        self.rows, self._workers, self._replay, self.closed = rows, workers, replay, False
+        self.made: list[Any] = []
         vars(self).update(given)
 
     @property
@@ -89,8 +90,9 @@ class ReplayBackend(Backend):
         self.begun = list(jobs)
 
     def measurer(self, worker: int, effort: Effort) -> Replay:
-        self.made.append(self._replay(self.rows))
-        return self.made[-1]
+        made = self._replay(self.rows)
+        self.made.append(made)
+        return made
 
     def close(self) -> None:
         self.closed = True
@@ -104,7 +106,7 @@ class Slow(Replay):
 
     delay = 0.05
 
-    def measure(self, *args):
+    def measure(self, *args: Any) -> Sequence[Outcome]:
         time.sleep(self.delay)
         return super().measure(*args)
 
@@ -119,10 +121,10 @@ class Emitting(Replay):
 
     factor = 1.0
 
-    def emitted(self, config):
+    def emitted(self, config: Config) -> Config:
         return config if config == ATEN else Code(config.backend, config.kernel, config.params)
 
-    def _outcome(self, problem, config):
+    def _outcome(self, problem: Problem, config: Config) -> Outcome:
         found = super()._outcome(problem, Config(config.backend, config.kernel, config.params))
         if not isinstance(config, Code) or found.times is None:
             return replace(found, config=config)
@@ -138,7 +140,7 @@ def emits(job: Job) -> bool:
 class Never(Emitting):
     """The code of winners is never compiled."""
 
-    def prepare(self, jobs, ready=ignore):
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         super().prepare([job for job in jobs if not emits(job)], ready)
 
 

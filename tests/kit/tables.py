@@ -27,8 +27,10 @@ def packed(threads_k: int) -> Config:
 
 def tile(**params: int | str) -> Config:
     """A tile kernel of a GPU with some of its parameters given."""
-    given = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "group_m": 8, "split_k": 1,
-             "load": "pointer", "swap": 0, "reduce": "none", "dequant": "cast"}  # fmt: skip
+    given: dict[str, int | str] = {
+        "block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "group_m": 8, "split_k": 1,
+        "load": "pointer", "swap": 0, "reduce": "none", "dequant": "cast",
+    }  # fmt: skip
     return Config.of("triton", "tile", **given | params)
 
 
@@ -115,3 +117,8 @@ def edit(path: Path, *statements: Any) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         for statement in statements:
             db.execute(*statement) if isinstance(statement, tuple) else db.execute(statement)
+
+
+def names(catalog: Catalog) -> list[str]:
+    """The file names of the tables in use."""
+    return [table.path.name for table in catalog.tables]
