@@ -24,10 +24,9 @@ ENVIRONMENT = {
     ),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
-    "RAY_raylet_start_wait_time_s": "120",
 }
-"""Of all processes of the cluster. The first tells them from those of other tests, the niceness has them wait no longer
-for a processor than other workers of the tests. A busy machine may take more than 30 s to start a node."""
+"""Of all processes of the cluster. The first tells them from those of other tests, and the last has them wait no longer
+for a processor than other workers of the tests."""
 
 
 def offered(device: Device) -> dict[str, int]:
