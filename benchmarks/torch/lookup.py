@@ -1,6 +1,6 @@
 """How long a lookup takes in a table with a million verdicts, compared with a dict and PyTorch's LookupTableChoices.
 
-    python -m benchmarks.torch lookup [--problems 1000000] [--file FILE] [--out benchmarks/results/lookup.json]
+    python -m benchmarks.torch lookup [--problems 1000000] [--file FILE] [--out FILE]
 
 All timed problems are distinct, so every figure includes the making of the key of a new Problem. The dict maps
 canonical texts to ready answers; no file can be faster. LookupTableChoices is timed for making its key alone, from the
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import gemmdb
-from benchmarks.common import ROOT
 from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain
 from gemmdb.devices import detect
 from gemmdb.kernels.config import ATEN
@@ -68,7 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--problems", type=int, default=1_000_000, help="problems in the table")
     parser.add_argument("--file", type=Path, help="keep the table in FILE, or use the one that is there")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "lookup.json", help="the result")
+    parser.add_argument("--out", type=Path, help="where to write the result as well")
 
 
 def main(options: argparse.Namespace) -> None:
@@ -79,7 +78,8 @@ def main(options: argparse.Namespace) -> None:
         if not path.exists():
             _make(path, sizes)
         result = _report(path, sizes)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 

@@ -1,14 +1,23 @@
-"""Samples of the campaigns of benchmarks.hostile."""
+"""Samples of the campaigns of benchmarks.hostile, and the margin that one of them found."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 
 import pytest
 
+from benchmarks.common import ROOT
 from benchmarks.hostile import damage, fuzz, targets
+from gemmdb.cost import possible
 from gemmdb.errors import InputError
+
+
+def test_no_measured_time_is_near_an_impossible_one():
+    found = json.loads((ROOT / "benchmarks" / "results" / "hostile" / "least.json").read_text())
+    assert found["margin"] == possible.MARGIN
+    assert min(one["ratio"] for one in found["closest"].values()) * found["margin"] > 3
 
 
 @pytest.mark.parametrize("name", ["measurements", "packed", "package", "shipped"])

@@ -150,7 +150,7 @@ def test_the_llama_is_that_of_the_raw_results() -> None:
     table = cells(section("A whole Llama-3-8B on an H200"))
     assert len(table) == 6
     for rows, weights, *told in table:
-        assert told[:3] == tokens[rows, weights]
+        assert told == tokens[rows, weights]
     *_, prefill = (line["ms"] for line in lines if line["tokens"] > 1)
     takes = [f"{prefill[f'bf16/{mode}'][1]:.1f}" for mode in ("gemmdb", "default", "max-autotune")]
     assert "takes {} ms with gemmdb, {} in default mode and {} with max-autotune".format(*takes) in WORDS
@@ -185,6 +185,35 @@ def test_the_gains_by_op_are_those_of_the_shipped_table() -> None:
     dense = [one for one in found if one[0].op in ("mm", "addmm")]
     small = mean(gain for problem, gain in dense if problem.op == "mm" and problem.m <= 64)
     assert rows["mm and addmm"] == [f"{mean(gain for _, gain in dense):.2f}x", f"{small:.2f}x (mm alone)"]
+
+
+def test_dense_gemms_are_faster_below_17_rows_and_mostly_cublas_above() -> None:
+    dense = [
+        one for one in speedups("sm90-nvidia-h200.db") if one[0].op in ("mm", "addmm") and one[0].a.dtype == "bf16"
+    ]
+    few = [gain > 1 for problem, gain in dense if problem.m < 17]
+    many = [gain > 1 for problem, gain in dense if 17 <= problem.m <= 4096]
+    assert sum(few) > 0.8 * len(few)
+    assert 0.25 * len(many) < sum(many) < 0.5 * len(many)
+
+
+def test_the_numbers_of_shipped_problems_and_kernels_are_those_of_the_files() -> None:
+    h200, h100 = (f"{len(speedups(f'sm90-nvidia-{sku}.db')):,}" for sku in ("h200", "h100-80gb-hbm3"))
+    changes, install = (" ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/install.md"))
+    assert f"NVIDIA H200 ({h200} problems) and one for the H100 ({h100})" in changes
+    assert f"measured, {h200} problems" in install
+    assert f"measured, {h100} problems" in install
+    assert "211 CUTLASS kernels ship compiled" in changes  # tests/test_shipped.py counts them.
+
+
+def test_the_cost_model_has_as_many_rates_and_trees_as_the_page_says() -> None:
+    page = " ".join((ROOT / "docs" / "contributing" / "lookup.md").read_text().split())
+    data = ROOT / "gemmdb" / "cost"
+    rates = {len(kind) for kind in json.loads((data / "coefficients.json").read_text())["rates"].values()}
+    trees = {len(json.loads(path.read_text())["trees"]) for path in data.glob("trees*.json")}
+    assert len(rates) == 1
+    assert f"{max(rates)} fitted rates per kind of kernel" in page
+    assert f"up to {max(trees)} regression trees" in page
 
 
 PEERS = [
