@@ -161,22 +161,8 @@ def turned(x, q, k):
     return q + 1, k + 1
 
 
-def strided(x, q, k):
-    return linear(x, q) + 1, torch.as_strided(linear(x, k), (6, 64), (64, 1), 64) + 1
-
-
-def returned(x, q, k):
-    return linear(x, q).sin(), linear(x, k).split(32, 1)[0]
-
-
-def diagonal(x, q, k):
-    return linear(x, q).sin(), linear(x, k).diagonal()
-
-
-@pytest.mark.parametrize("function", [turned, strided, returned, diagonal], ids=lambda function: function.__name__)
-def test_what_sees_the_memory_of_a_product_keeps_it_out(compiled, function):
-    count, _ = compiled(function, X, Q, K)
-    assert count == 0
+def test_what_a_custom_operator_writes_to_keeps_its_memory(compiled):
+    assert compiled(turned, X, Q, K)[0] == 0
 
 
 def test_views_and_pieces_do_not(compiled):

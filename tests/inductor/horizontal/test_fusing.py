@@ -31,44 +31,57 @@ def layers(x, *weights):
 @pytest.fixture
 def seen(monkeypatch):
     """The trials that were begun. Each says what `seen.answer` says."""
-    found = []
 
-    class Trials(list):
+    class Jobs(list):
         answer: object = Timed(10.0, 15.0)
 
-    trials = Trials(found)
+    jobs = Jobs()
 
-    def finish(trial):
-        if isinstance(trials.answer, Exception):
-            raise trials.answer
-        return trials.answer
+    def finish(job):
+        if isinstance(jobs.answer, Exception):
+            raise jobs.answer
+        return jobs.answer
 
-    monkeypatch.setattr(HorizontalJob, "begin", lambda trial, steer: trials.append(trial))
+    monkeypatch.setattr(HorizontalJob, "begin", lambda job, carry_out: jobs.append(job))
     monkeypatch.setattr(HorizontalJob, "finish", finish)
     monkeypatch.setattr(rules, "device_rejection", lambda device: None)
     monkeypatch.setattr(fusing, "_KNOWN", {})
     JOURNAL.drop()
-    yield trials
+    yield jobs
     JOURNAL.drop()
 
 
-def fused(of=None, us=10.0, count=4, unanswered=False):
-    """(how many kernels there are, how many nodes are gone) after fusing layers of two products each."""
+def doubted(decision, us):
+    """The decision with a kernel that a neighbour says is twice as fast as ATen."""
+    event = replace(decision.event, rung="near", config=NARROW.text, expected_us=us, speedup=2.0)
+    return replace(decision, config=NARROW, event=event)
+
+
+def graph_of(of=None, us=10.0, count=2):
+    """(a graph of layers with `count` products, these with their decisions), as the journal knows them."""
     graph = traced(layers, half(8, 64), *(half(64, 64) for _ in range(count)))
-    pairs = decided(graph, of, us)
-    if unanswered:
-        pairs = [(node, replace(one, event=replace(one.event, rung="aten"))) for node, one in pairs]
+    return graph, decided(graph, of, us)
+
+
+def fusion():
+    return fusing.Fusion(lambda node, decision: None)
+
+
+def fused(of=None, us=10.0, count=4, change=lambda decision: decision):
+    """(how many kernels there are, how many nodes are gone) after fusing layers of two products each."""
+    graph, pairs = graph_of(of, us, count)
+    pairs = [(node, change(decision)) for node, decision in pairs]
     for _, decision in pairs:
         JOURNAL.enter(decision.event, decision.entry)
-    gone = fusing.Fusion(lambda node, decision: None).fuse(pairs)
+    gone = fusion().fuse(pairs)
     graph.graph.lint()
     return [node.target for node in graph.graph.nodes].count(ops.overload("horizontal_mm")), len(gone)
 
 
 def test_layers_with_the_same_code_are_tried_once(seen):
     assert fused() == (2, 4)
-    (trial,) = seen
-    assert len(trial.groups) == 2
+    (job,) = seen
+    assert len(job.groups) == 2
     for event in JOURNAL.pending():
         assert (event.config, event.rung) == (NARROW.text, "near")
         assert event.expected_us == pytest.approx(10.0 / 1.5)
@@ -80,53 +93,49 @@ def test_layers_with_the_same_code_are_tried_once(seen):
 
 
 def test_an_answer_in_doubt_counts_as_aten(seen):
-    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
-    pairs = [(node, guessed(one, us=6.0)) for node, one in decided(graph)]
-    for _, decision in pairs:
-        JOURNAL.enter(decision.event, decision.entry)
-    assert len(fusing.Fusion(lambda node, decision: None).fuse(pairs)) == 2
-    (trial,) = seen
-    assert trial.apart == (ATEN, ATEN)
+    assert fused(count=2, change=lambda one: doubted(one, us=6.0)) == (1, 2)
+    (job,) = seen
+    assert job.apart == (ATEN, ATEN)
     for event in JOURNAL.pending():
         # Twelve microseconds were expected of ATen, and the trial says that one kernel is 1.5 times as fast.
         assert (event.config, event.expected_us, event.speedup) == (NARROW.text, pytest.approx(8.0), 1.5)
         assert event.evidence["horizontal"]["instead_of"] == ATEN.text
 
 
-def guessed(decision, us):
-    """The decision with a kernel that a neighbour says is twice as fast as ATen."""
-    event = replace(decision.event, rung="near", config=NARROW.text, expected_us=us, speedup=2.0)
-    return replace(decision, config=NARROW, event=event)
+def test_a_confirmed_answer_stays_what_one_kernel_is_compared_with(seen):
+    def confirmed(one):
+        one = doubted(one, us=6.0)
+        return replace(one, event=replace(one.event, evidence={"confirmed": {}}))
+
+    fused(count=2, change=confirmed)
+    (job,) = seen
+    assert job.apart == (NARROW, NARROW)
 
 
 def test_what_is_slower_than_aten_is_not_tried_again_once_the_answers_are_confirmed(seen):
     seen.answer = Timed(15.0, 10.0)
-    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
-    pairs = decided(graph)
-    fusion = fusing.Fusion(lambda node, decision: None)
-    assert fusion.fuse([(node, guessed(one, us=6.0)) for node, one in pairs]) == set()
+    (_, pairs), step = graph_of(), fusion()
+    assert step.fuse([(node, doubted(one, us=6.0)) for node, one in pairs]) == set()
     fusing._KNOWN.clear()
-    assert fusion.fuse(pairs) == set()
+    assert step.fuse(pairs) == set()
     assert len(seen) == 1
 
 
-def test_a_confirmed_answer_stays_what_one_kernel_is_compared_with(seen):
-    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
-    pairs = [(node, guessed(one, us=6.0)) for node, one in decided(graph)]
-    confirmed = [(node, replace(one, event=replace(one.event, evidence={"confirmed": {}}))) for node, one in pairs]
-    fusing.Fusion(lambda node, decision: None).fuse(confirmed)
-    (trial,) = seen
-    assert trial.apart == (NARROW, NARROW)
-
-
 def test_what_had_no_time_is_tried_the_second_time(seen, monkeypatch):
-    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
-    fusion, pairs = fusing.Fusion(lambda node, decision: None), decided(graph)
+    (_, pairs), step = graph_of(), fusion()
     times = iter([0.0, 0.0, *[1.6] * 9])
     monkeypatch.setattr(limits, "now", lambda: next(times))
-    assert fusion.fuse(pairs) == set()
+    assert step.fuse(pairs) == set()
+    assert seen == [], "nothing begins after half of the time"
     monkeypatch.setattr(limits, "now", lambda: 0.0)
-    assert len(fusion.fuse(pairs)) == 2
+    assert len(step.fuse(pairs)) == 2
+
+
+def test_what_was_not_promising_is_tried_once_the_answers_are_slower_than_expected(seen):
+    (_, pairs), step = graph_of(), fusion()
+    assert step.fuse([(node, doubted(one, us=2.0)) for node, one in pairs]) == set()
+    assert seen == []
+    assert len(step.fuse(pairs)) == 2
 
 
 def test_products_of_other_layers_stay_far_apart_once_others_are_gone(seen):
@@ -136,20 +145,10 @@ def test_products_of_other_layers_stay_far_apart_once_others_are_gone(seen):
             found.append(linear(found[-1], one).sin())
         return [*found, linear(x, weights[-1]).cos()]
 
-    graph = traced(far, half(8, 64), *(half(64, 64) for _ in range(6)))
-    fusion, pairs = fusing.Fusion(lambda node, decision: None), decided(graph)
-    assert fusion.fuse(pairs) == set()
-    assert fusion.fuse([pairs[0], pairs[-1]]) == set()
+    pairs, step = decided(traced(far, half(8, 64), *(half(64, 64) for _ in range(6)))), fusion()
+    assert step.fuse(pairs) == set()
+    assert step.fuse([pairs[0], pairs[-1]]) == set()
     assert seen == []
-
-
-def test_what_was_not_promising_is_tried_once_the_answers_are_slower_than_expected(seen):
-    graph = traced(layers, half(8, 64), half(64, 64), half(64, 64))
-    pairs = decided(graph)
-    fusion = fusing.Fusion(lambda node, decision: None)
-    assert fusion.fuse([(node, guessed(one, us=2.0)) for node, one in pairs]) == set()
-    assert seen == []
-    assert len(fusion.fuse(pairs)) == 2
 
 
 def test_the_next_graph_with_these_layers_is_not_tried_again(seen):
@@ -192,19 +191,10 @@ def test_a_trial_that_failed_is_not_repeated(seen):
     assert len(seen) == 1
 
 
-def test_a_lookup_that_fails_costs_one_group(seen):
-    def broken(query, allowed):
-        raise ValueError("broken")
-
-    assert fused(session().variant(best_kernel=broken)) == (0, 0)
-    assert any("broken" in error for error in JOURNAL.errors)
-    JOURNAL.errors.clear()
-
-
 def test_what_the_user_asked_inductor_to_search_is_searched(seen):
     with inductor_config.patch(max_autotune=True):
         assert fused() == (2, 4)  # These are answers.
-        assert fused(unanswered=True) == (0, 0)
+        assert fused(change=lambda one: replace(one, event=replace(one.event, rung="aten"))) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +222,6 @@ def test_the_policy_switches_it_off(seen, changes):
     assert seen == []
 
 
-def test_nothing_begins_after_half_of_the_time(seen, monkeypatch):
-    times = iter([0.0, 0.0, *[1.6] * 99])
-    monkeypatch.setattr(limits, "now", lambda: next(times))
-    assert fused() == (0, 0)
-    assert seen == []
-
-
 class Slow:
     """Code that is never ready. `waited`: the seconds that it was waited for, each time."""
 
@@ -252,7 +235,7 @@ class Slow:
 
 def test_kernels_that_compile_for_longer_than_they_repay_are_not_waited_for(seen, monkeypatch):
     slow = Slow()
-    monkeypatch.setattr(HorizontalJob, "begin", lambda trial, steer: setattr(trial, "begun", (slow,)))
+    monkeypatch.setattr(HorizontalJob, "begin", lambda job, carry_out: setattr(job, "begun", (slow,)))
     policy = replace(POLICY, live_calls=10_000)
     assert fused(session(us=5.0, policy=policy)) == (0, 0)
     # Two groups of two products of 10 us each, which one kernel of 5 us could replace.
@@ -264,11 +247,15 @@ def test_nothing_is_timed_while_a_graph_is_captured(seen, monkeypatch):
     assert fused() == (0, 0)
 
 
-def test_a_failure_never_reaches_the_compile(seen, monkeypatch):
-    def broken(*_):
-        raise ValueError("broken")
+def raising(*_):
+    raise ValueError("broken")
 
-    monkeypatch.setattr(fusing.groups, "find", broken)
-    assert fused() == (0, 0)
-    assert any("horizontal fusion" in error for error in JOURNAL.errors)
+
+@pytest.mark.parametrize("where", ["lookup", "groups"])
+def test_a_failure_never_reaches_the_compile(seen, monkeypatch, where):
+    of = session().variant(best_kernel=raising) if where == "lookup" else None
+    if where == "groups":
+        monkeypatch.setattr(fusing.groups, "find", raising)
+    assert fused(of) == (0, 0)
+    assert any("horizontal fusion" in error and "broken" in error for error in JOURNAL.errors)
     JOURNAL.errors.clear()

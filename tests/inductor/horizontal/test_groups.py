@@ -181,6 +181,19 @@ def test_a_product_that_the_graph_returns_keeps_its_memory():
     ]
 
 
+@pytest.mark.parametrize(
+    "see",
+    [
+        lambda product: torch.as_strided(product, (6, 16), (16, 1), 16) + 1,
+        lambda product: product.split(8, 1)[0],
+        lambda product: product.diagonal(),
+    ],
+    ids=["strided", "returned in part", "returned diagonal"],
+)
+def test_what_sees_the_memory_of_a_product_keeps_it_out(see):
+    assert widths(lambda x, a, b: (linear(x, a).sin(), see(linear(x, b))), X, W[1], W[2]) == []
+
+
 def test_a_kernel_takes_a_few_weights():
     weights = [half(16, 64) for _ in range(parts.MAX_WEIGHTS + 3)]
     assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), X, *weights) == [
