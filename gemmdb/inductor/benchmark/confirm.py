@@ -199,7 +199,7 @@ class ConfirmJob(Job):
         decision = fixed(self.decision, config)
         with JOURNAL.aside(), emission.undisturbed():
             JOURNAL.enter(decision.event, decision.entry)
-            carry_out(new[self.piece.product], decision)
+            carry_out(new[self.piece.gemm], decision)
             code = generated(graph, self.piece.fakes)
             (seen,) = JOURNAL.pending()
         if config != ATEN and (seen.config != config.text or seen.problem != decision.event.problem or seen.note):
@@ -216,7 +216,7 @@ class ConfirmJob(Job):
             return Result(None, rows=rows)
         # A key does not say that the program computes the weight: what was timed with it in the cache is no evidence
         # for a weight that comes from memory.
-        kept = () if computes_weight(self.piece.product) else rows
+        kept = () if computes_weight(self.piece.gemm) else rows
         return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
 

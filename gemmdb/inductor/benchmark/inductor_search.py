@@ -1,6 +1,6 @@
-"""Inductor's own search for one missed product. Its timings become rows of the user's table.
+"""Inductor's own search for one missed GEMM. Its timings become rows of the user's table.
 
-For products that the generator cannot measure during a compile: symbolic sizes, or an installation without the
+For GEMMs that the generator cannot measure during a compile: symbolic sizes, or an installation without the
 generator's libraries. Only where the policy allows the time.
 """
 
@@ -34,7 +34,7 @@ _run = f"live-{uuid.uuid4().hex[:16]}"
 
 
 def search(decision: Decision, lower: Callable[[], Any]) -> Any:
-    """Lower one product with Inductor's search, and store its timings."""
+    """Lower one GEMM with Inductor's search, and store its timings."""
     _searching.decision = decision
     try:
         with state.searching():
@@ -46,7 +46,7 @@ def search(decision: Decision, lower: Callable[[], Any]) -> Any:
 
 
 def keep(timings: dict[Any, float], *_: Any) -> None:
-    """Store the timings (choice -> milliseconds) of the product being searched. Inductor calls this after each search.
+    """Store the timings (choice -> milliseconds) of the GEMM being searched. Inductor calls this after each search.
     Never fails the compile."""
     decision = getattr(_searching, "decision", None)
     if decision is None:

@@ -1,4 +1,4 @@
-"""Cuts a product with the elementwise work that becomes its epilogue out of a graph, as a graph of its own."""
+"""Cuts a GEMM with the elementwise work that becomes its epilogue out of a graph, as a graph of its own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.match import epilogues, fx, int_mm_scale
 from gemmdb.key.problem import Problem
 
-MOST_NODES = 24
-"""The most operators after a product that are cut out with it."""
+MAX_NODES = 24
+"""The most operators after a GEMM that are cut out with it."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A product and the elementwise operators after it, in the order of the graph. `inputs`: the nodes that these read
+    """A GEMM and the elementwise operators after it, in the order of the graph. `inputs`: the nodes that these read
     beside each other. Those that are constants of the graph are constants of the piece, too. `settled`: the nodes in an
     order that does not depend on that of the graph, which Inductor's passes change."""
 
-    product: Any
+    gemm: Any
     nodes: tuple[Any, ...]
     inputs: tuple[Any, ...]
     settled: tuple[Any, ...]
@@ -37,8 +37,8 @@ class Piece:
 
     @property
     def device(self) -> torch.device:
-        """The device of the product."""
-        return torch.device(fx.value(self.product).device)
+        """The device of the GEMM."""
+        return torch.device(fx.value(self.gemm).device)
 
     @property
     def outputs(self) -> int:
@@ -48,8 +48,8 @@ class Piece:
     @property
     def warm(self) -> list[bool]:
         """For each of `fakes`, whether an operator of the graph has just computed it, or it is the first operand: then
-        it is in the cache when the product runs. Weights come from memory."""
-        first = self.product.args[1 if self.product.target is _aten.addmm.default else 0]
+        it is in the cache when the GEMM runs. Weights come from memory."""
+        first = self.gemm.args[1 if self.gemm.target is _aten.addmm.default else 0]
         return [node is first or not _given(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
@@ -94,45 +94,45 @@ class _Name(str):
         return str(self)
 
 
-def computes_weight(product: Any) -> bool:
-    """Whether the graph computes the second operand of a product that is no batch: it is neither an input nor a
+def computes_weight(gemm: Any) -> bool:
+    """Whether the graph computes the second operand of a GEMM that is no batch: it is neither an input nor a
     constant, nor a view of one. Of a batch, such as the scores of an attention, it always does."""
-    place = _WEIGHTS.get(product.target)
-    return place is not None and not _given(product.args[place])
+    place = _WEIGHTS.get(gemm.target)
+    return place is not None and not _given(gemm.args[place])
 
 
-def cut(product: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
+def cut(gemm: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
     """The piece of a GEMM. `places`: the number of each node in its graph. Raises Untimed for symbolic sizes, and for
     inputs that are no tensors."""
-    return cut_all([(product, problem)], places)
+    return cut_all([(gemm, problem)], places)
 
 
-def cut_all(products: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> Piece:
-    """One piece of several products, each with its problem. It stands for the first. Raises Untimed as `cut` does."""
+def cut_all(gemms: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> Piece:
+    """One piece of several GEMMs, each with its problem. It stands for the first. Raises Untimed as `cut` does."""
     nodes: set[Any] = set()
-    for product, problem in products:
-        own = {product}
+    for gemm, problem in gemms:
+        own = {gemm}
         if problem.fusion != "none":
-            own |= _fused(product, problem)
-            _widen(own, product)
+            own |= _fused(gemm, problem)
+            _widen(own, gemm)
         nodes |= own
-    if len(products) > 1:
-        _close(nodes, {product for product, _ in products}, places)
+    if len(gemms) > 1:
+        _close(nodes, {gemm for gemm, _ in gemms}, places)
     ordered = sorted(nodes, key=lambda node: places[node])
     for node in {*ordered, *(arg for one in ordered for arg in one.all_input_nodes)}:
         _check(node)
-    settled = _settled(ordered, [product for product, _ in products])
+    settled = _settled(ordered, [gemm for gemm, _ in gemms])
     inputs = dict.fromkeys(arg for node in settled for arg in node.all_input_nodes if arg not in nodes)
-    return Piece(products[0][0], tuple(ordered), tuple(inputs), tuple(settled))
+    return Piece(gemms[0][0], tuple(ordered), tuple(inputs), tuple(settled))
 
 
-def _settled(nodes: Sequence[Any], products: Sequence[Any]) -> list[Any]:
-    """`nodes`, each after what it reads; of those that could come next, first the products in their order, then the
+def _settled(nodes: Sequence[Any], gemms: Sequence[Any]) -> list[Any]:
+    """`nodes`, each after what it reads; of those that could come next, first the GEMMs in their order, then the
     others by a text of what they compute. `nodes`: in the order of their graph."""
-    numbers = {product: number for number, product in enumerate(products)}
+    numbers = {gemm: number for number, gemm in enumerate(gemms)}
     texts: dict[Any, tuple[int, str]] = {}
     for node in nodes:
-        number = numbers.get(node, len(products))
+        number = numbers.get(node, len(gemms))
         args = map_arg((node.args, node.kwargs), lambda arg: texts.get(arg) or _described(arg, ""))
         texts[node] = number, hashlib.sha256(f"{number} {_named(node.target)}{args}".encode()).hexdigest()
     left, found = dict.fromkeys(nodes), dict[Any, None]()
@@ -148,39 +148,39 @@ def _named(target: Any) -> str:
     return str(_aten.reshape.default if target in (_aten.view.default, _aten._unsafe_view.default) else target)
 
 
-def _fused(product: Any, problem: Problem) -> set[Any]:
-    """The operators after a product that its kernel may compute."""
-    chain = epilogues.follow(product)
-    found = set() if chain is None or len(chain.members) > MOST_NODES else epilogues.nodes(product, chain)
-    scaling = int_mm_scale.find(product) if problem.spec.integer else None
+def _fused(gemm: Any, problem: Problem) -> set[Any]:
+    """The operators after a GEMM that its kernel may compute."""
+    chain = epilogues.follow(gemm)
+    found = set() if chain is None or len(chain.members) > MAX_NODES else epilogues.nodes(gemm, chain)
+    scaling = int_mm_scale.find(gemm) if problem.spec.integer else None
     if scaling is not None:  # The kernel applies the scales also where something else computes what follows.
         found |= {*scaling.steps}
     if not found:
-        found = {product}
-        _follow(product, found)
+        found = {gemm}
+        _follow(gemm, found)
     return found
 
 
-def _follow(product: Any, nodes: set[Any]) -> None:
-    """Add the elementwise operators and views that follow a product."""
-    waiting = [product]
-    while waiting and len(nodes) <= MOST_NODES:
+def _follow(gemm: Any, nodes: set[Any]) -> None:
+    """Add the elementwise operators and views that follow a GEMM."""
+    waiting = [gemm]
+    while waiting and len(nodes) <= MAX_NODES:
         for user in waiting.pop(0).users:
             if user not in nodes and (user.target in fx.RESHAPES or fx.is_pointwise(user)):
                 nodes.add(user)
                 waiting.append(user)
 
 
-def _close(nodes: set[Any], products: set[Any], places: Mapping[Any, int]) -> None:
-    """Add what lies between the products and the operators after them, such as the activation function of a gate."""
-    first = min(places[product] for product in products)
+def _close(nodes: set[Any], gemms: set[Any], places: Mapping[Any, int]) -> None:
+    """Add what lies between the GEMMs and the operators after them, such as the activation function of a gate."""
+    first = min(places[gemm] for gemm in gemms)
     waiting = list(nodes)
     while waiting:
         for one in waiting.pop().all_input_nodes:
-            if one in nodes or not _depends(one, products, places, first):
+            if one in nodes or not _depends(one, gemms, places, first):
                 continue
-            if len(nodes) > MOST_NODES or not (one.target in _VIEWS or fx.is_pointwise(one)):
-                raise Untimed(f"{one.name} lies between the products")
+            if len(nodes) > MAX_NODES or not (one.target in _VIEWS or fx.is_pointwise(one)):
+                raise Untimed(f"{one.name} lies between the GEMMs")
             nodes.add(one)
             waiting.append(one)
 
@@ -198,10 +198,10 @@ def _depends(node: Any, on: set[Any], places: Mapping[Any, int], first: int) -> 
     return False
 
 
-def _widen(nodes: set[Any], product: Any) -> None:
-    """Add the operators that make what follows the product see a smaller tensor at the product's size, such as a scale
+def _widen(nodes: set[Any], gemm: Any) -> None:
+    """Add the operators that make what follows the GEMM see a smaller tensor at the GEMM's size, such as a scale
     [M, 1] that is expanded to [M, N]: as an input, it would be read from memory."""
-    waiting = list(nodes - {product})
+    waiting = list(nodes - {gemm})
     while waiting:
         for one in waiting.pop().all_input_nodes:
             if one not in nodes and _is_expanded(one):
@@ -249,7 +249,7 @@ def _given(node: Any) -> bool:
 
 _aten = torch.ops.aten
 _WEIGHTS = {_aten.mm.default: 1, _aten.addmm.default: 2, _aten._int_mm.default: 1, _aten._scaled_mm.default: 1}
-"""Where the second operand of a product is among its arguments."""
+"""Where the second operand of a GEMM is among its arguments."""
 _VIEWS = (*fx.RESHAPES, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
 
 

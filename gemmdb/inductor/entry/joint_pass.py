@@ -85,12 +85,12 @@ class JointPass:
         """Rewrite a weight-only GEMM with an answer. Returns whether it was rewritten."""
         try:
             found.leave_mark(constant)
-            product = gemms.read(found.node)
+            gemm = gemms.read(found.node)
         except Unsupported:
             return False
-        if product is None:
+        if gemm is None:
             return False
-        query = product.query
+        query = gemm.query
         hit = deciding.ask(self.session, query)
         if hit is None:
             # Whatever is measured to be the best must still be possible then.
@@ -108,9 +108,9 @@ class JointPass:
     def _look_ahead(self, node: Any, queries: list[Query]) -> None:
         """Note the query of a GEMM that would be tuned live if it missed."""
         try:
-            product = gemms.read(node) if node.op == "call_function" else None
-            if product and deciding.to_tune(self.session, product.query):
-                queries.append(product.query)
+            gemm = gemms.read(node) if node.op == "call_function" else None
+            if gemm and deciding.to_tune(self.session, gemm.query):
+                queries.append(gemm.query)
         except Exception as error:
             # The post-grad pass will meet it, and say so, if it is still there then.
             log.debug("looking ahead: %s", error)
@@ -147,12 +147,12 @@ class JointPass:
             if node.op != "call_function" or gemms.uncovered(node) is not None:
                 continue
             try:
-                product = gemms.read(node)
+                gemm = gemms.read(node)
             except Unsupported:
                 continue
-            if product is None or product.guessed or rules.confirm_rejection(product.query, self.session.policy):
+            if gemm is None or gemm.guessed or rules.confirm_rejection(gemm.query, self.session.policy):
                 continue
-            decision = deciding.decide(self.session, product.query)
+            decision = deciding.decide(self.session, gemm.query)
             if decision.config is not None:
                 yield node, decision
 

@@ -99,15 +99,15 @@ class PostGradPass:
             return None
         _mark_anew(node)
         try:
-            product = gemms.read(node)
+            gemm = gemms.read(node)
         except Unsupported as error:
             JOURNAL.enter(Event(f"{node.target}: {error}", "uncovered"))
             return None
-        if product is None:
+        if gemm is None:
             return None
-        decision = deciding.decide(self.session, product.query)
+        decision = deciding.decide(self.session, gemm.query)
         event = decision.event
-        if decision.config is None and product.guessed:
+        if decision.config is None and gemm.guessed:
             # Inductor would time it at a guess of its own, and the rows would be kept under ours.
             note = f"not tuned: its sizes are data-dependent; {event.note}"
             decision, event = replace(decision, config=ATEN), replace(event, rung="aten", config=ATEN.text, note=note)
