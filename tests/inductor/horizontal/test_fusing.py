@@ -151,6 +151,19 @@ def test_products_of_other_layers_stay_far_apart_once_others_are_gone(seen):
     assert seen == []
 
 
+def test_a_group_may_read_a_gemm_of_another_group(seen):
+    def low_rank(x, q, down, k, v):
+        latent = linear(x, down)
+        return linear(x, q).sin(), linear(latent, k) * 2, linear(latent, v).relu()
+
+    given = [half(8, 64), *(half(64, 64) / 8 for _ in range(4))]
+    graph = traced(low_rank, *given)
+    assert len(fusion().fuse(decided(graph))) == 4
+    graph.recompile()
+    for one, wanted in zip(graph(*given), low_rank(*given), strict=True):
+        torch.testing.assert_close(one, wanted, rtol=0.05, atol=0.15)
+
+
 def test_the_next_graph_with_these_layers_is_not_tried_again(seen):
     assert fused() == (2, 4)
     seen.answer = Timed(15.0, 10.0)

@@ -194,6 +194,14 @@ def test_what_sees_the_memory_of_a_product_keeps_it_out(see):
     assert widths(lambda x, a, b: (linear(x, a).sin(), see(linear(x, b))), X, W[1], W[2]) == []
 
 
+def test_views_and_pieces_do_not():
+    def heads(x, q, k):
+        first, second = linear(x, q).split(8, 1)
+        return first.sin() + second, linear(x, k).view(2, 4, 16).transpose(0, 1).sin()
+
+    assert widths(heads, X, W[1], W[2]) == [(16, 16)]
+
+
 def test_a_kernel_takes_a_few_weights():
     weights = [half(16, 64) for _ in range(parts.MAX_WEIGHTS + 3)]
     assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), X, *weights) == [
