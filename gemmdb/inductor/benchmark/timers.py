@@ -55,7 +55,7 @@ def elapsed(work: Callable[[], object]) -> float:
 
 
 def cold_bytes(device: torch.device) -> int:
-    """How many bytes are read to evict the last-level cache of a device."""
+    """How many bytes are read to evict the last-level cache of a device, of the current GPU without an index."""
     if device.type == "cuda":
         return flush_bytes(int(torch.cuda.get_device_properties(device).L2_cache_size))
     return flush_bytes(last_level_cache_bytes())

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from gemmdb.devices.detect import flush_bytes
 from gemmdb.generators.measure.correctness import Reference, reference
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.calls import Call, Tensors, launcher
@@ -17,7 +16,7 @@ from gemmdb.generators.measure.cuda.round import Loaded
 from gemmdb.generators.measure.literals import splits
 from gemmdb.generators.measure.operands import Operands, operands, to_torch
 from gemmdb.generators.measure.program import as_product, output, set_numerics
-from gemmdb.inductor.benchmark.timers import captured
+from gemmdb.inductor.benchmark.timers import captured, cold_bytes
 from gemmdb.inductor.benchmark.timers import elapsed as once
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
@@ -152,7 +151,7 @@ def _capture_stream() -> torch.cuda.Stream:
 @functools.cache
 def _flush() -> Callable[[], None]:
     """Evicts the L2 of the current GPU."""
-    words = flush_bytes(int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)) // 4
+    words = cold_bytes(torch.device("cuda")) // 4
     names = {"data": torch.zeros(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
     return launcher(elementwise.flush(words), names, {"elements": words})
 
