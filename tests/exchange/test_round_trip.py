@@ -39,7 +39,7 @@ def there_and_back(kind: str, rows, folder: Path, runs=()) -> tuple[Table, Table
 
 
 @pytest.mark.parametrize("kind", OWN)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))  # The strategies of texts filter much.
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))  # The strategies of texts filter much.
 @given(rows=st.lists(measurements, max_size=3) | KIT.rows(12))
 def test_measurements_verdicts_and_figures_survive(kind, rows):
     with tempfile.TemporaryDirectory() as folder:

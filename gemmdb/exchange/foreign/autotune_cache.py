@@ -14,17 +14,8 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.exchange.content import Content, Tally
-from gemmdb.exchange.foreign.races import (
-    INDUCTOR,
-    Choice,
-    Cursor,
-    Given,
-    Source,
-    document,
-    microseconds,
-    race,
-    template_config,
-)  # fmt: skip
+from gemmdb.exchange.foreign import races
+from gemmdb.exchange.foreign.races import Choice, Given, Source
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.layout import ALIASES, classify
 from gemmdb.key.operands import Bias, TensorInfo, default_numerics
@@ -49,19 +40,17 @@ PRECISIONS = {"cuda": {"highest": False, "high": True, "medium": True}, "cpu": {
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """The rows of a cache. Raises InputError with file and line."""
-    found, cursor = document(path)
+    found, cursor = races.document(path)
     if not isinstance(found, dict) or not isinstance(found.get("cache"), dict):
         raise InputError(f"{path}:1: not Inductor's autotune cache: there is no object `cache`")
     system = found.get("system")
-    device = given.device_for(path, _word(system, "device", "name"))
-    run = given.run(path, KIND)
-    said = {"cuda": _word(system, "version", "cuda") or ""} if device.kind == "cuda" else {}
-    source = Source(device, given.toolchain(path, device, **said), INDUCTOR, run["run"])
-    return Content(_rows(path.parent.parent, cursor, found["cache"], tally, source), [run])
+    named, cuda = _word(system, "device", "name"), _word(system, "version", "cuda") or ""
+    source = given.source(path, KIND, races.INDUCTOR, named, cuda=cuda)
+    return Content(_rows(path.parent.parent, cursor, found["cache"], tally, source), [source.run])
 
 
 def _rows(
-    folder: Path, cursor: Cursor, cache: Mapping[str, Any], tally: Tally, source: Source
+    folder: Path, cursor: races.Cursor, cache: Mapping[str, Any], tally: Tally, source: Source
 ) -> Iterator[Measurement]:
     for op, by_inputs in cache.items():
         where = cursor.at(op)
@@ -71,13 +60,13 @@ def _rows(
                 found = _object(choices, where)
                 if len(found) > schema.MOST_MEASUREMENTS:
                     raise InputError(f"{where}: more than {schema.MOST_MEASUREMENTS:,} choices")
-                times = {choice: microseconds(time, where) for choice, time in found.items()}
+                times = {choice: races.microseconds(time, where) for choice, time in found.items()}
                 problem, place = _problem(where, op, inputs, precision, source), f"{where} {op[:40]}"
                 if isinstance(problem, Rejected):
                     tally.leave(problem.reason, place, len(times))
                     continue
                 timed = [Choice(_config(folder, name), us, f"{place} {name[:60]}") for name, us in times.items()]
-                yield from race(source, problem, timed, tally, place)
+                yield from races.rows(source, problem, timed, tally, place)
 
 
 def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -> Problem | Rejected:
@@ -136,7 +125,7 @@ def _config(folder: Path, choice: str) -> Config | Rejected:
         return Rejected("the code of the choice is not in Inductor's cache folder any more, so its tile is unknown")
     values = {name.lower(): int(value) for name, value in _CONSTANT.findall(code)}
     values |= {name: int(value) for name, value in _LAUNCH.findall(code)}
-    return template_config(_KERNELS[template], **values)
+    return races.template_config(_KERNELS[template], **values)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -16,16 +16,8 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.exchange.content import Content, Tally
-from gemmdb.exchange.foreign.races import (
-    INDUCTOR,
-    Choice,
-    Given,
-    Source,
-    document,
-    microseconds,
-    race,
-    template_config,
-)  # fmt: skip
+from gemmdb.exchange.foreign import races
+from gemmdb.exchange.foreign.races import Choice, Given, Source
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
@@ -46,14 +38,12 @@ def read(path: Path, tally: Tally, given: Given) -> Content:
     """The rows of a log. `given` must say device, dtype and CUDA. Raises InputError with file and line."""
     if given.dtype is None:
         raise InputError(f"--dtype is missing: {path} does not say of which dtype the operands were")
-    device = given.device_for(path)
-    run = given.run(path, KIND)
-    source = Source(device, given.toolchain(path, device), INDUCTOR, run["run"])
-    return Content(_rows(path, tally, given, source), [run])
+    source = given.source(path, KIND, races.INDUCTOR)
+    return Content(_rows(path, tally, given, source), [source.run])
 
 
 def _rows(path: Path, tally: Tally, given: Given, source: Source) -> Iterator[Measurement]:
-    found, cursor = document(path)
+    found, cursor = races.document(path)
     for entry in found if isinstance(found, list) else [found]:
         if not isinstance(entry, dict):
             raise InputError(f"{path}: not a log of Inductor: {entry!r:.60} is no object")
@@ -72,7 +62,7 @@ def _rows(path: Path, tally: Tally, given: Given, source: Source) -> Iterator[Me
             if isinstance(problem, Rejected):
                 tally.leave(problem.reason, place, len(choices))
             else:
-                yield from race(source, problem, _choices(where, choices, place), tally, place)
+                yield from races.rows(source, problem, _choices(where, choices, place), tally, place)
 
 
 def _problem(where: str, key: str, op: str, given: Given) -> Problem | Rejected:
@@ -103,7 +93,7 @@ def _choices(where: str, choices: list[Any], place: str) -> list[Choice]:
             config = Rejected("several templates have this tile, and the log does not say which is which")
         elif tile:
             values = dict(zip(_TILE.values(), tile, strict=True))
-            config = template_config("inductor_mm", group_m=GROUP_M, **values)
+            config = races.template_config("inductor_mm", group_m=GROUP_M, **values)
         found.append(Choice(config, us, f"{place} {tile}" if tile and uses[tile] == 1 else place))
     return found
 
@@ -114,7 +104,7 @@ def _described(where: str, choice: Any) -> tuple[float, tuple[int, ...] | None]:
         return 0.0, None
     if not isinstance(choice, dict) or choice.get("type") not in ("cublas", "triton"):
         raise InputError(f"{where}: not a choice of Inductor: {choice!r:.60}")
-    us = microseconds(choice.get("time"), where)
+    us = races.microseconds(choice.get("time"), where)
     if choice["type"] == "cublas":
         return us, ()
     tile = tuple(choice.get(name) for name in _TILE)

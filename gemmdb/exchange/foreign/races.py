@@ -54,16 +54,20 @@ class Given:
             raise InputError(f"--device is missing: {path} does not say on which device it was measured")
         return self.resolve(self.device or named)
 
-    def toolchain(self, path: Path, device: Device, **said: str) -> Toolchain:
-        """The toolchain, with what the file itself says. Raises InputError where it cannot be known for a GPU."""
-        found = {"torch": self.torch or "", "cuda": self.cuda or "", **{name: v for name, v in said.items() if v}}
-        if device.kind == "cuda" and not found["cuda"]:
+    def source(
+        self, path: Path, kind: str, protocol: Protocol, named: str | None = None, torch: str = "", cuda: str = ""
+    ) -> Source:
+        """Where the rows of a file of the format `kind` come from. `named`, `torch`, `cuda`: device and versions as far
+        as the file itself says them. Raises InputError where a GPU's CUDA or a CPU's torch cannot be known."""
+        device = self.device_for(path, named)
+        torch, cuda = torch or self.torch or "", (device.kind == "cuda" and cuda) or self.cuda or ""
+        if device.kind == "cuda" and not cuda:
             raise InputError(f"--cuda is missing: {path} does not say for which CUDA torch was built, such as 13.0")
-        if device.kind == "cpu" and not found["torch"]:
+        if device.kind == "cpu" and not torch:
             raise InputError(
                 f"--torch is missing: {path} does not say with which torch it was measured, such as 2.13.0"
             )
-        return Toolchain(**found)
+        return Source(device, Toolchain(torch=torch, cuda=cuda), protocol, self.run(path, kind))
 
     def said(self) -> dict[str, Any]:
         """What the caller said, JSON-ready, for the provenance."""
@@ -83,12 +87,12 @@ class Given:
 
 @dataclass(frozen=True)
 class Source:
-    """What all rows of one file share. `run`: its name."""
+    """What all rows of one file share. `run`: what is recorded of it."""
 
     device: Device
     toolchain: Toolchain
     protocol: Protocol
-    run: str
+    run: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Choice:
     place: str = ""
 
 
-def race(
+def rows(
     source: Source, problem: Problem, choices: Sequence[Choice], tally: Tally, place: str
 ) -> Iterator[Measurement]:
     """The rows of the kernels that one program timed on one problem.
@@ -124,7 +128,7 @@ def race(
         assert isinstance(one.config, Config)
         failed, us = math.isinf(one.us), one.us
         yield Measurement(
-            problem, one.config, source.device, source.protocol, source.toolchain, source.run,
+            problem, one.config, source.device, source.protocol, source.toolchain, source.run["run"],
             Status.ERROR if failed else Status.OK if decided else Status.SLOW,
             None if failed else Times(us, us * (1 - SPREAD), us * (1 + SPREAD), 1, aten_us),
             detail="it failed in the imported race" if failed else EMITTED if one.config.spec.emitted else "",

@@ -16,7 +16,8 @@ from pathlib import Path
 from gemmdb.errors import InputError
 from gemmdb.exchange import bounded
 from gemmdb.exchange.content import Content, Tally
-from gemmdb.exchange.foreign.races import Choice, Given, Source, microseconds, race
+from gemmdb.exchange.foreign import races
+from gemmdb.exchange.foreign.races import Choice, Given, Source
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.operands import TensorInfo, default_numerics, dense_bias
 from gemmdb.key.problem import Problem
@@ -36,11 +37,8 @@ _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """The rows of a file. `given` must say the device and CUDA. Raises InputError with file and line."""
-    device = given.device_for(path)
-    run = given.run(path, KIND)
-    said = {"torch": dict(_validators(path)).get("PT_VERSION", "")}
-    source = Source(device, given.toolchain(path, device, **said), PROTOCOL, run["run"])
-    return Content(_rows(path, tally, source), [run])
+    source = given.source(path, KIND, PROTOCOL, torch=dict(_validators(path)).get("PT_VERSION", ""))
+    return Content(_rows(path, tally, source), [source.run])
 
 
 def _validators(path: Path) -> Iterator[tuple[str, str]]:
@@ -63,7 +61,7 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
         if unknown or not 3 <= len(cells) <= _MAX_CELLS or not all(map(_WORDS.fullmatch, cells[:3])):
             raise InputError(f"{where}: not a line of TunableOp's results: {line.strip()[:80]!r}")
         try:
-            us = microseconds(bounded.number(cells[3], float), where) if cells[3:] and cells[3] else None
+            us = races.microseconds(bounded.number(cells[3], float), where) if cells[3:] and cells[3] else None
             problem = _problem(cells[0], cells[1])
         except InputError as error:
             raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
@@ -75,7 +73,7 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
         elif us is None:
             tally.leave("the line has no time", where)
         else:
-            yield from race(source, problem, [Choice(ATEN, us)], tally, where)
+            yield from races.rows(source, problem, [Choice(ATEN, us)], tally, where)
 
 
 def _problem(operator: str, parameters: str) -> Problem | Rejected:

@@ -18,7 +18,8 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.work import Setting, tile_of
 from gemmdb.errors import InputError
 from gemmdb.exchange.content import Content, Tally
-from gemmdb.exchange.foreign.races import Given, document, template_config
+from gemmdb.exchange.foreign import races
+from gemmdb.exchange.foreign.races import Given
 from gemmdb.generators.modelled import CUDA, PROTOCOL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -71,7 +72,7 @@ def _rejection(named: Mapping[str, str], given: Given) -> Rejected | None:
 
 def _configs(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """(`FILE:LINE`, M, parameters) of each config. Raises InputError."""
-    found, cursor = document(path)
+    found, cursor = races.document(path)
     if not isinstance(found, dict) or len(found) > MAX_ENTRIES:
         raise InputError(f"{path}:1: not an object with configs by M, or with more than {MAX_ENTRIES:,}")
     for key, value in found.items():
@@ -114,7 +115,7 @@ def _modelled(problem: Problem, values: Mapping[str, Any], device: Device) -> tu
     """The config of such parameters, with the microseconds that the cost model gives it and ATen."""
     if missing := [key for key in _NAMES if key not in values]:
         return Rejected(f"the config does not say {', '.join(missing)}")
-    config = template_config("inductor_mm", **{ours: values[key] for key, ours in _NAMES.items()})
+    config = races.template_config("inductor_mm", **{ours: values[key] for key, ours in _NAMES.items()})
     if isinstance(config, Rejected):
         return config
     if foreign := sorted(key for key in values if key not in _NAMES and values[key] != _SPECIFIC.get(key)):
