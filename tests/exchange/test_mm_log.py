@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.foreign import H200, MILLISECONDS, TILES, asked, rows_of, tile, write
+from kit.foreign import H200, MILLISECONDS, TILES, on_h200, rows_of, tile, write
 
 from gemmdb.errors import InputError
 from gemmdb.exchange.foreign.races import SPREAD
@@ -37,7 +37,7 @@ LOG = [
 @pytest.mark.parametrize("between", [[], [{"invoke": "(16, 4096, 512)"}]], ids=["races alone", "and invocations"])
 def test_a_log_becomes_verdicts(tmp_path, between):
     path = write(tmp_path / "mm.json", [*between, *LOG, *between])
-    given = asked(dtype="bf16")
+    given = on_h200(dtype="bf16")
     found = load(path, tmp_path / "a.db", "inductor-log", given)
     assert (found.carried, found.left) == (3, ())
     problem = Problem.gemm("mm", m=16, n=512, k=4096)
@@ -52,14 +52,14 @@ def test_a_log_becomes_verdicts(tmp_path, between):
         assert (run["imported"], run["file"]) == ("inductor-log", "mm.json")
     # Again: nothing new. The same file said to be of another dtype: another run.
     assert load(path, tmp_path / "a.db", "inductor-log", given).total == 3
-    other = asked(dtype="fp16")
+    other = on_h200(dtype="fp16")
     assert load(path, tmp_path / "a.db", "inductor-log", other).total == 6
 
 
 def test_a_gain_within_the_unknown_noise_is_none(tmp_path):
     document = json.loads(json.dumps(LOG))
     document[0]["(16, 4096, 512)"][1]["time"] = 0.018
-    given = asked(dtype="bf16")
+    given = on_h200(dtype="bf16")
     load(write(tmp_path / "mm.json", document), tmp_path / "a.db", "inductor-log", given)
     with Table.open(tmp_path / "a.db") as table:
         verdict = table.verdict(Problem.gemm("mm", m=16, n=512, k=4096), H200)
@@ -84,7 +84,7 @@ def test_every_time_of_a_log_is_kept(races, tmp_path_factory):
                             "num_warps": warps, "num_stages": stages})  # fmt: skip
         document.append({str((m, k, n)): choices, "kernel_type": "mm"})
     path = write(tmp_path_factory.mktemp("log") / "mm.json", document)
-    rows, left = rows_of("inductor-log", path, asked(dtype="fp16"))
+    rows, left = rows_of("inductor-log", path, on_h200(dtype="fp16"))
     assert left == {}
     wanted = {
         (m, n, k, config): (ms * 1000, aten * 1000)
@@ -109,7 +109,7 @@ def test_what_a_log_cannot_say_is_counted(tmp_path):
         {"(9, 64, 64)": entry[1:], "kernel_type": "mm"},
         {"(10, 64, 64)": [entry[0], entry[1] | {"BLOCK_M": 8}], "kernel_type": "mm"},
     ]
-    rows, left = rows_of("inductor-log", write(tmp_path / "mm.json", document), asked(dtype="bf16"))
+    rows, left = rows_of("inductor-log", write(tmp_path / "mm.json", document), on_h200(dtype="bf16"))
     assert left == {
         "several templates have this tile, and the log does not say which is which": 2,
         "the log does not describe the choice (null)": 1,
@@ -145,7 +145,7 @@ def test_what_a_log_cannot_say_is_counted(tmp_path):
 def test_a_bad_log_is_refused_with_its_line(tmp_path, document, said):
     path = write(tmp_path / "bad.json", document)
     try:
-        _, left = rows_of("inductor-log", path, asked(dtype="bf16", op="mm"))
+        _, left = rows_of("inductor-log", path, on_h200(dtype="bf16", op="mm"))
         found = " ".join(left)
     except InputError as error:
         found = str(error)
@@ -166,8 +166,8 @@ def test_what_the_caller_must_say_is_named(tmp_path, said, missing):
     unnamed = [{"(16, 4096, 512)": LOG[0]["(16, 4096, 512)"]}]
     path = write(tmp_path / "mm.json", unnamed)
     with pytest.raises(InputError, match=missing):
-        rows_of("inductor-log", path, asked(**{"dtype": "bf16", **said}))
-    (rows, left) = rows_of("inductor-log", path, asked(dtype="bf16", op="mm"))
+        rows_of("inductor-log", path, on_h200(**{"dtype": "bf16", **said}))
+    (rows, left) = rows_of("inductor-log", path, on_h200(dtype="bf16", op="mm"))
     assert (len(rows), left) == (3, {})
 
 
@@ -180,7 +180,7 @@ def test_in_one_table_the_rows_of_a_build_answer(tmp_path):
     with Store.open(out) as store:
         store.add([built])
         store.refresh()
-    given = asked(dtype="bf16", torch="9.9")
+    given = on_h200(dtype="bf16", torch="9.9")
     load(write(tmp_path / "mm.json", LOG), out, "inductor-log", given)
     with Table.open(out) as table:
         assert len(table.verdicts(problem, H200)) == 2

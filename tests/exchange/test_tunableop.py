@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.foreign import MILLISECONDS, asked, rows_of, write
+from kit.foreign import MILLISECONDS, on_h200, rows_of, write
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import ATEN
@@ -26,7 +26,7 @@ GemmTunableOp_tf32_TN,tn_512_16_4096_ld_4096_4096_512,Default
 
 def test_tunableop_says_something_about_aten_only(tmp_path):
     path = write(tmp_path / "results.csv", RESULTS)
-    rows, left = rows_of("tunableop", path, asked())
+    rows, left = rows_of("tunableop", path, on_h200())
     assert [(row.problem, row.config, row.times.median_us) for row in rows if row.times] == [
         (Problem.gemm("mm", m=16, n=512, k=4096), ATEN, 20.0),
         (Problem.gemm("addmm", m=16, n=512, k=4096, dtype="fp16"), ATEN, 30.0),
@@ -40,7 +40,7 @@ def test_tunableop_says_something_about_aten_only(tmp_path):
 def test_older_and_newer_lines_of_tunableop_are_read(tmp_path):
     older = "GemmTunableOp_Half_TN,tn_512_16_4096,Default,0.02"
     newer = "GemmTunableOp_Half_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02,- { function: matmul, M: 512, N: 16 }"
-    rows, left = rows_of("tunableop", write(tmp_path / "r.csv", f"{older}\n{newer}\n"), asked())
+    rows, left = rows_of("tunableop", write(tmp_path / "r.csv", f"{older}\n{newer}\n"), on_h200())
     assert {row.problem for row in rows} == {Problem.gemm("mm", m=16, n=512, k=4096, dtype="fp16")}
     assert (len(rows), left) == (2, {})
 
@@ -59,7 +59,7 @@ def test_every_default_of_tunableop_is_its_problem(sizes, ms, layout, dtype, tmp
     lds = f"{k if b_t else n}_{m if a_t else k}_{n}"
     line = f"GemmTunableOp_{dtype}_{letters},{letters.lower()}_{n}_{m}_{k}_ld_{lds},Default,{ms}\n"
     path = write(tmp_path_factory.mktemp("tunableop") / "r.csv", line)
-    ((row,), left) = rows_of("tunableop", path, asked())
+    ((row,), left) = rows_of("tunableop", path, on_h200())
     names = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "tf32": "fp32", "double": "fp64"}
     wanted = Problem.gemm("mm", m=m, n=n, k=k, dtype=names[dtype], layout=layout, tf32=dtype == "tf32")
     assert (row.problem, left) == (wanted, {})
@@ -85,5 +85,5 @@ def test_every_default_of_tunableop_is_its_problem(sizes, ms, layout, dtype, tmp
 def test_a_bad_line_of_tunableop_is_refused_by_number(tmp_path, line):
     path = write(tmp_path / "results.csv", f"Validator,PT_VERSION,2.13.0\n{line}\n")
     with pytest.raises(InputError, match=r"results\.csv:2: ") as error:
-        rows_of("tunableop", path, asked())
+        rows_of("tunableop", path, on_h200())
     assert "\n" not in str(error.value)

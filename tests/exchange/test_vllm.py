@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.foreign import TILES, asked, resolve, rows_of, tile, write
+from kit.foreign import TILES, on_h200, resolve, rows_of, tile, write
 
 from gemmdb.errors import InputError
 from gemmdb.exchange.foreign.races import Given
@@ -44,7 +44,7 @@ def test_products_without_an_op_are_counted(tmp_path, name, words):
 def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
     part = {name: value for name, value in GOOD.items() if not name.startswith("num_")}
     configs = {"16": GOOD | {"SPLIT_K": 4}, "32": GOOD | {"BLOCK_SIZE_M": 8}, "64": GOOD | {"USE\n": [1]}, "8": part}
-    _, left = rows_of("vllm", write(tmp_path / "a.json", configs), asked(dtype="bf16", n=4096, k=4096))
+    _, left = rows_of("vllm", write(tmp_path / "a.json", configs), on_h200(dtype="bf16", n=4096, k=4096))
     assert left == {
         "the kernel has no SPLIT_K": 1,
         "the tile is outside what gemmdb takes": 1,
@@ -73,17 +73,17 @@ def test_a_product_without_an_op_needs_no_known_device(tmp_path):
 def test_bad_configs_by_m_are_refused_with_their_line(tmp_path, document, said):
     path = write(tmp_path / "bad.json", document)
     with pytest.raises(InputError) as error:
-        rows_of("vllm", path, asked(dtype="bf16", n=64, k=64))
+        rows_of("vllm", path, on_h200(dtype="bf16", n=64, k=64))
     assert f"{path}{said}" in str(error.value)
 
 
 def test_sizes_that_nobody_names_are_asked_for(tmp_path):
     path = write(tmp_path / "a.json", {"16": GOOD})
     with pytest.raises(InputError, match="--k is missing"):
-        rows_of("vllm", path, asked(dtype="bf16", n=64))
+        rows_of("vllm", path, on_h200(dtype="bf16", n=64))
     named = write(tmp_path / "N=64,K=64.json", {"16": GOOD})
     with pytest.raises(InputError, match="its name says N=64, and --n is 128"):
-        rows_of("vllm", named, asked(dtype="bf16", n=128))
+        rows_of("vllm", named, on_h200(dtype="bf16", n=128))
 
 
 @settings(max_examples=40)
@@ -94,7 +94,7 @@ def test_every_config_by_m_is_a_row_or_counted(configs, tmp_path_factory):
         for m, (bm, bn, bk, warps, stages) in configs.items()
     }
     path = write(tmp_path_factory.mktemp("vllm") / "N=7168,K=2048,dtype=int8_w8a8.json", document)
-    rows, left = rows_of("vllm", path, asked())
+    rows, left = rows_of("vllm", path, on_h200())
     kept = {row.problem.m: row.config for row in rows if row.config != ATEN}
     assert len(kept) + sum(left.values()) == len(configs)
     for m, config in kept.items():

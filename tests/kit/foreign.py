@@ -30,7 +30,7 @@ def resolve(name: str | None) -> Device:
 H200 = resolve("NVIDIA H200")
 
 
-def asked(**said: Any) -> Given:
+def on_h200(**said: Any) -> Given:
     return Given(**{"device": "NVIDIA H200", "cuda": "13.0", "resolve": resolve, **said})
 
 

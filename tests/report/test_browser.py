@@ -1,18 +1,15 @@
-"""The page in a browser: no error, no request, nothing owned, filters that work, text that can be read.
-
-Needs playwright (in `gemmdb[dev]`) and a Chromium of the system; `apt-get install chromium` brings one on Debian.
-"""
+"""The page in a browser: no error, no request, nothing owned, filters that work, text that can be read."""
 
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import hostile
+from kit.browser import MARKS, WIDTHS, launched
 from kit.devices import H200
 
 from gemmdb.key.device import Device
@@ -23,30 +20,19 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 from gemmdb.workload.entries import Entry
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MISSING = [name for name in ("plotly", "playwright") if importlib.util.find_spec(name) is None]
 pytestmark = [
-    pytest.mark.slow,
+    *MARKS,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; pip install 'gemmdb[dev]'"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"),
 ]
 KNOWN = 60
-WIDTHS = (390, 820, 1400)
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 CONTRAST = Path(__file__).with_name("contrast.js").read_text().partition("\n")[2]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+    with launched() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture

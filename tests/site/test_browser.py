@@ -1,13 +1,9 @@
-"""The site in a browser: no error, no request to another server, no page wider than a phone, search that finds.
-
-Needs playwright (in `gemmdb[dev]`) and a Chromium of the system; `apt-get install chromium` brings one on Debian.
-"""
+"""The site in a browser: no error, no request to another server, no page wider than a phone, search that finds."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -15,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.browser import MARKS, WIDTHS, launched
 
 pytest.importorskip("material", reason="pip install 'gemmdb[docs]'")
 pytest.importorskip("playwright", reason="pip install 'gemmdb[dev]'")
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"),
-]
+pytestmark = MARKS
 PAGES = ("index.html", "tutorial.html", "overview.html", "api.html", "cli.html", "how-to/ci.html", "CONTRIBUTING.html")
-WIDTHS = (390, 820, 1400)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -46,12 +38,8 @@ def server(built: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    with launched() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(params=WIDTHS)
