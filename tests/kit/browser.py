@@ -1,4 +1,4 @@
-"""A Chromium of the system, driven by playwright (in `gemmdb[dev]`); `apt-get install chromium` brings one on Debian."""
+"""A Chromium of the system (`apt-get install chromium` on Debian), driven by playwright (in `gemmdb[dev]`)."""
 
 from __future__ import annotations
 
