@@ -19,7 +19,7 @@ NAMES = {
     "tables": "opening the tables",
     "key": "what gemmdb adds to the keys of Inductor's caches",
     "passes": "walking the graphs",
-    "lookup": "asking the tables",
+    "lookup": "looking up GEMMs in the tables",
     "live": "live tuning",
     "generate": "generating the code of trials",
     "compile": "compiling the code of trials, or waiting for that",
