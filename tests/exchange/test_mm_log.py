@@ -34,35 +34,41 @@ LOG = [
 ]  # fmt: skip
 
 
+MM = Problem.gemm("mm", m=16, n=512, k=4096)
+
+
+def imported(folder, document, **said):
+    """What is imported from a log, and the table that it is imported into."""
+    path = write(folder / "mm.json", document)
+    return load(path, folder / "a.db", "inductor-log", on_h200(**{"dtype": "bf16", **said})), Table.open(
+        folder / "a.db"
+    )
+
+
 @pytest.mark.parametrize("between", [[], [{"invoke": "(16, 4096, 512)"}]], ids=["races alone", "and invocations"])
 def test_a_log_becomes_verdicts(tmp_path, between):
-    path = write(tmp_path / "mm.json", [*between, *LOG, *between])
-    given = on_h200(dtype="bf16")
-    found = load(path, tmp_path / "a.db", "inductor-log", given)
+    log = [*between, *LOG, *between]
+    found, table = imported(tmp_path, log)
     assert (found.carried, found.left) == (3, ())
-    problem = Problem.gemm("mm", m=16, n=512, k=4096)
-    with Table.open(tmp_path / "a.db") as table:
-        verdict = table.verdict(problem, H200)
+    with table:
+        verdict = table.verdict(MM, H200)
         assert verdict is not None
         assert verdict.pick == tile(16, 32, 128, 2, 4)
         assert (verdict.speedup, verdict.aten_us, verdict.klass) == (2.0, 20.0, "cuda13")
-        statuses = {row.config.text: row.status for row in table.rows(problem, H200)}
+        statuses = {row.config.text: row.status for row in table.rows(MM, H200)}
         assert statuses[tile(128, 128, 128, 8, 5).text] is Status.ERROR
         (run,) = table.provenance()
         assert (run["imported"], run["file"]) == ("inductor-log", "mm.json")
     # Again: nothing new. The same file said to be of another dtype: another run.
-    assert load(path, tmp_path / "a.db", "inductor-log", given).total == 3
-    other = on_h200(dtype="fp16")
-    assert load(path, tmp_path / "a.db", "inductor-log", other).total == 6
+    assert imported(tmp_path, log)[0].total == 3
+    assert imported(tmp_path, log, dtype="fp16")[0].total == 6
 
 
 def test_a_gain_within_the_unknown_noise_is_none(tmp_path):
     document = json.loads(json.dumps(LOG))
     document[0]["(16, 4096, 512)"][1]["time"] = 0.018
-    given = on_h200(dtype="bf16")
-    load(write(tmp_path / "mm.json", document), tmp_path / "a.db", "inductor-log", given)
-    with Table.open(tmp_path / "a.db") as table:
-        verdict = table.verdict(Problem.gemm("mm", m=16, n=512, k=4096), H200)
+    with imported(tmp_path, document)[1] as table:
+        verdict = table.verdict(MM, H200)
         assert verdict is not None
         assert verdict.pick == ATEN
 
@@ -172,18 +178,13 @@ def test_what_the_caller_must_say_is_named(tmp_path, said, missing):
 
 
 def test_in_one_table_the_rows_of_a_build_answer(tmp_path):
-    problem = Problem.gemm("mm", m=16, n=512, k=4096)
-    out = tmp_path / "mine.db"
-    times = Times(20.0, 19.9, 20.1, 30, 20.0)
     protocol = Protocol("graph", "cold", 20, 30, version=VERSION)
-    built = Measurement(problem, ATEN, H200, protocol, Toolchain(cuda="13.0"), "run-1", Status.OK, times)
-    with Store.open(out) as store:
-        store.add([built])
+    times = Times(20.0, 19.9, 20.1, 30, 20.0)
+    with Store.open(tmp_path / "a.db") as store:
+        store.add([Measurement(MM, ATEN, H200, protocol, Toolchain(cuda="13.0"), "run-1", Status.OK, times)])
         store.refresh()
-    given = on_h200(dtype="bf16", torch="9.9")
-    load(write(tmp_path / "mm.json", LOG), out, "inductor-log", given)
-    with Table.open(out) as table:
-        assert len(table.verdicts(problem, H200)) == 2
-        verdict = table.verdict(problem, H200)
+    with imported(tmp_path, LOG, torch="9.9")[1] as table:
+        assert len(table.verdicts(MM, H200)) == 2
+        verdict = table.verdict(MM, H200)
     assert verdict is not None
     assert (verdict.pick, verdict.protocol) == (ATEN, protocol)
