@@ -7,6 +7,7 @@ exits when its parent ends in any way: the lifeline is a pipe that only the pare
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import pickle
@@ -49,28 +50,20 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Named:
-    """A function, given by its module's name and its own. Only the process that calls it imports the module. So a
-    process that lets others do the work need not wait for torch."""
-
-    module: str
-    name: str
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Import it and call it."""
-        return getattr(importlib.import_module(self.module), self.name)(*arguments)
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """A module that another process imports: its attributes are Named functions."""
+class RemoteModule:
+    """A module that only the process that makes the calls imports, so that whoever lets others do the work need not
+    wait for torch: its attributes are its functions, as a Task takes them."""
 
     module: str
 
-    def __getattr__(self, name: str) -> Named:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Named(self.module, name)
+        return functools.partial(_call, self.module, name)
+
+
+def _call(module: str, name: str, *arguments: Any) -> Any:
+    return getattr(importlib.import_module(module), name)(*arguments)
 
 
 def answer(task: Task) -> Reply:

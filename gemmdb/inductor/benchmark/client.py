@@ -23,13 +23,13 @@ from gemmdb.inductor.benchmark import limits
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.processes.child import Named
+from gemmdb.processes.child import RemoteModule
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 from gemmdb.table.verdict import Verdict
 
-PROGRAM = "gemmdb.generators.live.process"
+PROGRAM = RemoteModule("gemmdb.generators.live.process")
 """What the process runs, by name: the generator lies above this package, and only the process imports it."""
 
 
@@ -80,7 +80,7 @@ def tune(requests: Sequence[Request], limit_s: float = limits.REQUEST_S) -> Tune
     try:
         process = _TUNER.process()
         left = max(until - monotonic(), 0.0)
-        reply = process.call(left + limits.GRACE_S, Named(PROGRAM, "tune"), tuple(requests), left)
+        reply = process.call(left + limits.GRACE_S, PROGRAM.tune, tuple(requests), left)
     finally:
         _TUNER.rest()
         _TUNER.lock.release()
@@ -98,7 +98,7 @@ def start(device: Device, gpu: int = 0) -> None:
 
     def start_now() -> None:
         with _TUNER.lock, contextlib.suppress(GemmdbError):  # `tune` will raise the same.
-            _TUNER.process().call(limits.REQUEST_S, Named(PROGRAM, "start"), device, gpu)
+            _TUNER.process().call(limits.REQUEST_S, PROGRAM.start, device, gpu)
             _TUNER.rest()
 
     threading.Thread(target=start_now, daemon=True).start()

@@ -21,7 +21,7 @@ from gemmdb.generators.measure.quiet import Watch
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.processes.child import Elsewhere, Reply, Task
+from gemmdb.processes.child import RemoteModule, Reply, Task
 from gemmdb.processes.fork_server import ForkServer
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
 from gemmdb.settings import data_home
@@ -31,7 +31,7 @@ from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
 if TYPE_CHECKING:
     from gemmdb.generators.measure.cpu import session
 else:
-    session = Elsewhere("gemmdb.generators.measure.cpu.session")
+    session = RemoteModule("gemmdb.generators.measure.cpu.session")
 IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.measure.cpu.session")
 """What the processes fork with: seconds of imports, which one process does for all."""
 POLL_S = 0.1

@@ -17,12 +17,12 @@ from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.round import Loaded, Round
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.processes.child import Elsewhere, out_of_memory
+from gemmdb.processes.child import RemoteModule, out_of_memory
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Protocol, Status
 from gemmdb.table.stats import times
 
-SESSION = Elsewhere("gemmdb.generators.measure.cuda.session")
+SESSION = RemoteModule("gemmdb.generators.measure.cuda.session")
 
 
 @dataclass

@@ -13,7 +13,7 @@ from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.toolchain import installed
-from gemmdb.processes.child import Elsewhere
+from gemmdb.processes.child import RemoteModule
 from gemmdb.table.measurement import Status
 
 SMALL_MENU = 3
@@ -39,7 +39,7 @@ class Gpu(CudaBackend):
         self.compilers = Precompiler(90, int(device.figures["smem_bytes"]), 1)
 
     def measurer(self, worker, effort):
-        return CudaMeasurer(0, effort, self.compilers, Elsewhere("sleeping_gpu"))
+        return CudaMeasurer(0, effort, self.compilers, RemoteModule("sleeping_gpu"))
 
     def busy(self):
         return ""
