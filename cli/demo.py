@@ -36,15 +36,15 @@ def demo(
     Exit codes: 0 done, 2 bad usage, a missing package or a step that fails.
     """
     require("torch", "this command")
-    from gemmdb.tune.demo import QUICK, Demo
+    from gemmdb.tune import demo
 
-    wanted = Demo(folder, QUICK if quick else (), lambda command: print(f"\n$ {command}", flush=True))
+    names = demo.QUICK if quick else ()
     if not compare:
-        wanted.record_and_build()
-    elif not wanted.table.exists():
-        raise InputError(f"{wanted.table}: there is no table yet; leave --compare out")
-    _say(wanted.compare(), wide)
-    say_prose(f"all of it is in {wanted.result}")
+        demo.record_and_build(folder, names, lambda command: print(f"\n$ {command}", flush=True))
+    elif not (folder / demo.TABLE).exists():
+        raise InputError(f"{folder / demo.TABLE}: there is no table yet; leave --compare out")
+    _say(demo.compare(folder, names), wide)
+    say_prose(f"all of it is in {folder / demo.RESULT}")
 
 
 def _say(result: Mapping[str, Any], wide: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +18,7 @@ from gemmdb.cli.tuned import answered, document, expected, say_plan, say_tuned
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
-    from gemmdb.report.workload import WorkloadReport
-    from gemmdb.tune.plan import Plan
-    from gemmdb.tune.running import Recorded
-    from gemmdb.tune.tuning import Request
+    from gemmdb.tune.tuning import Request, Tuned
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class TuneOptions:
 
         return Request(
             tuple(self.command), self.folder, self.table, plan.seconds(self.budget), self.effort, self.repeats,
-            self.dry_run, self.fresh, stdout=sys.stderr.fileno() if self.as_json else None,
+            self.fresh, stdout=sys.stderr.fileno() if self.as_json else None,
         )  # fmt: skip
 
 
@@ -79,61 +75,44 @@ def tune(options: TuneOptions) -> None:
     Exit codes: 0 done, 1 slower with gemmdb, 2 bad usage, bad input or a program that fails, 130 interrupted.
     """
     require("torch", "this command")
-    from gemmdb.tune.tuning import tune as tune_program
+    from gemmdb.tune.tuning import Tuning
 
-    request = options.request()
-    progress = BuildProgress()
-    with terminable(), ExitStack() as shown:
-        done = tune_program(request, _Notes(progress, shown), progress)
+    with terminable():
+        tuning = Tuning(options.request(), note)
+        workload = tuning.record()
+        done = tuning.plan(workload)
+        _note_plan(done)
+        if not options.dry_run:
+            if done.plan.wanted:
+                with BuildProgress() as progress:
+                    built = tuning.build(done, progress)
+                _note_built(built)
+            tuning.compare(done, workload)
     if options.as_json:
         say_json("tune", document(done))
-    elif request.dry_run:
+    elif options.dry_run:
         say_plan(done.plan, options.wide)
     else:
         say_tuned(done, options.wide)
     if done.interrupted:
-        note(f"interrupted; what is done is in {request.folder} and in the table: the same command goes on from there")
+        kept = f"what is done is in {options.folder} and in the table"
+        note(f"interrupted; {kept}: the same command continues from there")
         raise typer.Exit(130)
     if done.gained is not None and done.gained.verdict == "slower":
         raise typer.Exit(1)
 
 
-class _Notes:
-    """Says on stderr what happens. `progress` is shown during the build only, within `shown`."""
+def _note_plan(done: Tuned) -> None:
+    note(f"2/4 coverage: {answered(done.before)} answered by tables")
+    for reason, number in done.plan.left_out.items():
+        note(f"not built: {count(number, 'GEMM')}: {reason}")
+    note(f"3/4 build: {expected(done.plan) if done.plan.wanted else 'nothing to build'}")
 
-    def __init__(self, progress: BuildProgress, shown: ExitStack) -> None:
-        self._progress, self._shown = progress, shown
 
-    def recording(self) -> None:
-        note("1/4 recording: the program runs")
-
-    def recorded(self, found: Recorded | None) -> None:
-        if found is None:
-            note("1/4 recorded before")
-        elif found.exit_code:
-            note(f"the program ended with exit code {found.exit_code}")
-
-    def planned(self, plan: Plan, before: WorkloadReport) -> None:
-        note(f"2/4 coverage: {answered(before)} answered by tables")
-        for reason, number in plan.left_out.items():
-            note(f"not built: {count(number, 'GEMM')}: {reason}")
-        if plan.wanted:
-            note(f"3/4 build: {expected(plan)}")
-            self._shown.enter_context(self._progress)
-        else:
-            note("3/4 build: nothing to build")
-
-    def built(self, report: BuildReport) -> None:
-        self._shown.close()
-        rest = f", {report.left} left for the next run" if report.left else ""
-        note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
-        for reason, number in report.left_out.items():
-            note(f"left to ATen: {count(number, 'GEMM')}: {reason}")
-        for warning in report.warnings:
-            note(warning)
-
-    def timing(self, with_gemmdb: bool, number: int, of: int) -> None:
-        note(f"4/4 timing, run {number} of {of}: the program runs {'with' if with_gemmdb else 'without'} gemmdb")
-
-    def timed_before(self) -> None:
-        note("4/4 timed before with the same tables")
+def _note_built(report: BuildReport) -> None:
+    rest = f", {report.left} left for the next run" if report.left else ""
+    note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
+    for reason, number in report.left_out.items():
+        note(f"left to ATen: {count(number, 'GEMM')}: {reason}")
+    for warning in report.warnings:
+        note(warning)

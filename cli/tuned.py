@@ -12,7 +12,6 @@ from gemmdb.cli.table import Cell, Column, Row, say_table
 from gemmdb.devices import detect
 from gemmdb.devices.load import Load
 from gemmdb.kernels import names
-from gemmdb.table.stats import Gain
 
 if TYPE_CHECKING:
     from gemmdb.report.workload import Product, WorkloadReport
@@ -122,8 +121,8 @@ def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
     if not found.graphs:
         yield "the program", "no compiled graph was called often enough to be timed (the first two calls are left out)"
         return
-    us = {"without gemmdb": found.without_us, "with gemmdb": found.with_us}
-    *times, gain = timed_facts(us, Gain(found.gain, *found.interval), found.verdict)
+    us = {"without gemmdb": found.without.us, "with gemmdb": found.with_gemmdb.us}
+    *times, gain = timed_facts(us, found.gain, found.verdict)
     yield from times
     yield "timed", f"all calls of compiled graphs of a run ({count(found.runs, 'run')})"
     yield gain

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ from gemmdb.table import stats
 from gemmdb.table.stats import Gain, Span
 
 Times = Mapping[tuple[str, ...], "Timed"]
-"""The graphs of one run, by the names of their products."""
+"""The graphs of one run, by the names of their GEMMs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """All graphs of one run with the same products. `us`: microseconds of single calls."""
+    """All graphs of one run with the same GEMMs. `us`: microseconds of single calls."""
 
     kernels: int
     calls: int
@@ -28,8 +27,8 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One kind of graph. `products`: their names; `kernels`: how many run another kernel than ATen's with gemmdb;
-    `calls`: of a run."""
+    """One kind of graph. `products`: the names of its GEMMs; `kernels`: how many run another kernel than ATen's with
+    gemmdb; `calls`: of a run."""
 
     products: tuple[str, ...]
     kernels: int
@@ -50,53 +49,48 @@ class Gained:
     load: float = 0.0
 
     @property
-    def without_us(self) -> float:
+    def without(self) -> Span:
         """Microseconds of all calls of one run, without gemmdb."""
-        return sum(one.calls * one.without.us for one in self.graphs)
+        return _total((one.calls, one.without) for one in self.graphs)
 
     @property
-    def with_us(self) -> float:
+    def with_gemmdb(self) -> Span:
         """The same with gemmdb."""
-        return sum(one.calls * one.with_gemmdb.us for one in self.graphs)
+        return _total((one.calls, one.with_gemmdb) for one in self.graphs)
 
     @property
-    def gain(self) -> float:
+    def gain(self) -> Gain:
         """How many times faster the graphs are with gemmdb."""
-        return self.without_us / self.with_us if self.graphs else 1.0
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The gain between the ends of both intervals."""
-        if not self.graphs:
-            return 1.0, 1.0
-        low, high = (sum(one.calls * getattr(one.without, end) for one in self.graphs) for end in ("low", "high"))
-        fast, slow = (sum(one.calls * getattr(one.with_gemmdb, end) for one in self.graphs) for end in ("low", "high"))
-        return low / slow, high / fast
+        return stats.gain(self.without, self.with_gemmdb) if self.graphs else Gain(1.0, 1.0, 1.0)
 
     @property
     def verdict(self) -> str:
-        """`faster`, `slower`, `no difference` where the interval contains 1, `same kernels` where ATen runs all
-        products, or `nothing was timed`."""
+        """`faster`, `slower`, `no difference` where the interval contains 1, `same kernels` where ATen runs all GEMMs,
+        or `nothing was timed`."""
         if not self.graphs:
             return "nothing was timed"
-        if not any(one.kernels for one in self.graphs):
-            return "same kernels"
-        return Gain(self.gain, *self.interval).verdict
+        return self.gain.verdict if any(one.kernels for one in self.graphs) else "same kernels"
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
-            "without_us": self.without_us, "with_us": self.with_us, "gain": self.gain, "interval": self.interval,
-            "verdict": self.verdict, "runs": self.runs, "load": self.load, "unmatched": self.unmatched,
+            "without_us": self.without.us, "with_us": self.with_gemmdb.us, "gain": self.gain.value,
+            "interval": (self.gain.low, self.gain.high), "verdict": self.verdict, "runs": self.runs, "load": self.load,
+            "unmatched": self.unmatched,
             "graphs": [
                 {
                     "products": list(one.products), "kernels": one.kernels, "calls": one.calls,
-                    "without_us": [one.without.us, one.without.low, one.without.high],
-                    "with_us": [one.with_gemmdb.us, one.with_gemmdb.low, one.with_gemmdb.high],
+                    "without_us": list(astuple(one.without)), "with_us": list(astuple(one.with_gemmdb)),
                 }
                 for one in self.graphs
             ],
         }  # fmt: skip
+
+
+def _total(spans: Iterable[tuple[int, Span]]) -> Span:
+    """The spans of single calls, each times its number of calls."""
+    parts = [(calls * one.us, calls * one.low, calls * one.high) for calls, one in spans]
+    return Span(sum(us for us, _, _ in parts), sum(low for _, low, _ in parts), sum(high for _, _, high in parts))
 
 
 def of_dict(item: Mapping[str, Any]) -> Gained:
@@ -113,30 +107,27 @@ def of_dict(item: Mapping[str, Any]) -> Gained:
 
 def read(folder: Path) -> dict[tuple[str, ...], Timed]:
     """The graphs that the processes of one run wrote into a folder. Graphs without timed calls are left out."""
-    kernels: dict[tuple[str, ...], int] = {}
-    calls: dict[tuple[str, ...], int] = defaultdict(int)
-    us: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    found: dict[tuple[str, ...], Timed] = {}
     for path in sorted(folder.glob("times-*.json")):
         for graph in json.loads(path.read_text())["graphs"]:
             name = tuple(graph["products"])
-            kernels[name] = max(kernels.get(name, 0), graph["kernels"])
-            calls[name] += graph["calls"]
-            us[name] += graph["us"]
-    return {name: Timed(kernels[name], calls[name], tuple(us[name])) for name in calls if us[name]}
+            known = found.get(name, Timed(0, 0, ()))
+            kernels, us = max(known.kernels, graph["kernels"]), (*known.us, *graph["us"])
+            found[name] = Timed(kernels, known.calls + graph["calls"], us)
+    return {name: timed for name, timed in found.items() if timed.us}
 
 
 def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0) -> Gained:
     """What the runs with gemmdb gained over those without."""
-    ours, theirs = set().union(*with_gemmdb), set().union(*without)
-    graphs = [_graph(name, without, with_gemmdb) for name in sorted(ours & theirs)]
+    sides = (without, with_gemmdb)
+    names, other_names = (set().union(*runs) for runs in sides)
+    graphs = []
+    for name in sorted(names & other_names):
+        before, after = ([run[name] for run in runs if name in run] for runs in sides)
+        calls = round(statistics.median(one.calls for one in before))
+        graphs.append(Graph(name, max(one.kernels for one in after), calls, span(before), span(after)))
     graphs.sort(key=lambda one: -one.calls * one.without.us)
-    return Gained(tuple(graphs), len(ours ^ theirs), len(with_gemmdb), load)
-
-
-def _graph(name: tuple[str, ...], without: Sequence[Times], with_gemmdb: Sequence[Times]) -> Graph:
-    before, after = ([run[name] for run in runs if name in run] for runs in (without, with_gemmdb))
-    calls = round(statistics.median(one.calls for one in before))
-    return Graph(name, max(one.kernels for one in after), calls, span(before), span(after))
+    return Gained(tuple(graphs), len(names ^ other_names), len(with_gemmdb), load)
 
 
 def span(runs: Iterable[Timed]) -> Span:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gemmdb.key.toolchain import installed
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.ranges import unmeasured
 from gemmdb.lookup.saving import Saving, saving
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload.entries import Entry, Origin, Ranges, Workload, merged_origins
@@ -31,20 +32,19 @@ from gemmdb.workload.entries import Entry, Origin, Ranges, Workload, merged_orig
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
-NOTHING = "it is too small or too close to the limit of the device to gain"
-DONE = "measured before: the ladder still has no answer for its range of sizes, or ATen failed"
-ELSEWHERE = "it runs on another device than most of the time"
-
-ASKED = Policy(sku=False)
-"""How the tables are asked what they lack: a build measures what another GPU's rows answer."""
+NO_GAIN = Rejected("it is too small or too close to the limit of the device to gain")
+MEASURED = Rejected("measured before: the lookup still has no answer for its range of sizes, or ATen failed")
+OTHER_DEVICE = Rejected("it runs on another device than most of the time")
+LOOKUP = Policy(sku=False)
+"""The policy under which a GEMM counts as a miss: a build measures what only another GPU's rows answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A product that no table answers, or not at all sizes of its range. `calls`: how often it ran; `us`: expected
-    microseconds of one call with ATen; `saving`: what a build may save of a call, None where that cannot be said (on a
+    """A GEMM that no table answers, or not at all sizes of its range. `calls`: how often it ran; `us`: expected
+    microseconds of one call with ATen; `saving`: what a build may save of a call, None where that is unknown (on a
     CPU); `seconds`: how long building it is expected to take; `origins`: where it comes from in the user's code;
-    `ranges`: of symbolic sizes."""
+    `ranges`: of symbolic sizes; `missing`: the sizes of its range that no table answers, empty for fixed sizes."""
 
     problem: Problem
     device: Device
@@ -54,6 +54,7 @@ class Wanted:
     seconds: float
     origins: tuple[Origin, ...] = ()
     ranges: Ranges = ()
+    missing: tuple[Problem, ...] = ()
 
     @property
     def worth_us(self) -> float:
@@ -61,17 +62,9 @@ class Wanted:
         return self.calls * (self.us if self.saving is None else self.saving.us)
 
 
-@dataclass(frozen=True, slots=True)
-class _Missed:
-    """A product without an answer, and the sizes of its range that no table answers; empty for fixed sizes."""
-
-    wanted: Wanted
-    lacking: tuple[Problem, ...]
-
-
 @dataclass(frozen=True)
 class Plan:
-    """What to build, most valuable first, and what is left out: products by reason. `budget_s`: the time limit."""
+    """What to build, most valuable first, and how many GEMMs are left out, by reason. `budget_s`: the time limit."""
 
     wanted: tuple[Wanted, ...]
     left_out: dict[str, int]
@@ -121,69 +114,58 @@ def plan(
     `pace_s`: measured seconds per problem of an earlier build, if there was one. Raises InputError for an invalid
     device or range, or an unknown effort."""
     missed = _missed(workload.entries, catalog)
-    left_out: Counter[str] = Counter()
-    device = _busiest([one.wanted for one in missed])
-    if device is None:
+    worth: dict[Device, float] = defaultdict(float)
+    for one in missed:
+        worth[one.device] += one.worth_us
+    if not missed:
         return Plan((), {}, budget_s)
+    device = max(worth, key=lambda device: (worth[device], device.text))  # A table is for one.
     backend, chosen = backends.backend_for(device), efforts.named(effort, device.kind)
     path = table or data_home() / f"{device.slug}.db"
+    left_out: Counter[str] = Counter()
     wanted = []
     for one in missed:
-        reason = _objection(one, device, backend, chosen, path, catalog)
-        if reason:
-            left_out[reason] += 1
+        rejected = OTHER_DEVICE if one.device != device else _rejection(one, backend, chosen, path, catalog)
+        if rejected is not None:
+            left_out[rejected.reason] += 1
         else:
-            wanted.append(replace(one.wanted, seconds=pace_s or SECONDS[device.kind]))
+            wanted.append(replace(one, seconds=pace_s or SECONDS[device.kind]))
     return Plan(tuple(by_worth(wanted)), dict(left_out), budget_s)
 
 
-def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[_Missed]:
-    """The products without an answer, one per problem, device and range."""
-    found: dict[tuple[Problem, Device, Ranges], _Missed] = {}
+def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
+    """The GEMMs without an answer, one per problem, device and range."""
+    found: dict[tuple[Problem, Device, Ranges], Wanted] = {}
     for entry in entries:
-        asked = look_up(entry, catalog, ASKED)
-        lacking = () if asked.served else _lacking(asked.query, catalog)
-        if asked.hit is not None and not lacking:
+        answer = look_up(entry, catalog, LOOKUP)
+        missing = () if answer.served else _missing(answer.query, catalog)
+        if answer.hit is not None and not missing:
             continue
-        problem, device, calls = entry.problem, asked.device, entry.calls or entry.count
+        problem, device, calls = entry.problem, answer.device, entry.calls or entry.count
         key = problem, device, entry.ranges
-        if key in found:
-            known = found[key].wanted
-            more = replace(known, calls=known.calls + calls, origins=merged_origins(known.origins, entry.origins))
-            found[key] = _Missed(more, lacking)
+        if known := found.get(key):
+            places = merged_origins(known.origins, entry.origins)
+            found[key] = replace(known, calls=known.calls + calls, origins=places, missing=missing)
             continue
         expected = saving(Ask(Query(problem, device), (), Policy(), None))
         us = expected.aten_us if expected else roofline_us(problem, device)
-        wanted = Wanted(problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges)
-        found[key] = _Missed(wanted, lacking)
+        found[key] = Wanted(problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges, missing)
     return list(found.values())
 
 
-def _lacking(query: Query, catalog: Catalog) -> tuple[Problem, ...]:
+def _missing(query: Query, catalog: Catalog) -> tuple[Problem, ...]:
     """The sizes of a range that no table answers; empty for fixed sizes."""
     at = Ask(query, catalog.tables, Policy(), installed(query.device.kind))
     return tuple(unmeasured(at)) if at.symbolic else ()
 
 
-def _busiest(missed: Sequence[Wanted]) -> Device | None:
-    """The device with most to gain; a table is for one."""
-    worth: dict[Device, float] = defaultdict(float)
-    for one in missed:
-        worth[one.device] += one.worth_us
-    return max(worth, key=lambda device: (worth[device], device.text), default=None)
-
-
-def _objection(missed: _Missed, device: Device, backend: Backend, effort: Effort, table: Path, catalog: Catalog) -> str:
-    """Why a product is not built; empty if it is."""
-    one = missed.wanted
-    if one.device != device:
-        return ELSEWHERE
+def _rejection(one: Wanted, backend: Backend, effort: Effort, table: Path, catalog: Catalog) -> Rejected | None:
+    """Why a GEMM is not built; None if it is."""
     if one.saving is not None and one.saving.us <= 0:
-        return NOTHING
-    if reason := only_aten(one.problem, device, backend.space, effort):
-        return str(reason)
-    query = Query(one.problem, device, {name: (low, high) for name, low, high in one.ranges})
-    if missed.lacking:
-        at = Ask(query, catalog.tables, Policy(), backend.toolchain)
-        return str(too_long(at, missed.lacking, backend.space, effort) or "")
-    return "" if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else DONE
+        return NO_GAIN
+    if rejected := only_aten(one.problem, one.device, backend.space, effort):
+        return rejected
+    if one.missing:
+        query = Query(one.problem, one.device, {name: (low, high) for name, low, high in one.ranges})
+        return too_long(Ask(query, catalog.tables, Policy(), backend.toolchain), one.missing, backend.space, effort)
+    return None if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else MEASURED

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from gemmdb.errors import InputError
 
@@ -46,91 +46,69 @@ class Recorded:
         return "torch was imported, but torch.compile compiled no GEMM: does the program compile and run its model?"
 
 
-def run(command: Sequence[str], workload: Path) -> Recorded:
-    """Run `command` to its end with stdin, stdout and stderr passed through, and append what it compiles to `workload`.
-    Signals that would end this process are passed to the command. Raises InputError if it cannot be started."""
-    return observe(command, "record", workload, {})
-
-
-def observe(
-    command: Sequence[str], what: str, target: Path, environment: Mapping[str, str], stdout: int | None = None
+def run(
+    command: Sequence[str],
+    target: Path,
+    what: str = "record",
+    environment: Mapping[str, str] = MappingProxyType({}),
+    stdout: int | None = None,
 ) -> Recorded:
-    """Run `command` as `run` does, with these environment variables; `stdout`: the file descriptor of its stdout, None
-    for this process's own. `what`: `record` writes a workload to `target`;
-    `without` and `with` write how long each compiled graph takes, without and with gemmdb, into the folder `target`.
-    """
-    with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as folder:
-        here = Path(folder)
-        (here / "sitecustomize.py").write_text(STARTUP.read_text())
-        (here / "target").write_text(f"{what}\n{target.absolute()}")
-        exit_code = _run(command, {**_environment(here), **environment}, stdout)
-        failures = (path.read_text() for path in sorted(here.glob("failed-*")))
-        return Recorded(
-            exit_code,
-            len(list(here.glob("python-*"))),
-            len(list(here.glob("torch-*"))),
-            tuple(failures),
-        )
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """This process's environment with `folder` before everything that PYTHONPATH already has."""
-    former = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{former}" if former else str(folder)}
+    """Run `command` to its end with stdin, stdout and stderr passed through; signals that would end this process go to
+    the command. `what`: `record` appends what it compiles to the workload `target`; `without` and `with` write how long
+    each compiled graph takes, without and with gemmdb, into the folder `target`. `environment`: further variables;
+    `stdout`: the file descriptor of its stdout, None for this process's own. Raises InputError if it cannot start."""
+    with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as name:
+        folder = Path(name)
+        (folder / "sitecustomize.py").write_text(STARTUP.read_text())
+        (folder / "target").write_text(f"{what}\n{target.absolute()}")
+        former = os.environ.get("PYTHONPATH")
+        path = f"{folder}{os.pathsep}{former}" if former else str(folder)
+        exit_code = _run(command, {**os.environ, "PYTHONPATH": path, **environment}, stdout)
+        failures = tuple(path.read_text() for path in sorted(folder.glob("failed-*")))
+        return Recorded(exit_code, len(list(folder.glob("python-*"))), len(list(folder.glob("torch-*"))), failures)
 
 
 def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None) -> int:
-    signals = _Signals()
-    with signals.caught():
+    with _signals_passed_on() as pass_to:
         try:
             child = subprocess.Popen(command, env=environment, stdout=stdout)
         except OSError as error:
             raise InputError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
-        signals.pass_to(child)
-        code = _end_of(child)
+        pass_to(child)
+        code = None
+        # A wait without a timeout sits in one system call. A signal that arrives just before that call does not
+        # interrupt it, and Python would run the handler only when the child has ended. With a timeout, Python looks
+        # every 50 ms.
+        while code is None:
+            with suppress(subprocess.TimeoutExpired):
+                code = child.wait(timeout=_WAIT_S)
     return code if code >= 0 else _SHELL_SIGNAL_BASE - code
 
 
-def _end_of(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the child; its return code.
+@contextmanager
+def _signals_passed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Inside the block, signals go to a child instead of ending this process, so that the result of the recording can
+    be reported. Yields the function that names the child; signals that arrive before are kept for it."""
+    children: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
-    A wait without a timeout sits in one system call. A signal that arrives just before that call does not interrupt it,
-    and Python would run the handler only when the child has ended. With a timeout, Python looks every 50 ms.
-    """
-    while True:
-        try:
-            return child.wait(timeout=_WAIT_S)
-        except subprocess.TimeoutExpired:
-            continue
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if not children:
+            early.append(number)
+        elif not (number == signal.SIGINT and _in_foreground()):
+            children[0].send_signal(number)
 
-
-class _Signals:
-    """Passes signals to the child instead of ending, so that the result of the recording can be reported. Those that
-    arrive while the child is being started are kept for it."""
-
-    def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-
-    def pass_to(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
-        for number in self._early:
+    def pass_to(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in early:
             child.send_signal(number)
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        if self._child is None:
-            self._early.append(number)
-        elif not (number == signal.SIGINT and _in_foreground()):
-            self._child.send_signal(number)
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        former = {number: signal.signal(number, self._forward) for number in _PASSED_ON}
-        try:
-            yield
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
+    former = {number: signal.signal(number, forward) for number in _PASSED_ON}
+    try:
+        yield pass_to
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _in_foreground() -> bool:
@@ -139,9 +117,6 @@ def _in_foreground() -> bool:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:
         return False
-    try:
+    with suppress(OSError), os.fdopen(terminal):
         return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    return False

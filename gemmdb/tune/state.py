@@ -1,10 +1,10 @@
-"""The folder of a `gemmdb tune`: what is done, so that the next run goes on from there."""
+"""The folder of a `gemmdb tune`: what is done, so that the next run continues from there."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,8 @@ class State:
 
     def save(self) -> None:
         """Write the state. Raises OSError."""
-        document = {
-            "version": VERSION, "command": list(self.command), "recorded": self.recorded, "stopped": self.stopped,
-            "pace_s": self.pace_s, "tables": self.tables, "gained": self.gained,
-        }  # fmt: skip
+        document = {"version": VERSION, **asdict(self)}
+        del document["folder"]
         partial = self.folder / f"{STATE}.partial"
         partial.write_text(json.dumps(document, indent=2) + "\n")
         partial.replace(self.folder / STATE)
@@ -54,45 +52,32 @@ class State:
 def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     """The state of `command` in `folder`, which is made if it is missing. `fresh`: forget what is there. Raises
     InputError for the folder of another command, and for a state that cannot be read."""
-    new = State(folder, tuple(command))
+    new, path = State(folder, tuple(command)), folder / STATE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / STATE).exists() and new.workload.exists():
+        if not path.exists() and new.workload.exists():
             raise InputError(f"{new.workload} is not of `gemmdb tune`: name another --folder")
         if fresh:
             for name in (WORKLOAD, QUEUE, STATE):
                 (folder / name).unlink(missing_ok=True)
-        if not (folder / STATE).exists():
+        if not path.exists():
             new.save()
             return new
-        item = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        item = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(item, dict) and item.get("version", VERSION) != VERSION:
+            raise InputError(f"{path} is of another version of gemmdb; --fresh starts anew")
+        known = State(
+            folder, tuple(map(str, item["command"])), item["recorded"] is True, item["stopped"] is True,
+            None if item["pace_s"] is None else float(item["pace_s"]), str(item["tables"]), dict(item["gained"]),
+        )  # fmt: skip
     except InputError:
         raise
     except OSError as error:
         raise InputError(f"cannot use the folder {folder}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{folder / STATE} is damaged; --fresh starts anew") from error
-    known = _read(item, folder)
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged; --fresh starts anew") from error
     if known.command != new.command:
         raise InputError(
             f"{folder} belongs to `{' '.join(known.command)[:200]}`: name another --folder, or start anew with --fresh"
         )
     return known
-
-
-def _read(item: Any, folder: Path) -> State:
-    if isinstance(item, dict) and item.get("version", VERSION) != VERSION:
-        raise InputError(f"{folder / STATE} is of another version of gemmdb; --fresh starts anew")
-    try:
-        pace_s = item["pace_s"]
-        return State(
-            folder,
-            tuple(map(str, item["command"])),
-            item["recorded"] is True,
-            item["stopped"] is True,
-            None if pace_s is None else float(pace_s),
-            str(item["tables"]),
-            dict(item["gained"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{folder / STATE} is damaged; --fresh starts anew") from error

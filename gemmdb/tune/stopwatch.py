@@ -4,7 +4,7 @@ Each process writes a file `times-<process id>.json` into a folder, at its end a
 
     {"graphs": [{"products": ["mm 16x64x32", ...], "kernels": 1, "calls": 12, "us": [103.2, ...]}]}
 
-`kernels`: how many of the products run another kernel than ATen's. `us`: microseconds of single calls.
+`kernels`: how many of the GEMMs run another kernel than ATen's. `us`: microseconds of single calls.
 """
 
 from __future__ import annotations
@@ -90,16 +90,6 @@ class GraphTimes:
             end.synchronize()
             self.us.append(start.elapsed_time(end) * 1e3)
 
-    def forget(self) -> None:
-        """Start over."""
-        self.calls = 0
-        self.us.clear()
-        self.waiting.clear()
-
-    def document(self) -> dict[str, Any]:
-        """What is written of the graph."""
-        return {"products": self.products, "kernels": self.kernels, "calls": self.calls, "us": list(self.us)}
-
 
 def _capturing() -> bool:
     import torch
@@ -123,11 +113,11 @@ class Stopwatch:
         # Not before the program has imported torch: these import it.
         from gemmdb.inductor.lower.adapter import hooks
 
-        steered = [event for event in events if event.rung != "uncovered"]
+        known = [event for event in events if event.rung != "uncovered"]
         graph = GraphTimes(
             sorted(map(_name, events)),
-            sum(event.config not in ("", ATEN.text, SEARCH) for event in steered),
-            any(Device.parse(event.device).kind == "cuda" for event in steered if event.device),
+            sum(event.config not in ("", ATEN.text, SEARCH) for event in known),
+            any(Device.parse(event.device).kind == "cuda" for event in known if event.device),
         )
         with self._lock:
             self._graphs.append(graph)
@@ -144,7 +134,7 @@ class Stopwatch:
         """Forget the calls so far. In a forked child: they are the parent's."""
         self._lock = threading.RLock()
         for graph in self._graphs:
-            graph.forget()
+            graph.calls, graph.us, graph.waiting = 0, [], deque()
 
     def _is_due(self) -> bool:
         now = time.monotonic()
@@ -157,17 +147,19 @@ class Stopwatch:
             try:
                 for graph in self._graphs:
                     graph.read(wait)
+                names = ("products", "kernels", "calls", "us")
+                graphs = [{name: getattr(graph, name) for name in names} for graph in self._graphs]
                 path = self._folder / f"times-{os.getpid()}.json"
                 partial = path.with_suffix(".partial")
-                partial.write_text(json.dumps({"graphs": [graph.document() for graph in self._graphs]}))
+                partial.write_text(json.dumps({"graphs": graphs}))
                 partial.replace(path)
             except Exception as error:
                 log.warning("gemmdb cannot write the times of graphs: %s", error)
 
 
 def start(folder: str, with_gemmdb: bool) -> Stopwatch:
-    """Time every graph of this process, and write the times into `folder`. Without gemmdb, no compile of the process is
-    steered; with it, all are."""
+    """Time every graph of this process, and write the times into `folder`. `with_gemmdb`: all its compiles use gemmdb,
+    otherwise none does."""
     if with_gemmdb:
         enable()
     else:
@@ -183,7 +175,7 @@ def start(folder: str, with_gemmdb: bool) -> Stopwatch:
 
 
 def _name(event: Event) -> str:
-    """The product without what a lowering may change: the layouts of its operands, casts and what is fused."""
+    """The GEMM without what a lowering may change: the layouts of its operands, casts and what is fused."""
     if event.rung == "uncovered":
         return event.problem.partition(":")[0]
     try:

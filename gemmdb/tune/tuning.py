@@ -1,13 +1,13 @@
-"""The whole way from a program to what a table gains it: record, coverage, build of what misses, and the program again
-without and with gemmdb. It can be stopped at any time and goes on from there."""
+"""The steps from a program to what a table gains it: record, plan, build, and run the program without and with gemmdb.
+Each can be stopped at any time; the next run with the same folder continues from there."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from gemmdb.devices import load
 from gemmdb.errors import InputError
@@ -21,23 +21,24 @@ from gemmdb.tune import gained as gains
 from gemmdb.tune import plan as plans
 from gemmdb.tune.gained import Gained
 from gemmdb.tune.plan import Plan
-from gemmdb.tune.running import Recorded, observe
+from gemmdb.tune.running import run
 from gemmdb.tune.state import State, open_folder
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry, Workload
 
 STOPPED = (0, 130, 143)
-"""Exit codes of a program that ended or was asked to: servers run until Ctrl-C or SIGTERM."""
+"""Exit codes of a program that ended or was stopped: servers run until Ctrl-C or SIGTERM."""
 TABLES = "GEMMDB_TABLES"
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Request:
     """What to tune. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the table to
     build, None for the user's own of the device. `budget_s`: seconds for the build. `effort`: as for a build.
-    `repeats`: how often the program runs without and with gemmdb in the end, 0 for not at all. `dry_run`: record and
-    plan only. `fresh`: forget what an earlier run of the folder did. `stdout`: the file descriptor that the program
-    prints to, None for this process's own."""
+    `repeats`: how often the program runs without and with gemmdb in the end, 0 for not at all. `fresh`: forget what an
+    earlier run of the folder did. `stdout`: the file descriptor that the program prints to, None for this process's
+    own."""
 
     command: tuple[str, ...]
     folder: Path = Path("gemmdb-tune")
@@ -45,14 +46,13 @@ class Request:
     budget_s: float = 600.0
     effort: str | None = None
     repeats: int = 2
-    dry_run: bool = False
     fresh: bool = False
     stdout: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tuned:
-    """What came of it. `before`, `after`: the workload against the tables before and after the build; `built`: None if
+    """The result. `before`, `after`: the workload against the tables before and after the build; `built`: None if
     there was nothing to build, or for a dry run; `gained`: None if the program was not run again."""
 
     workload: Path
@@ -68,144 +68,117 @@ class Tuned:
         return self.built is not None and self.built.interrupted
 
 
-class Listener(Protocol):
-    """Is told what happens."""
+class Tuning:
+    """The steps for one request, in the order in which they are to be called. `say` is told what begins."""
 
-    def recording(self) -> None:
-        """The program starts, to be recorded."""
+    def __init__(self, request: Request, say: Say) -> None:
+        if Settings.read().disabled:
+            raise InputError("nothing can be tuned while GEMMDB_DISABLE is set")
+        self._request, self._say = request, say
+        self._state = open_folder(request.folder, request.command, request.fresh)
 
-    def recorded(self, found: Recorded | None) -> None:
-        """It ended; None if an earlier run recorded it."""
+    def record(self) -> Workload:
+        """The workload of the program, recorded now or before. Raises InputError if the program cannot be run, fails,
+        or compiles no GEMM."""
+        state = self._state
+        if state.recorded and state.workload.exists():
+            self._say("1/4 recorded before")
+        else:
+            self._record(state)
+        workload = entries.read(state.workload)
+        if not workload.entries:
+            raise InputError(f"{state.workload} holds only GEMMs that gemmdb does not support")
+        return workload
 
-    def planned(self, plan: Plan, before: WorkloadReport) -> None:
-        """It is known what to build. The build comes next, unless there is nothing to build."""
-
-    def built(self, report: BuildReport) -> None:
-        """The build ended."""
-
-    def timing(self, with_gemmdb: bool, number: int, of: int) -> None:
-        """The program starts again, for the `number`-th of `of` times."""
-
-    def timed_before(self) -> None:
-        """An earlier run has compared the same program with the same tables."""
-
-
-def tune(request: Request, listener: Listener, progress: Progress | None = None) -> Tuned:
-    """Go the whole way for a program. Ctrl-C during the build ends it in good order. Raises InputError if the program
-    cannot be run, fails, or compiles no product; TableError for a file that is no table."""
-    if Settings.read().disabled:
-        raise InputError("nothing can be tuned while GEMMDB_DISABLE is set")
-    state = open_folder(request.folder, request.command, request.fresh)
-    workload = _record(state, request, listener)
-    catalog = _catalog(request)
-    before = of_workload(workload, state.workload.name, catalog, plans.ASKED)
-    plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, state.pace_s)
-    listener.planned(plan, before)
-    if request.dry_run:
-        return Tuned(state.workload, plan, before, before)
-    built = _build(request, state, plan, progress) if plan.wanted else None
-    if built is not None:
-        listener.built(built)
-    catalog = _catalog(request)
-    after = of_workload(workload, state.workload.name, catalog, plans.ASKED)
-    if not request.repeats or (built is not None and built.interrupted):
-        return Tuned(state.workload, plan, before, after, built)
-    return Tuned(state.workload, plan, before, after, built, _compare(request, state, catalog, listener))
-
-
-def _record(state: State, request: Request, listener: Listener) -> Workload:
-    """The workload of the program, recorded now or before."""
-    if state.recorded and state.workload.exists():
-        listener.recorded(None)
-    else:
-        state.workload.unlink(missing_ok=True)  # Of a run that did not come to its end.
-        listener.recording()
-        found = observe(state.command, "record", state.workload, {}, request.stdout)
+    def _record(self, state: State) -> None:
+        state.workload.unlink(missing_ok=True)  # Of a run that was cut off.
+        self._say("1/4 recording: the program runs")
+        found = run(state.command, state.workload, stdout=self._request.stdout)
         if found.exit_code not in STOPPED:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
         if not state.workload.exists():
             raise InputError(f"nothing was recorded: {found.obstacle}")
         state.recorded, state.stopped = True, bool(found.exit_code)
         state.save()
-        listener.recorded(found)
-    workload = entries.read(state.workload)
-    if not workload.entries:
-        raise InputError(f"{state.workload} holds only GEMMs that gemmdb does not steer")
-    return workload
+        if found.exit_code:
+            self._say(f"the program ended with exit code {found.exit_code}")
 
+    def plan(self, workload: Workload) -> Tuned:
+        """What to build, and what the tables answer now. Raises TableError for a file that is no table."""
+        request, catalog = self._request, self._catalog()
+        before = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
+        plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, self._state.pace_s)
+        return Tuned(self._state.workload, plan, before, before)
 
-def _catalog(request: Request) -> Catalog:
-    return Catalog.load(tables=[request.table] if request.table and request.table.exists() else [])
+    def build(self, done: Tuned, progress: Progress) -> BuildReport:
+        """Build what the plan wants, in its order. Ctrl-C ends the build and keeps what was measured."""
+        state, wanted = self._state, done.plan.wanted
+        state.queue.unlink(missing_ok=True)
+        entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text, one.ranges) for one in wanted))
+        build = BuildRequest(
+            arch="cpu" if wanted[0].device.kind == "cpu" else "native", shapes=str(state.queue),
+            effort=self._request.effort, out=self._request.table, minutes=self._request.budget_s / 60,
+        )  # fmt: skip
+        done.built = build_table(build, progress)
+        if done.built.measured:
+            state.pace_s = done.built.seconds / done.built.measured
+            state.save()
+        return done.built
 
+    def compare(self, done: Tuned, workload: Workload) -> None:
+        """Look the workload up again, and run the program without and with gemmdb in turns, unless that is known."""
+        catalog = self._catalog()
+        done.after = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
+        if self._request.repeats and not done.interrupted:
+            done.gained = self._gained(catalog.identity())
 
-def _build(request: Request, state: State, plan: Plan, progress: Progress | None) -> BuildReport:
-    """Build what the plan wants, in its order."""
-    state.queue.unlink(missing_ok=True)
-    entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text, one.ranges) for one in plan.wanted))
-    kind = plan.wanted[0].device.kind
-    built = build_table(
-        BuildRequest(
-            arch="cpu" if kind == "cpu" else "native",
-            shapes=str(state.queue),
-            effort=request.effort,
-            out=request.table,
-            minutes=request.budget_s / 60,
-        ),
-        progress,
-    )
-    if built.measured:
-        state.pace_s = built.seconds / built.measured
+    def _gained(self, tables: str) -> Gained:
+        state, repeats = self._state, self._request.repeats
+        if state.tables == tables and state.gained.get("runs") == repeats:
+            try:
+                known = gains.of_dict(state.gained)
+            except (KeyError, TypeError, ValueError):
+                pass  # A damaged file: run again.
+            else:
+                self._say("4/4 timed before with the same tables")
+                return known
+        busy = load.now()
+        runs: dict[bool, list[gains.Times]] = {False: [], True: []}
+        # Without, with, with, without: a machine that becomes slower or faster meanwhile disturbs both alike.
+        turns = [bool(side) ^ bool(turn % 2) for turn in range(repeats) for side in range(2)]
+        for number, with_gemmdb in enumerate(turns, 1):
+            runs[with_gemmdb].append(self._timed("with" if with_gemmdb else "without", f"{number} of {len(turns)}"))
+        found = gains.gained(runs[False], runs[True], busy.others if busy else 0.0)
+        state.tables, state.gained = tables, found.as_dict()
         state.save()
-    return built
+        return found
+
+    def _timed(self, what: str, which: str) -> gains.Times:
+        """The times of the program's graphs in one run. Raises KeyboardInterrupt if a signal ended a program that had
+        ended by itself when it was recorded."""
+        self._say(f"4/4 timing, run {which}: the program runs {what} gemmdb")
+        request = self._request
+        with tempfile.TemporaryDirectory(prefix="gemmdb-times-") as folder:
+            ended = run(request.command, Path(folder), what, timing_environment(request.table), request.stdout)
+            if ended.failures:
+                raise InputError(f"the program cannot be timed: {ended.failures[0]}")
+            if ended.exit_code in STOPPED[1:] and not self._state.stopped:
+                raise KeyboardInterrupt
+            if ended.exit_code not in STOPPED:
+                raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
+            return gains.read(Path(folder))
+
+    def _catalog(self) -> Catalog:
+        table = self._request.table
+        return Catalog.load(tables=[table] if table and table.exists() else [])
 
 
-def _compare(request: Request, state: State, catalog: Catalog, listener: Listener) -> Gained:
-    """The program without and with gemmdb, in turns, unless that is known."""
-    identity = catalog.identity()
-    if state.tables == identity and state.gained.get("runs") == request.repeats:
-        try:
-            known = gains.of_dict(state.gained)
-        except (KeyError, TypeError, ValueError):
-            pass  # A damaged file: run again.
-        else:
-            listener.timed_before()
-            return known
-    busy = load.now()
-    runs: dict[bool, list[gains.Times]] = {False: [], True: []}
-    # Without, with, with, without: a machine that becomes slower or faster meanwhile disturbs both alike.
-    turns = [bool(side) ^ bool(turn % 2) for turn in range(request.repeats) for side in range(2)]
-    for number, with_gemmdb in enumerate(turns, 1):
-        listener.timing(with_gemmdb, number, len(turns))
-        runs[with_gemmdb].append(_timed(request, state, with_gemmdb))
-    found = gains.gained(runs[False], runs[True], busy.others if busy else 0.0)
-    state.tables, state.gained = identity, found.as_dict()
-    state.save()
-    return found
-
-
-def _timed(request: Request, state: State, with_gemmdb: bool) -> gains.Times:
-    """The times of the program's graphs in one run. Raises KeyboardInterrupt if a signal ended a program that had ended
-    by itself when it was recorded."""
-    with tempfile.TemporaryDirectory(prefix="gemmdb-times-") as folder:
-        what = "with" if with_gemmdb else "without"
-        ended = observe(request.command, what, Path(folder), _environment(request), request.stdout)
-        if ended.failures:
-            raise InputError(f"the program cannot be timed: {ended.failures[0]}")
-        if ended.exit_code in STOPPED[1:] and not state.stopped:
-            raise KeyboardInterrupt
-        if ended.exit_code not in STOPPED:
-            raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
-        return gains.read(Path(folder))
-
-
-def _environment(request: Request) -> dict[str, str]:
+def timing_environment(table: Path | None) -> dict[str, str]:
     """The variables with which the program finds the table, measures nothing while it is timed, and compiles anew:
-    vLLM keeps compiled graphs under keys that do not know gemmdb."""
-    fresh = {
-        "VLLM_DISABLE_COMPILE_CACHE": os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "1"),
-        "GEMMDB_ON_MISS": "aten",
-    }
-    if request.table is None:
-        return fresh
-    tables = filter(None, (str(request.table.absolute()), os.environ.get(TABLES, "")))
-    return {**fresh, TABLES: os.pathsep.join(tables)}
+    vLLM keeps compiled graphs under keys that do not include gemmdb."""
+    variables = {
+        "VLLM_DISABLE_COMPILE_CACHE": os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "1"), "GEMMDB_ON_MISS": "aten",
+    }  # fmt: skip
+    if table is not None:
+        variables[TABLES] = os.pathsep.join(filter(None, (str(table.absolute()), os.environ.get(TABLES, ""))))
+    return variables

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmdb.table.stats import Gain
 from gemmdb.tune.gained import Timed, gained, of_dict, read, span
 
 A, B = ("mm 1x16x64x64",), ("mm 1x16x64x64", "mm 1x16x128x64")
@@ -19,10 +20,9 @@ def run(us: float, kernels: int = 1, calls: int = 40):
 
 def test_a_gain_is_an_interval():
     found = gained([run(100), run(102)], [run(50), run(51)])
-    low, high = found.interval
     assert found.verdict == "faster"
-    assert 1.9 < low < found.gain < high < 2.1
-    assert abs(found.without_us - 40 * 101) < 60
+    assert 1.9 < found.gain.low < found.gain.value < found.gain.high < 2.1
+    assert abs(found.without.us - 40 * 101) < 60
 
 
 def test_slower_is_said():
@@ -44,7 +44,7 @@ def test_graphs_that_only_one_side_called_are_counted_apart():
 
 def test_nothing_was_timed():
     found = gained([{}], [{}])
-    assert (found.verdict, found.gain, found.interval) == ("nothing was timed", 1.0, (1.0, 1.0))
+    assert (found.verdict, found.gain) == ("nothing was timed", Gain(1.0, 1.0, 1.0))
 
 
 def test_the_result_can_be_kept():

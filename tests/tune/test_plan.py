@@ -90,7 +90,7 @@ def test_a_plan_names_what_it_leaves_out_with_reasons(tmp_path: Path):
         (packed, 10, ()), (packed, 5, (("m", 1, 64),)), (small, 10, ()),
     ]  # fmt: skip
     (only_aten,) = (reason for reason in found.left_out if reason.startswith(ONLY_ATEN))
-    assert found.left_out == {only_aten: 1, plans.ELSEWHERE: 1}
+    assert found.left_out == {only_aten: 1, plans.OTHER_DEVICE.reason: 1}
     assert {one.seconds for one in found.wanted} == {SECONDS["cpu"]}
 
 
@@ -107,8 +107,8 @@ def test_what_only_another_gpu_measured_is_built():
         catalog = Catalog([(Source(table.path, "explicit"), table)])
         assert answer(Query(decode, h100), catalog, Policy(), None).rung == "sku"
         (missed,) = plans._missed([Entry(decode, 1, 10, h100.text)], catalog)
-        report = of_workload(Workload((Entry(decode, 1, 10, h100.text),), {}), "w", catalog, plans.ASKED)
-    assert missed.wanted.problem == decode
+        report = of_workload(Workload((Entry(decode, 1, 10, h100.text),), {}), "w", catalog, plans.LOOKUP)
+    assert missed.problem == decode
     assert [one.rung for one in report.products] == ["miss"]
 
 
