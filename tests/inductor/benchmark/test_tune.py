@@ -93,12 +93,11 @@ def test_by_default_a_cpu_is_not_kept_waiting(compile_live):
     assert not Settings.read().user_table.exists()
 
 
-def test_where_tuning_came_to_nothing_the_table_answers_as_without_it(compile_live, monkeypatch):
+def test_where_tuning_came_to_nothing_the_session_answers_as_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "_late", Rejected("20 s were not enough for live tuning before"))
-    stats = compile_live()
-    (product,) = stats["products"]
-    assert (stats["rungs"], product["config"]) == ({"aten": 1}, ATEN.text)
-    assert product["note"] == "not tuned: 20 s were not enough for live tuning before"
+    (decided,) = tuning.tune(missed(tmp_path / "user.db", detect.cpu(), SMALL))
+    assert (decided.event.rung, decided.config) == ("aten", ATEN)
+    assert decided.event.note == "not tuned: 20 s were not enough for live tuning before"
 
 
 @pytest.mark.parametrize(
