@@ -40,10 +40,9 @@ def answered(current: Session | None, node: Any) -> bool:
 
 
 def _decided(current: Session, query: Query) -> bool:
-    """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded GEMM.
-    Any other kernel is only expected to win. It is confirmed beside ATen without padding, and may be refused then. That
-    costs something only where rows are misaligned. Padding four rows of A to eight gains nothing by itself. It hides
-    that GEMMs share an activation, and the table's answer for four rows."""
+    """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded GEMM. Any
+    other kernel is only expected to win: it is confirmed beside ATen without padding and may be refused then, which
+    costs something only where rows are misaligned. Padding aligned rows hides that GEMMs share an activation."""
     hit = deciding.ask(current, query)
     if hit is None:
         return False

@@ -55,10 +55,9 @@ def fusion(node: Any) -> str:
     """The text of the class of the GEMM's epilogue; `none` without one.
 
     Elementwise work that leads to a reduction of rows, such as a residual sum before a norm, becomes part of the
-    reduction's kernel: Inductor fuses these two before it considers the GEMM's template, and does the same beside
-    ATen. Then a kernel with an epilogue saves nothing, and only the GEMM itself should be compared. The same holds for
-    work that a later GEMM takes: of the two GEMMs of a gated layer, the second has the epilogue. Inductor also fuses
-    nothing into an output of data-dependent size, because it sees no bytes that this would save.
+    reduction's kernel, beside ATen too, so only the GEMM itself should be compared. The same holds for work that a
+    later GEMM takes: of the two GEMMs of a gated layer, the second has the epilogue. Inductor also fuses nothing into
+    an output of data-dependent size.
     """
     if any(symbolic.from_data(size) for size in value(node).shape) or _leads_to_reduction(node):
         return "none"

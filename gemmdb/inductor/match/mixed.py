@@ -254,9 +254,9 @@ def _replacement(graph: Any, found: Mixed) -> Any:
 
 
 def _exact(scale: Any) -> Any:
-    """The fp32 values that a scale was cast from, like those of torchao: our kernels read them as they lie. A cast is a
-    kernel of its own at every call, since a template's operands are in memory. `scale` itself if there are none. Not
-    for CPUs: freezing makes a constant of the cast, which the C++ template needs."""
+    """The fp32 values that a scale was cast from, like those of torchao, or `scale` itself: our kernels read them as
+    they lie, and a cast would be a kernel of its own at every call. Not for CPUs: freezing makes a constant of the
+    cast, which the C++ template needs."""
     node = scale
     while node.op == "call_function":
         source = node.args[0]

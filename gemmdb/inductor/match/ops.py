@@ -1,11 +1,9 @@
 """Our namespace of operators, for GEMMs that have none of their own in ATen.
 
-`gemmdb::mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering.
-`gemmdb::int4_mm` is a GEMM with an int4 weight, which programs spell in many nodes or as one that has no lowering.
-`gemmdb::int_mm_scaled` is an integer GEMM with its scales, for one kernel that does both, and `gemmdb::horizontal_mm`
-and `gemmdb::horizontal_int4` are several GEMMs of one activation, for one kernel that does all. All other GEMMs keep
-their own operators, and node metadata holds the decision. So every pass and layout rule of Inductor that names those
-operators still applies (Inductor's graph.py keeps such lists as locals).
+`mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering; `int4_mm` stands for
+many nodes or for one that has no lowering; `int_mm_scaled`, `horizontal_mm` and `horizontal_int4` are what one kernel
+does. All other GEMMs keep their own operators, and node metadata holds the decision, so every pass and layout rule of
+Inductor that names those operators still applies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Journal: which GEMMs were compiled, and what became of each. Right on warm caches too.
+"""Journal: which GEMMs were compiled, and what became of each.
 
-The events of a graph travel inside the compiled artefact (`lower.adapter.hooks`), so that a graph that comes out of the
-FX graph cache or the AOTAutograd cache reports the same events as the compile that made it.
+The events of a graph travel inside the compiled artefact (`lower.adapter.hooks`), so that a graph from the FX graph
+cache or the AOTAutograd cache reports the same events as the compile that made it.
 """
 
 from __future__ import annotations

@@ -34,19 +34,13 @@ def fusible(output: Any) -> Any:
 
 def scoring_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the scheduler's score of two nodes. If the first one is our choice, the loops of the second one are turned
-    into the order in which our choice stores. If the scheduler finds nothing that they share, the score counts what
-    they share once loops are merged.
+    into the order in which our choice stores: the scheduler does so among elementwise nodes, but never for a template,
+    so `relu(y).t().contiguous()` was a kernel of its own behind each. If nothing is fused after all, that of torch 2.13
+    takes turned loops back, and that of torch 2.11 leaves them.
 
-    A permuted or transposed store runs in the order of what it writes, unless most of what it reads lies in another.
-    Among elementwise nodes the scheduler then turns loops, but never for a template. So `relu(y).t().contiguous()` was
-    a kernel of its own behind each template, and not if a residual of the GEMM's order was added.
-
-    The scheduler of torch 2.11 compares loops as they were written before it fuses. Loops over the [B, S, N] after a
-    linear differ from loops over [M, N], so it fused nothing for a batch of sequences. It always uses merged loops to
-    check whether both nodes read and write the same places. From torch 2.12 on it compares names.
-
-    If nothing is fused after all, the scheduler of torch 2.13 takes turned loops back, its own and these. That of torch
-    2.11 leaves both.
+    If the scheduler finds nothing that they share, the score counts what they share once loops are merged: that of
+    torch 2.11 compares loops as they were written, and those over the [B, S, N] after a linear differ from loops over
+    [M, N]. From torch 2.12 on it compares names.
     """
 
     @functools.wraps(original)
@@ -145,8 +139,8 @@ def _end(source: str, nodes: Any) -> str | None:
 
 
 def zeroing_counters_only(make_zero_buffer: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
-    """Inductor's method that writes the line which zeroes a buffer. It zeroes a whole workspace: of ours, also the
-    partial sums, which may be tens of megabytes, at each call of a graph. Inductor's C++ code still does so."""
+    """Wraps the method that writes the line which zeroes a buffer: of our workspaces not also the partial sums, which
+    may be tens of megabytes, at each call of a graph. Inductor's C++ code still zeroes them."""
 
     def make(self: Any, name: str) -> str:
         line = str(make_zero_buffer(self, name))

@@ -1,7 +1,7 @@
 """Our CUTLASS kernel as a template buffer of Inductor's: rendered once from our source, compiled, never benchmarked.
 
-From the buffer on we use Inductor's own CUTLASS support: scheduling, compiling, calling, packaging. We do not use the
-steps before it, its library of configurations and their timing, so CUTLASS's Python need not be installed.
+From the buffer on we use Inductor's own CUTLASS support: scheduling, compiling, calling, packaging. The steps before it
+need CUTLASS's Python, which need not be installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Inductor's output code: of a whole graph without running a GPU, and of a small graph in the middle of a compile.
 
-The small graph is lowered as it is: Inductor's passes have run over the graph that it was cut from. Its kernels compile
-in Inductor's pool of workers, so several graphs can be begun before the first is waited for. The compile in progress
-stays as it was.
+The small graph was cut from one over which Inductor's passes have run. Its kernels compile in Inductor's pool of
+workers, so several graphs can be begun before the first is waited for. The compile in progress stays as it was.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ class _Generated(BaseException):
 
 def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> tuple[str, Any]:
     """Compile `graph` on (fake) `inputs`. Returns the output code, and what `look` returned when the code was made.
-
-    Nothing is run and no kernel is compiled. Exceptions of Inductor pass through.
-    """
+    Nothing is run and no kernel is compiled. Exceptions of Inductor pass through."""
     # With its cache, Inductor may generate no code. With padding on, it would time GEMMs.
     patches = {"fx_graph_cache": False, "shape_padding": False}
 
@@ -73,10 +70,9 @@ def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> t
 
 @contextmanager
 def no_gpu_context() -> Iterator[None]:
-    """Inside, fake tensors and the compiles of their graphs create no context on the GPU. A context takes half a
-    gigabyte of its memory. The first fake tensor creates one in case a backward runs later, and Inductor puts scalars
-    onto the graph's device when it traces its own patterns. Here nothing is run, and patterns that were traced for a
-    CPU match the same graphs."""
+    """Inside, fake tensors and the compiles of their graphs create no context on the GPU, which takes half a gigabyte.
+    The first fake tensor creates one in case a backward runs later, and Inductor does when it traces its own patterns;
+    those that were traced for a CPU match the same graphs."""
     traced = joint_graph.lazy_init
     with ExitStack() as stack:
         stack.enter_context(replaced(fake_tensor, "init_gpu_context", lambda device: None))
@@ -116,8 +112,7 @@ def compile_cuda(source: str) -> None:
 
 
 def compile_kernel(name: str, source: str) -> None:
-    """Compile one Triton kernel of an output code into Triton's cache. Inductor's own compile workers, which have no
-    GPU, do the same."""
+    """Compile one Triton kernel of an output code into Triton's cache, as Inductor's own compile workers do."""
     from torch._inductor.codecache import _load_triton_kernel_from_source
     from torch._inductor.runtime.compile_tasks import _worker_compile_triton
 

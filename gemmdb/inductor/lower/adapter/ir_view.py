@@ -22,11 +22,9 @@ from gemmdb.key.problem import Problem
 
 
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
-    """`problem` with the layouts that its operands have in the IR, if Inductor has settled them already.
-
-    Works for the arguments of a plain or batched GEMM only: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed
-    linear has lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale.
-    """
+    """`problem` with the layouts that its operands have in the IR, if Inductor has settled them already. Only for the
+    arguments of a plain or batched GEMM: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed linear has lost its
+    weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale."""
     op = problem.spec
     biased = op.bias == "always" or (op.batched and len(args) == 3)
     pair = args[1:] if biased else args[:2] if op.scaled or op.grouped else args
@@ -79,8 +77,7 @@ def _given(node: Any) -> bool:
 
 
 def misplaced(node: Any) -> bool:
-    """Whether `node` is a constant that does not begin at a multiple of 16 bytes. Inductor assumes that all constants
-    do, and tells Triton so. Triton then uses loads of 16 bytes that are not allowed there."""
+    """Whether `node` is a constant that does not begin at a multiple of 16 bytes. Inductor tells Triton that all do."""
     constant = V.graph.constants.get(node.maybe_get_name())
     if constant is None or constant.layout != torch.strided:
         return False
@@ -100,10 +97,8 @@ def concatenated(vectors: Sequence[Any]) -> Any:
 
 def aligned(node: Any) -> Any:
     """`node`, with memory that begins at a multiple of 16 bytes whenever the graph runs; None if nothing ensures that.
-
-    A misaligned constant is copied now. A misaligned input is copied at each call that passes one, by the check that
-    Inductor has for inputs on GPUs. Memory that the graph allocates is aligned.
-    """
+    A misaligned constant is copied now, a misaligned input at each call that passes one, by Inductor's check for inputs
+    on GPUs. Memory that the graph allocates is aligned."""
     if not ir.is_storage_and_layout(node):
         return node  # It becomes a buffer of the graph.
     storage, layout = ir.as_storage_and_layout(node, freeze=False)

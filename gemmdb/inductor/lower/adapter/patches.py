@@ -1,8 +1,8 @@
 """Everything that gemmdb changes in torch: one register. `apply` puts the wrappers in place, `undo` takes them away.
 
-The other modules of the adapter and the packages above make the wrappers. `gemmdb.inductor.entry.install` hands them
-in by name. Besides these, gemmdb only adds things under its own names: the operators of `gemmdb.inductor.match.ops`
-with their lowerings, and Triton templates named `gemmdb_*`. torch uses none of them, so `undo` leaves them in place.
+`gemmdb.inductor.entry.install` hands the wrappers in by name. Besides these, gemmdb only adds things under its own
+names: the operators of `gemmdb.inductor.match.ops` with their lowerings, and Triton templates named `gemmdb_*`. torch
+uses none of them, so `undo` leaves them in place.
 """
 
 from __future__ import annotations

@@ -34,8 +34,7 @@ def multiplies_convolutions() -> bool:
 
 
 def compiles_in_workers() -> bool:
-    """Whether kernels compile in other processes now. Otherwise a compile waits for each as it is begun. Inductor asks
-    the same; the first time that starts the processes."""
+    """Whether kernels compile in other processes now. The first time this starts the processes, as in Inductor."""
     return bool(AsyncCompile.use_process_pool())
 
 
@@ -102,10 +101,8 @@ def only_aten() -> Iterator[None]:
 @contextmanager
 def only_cpp(threads: tuple[int, int, int] | None, blocks: tuple[int, int, int] | None) -> Iterator[None]:
     """Inside, every GEMM lowering has Inductor's C++ template as its one choice, or no choice if it is not legal.
-
-    `threads`: threads along M, N, K. `blocks`: cache blocks along M, N, K, in register blocks. The template renders
-    once while it is lowered, and keeps both for the final code. None stands for the template's own rule.
-    """
+    `threads`: threads along M, N, K. `blocks`: cache blocks along M, N, K, in register blocks. None stands for the
+    template's own rule."""
     patches: dict[str, Any] = {"max_autotune": False, "max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
     if threads is not None:
         patches["cpp.gemm_thread_factors"] = ",".join(map(str, threads))
@@ -149,10 +146,8 @@ def is_distributed() -> bool:
 
 
 def first_rank(key: str, value: str) -> tuple[int, str] | None:
-    """(this rank, the `value` of the first process of the job that called this); None without a job.
-
-    This is no collective: each process calls it when it compiles, and none waits for another.
-    """
+    """(this rank, the `value` of the first process of the job that called this); None without a job. No collective:
+    none waits for another."""
     if not is_distributed():
         return None
     rank = dist.get_rank()

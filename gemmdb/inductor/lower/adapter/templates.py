@@ -27,8 +27,8 @@ aten = torch.ops.aten
 
 
 def grid(name: str) -> Any:
-    """The launch grid of our kernel of that name. If programs continue with the next tile, the grid has as many
-    programs as fit at once, but no more than there are output tiles."""
+    """The launch grid of our kernel of that name. If programs continue with the next tile, it has as many programs as
+    fit at once, but no more than there are output tiles."""
     kernel = KERNELS["triton", name]
     template = kernel.template
     if template is None:
@@ -107,12 +107,10 @@ class Epilogue:
 
 
 class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
-    """A kernel of a template of ours. The kernels of a graph share one workspace, whose sections get the names that our
-    templates use.
-
-    The counters come first and take the same number of words in every kernel. They are zeroed once per call of the
-    graph, and each kernel leaves them at zero. The partial sums after them are never zeroed. The workspace's name
-    begins like Inductor's own names, so that Inductor, when it writes C++, does not take it for a tensor of the graph.
+    """A kernel of a template of ours. The kernels of a graph share one workspace: the counters, as many in every
+    kernel, which are zeroed once per call of the graph and left at zero by each kernel, and the partial sums, which are
+    never zeroed. Its name begins like Inductor's own, so that Inductor, when it writes C++, takes it for no tensor of
+    the graph.
     """
 
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
@@ -134,10 +132,8 @@ class _Template(TritonTemplate):  # type: ignore[misc]
 
 
 def registered(name: str) -> Any:
-    """Inductor's template object of our template `name`. It is registered under a name with the digest of its source.
-
-    Inductor keeps every template by name and refuses a second one of the same name, even if this module is reloaded.
-    """
+    """Inductor's template object of our template `name`, registered under a name with the digest of its source:
+    Inductor refuses a second one of the same name, even if this module is reloaded."""
     full = f"gemmdb_{name}_{triton.digest(name)}"
     known = TritonTemplate.all_templates.get(full)
     return known or _Template(name=full, grid=grid(name), source=triton.source(name))
@@ -149,11 +145,8 @@ def multiprocessors(node: Any) -> int:
 
 
 def unmapped() -> str:
-    """Why the code being generated must not call a Triton kernel that builds tensor maps, empty when it may.
-
-    Each program builds its own maps in scratch memory. The C++ code of torch 2.11's Inductor allocates scratch for one
-    program only, and the other programs write past its end.
-    """
+    """Why the code being generated must not call a Triton kernel that builds tensor maps, empty when it may: the C++
+    code of torch 2.11's Inductor allocates scratch for the maps of one program, and others write past its end."""
     if not V.graph.cpp_wrapper:
         return ""
     scratch = CUDADeviceOpOverrides().cpp_scratch(0, TritonScratchWorkspace(1, lambda: ""))
@@ -236,11 +229,8 @@ def gemm(
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
-    """The sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`.
-
-    The sum is computed in the dtype of the partials, and so is the epilogue, but scales of integers in fp32. Inductor
-    fuses later work into the same kernel.
-    """
+    """The sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`, computed in the dtype of the
+    partials, but scales of integers in fp32. Inductor fuses later work into the same kernel."""
     convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
     slices = int(partials.get_size()[0])
     # From 8 slices on, Inductor would make it a reduction, where threads share the few slices of an element.
