@@ -27,7 +27,13 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, torch.fx.Node)]
     operands = [(args[i], node.args[i].meta["val"]) for i in tensors]
     m = args[place].get_size()[0]
-    if reason := branching.unbranched() or _unlike(m, [fake for _, fake in operands]):
+    reason = branching.unbranched()
+    if not reason and symbolic.number(m) is not None:
+        reason = "M turned out to be fixed"
+    # A branch sees where an operand begins, but not how far into its storage that is.
+    if not reason and not all(fx.known(fake.storage_offset() == 0) for _, fake in operands):
+        reason = "an operand begins inside its storage"
+    if reason:
         outcome.refuse(decision, reason)
         return None
     first, rest = _divided(decision)
@@ -44,15 +50,6 @@ def _places() -> dict[Any, int]:
     plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
     groups = {aten._grouped_mm.default: 0, aten._scaled_grouped_mm.default: 0}
     return {**plain, **groups, ops.overload("mixed_mm"): 0, ops.overload("int4_mm"): 0}
-
-
-def _unlike(m: Any, fakes: list[torch.Tensor]) -> str:
-    """Why the operands cannot be handed to a branch as they are, empty when they can."""
-    if symbolic.number(m) is not None:
-        return "M turned out to be fixed"
-    # A branch sees where an operand begins, but not how far into its storage that is.
-    offsets = [fake.storage_offset() for fake in fakes]
-    return "" if all(fx.known(one == 0) for one in offsets) else "an operand begins inside its storage"
 
 
 def _divided(decision: Decision) -> tuple[Decision, Decision]:

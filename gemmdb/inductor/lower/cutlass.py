@@ -45,7 +45,8 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
     if problem.bias is not None or operands.bias is not None:
         kind = problem.bias.kind if problem.bias is not None else "1d"
         nodes["bias"] = _vector(operands.bias, _BIASES[kind](m, n))
-    vectors = kernels_cutlass.Vectors(*(_dtype(nodes.get(name)) for name in ("scale", "row_scale", "bias")))
+    dtypes = {name: extract.dtype_name(node.get_dtype()) for name, node in nodes.items()}
+    vectors = kernels_cutlass.Vectors(*(dtypes.get(name, "") for name in ("scale", "row_scale", "bias")))
     bytes_ = _workspace(config, problem, operands)
     for node in nodes.values():
         if ir_view.anywhere(node):
@@ -91,10 +92,6 @@ def _vector(node: Any, elements: int) -> Any:
     if extract.dtype_name(stored.get_dtype()) not in FLOATS:
         raise Refused(f"a scale or bias of {stored.get_dtype()}")
     return stored
-
-
-def _dtype(node: Any) -> str:
-    return "" if node is None else extract.dtype_name(node.get_dtype())
 
 
 def _leading(node: Any, operand: Operand) -> int:

@@ -52,8 +52,9 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
         outcome.refuse(decision, "the C++ template was measured on matrices, not on a batch")
         return None
     bound_to_its_constants(decision)
-    values = config.values
-    threads, blocks = (_factors(values, name) for name in ("threads", "blocks"))
+    factors = [tuple(int(config.values[f"{name}_{side}"]) for side in "mnk") for name in ("threads", "blocks")]
+    # If any is 0, the template's own rule applies.
+    threads, blocks = (found if all(found) else None for found in factors)
     since = state.operations()
     try:
         with state.only_cpp(threads, blocks):
@@ -126,9 +127,3 @@ def _lower(
     if config.spec.emitted and config.spec.template is None:
         return inductor_templates.lower(config, problem, operands, scalars)
     return triton.lower(config, problem, operands, scalars)
-
-
-def _factors(values: Any, name: str) -> tuple[int, int, int] | None:
-    """(m, n, k) of a blocking parameter. None if any is 0: then the template's own rule applies."""
-    found = (int(values[f"{name}_m"]), int(values[f"{name}_n"]), int(values[f"{name}_k"]))
-    return found if all(found) else None

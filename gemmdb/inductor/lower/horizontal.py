@@ -101,8 +101,11 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
         _check_order(member.problem, a, weight)
     if len({ir_view.literal(weight)[1] for weight in weights}) > 1:  # type: ignore[index]
         raise triton.Refused("the weights have different strides")
-    if any(map(ir_view.misplaced, vectors)) or not all(map(_dense, vectors)):
-        raise triton.Refused("a scale or bias is no dense vector")
+    for vector in vectors:  # [N], [1, N] or [M, 1]; one number lies in any way.
+        found = ir_view.literal(vector)
+        dense = found is not None and all(size == 1 or stride == 1 for size, stride in zip(*found, strict=True))
+        if not dense or ir_view.misplaced(vector):
+            raise triton.Refused("a scale or bias is no dense vector")
     own = triton.constants(config, problem, triton.Operands(a, weights[0]))
     constants = own | parts.constants(len(weights), bool(operands.scales), bool(operands.biases), problem.scales)
     return _gemm(fused, constants, (a, *weights, *vectors), operands.dtype or a.get_dtype())
@@ -133,12 +136,6 @@ def _gemm(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], o
         raise triton.Refused("offsets are 32 bits wide")
     kernel = triton.template_kernel(config, constants, problem)
     return templates.gemm(kernel, operands, (out, (size,)), launched=(problem.m, problem.n))
-
-
-def _dense(vector: Any) -> bool:
-    """Whether the numbers of a vector [N], [1, N] or [M, 1] lie side by side; of one number, in any way."""
-    found = ir_view.literal(vector)
-    return found is not None and all(size == 1 or stride == 1 for size, stride in zip(*found, strict=True))
 
 
 def _check_order(problem: Problem, a: Any, weight: Any) -> None:

@@ -30,7 +30,11 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         tensors = operands.a, operands.b, *scales, operands.offsets
         return inductor_templates.grouped_gemm(choice, tensors, stored(problem, operands), problem.shapes[2])
     if problem.scaled:
-        rest = _scales_as_stored(problem, operands) if config.spec.maps(config) else _epilogue(problem, operands)
+        if config.spec.maps(config):
+            rest = _scales_as_stored(problem, operands)
+        else:  # The inputs of the template's epilogue.
+            nodes = (*operands.scales, operands.bias)
+            rest = [templates.expanded(node, problem.m, problem.n) for node in nodes if node is not None]
         out = extract.TORCH[problem.out]
         return inductor_templates.scaled_gemm(choice, (operands.a, operands.b), out, rest)
     dtype = stored(problem, operands)
@@ -41,12 +45,6 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     if operands.bias is not None:
         bias = (templates.expanded(operands.bias, problem.m, problem.n), *scalars)
     return inductor_templates.gemm(choice, (operands.a, operands.b), dtype, bias)
-
-
-def _epilogue(problem: Problem, operands: Operands) -> list[Any]:
-    """The inputs of the template's epilogue: the scales of A and B, and the bias."""
-    nodes = (*operands.scales, operands.bias)
-    return [templates.expanded(node, problem.m, problem.n) for node in nodes if node is not None]
 
 
 def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:

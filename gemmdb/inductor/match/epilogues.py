@@ -165,7 +165,7 @@ def follow(gemm: Any) -> Chain | None:
     """The epilogue of a GEMM; None if nothing of it is stored."""
     found = _fused(gemm)
     # What only feeds operators of other kernels is computed there, and nothing is stored here.
-    stored = [node for node in found if any(_needs_memory(user) for user in _outside(node, found))]
+    stored = [node for node in found if any(map(_reads_memory, _outside(node, found)))]
     members, waiting = set(stored), list(stored)
     while waiting:
         for one in map(base, waiting.pop().all_input_nodes):
@@ -247,9 +247,8 @@ def _outside(node: Any, inside: Any) -> Iterator[Any]:
     return (user for user in fx.users(node, fx.VIEWS) if user not in inside)
 
 
-def _needs_memory(user: Any) -> bool:
-    """Whether a user outside reads the value from memory. Other kernels compute elementwise work on their inputs
-    again."""
+def _reads_memory(user: Any) -> bool:
+    """Whether a user reads a value from memory. Other kernels compute elementwise work on their inputs again."""
     return user.op != "call_function" or not (fx.is_pointwise(user) or fx.is_reduction(user))
 
 

@@ -105,8 +105,15 @@ def find(node: Any) -> Mixed | None:
         if found.factor is not None and dtype is torch.float16:
             # The factor would be applied after the GEMM, and the sums of the unscaled integers overflow fp16.
             return None
-        found.bias = bias
-        return _with_users(found)
+        found.bias, last = bias, node
+        # The scale may be the GEMM's only user, and the addition of a bias the only user after that.
+        if not found.early and bias is None:
+            multiply, scale = _single(last, aten.mul.Tensor)
+            if multiply is not None:
+                found.scale, found.multiply, last = scale, multiply, multiply
+        if bias is None:
+            found.addition, found.bias = added(last)
+        return found
     except Unsupported:
         return None
 
@@ -178,18 +185,6 @@ def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
         if value(scale).dim() <= 2 and fx.known(shape[along_k] == 1):
             return weight, scale
     return multiply, None
-
-
-def _with_users(found: Mixed) -> Mixed:
-    """Add the scale if it is the GEMM's only user, and the bias if its addition is the only user after that."""
-    last = found.node
-    if not found.early and found.bias is None:
-        multiply, scale = _single(last, aten.mul.Tensor)
-        if multiply is not None:
-            found.scale, found.multiply, last = scale, multiply, multiply
-    if found.bias is None:
-        found.addition, found.bias = added(last)
-    return found
 
 
 def added(node: Any) -> tuple[Any, Any]:

@@ -63,9 +63,8 @@ Loader = Callable[[Sequence[Any]], Any]
 
 def tiled_gemm(a: Any, packed: Any, size: int, scale: Any) -> Any:
     """`aten._weight_int4pack_mm`, which Inductor has no lowering of."""
-    return fallback_handler(torch.ops.aten._weight_int4pack_mm.default, add_to_fallback_set=False)(
-        a, packed, size, scale
-    )
+    lower = fallback_handler(aten._weight_int4pack_mm.default, add_to_fallback_set=False)
+    return lower(a, packed, size, scale)
 
 
 def int4_weight(

@@ -56,7 +56,8 @@ class Decompositions:
         """`table` with decompositions that keep GEMMs whole."""
         self.table = table
         ours = {target: self._whole(target, table[target]) for target in MATRICES if target in table}
-        counted = [_operator(name) for name in _ONLY_COUNTED]
+        names = (name.partition(".") for name in _ONLY_COUNTED)
+        counted = [getattr(getattr(aten, packet), overload, None) for packet, _, overload in names]
         others = {target: self._lost(target, table[target]) for target in counted if target in table}
         return {**table, **ours, **others}
 
@@ -180,11 +181,6 @@ def replacing(original: Function) -> Function:
 def _of_this_compile() -> Decompositions | None:
     body = slots.in_force("joint_custom_pre_pass")
     return getattr(body, "whole", None)
-
-
-def _operator(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(aten, packet), overload, None)
 
 
 @contextmanager

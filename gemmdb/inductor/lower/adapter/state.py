@@ -99,7 +99,7 @@ def only_aten() -> Iterator[None]:
 
 
 @contextmanager
-def only_cpp(threads: tuple[int, int, int] | None, blocks: tuple[int, int, int] | None) -> Iterator[None]:
+def only_cpp(threads: tuple[int, ...] | None, blocks: tuple[int, ...] | None) -> Iterator[None]:
     """Inside, every GEMM lowering has Inductor's C++ template as its one choice, or no choice if it is not legal.
     `threads`: threads along M, N, K. `blocks`: cache blocks along M, N, K, in register blocks. None stands for the
     template's own rule."""
