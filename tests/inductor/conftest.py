@@ -74,6 +74,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     JOURNAL.drop()
 
 
+@pytest.fixture(scope="module")
+def answers(request: pytest.FixtureRequest) -> object:
+    """What `found()` of the test's module returns in a process that pretends to have a GPU."""
+    return helpers.found_without_gpu(str(request.path))
+
+
 @pytest.fixture
 def kit() -> ModuleType:
     """The helpers and configs of kit.inductor, by name."""

@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ _STARTING = threading.Lock()
 """Held while the environment of this process is not its own."""
 
 ROOT = Path(__file__).parents[2]
+WITHOUT_GPU = pytest.mark.skipif(
+    torch.version.cuda is None or find_spec("triton") is None or torch.cuda.is_available(),
+    reason="needs torch's build for CUDA, Triton, and no GPU: tests/gpu runs such code on one",
+)
+"""Of tests that generate code for a GPU where there is none."""
 CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
 INT8PACK = Config.of("aten", "int8pack_mm")
 PROTOCOL = Protocol("host", "cold", 1, 10)

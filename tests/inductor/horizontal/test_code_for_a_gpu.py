@@ -1,18 +1,12 @@
 """The code that Inductor makes for a GPU of products in one kernel, generated where there is none."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.inductor import found_without_gpu
+from kit.inductor import WITHOUT_GPU
 
-pytestmark = [
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on the GPU that is here"),
-]
+pytestmark = WITHOUT_GPU
 K = 512
 
 
@@ -70,11 +64,6 @@ def found():
         kernels, notes = no_gpu.kernels(code), [event.note for event in events]
         answers[name] = {"kernels": kernels, "notes": notes, "code": code}
     return answers
-
-
-@pytest.fixture(scope="module")
-def answers():
-    return found_without_gpu(__file__)
 
 
 @pytest.mark.parametrize("name", ["plain", "fp8", "fp8 with biases", "int4"])

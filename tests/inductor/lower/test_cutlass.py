@@ -243,15 +243,6 @@ def test_the_headers_of_the_package_unless_the_user_has_their_own(monkeypatch, t
         assert str(tmp_path / "package") not in compile_utils._cutlass_include_paths()
 
 
-def test_the_kernels_of_an_output_code_are_found_by_their_compiler():
-    code = (
-        "a = async_compile.cuda(r'''\nint x;\n''', 'so', aot_compile=False)\n"
-        "b = async_compile.triton('b', 'def b(): pass', device_str='cuda')\n"
-    )
-    assert emission.cuda_kernels(code) == ["\nint x;\n"]
-    assert emission.triton_kernels(code) == [("b", "def b(): pass")]
-
-
 def test_code_is_compiled_for_the_capability_that_is_asked_for():
     from torch._inductor.codegen.cuda import compile_utils, cuda_env
 

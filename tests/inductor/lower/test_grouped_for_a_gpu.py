@@ -1,22 +1,16 @@
 """Products of groups in Inductor's code for a GPU, generated where there is none: which kernel each becomes, and why
 not."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit import gpu
-from kit.inductor import found_without_gpu
+from kit.inductor import WITHOUT_GPU
 
 from gemmdb import Config
 
-pytestmark = [
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on the GPU that is here"),
-]
+pytestmark = WITHOUT_GPU
 CONFIGS = {
     "pointer": gpu.make("grouped"), "swapped": gpu.make("grouped", swap=1), "TMA": gpu.make("grouped", load="tma"),
     "flat": gpu.make("grouped", load="tma", flatten=1), "sliced": gpu.make("grouped", split_k=2),
@@ -90,11 +84,6 @@ def found():
             code, (seen,) = no_gpu.output_code(model, config, *inputs)
             answers[f"{program}, {name}"] = seen.problem, seen.note, no_gpu.kernels(code)
     return answers
-
-
-@pytest.fixture(scope="module")
-def answers():
-    return found_without_gpu(__file__)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

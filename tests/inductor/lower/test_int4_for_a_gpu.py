@@ -1,21 +1,15 @@
 """What Inductor's code for a GPU has of products with int4 weights, generated where there is none."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit.gpu import make
-from kit.inductor import found_without_gpu
+from kit.inductor import WITHOUT_GPU
 
 from gemmdb import Config, Problem
 
-pytestmark = [
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on the GPU that is here"),
-]
+pytestmark = WITHOUT_GPU
 BASE = {"block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "scaled": "weights", "warps": 4, "stages": 4}
 CONFIGS = {
     "ours": Config.of("triton", "int4", **BASE),
@@ -76,11 +70,6 @@ def _measured():
                 emitted.generate(problem, config)
             except GemmdbError as error:
                 yield problem.text, config.text, str(error)
-
-
-@pytest.fixture(scope="module")
-def answers():
-    return found_without_gpu(__file__)
 
 
 def test_a_build_measures_the_problems_that_it_means(answers):

@@ -1,14 +1,12 @@
 """`batch` under Inductor's template engine, and its code for a GPU, generated where there is none."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit import gpu
 from kit.devices import H200
-from kit.inductor import found_without_gpu
+from kit.inductor import WITHOUT_GPU
 
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.lower.adapter import templates
@@ -61,14 +59,7 @@ def found():
     return answers
 
 
-@pytest.fixture(scope="module")
-def answers():
-    return found_without_gpu(__file__)
-
-
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA")
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on the GPU that is here")
+@WITHOUT_GPU
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(
     ("what", "fusion"),

@@ -1,20 +1,14 @@
 """The kernels of Inductor's code for a GPU, generated where there is none: what is fused into a product's kernel."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit import gpu
-from kit.inductor import found_without_gpu
+from kit.inductor import WITHOUT_GPU
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
-pytestmark = [
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA"),
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on the GPU that is here"),
-]
+pytestmark = WITHOUT_GPU
 CONFIGS = {
     "tile": gpu.make("tile"), "swapped": gpu.make("tile", swap=1), "TMA": gpu.make("tile", load="tma"),
     "fixup": gpu.make("tile", split_k=3, reduce="fixup"), "narrow": gpu.make("narrow", split_k=2),
@@ -96,11 +90,6 @@ def found():
         _, seen = no_gpu.output_code(lambda x, w, b: gelu(linear(x, w, b)), CONFIGS["tile"], *inputs)
         answers[str(dtype)] = [event.problem for event in seen]
     return answers
-
-
-@pytest.fixture(scope="module")
-def answers():
-    return found_without_gpu(__file__)
 
 
 @pytest.mark.parametrize("what", BEHIND)

@@ -17,6 +17,9 @@ def first(a):
     return "async_compile.triton"
 ''', device_str='cuda')
 second = async_compile.triton('second', 'body', device_str='cuda')
+third = async_compile.cuda(r'''
+int x;
+''', 'so', aot_compile=False)
 other = async_compile.cpp_pybinding(['float*'], 'no kernel of that kind')
 """
 
@@ -67,7 +70,7 @@ def test_kernels_are_found_in_code():
     assert first[0] == "first"
     assert first[1].startswith("\ndef first(a):")
     assert second == ("second", "body")
-    assert emission.cuda_kernels(KERNELS) == []
+    assert emission.cuda_kernels(KERNELS) == ["\nint x;\n"]
 
 
 @pytest.mark.parametrize(("k", "even"), [(512, True), (520, False)])

@@ -1,6 +1,5 @@
 """A kernel that was compiled for a trial has the same source in a graph, name included."""
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.inductor import ROOT, run
+from kit.inductor import ROOT, WITHOUT_GPU, run
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import Placeholder
 from torch._inductor.virtualized import V
@@ -85,9 +84,7 @@ def sources():
     return [dict(emission.triton_kernels(one)) for one in (tried, code)]
 
 
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs torch's build for CUDA")
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu compiles such code")
+@WITHOUT_GPU
 def test_the_source_is_the_same_to_the_byte():
     path = f"{ROOT}:{ROOT / 'tests'}:{Path(__file__).parent}"
     program = f"from kit import no_gpu; from {Path(__file__).stem} import sources; print(json.dumps(sources()))"

@@ -39,27 +39,34 @@ NARROW = {
 GEMV = {"block_n": 8, "block_k": 256, "unroll": 2, "dequant": "cast", "warps": 4, "stages": 5}
 
 
+HOOKS = {
+    "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
+    "size": lambda name, dim: f"{name}.size{dim}",
+    "stride": lambda name, dim: f"{name}.stride{dim}",
+    "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({value}, {mask})",
+}  # fmt: skip
+
+
+def arguments(text: str) -> list[str]:
+    """Those of the function that a template became."""
+    function = ast.parse(text.strip()).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return [argument.arg for argument in function.args.args]
+
+
 @pytest.mark.parametrize(
     ("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT), ("narrow", NARROW)]
 )
 def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, str | int]) -> None:
     problem = Problem.gemm("mixed_mm", m=4, n=512, k=512, fusion="scale")
     template = KernelTemplate._template_from_string(triton.source(kernel))
-    hooks = {
-        "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
-        "size": lambda name, dim: f"{name}.size{dim}",
-        "stride": lambda name, dim: f"{name}.stride{dim}",
-        "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({value}, {mask})",
-    }
     names = triton.names(Config.of("triton", kernel, **values), problem)
-    text = template.render(**names, **hooks)
-    function = ast.parse(text.strip()).body[0]
-    assert isinstance(function, ast.FunctionDef)
+    text = template.render(**names, **HOOKS)
     assert "store(acc, mask)" in text
-    assert ("scale" in [argument.arg for argument in function.args.args]) == (kernel in ("gemv", "narrow"))
+    assert ("scale" in arguments(text)) == (kernel in ("gemv", "narrow"))
     names.pop("MIXED")
     with pytest.raises(jinja2.UndefinedError):
-        template.render(**names, **hooks)
+        template.render(**names, **HOOKS)
 
 
 @pytest.mark.parametrize(("flags", "operands"), [
@@ -67,18 +74,10 @@ def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, 
 ])  # fmt: skip
 def test_the_hooks_of_an_int4_weight(flags: dict[str, str], operands: list[str]) -> None:
     problem = Problem.gemm("mixed_mm", m=4, n=512, k=512, weight_dtype="int4", **flags)  # type: ignore[arg-type]
-    hooks = {
-        "def_kernel": lambda *names: f"def kernel({', '.join(names)}):",
-        "size": lambda name, dim: f"{name}.size{dim}",
-        "stride": lambda name, dim: f"{name}.stride{dim}",
-        "store_output": lambda indices, value, mask, indent_width=4, val_shape=None: f"store({value}, {mask})",
-    }
     for config in (make("int4"), make("int4", scaled="sums"), make("int4_skinny")):
         template = KernelTemplate._template_from_string(triton.source(config.kernel))
-        text = template.render(**triton.names(config, problem), **hooks)
-        function = ast.parse(text.strip()).body[0]
-        assert isinstance(function, ast.FunctionDef)
-        assert [argument.arg for argument in function.args.args] == operands
+        text = template.render(**triton.names(config, problem), **HOOKS)
+        assert arguments(text) == operands
         assert "store(acc, mask)" in text
 
 
@@ -99,9 +98,7 @@ def test_the_template_of_groups_counts_dimensions_from_the_last(ragged: str, lay
         def_kernel=lambda *names: f"def kernel({', '.join(names)}):",
         store_output=lambda indices, value, mask, indent_width=4, val_shape=None: f"store({len(indices)}, {mask})",
     )  # fmt: skip
-    function = ast.parse(text.strip()).body[0]
-    assert isinstance(function, ast.FunctionDef)
-    assert [argument.arg for argument in function.args.args] == ["A", "B", "offsets"]
+    assert arguments(text) == ["A", "B", "offsets"]
     assert {dim for name, dim in asked if name == "B"} == ({0, -1, -2} if ragged == "m" else {-1, -2})
     assert ("store(2, mask)" in text, "store(3, mask)" in text) == (ragged == "m", ragged == "k")
 
@@ -143,47 +140,6 @@ def test_a_grid_covers_the_output_and_the_slices_of_k() -> None:
         assert found == (min(most, 9), 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("config", "asked", "reason"),
-    [
-        (tile(), query(), None),
-        (tile(split_k=2, reduce="kernel"), query(), None),
-        (tile(split_k=2, reduce="fixup"), query(), None),
-        (
-            tile(split_k=2, reduce="fixup"),
-            replace(query(), problem=Problem.gemm("mm", m=16384, n=1088, k=512)),
-            "16384 tiles",
-        ),
-        (tile(), query(n=(2, 1024)), None),
-        (tile(), query(m=16, k=(2, None)), None),
-        (tile(load="tma"), query(), None),
-        (tile(swap=1), query(), None),
-        (tile(), mixed(weight_dtype="int8"), None),
-        (Config.of("triton", "gemv", **GEMV), mixed(weight_dtype="int8"), None),
-        (tile(), mixed(weight_dtype="uint8"), None),
-        (
-            tile(),
-            replace(query(), problem=Problem.gemm("int_mm", m=32, n=512, k=512)),
-            None,
-        ),
-        (tile(), replace(query(), problem=PADDED), None),
-        (tile(load="tma"), query(1), "a size of 1"),
-        (Config.of("triton", "gemv", **GEMV), query(), "more than 8"),
-        (Config.of("triton", "persistent", **PERSISTENT), query(256), None),
-        (Config.of("triton", "narrow", **NARROW), query(1), None),
-        (
-            Config.of("triton", "narrow", **NARROW | {"split_k": 2}),
-            replace(query(), problem=Problem.gemm("mm", m=16384, n=1088, k=512)),
-            "16384 tiles",
-        ),
-        (Config.of("triton", "persistent", **PERSISTENT), query(1), "a size of 1"),
-    ],
-)
-def test_what_cannot_be_lowered_has_a_reason(config: Config, asked: Query, reason: str | None) -> None:
-    found = legality.rejection(config, asked)
-    assert found is None if reason is None else reason in str(found)
-
-
 def write(path: Path, problems: Problem | list[Problem], times: dict[Config, float]) -> Path:
     problems = problems if isinstance(problems, list) else [problems]
     toolchain, protocol = Toolchain(torch="2.11.0", triton="3.6.0", cuda="13.0"), Protocol("graph", "cold", 10, 25)
@@ -210,28 +166,36 @@ def test_the_next_best_is_served_for_what_cannot_be_lowered(tmp_path: Path) -> N
     assert denied.config == slow
 
 
-@pytest.mark.parametrize(
-    ("config", "asked", "reason"),
-    [
-        (tile(), over((2, None)), None),
-        (tile(load="tma"), over((2, None)), None),
-        (Config.of("triton", "persistent", **PERSISTENT), over((2, None)), None),
-        (Config.of("triton", "narrow", **NARROW), over((0, 64)), None),
-        (tile(load="tma"), query(k=(2, 512)), "rows of a known length"),
-        (tile(load="tma"), query(n=(2, 512)), None),
-        (Config.of("triton", "gemv", **GEMV), query(4, n=(2, 512), k=(2, 512)), None),
-        (Config.of("triton", "gemv", **GEMV), replace(query(4), ranges={"m": (2, 8)}), "more than 8"),
-        (tile(split_k=4, reduce="kernel"), query(k=(128, 512)), "at m=16 n=512 k=128: K=128 has fewer than 4 steps"),
-        (tile(split_k=2, reduce="fixup"), over((2, 4096)), None),
-        (tile(split_k=2, reduce="fixup"), over((2, None)), "no bound"),
-        (tile(split_k=2, reduce="fixup"), over((2, 2**16)), "16384 tiles"),
-        (Config.of("triton", "narrow", **NARROW | {"split_k": 2}), over((2, None)), "no bound"),
-        (tile(), over((2, 2**23)), "32 bits wide"),
-    ],
-)
-def test_what_a_kernel_assumes_holds_for_every_value_of_a_symbolic_size(
-    config: Config, asked: Query, reason: str | None
-) -> None:
+GEMV_CONFIG, NARROW_CONFIG = Config.of("triton", "gemv", **GEMV), Config.of("triton", "narrow", **NARROW)
+PERSISTENT_CONFIG = Config.of("triton", "persistent", **PERSISTENT)
+MANY_TILES = replace(query(), problem=Problem.gemm("mm", m=16384, n=1088, k=512))
+
+
+@pytest.mark.parametrize(("config", "asked", "reason"), [
+    (tile(), query(), None), (tile(split_k=2, reduce="kernel"), query(), None),
+    (tile(split_k=2, reduce="fixup"), query(), None), (tile(split_k=2, reduce="fixup"), MANY_TILES, "16384 tiles"),
+    (tile(), query(n=(2, 1024)), None), (tile(), query(m=16, k=(2, None)), None), (tile(load="tma"), query(), None),
+    (tile(swap=1), query(), None), (tile(), mixed(weight_dtype="int8"), None),
+    (GEMV_CONFIG, mixed(weight_dtype="int8"), None), (tile(), mixed(weight_dtype="uint8"), None),
+    (tile(), replace(query(), problem=Problem.gemm("int_mm", m=32, n=512, k=512)), None),
+    (tile(), replace(query(), problem=PADDED), None), (tile(load="tma"), query(1), "a size of 1"),
+    (GEMV_CONFIG, query(), "more than 8"), (PERSISTENT_CONFIG, query(256), None), (NARROW_CONFIG, query(1), None),
+    (Config.of("triton", "narrow", **NARROW | {"split_k": 2}), MANY_TILES, "16384 tiles"),
+    (PERSISTENT_CONFIG, query(1), "a size of 1"),
+    # What a kernel assumes holds for every value of a symbolic size.
+    (tile(), over((2, None)), None), (tile(load="tma"), over((2, None)), None),
+    (PERSISTENT_CONFIG, over((2, None)), None), (NARROW_CONFIG, over((0, 64)), None),
+    (tile(load="tma"), query(k=(2, 512)), "rows of a known length"), (tile(load="tma"), query(n=(2, 512)), None),
+    (GEMV_CONFIG, query(4, n=(2, 512), k=(2, 512)), None),
+    (GEMV_CONFIG, replace(query(4), ranges={"m": (2, 8)}), "more than 8"),
+    (tile(split_k=4, reduce="kernel"), query(k=(128, 512)), "at m=16 n=512 k=128: K=128 has fewer than 4 steps"),
+    (tile(split_k=2, reduce="fixup"), over((2, 4096)), None),
+    (tile(split_k=2, reduce="fixup"), over((2, None)), "no bound"),
+    (tile(split_k=2, reduce="fixup"), over((2, 2**16)), "16384 tiles"),
+    (Config.of("triton", "narrow", **NARROW | {"split_k": 2}), over((2, None)), "no bound"),
+    (tile(), over((2, 2**23)), "32 bits wide"),
+])  # fmt: skip
+def test_what_cannot_be_lowered_has_a_reason(config: Config, asked: Query, reason: str | None) -> None:
     found = legality.rejection(config, asked)
     assert found is None if reason is None else reason in str(found)
 
