@@ -15,16 +15,17 @@ from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.table.measurement import EMITTED, NOISY, UNSAFE, Status, Times
 from gemmdb.table.verdict import Pooled, best, together
 
-TOO_GOOD = 0.5
+SUSPECT_RATIO = 0.5
 """A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
-CONFIRMED = 5
+MAX_CONFIRMED = 5
 """The most configs of a problem that are confirmed one after another."""
-CHEAP = 1
+MAX_RIVAL_COST = 1
 """Configs other than the pick are confirmed only up to this compile cost (`Kernel.cost`): nvcc takes half a minute."""
-CLOSE, CLOSE_US, CLOSEST = 0.02, 0.4, 0.1
-"""How much slower than the fastest a rival may be (relative): CLOSE plus CLOSE_US microseconds, at most CLOSEST. That
-is about two standard deviations of the difference between emitted code and the kernel alone. Of 2,600 configs on an
-H200, the middle two thirds differed by less than 4.7% for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up to 40 us."""
+RIVAL_SHARE, RIVAL_US, MAX_RIVAL_SHARE = 0.02, 0.4, 0.1
+"""How much slower than the fastest a rival may be (relative): RIVAL_SHARE plus RIVAL_US microseconds, at most
+MAX_RIVAL_SHARE: about two standard deviations of the difference between emitted code and the kernel alone. Of 2,600
+configs on an H200, the middle two thirds differed by less than 4.7% for kernels of 4 to 6 us, 3.5% up to 16 us, 1.8% up
+to 40 us."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
@@ -82,7 +83,7 @@ def winner(outcomes: Iterable[Outcome]) -> Config | None:
 
 def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effort: Effort) -> tuple[Config, ...]:
     """The configs of a race to confirm next: the config that the verdict would pick, together with its rivals. If the
-    `confirmed` outcomes change the pick, the new pick follows. Empty if the pick is confirmed, or after CONFIRMED
+    `confirmed` outcomes change the pick, the new pick follows. Empty if the pick is confirmed, or after MAX_CONFIRMED
     rounds."""
     again = {outcome.config for outcome in confirmed if outcome.config != ATEN}
     unsafe = {outcome.config for outcome in confirmed if outcome.status in UNSAFE}
@@ -93,7 +94,7 @@ def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effor
         # All in one process, since times are comparable within the same minutes. nvcc kernels are not compiled again
         # for that.
         return tuple(dict.fromkeys((*(p for p in picks if p not in again or _cheap(p)), *close)))
-    late = len(again) >= CONFIRMED + effort.rivals
+    late = len(again) >= MAX_CONFIRMED + effort.rivals
     return () if late or pick in again else picks
 
 
@@ -108,7 +109,7 @@ def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
     if not expected:
         return []
     ratio, _, _, aten_us = min(expected)
-    limit = ratio * (1 + min(CLOSE + CLOSE_US / (ratio * aten_us), CLOSEST))
+    limit = ratio * (1 + min(RIVAL_SHARE + RIVAL_US / (ratio * aten_us), MAX_RIVAL_SHARE))
     return [config for one, _, config, _ in sorted(expected) if config != ATEN and _cheap(config) and one <= limit]
 
 
@@ -152,7 +153,7 @@ def _too_good(outcomes: Sequence[Outcome]) -> list[Config]:
     if len(ranked) < 2 or ranked[0][0] == ATEN:
         return []
     (winner, first), (_, second) = ranked[:2]
-    return [winner] if first.ratio < TOO_GOOD * min(second.ratio, 1.0) else []
+    return [winner] if first.ratio < SUSPECT_RATIO * min(second.ratio, 1.0) else []
 
 
 def _measure(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
@@ -169,4 +170,4 @@ def _one_of(
 
 
 def _cheap(config: Config) -> bool:
-    return config.spec.cost <= CHEAP
+    return config.spec.cost <= MAX_RIVAL_COST

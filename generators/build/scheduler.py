@@ -17,7 +17,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import Protocol
 
-AHEAD = 128
+JOBS_AHEAD = 128
 """How many jobs per worker are claimed ahead, on devices that compile while they measure. At the start most jobs wait a
 minute or two for nvcc, so the workers need others until then. At the end, another build of the same file finds that
 many fewer jobs."""
@@ -59,7 +59,7 @@ class Scheduler(Thread):
         """`prepare`: that of a Measurer."""
         super().__init__(daemon=True)
         self._work, self._prepare, self._patience_s = work, prepare, PATIENCE * effort.compile_s
-        self._ahead = AHEAD * workers if work.overlap else 0
+        self._ahead = JOBS_AHEAD * workers if work.overlap else 0
         self._changed = Condition()
         self._compiling: dict[int, Job] = {}
         self._ready: deque[Job | Winner] = deque()

@@ -27,15 +27,15 @@ from gemmdb.generators.measure.cuda.artifacts import Artifact, Built, Emission
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.table.measurement import Protocol, one_line
 
-GONE = (NodeDiedError, TaskUnschedulableError, WorkerCrashedError)
+NODE_LOST_ERRORS = (NodeDiedError, TaskUnschedulableError, WorkerCrashedError)
 """What a task on a node raises that went away, which a cluster notices after some seconds."""
-PATIENCE = 4
+LATE_FACTOR = 4
 """A request is late after this many times the limits of compiling one candidate and of one round of timing."""
 DESCRIBE_S = 120.0
 """How long a node may take to describe its device; it starts a process for that."""
 RETRIES = 2
 """How often Ray begins a task again whose worker or node went away."""
-APART = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+COMPILE_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """The environment of the processes that compile. Having one of their own, they never become actors that measure."""
 
 
@@ -47,7 +47,7 @@ def described(offer: Offer, effort: str | None, site: Site) -> Description | Non
         task = ray.remote(node.describe).options(num_cpus=0, scheduling_strategy=placed, max_retries=0)
         try:
             found: Description = ray.get(task.remote(offer.name, effort, site), timeout=DESCRIBE_S)
-        except GONE:
+        except NODE_LOST_ERRORS:
             continue
         except RayError as error:
             cause = getattr(error, "cause", None) or error
@@ -105,7 +105,7 @@ class ClusterBackend(Backend):
         self._compilers.begin(jobs)
 
     def measurer(self, worker: int, effort: Effort) -> RemoteMeasurer:
-        late_s = self.late_s or PATIENCE * (effort.compile_s + effort.measure_s)
+        late_s = self.late_s or LATE_FACTOR * (effort.compile_s + effort.measure_s)
         link = Link(partial(self._actor, effort), late_s, self.interrupted, lambda text: self.say(text))
         self.links.append(link)
         return RemoteMeasurer(link, effort, self._compilers, self._files)
@@ -157,7 +157,7 @@ class ClusterExecutor(Executor):
             return future
         task = ray.remote(delivery.built).options(
             num_cpus=1, num_returns=2, resources={self.nodes[kind]: resources.SHARE}, max_retries=RETRIES,
-            scheduling_strategy="SPREAD", runtime_env={"env_vars": APART},
+            scheduling_strategy="SPREAD", runtime_env={"env_vars": COMPILE_ENVIRONMENT},
         )  # fmt: skip
         done, files = task.remote(*arguments, self.elsewhere)
         self._running.add(done)

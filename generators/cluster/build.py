@@ -21,7 +21,7 @@ from gemmdb.generators.request import BuildReport, BuildRequest
 if TYPE_CHECKING:
     from gemmdb.generators.cluster.backend import ClusterBackend
 
-HERE = Site()
+LOCAL_SITE = Site()
 POLL_S = 0.2
 """How often, in seconds, builds that run at the same time are looked at."""
 
@@ -30,7 +30,7 @@ def build(
     request: BuildRequest,
     progress: Progress | None = None,
     say: Callable[[str], None] = silent,
-    site: Site = HERE,
+    site: Site = LOCAL_SITE,
     late_s: float | None = None,
 ) -> list[BuildReport]:
     """Measure on the nodes of the cluster `request.ray` what the tables do not hold yet, as `build.build` does on one

@@ -17,18 +17,18 @@ from gemmdb.errors import InputError
 from gemmdb.generators.cluster import resources
 
 LOCAL = "local"
-ANSWER_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """How long an address may take to accept a connection."""
-JOIN_S = 20.0
+JOIN_TIMEOUT_S = 20.0
 """How long joining a cluster may take; it takes less than a second."""
-STARTS = 3
+START_ATTEMPTS = 3
 """How often a cluster of this host is started. Ray gives a node 30 s, which a busy machine may exceed."""
-OBJECTS_BYTES = 200 * 2**20
+OBJECT_STORE_BYTES = 200 * 2**20
 """The object store of a local cluster. What goes through it is small."""
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 """What Ray reads when it is imported or starts nodes: no statistics for a server, and workers of a local cluster with
 the priority of other programs, since some of them measure."""
-START = (
+START_HINT = (
     'start its nodes with --resources="$(python -m gemmdb.generators.cluster.resources)" (see docs/how-to/cluster.md)'
 )
 
@@ -76,7 +76,7 @@ def connected(address: str) -> Iterator[None]:
 
     given: dict[str, Any] = {"address": address}
     if address == LOCAL:
-        given |= {"resources": resources.here(), "object_store_memory": OBJECTS_BYTES, "include_dashboard": False}
+        given |= {"resources": resources.here(), "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     quiet: Any = Quiet(sys.stdout)
     with contextlib.redirect_stdout(quiet):
         _join(ray, address, given)
@@ -98,7 +98,7 @@ def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
             if arch == "native" or name.startswith(f"{resources.PREFIX}{arch}-"):
                 found.setdefault(name, {})[node["NodeID"]] = node["Resources"]
     if not known:
-        raise InputError(f"--ray: no node of the cluster says which device it has; {START}")
+        raise InputError(f"--ray: no node of the cluster says which device it has; {START_HINT}")
     if not found:
         names = ", ".join(sorted(one.removeprefix(resources.PREFIX) for one in known))
         raise InputError(f"--arch {arch}: no node of the cluster has such a device; there are {names}")
@@ -121,7 +121,7 @@ def _reach(address: str) -> None:
     if not host or not port.isdecimal() or "/" in host:
         raise InputError(f"--ray {address}: not HOST:PORT of a cluster's head, auto or local")
     try:
-        socket.create_connection((host, int(port)), ANSWER_S).close()
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         reason = f"no cluster answers there ({error}); `ray status` tells its address"
         raise InputError(f"--ray {address}: {reason}") from None
@@ -138,7 +138,7 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
 
     before = signal.getsignal(signal.SIGTERM)
     if address == LOCAL:
-        for _ in range(STARTS):
+        for _ in range(START_ATTEMPTS):
             failed.clear()
             join()  # In this thread: what Ray starts ends with the thread that started it.
             if not failed or "timed out" not in str(failed[0]):
@@ -147,7 +147,7 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
     else:
         thread = threading.Thread(target=join, daemon=True)
         thread.start()
-        thread.join(JOIN_S)
+        thread.join(JOIN_TIMEOUT_S)
         if thread.is_alive():  # It would try for minutes.
             reason = f"what answers there is no cluster of Ray {ray.__version__}, or wants RAY_AUTH_MODE=token"
             raise InputError(f"--ray {address}: {reason}")

@@ -28,7 +28,7 @@ from gemmdb.table.measurement import Protocol, Status, one_line
 POLL_S = 0.2
 PATIENCE_S = 10.0
 """How long an actor may take to begin before it is said that a device is waited for."""
-BEGINNINGS = 3
+START_ATTEMPTS = 3
 """A build ends when the actor of a device went away this many times in a row before it could measure anything."""
 
 
@@ -70,7 +70,7 @@ class Link:
         except RayActorError as error:
             self._failed += 1
             self._kill()
-            if self._failed >= BEGINNINGS:
+            if self._failed >= START_ATTEMPTS:
                 raise GemmdbError(f"the workers of the cluster end before they measure: {_cause(error)}") from None
             return False
         except RayError as error:

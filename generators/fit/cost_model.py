@@ -28,15 +28,15 @@ from gemmdb.table.measurement import Measurement, Status
 
 Array = NDArray[np.float64]
 
-START = {
+INITIAL_RATES = {
     "launch": 2.5, "wave": 0.3, "output": 1.0, "fixup": 1.5, "second": 2.0, "partial": 1.0, "dram": 1.15, "l2": 1.5,
     "latency": 0.7, "sync": 1.3, "wide": 1.2, "fma": 1.5, "shared": 0.3, "cast": 1.5, "bits": 1.5, "steps": 0.1,
     "power": 3.0,
 }  # fmt: skip
 """The start of the search, from data sheets and a first look at the rows."""
-PULL = 0.02
-"""How strongly the rates are pulled towards START. Rates that the rows do not determine stay there."""
-SPREAD = 0.25
+PRIOR_WEIGHT = 0.02
+"""How strongly the rates are pulled towards INITIAL_RATES. Rates that the rows do not determine stay there."""
+MAX_SPREAD = 0.25
 """Rows with a wider interval (relative) are left out."""
 RIDGE = 5.0
 ROUNDS = 40
@@ -62,7 +62,7 @@ def samples(rows: Iterable[Measurement]) -> list[Sample]:
     for row in rows:
         if row.problem.op not in OPS or row.problem.int4 is not None:
             continue
-        if row.times is not None and row.times.spread <= SPREAD and row.protocol.clock != "model":
+        if row.times is not None and row.times.spread <= MAX_SPREAD and row.protocol.clock != "model":
             times[row.problem, row.device][row.config].append((row.status is Status.OK, row.times.median_us))
     found = []
     for (problem, device), configs in times.items():
@@ -115,8 +115,8 @@ def _log_us(done: Array, theta: Array) -> Array:
 
 def _rates(done: Array, logs: Array, weights: Array) -> Array:
     """Levenberg-Marquardt over the logarithms of the rates."""
-    start = np.log([START[name] for name in COEFFICIENTS])
-    pull = PULL * np.sqrt((weights**2).sum())
+    start = np.log([INITIAL_RATES[name] for name in COEFFICIENTS])
+    pull = PRIOR_WEIGHT * np.sqrt((weights**2).sum())
 
     def residual(theta: Array) -> Array:
         return np.concatenate([(_log_us(done, theta) - logs) * weights, pull * (theta - start)])

@@ -20,11 +20,11 @@ SHAPES = 28
 PORTABLE = 14
 """How many of them are chosen among tiles that run without Hopper's copy engine."""
 REST_ROWS = (1, 16, 64, 256, 2**31 - 1)
-REST = 8
+REST_CONFIGS = 8
 """The same for problems that the model does not cover. Fewer of them were measured, and configs are taken unchanged."""
-LEAST = 0.00005
+MIN_GAIN = 0.00005
 """A tile that improves the mean logarithm by less is left out."""
-MISSING = math.log(2.0)
+MISSING_LOSS = math.log(2.0)
 """The loss (in logarithms) of a problem on which none of the chosen tiles was measured."""
 
 
@@ -58,7 +58,7 @@ def rest(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
         for sample in classes[name, limit]:
             costs[sample.config.text][sample.problem] = -math.log(sample.share)
         chosen: dict[str, None] = {ATEN.text: None}
-        _extend(chosen, costs, list(costs), {sample.problem for sample in classes[name, limit]}, 1 + REST)
+        _extend(chosen, costs, list(costs), {sample.problem for sample in classes[name, limit]}, 1 + REST_CONFIGS)
         menus.setdefault(name, {})[limit] = tuple(text for text in chosen if text != ATEN.text)
     return menus
 
@@ -69,7 +69,7 @@ def _menu(found: Sequence[Sample]) -> tuple[str, ...]:
     for sample in found:
         name = shape(sample.config)
         texts[name] = min(texts.get(name, sample.config.text), sample.config.text)
-        before = costs[name].get(sample.problem, MISSING)
+        before = costs[name].get(sample.problem, MISSING_LOSS)
         costs[name][sample.problem] = min(before, -math.log(sample.share))
     problems = {sample.problem for sample in found}
     portable = [name for name in costs if "load=tma" not in name and name.split()[0] in _PORTABLE]
@@ -87,7 +87,7 @@ def _extend(
     problems: Iterable[object], most: int,
 ) -> None:  # fmt: skip
     """Add names to `chosen`, each time the name that lowers the mean cost of the best chosen one the most."""
-    now = {p: min((costs[name].get(p, MISSING) for name in chosen), default=MISSING) for p in problems}
+    now = {p: min((costs[name].get(p, MISSING_LOSS) for name in chosen), default=MISSING_LOSS) for p in problems}
     while len(chosen) < most:
         gains = {
             name: sum(max(now[p] - cost, 0.0) for p, cost in costs[name].items())
@@ -95,7 +95,7 @@ def _extend(
             if name not in chosen
         }
         best = max(gains, key=lambda name: (gains[name], name), default=None)
-        if best is None or gains[best] < LEAST * len(now):
+        if best is None or gains[best] < MIN_GAIN * len(now):
             return
         chosen[best] = None
         now.update({p: min(now[p], cost) for p, cost in costs[best].items()})

@@ -24,7 +24,7 @@ from gemmdb.generators.modelled.space import setting_of
 def documents(found: Sequence[Sample], fitted: Coefficients) -> dict[str, dict[str, Any]]:
     """The documents of the trees of each op of TREE_OPS that has samples, on top of `fitted`."""
     by_op = {op: [sample for sample in found if sample.problem.op == op] for op in TREE_OPS}
-    return {op: trees.document(of, fitted, trees.OWN_TREES, trees.OWN_RATE) for op, of in by_op.items() if of}
+    return {op: trees.document(of, fitted, trees.OP_TREES, trees.OP_RATE) for op, of in by_op.items() if of}
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:

@@ -27,15 +27,15 @@ Array = NDArray[np.float64]
 TREES, LEAVES, RATE = 200, 63, 0.1
 """The number of trees, the leaves of each, and the learning rate. On held-out problems, 400 trees are no better, and 31
 leaves lose half a percent. A lookup evaluates a dozen configs in a millisecond."""
-OWN_TREES, OWN_RATE = 100, 0.2
+OP_TREES, OP_RATE = 100, 0.2
 """The same for TREE_OPS: on held-out problems as good as TREES at RATE, and quicker (0.971 and 0.970 of
 the best time for the first kernel, 0.997 for the best of four)."""
 RIDGE = 1.0
-UNIT = 1e-4
+LEAF_STEP = 1e-4
 """The step to which leaves (logarithms) are rounded. It is coarse, so many leaves are the same object after reading."""
-CHECKS = 16
+CHECK_ROWS = 16
 """How many rows are kept with their predictions, as a check."""
-OFF = 3e-3
+MAX_ROUNDING = 3e-3
 """How much rounding may change a prediction."""
 
 
@@ -58,11 +58,11 @@ def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, 
         random_state=0,
     )  # fmt: skip
     model.fit(rows, left, sample_weight=np.array([one.share for one in used]) ** 2)
-    checked = rows[:: max(len(rows) // CHECKS, 1)][:CHECKS]
+    checked = rows[:: max(len(rows) // CHECK_ROWS, 1)][:CHECK_ROWS]
     checks = list(zip(checked.tolist(), model.predict(checked).tolist(), strict=True))
     written = _written(model, checks)
     read = parse(written)
-    if any(abs(read.log(row) - expected) > OFF for row, expected in checks):
+    if any(abs(read.log(row) - expected) > MAX_ROUNDING for row, expected in checks):
         raise AssertionError("the trees that were written are not those that were fitted")
     return written
 
@@ -99,7 +99,7 @@ def _written(model: Any, checks: Sequence[tuple[list[float], float]]) -> dict[st
         "format": FORMAT,
         "features": list(FEATURES),
         "base": float(np.ravel(model._baseline_prediction)[0]),
-        "unit": UNIT,
+        "unit": LEAF_STEP,
         "checks": [[row, expected] for row, expected in checks],
         "cuts": [list(cut) for cut in cuts],
         "trees": [_codes(tree, places) for tree in trees],
@@ -113,7 +113,7 @@ def _codes(tree: Any, places: Mapping[tuple[int, float], int]) -> list[int]:
     while stack:
         node = tree[stack.pop()]
         if node["is_leaf"]:
-            found.append(2 * round(float(node["value"]) / UNIT) + 1)
+            found.append(2 * round(float(node["value"]) / LEAF_STEP) + 1)
         else:
             found.append(2 * places[int(node["feature_idx"]), float(node["num_threshold"])])
             stack += [int(node["left"]), int(node["right"])]

@@ -26,7 +26,7 @@ from gemmdb.generators.modelled.space import setting_of
 from gemmdb.lookup.model import outside
 from gemmdb.table.measurement import Measurement
 
-MODELLED = 300
+MIN_PROBLEMS = 300
 """How many problems of an op must have been measured for it to be modelled."""
 DIGITS = 6
 """Significant digits of a coefficient, far more than the rows determine."""
@@ -53,7 +53,7 @@ def divided(found: Iterable[Sample], least: int = 1) -> tuple[list[Sample], list
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
     """The files of the ladder's data for these archives, by name."""
-    covered, others = divided(fit.samples(rows(folders)), MODELLED)
+    covered, others = divided(fit.samples(rows(folders)), MIN_PROBLEMS)
     found = [sample for sample in covered if sample.problem.op not in TREE_OPS]
     fitted = fit.fit(found)
     rounded = Coefficients(_rounded(fitted.rates), _rounded(fitted.own), _rounded(fitted.common))

@@ -33,9 +33,9 @@ from gemmdb.table.measurement import Measurement, Status, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
-KEPT = 4
+MAX_CONFIGS = 4
 """Configs per problem besides ATen."""
-TRIED = 12
+MAX_COMPILED = 12
 """The most candidates per problem that are compiled to find these."""
 
 
@@ -117,15 +117,15 @@ def _kept(problem: Problem, device: Device, compiler: CrossCompiler | None) -> l
     """The configs to keep, with their expected microseconds, fastest first."""
     ranked = space.rank(problem, device)
     if compiler is None:
-        return [(one.config, one.us) for one in ranked[:KEPT]]
+        return [(one.config, one.us) for one in ranked[:MAX_CONFIGS]]
     setting = space.setting_of(problem, device)
     kept = []
-    for one in ranked[:TRIED]:
+    for one in ranked[:MAX_COMPILED]:
         needs = compiler.resources(problem, one.config)
         if needs.rejected is None:
             again = space.compiled(one, setting, needs.registers, needs.shared)
             kept.append((again.config, again.us))
-        if len(kept) == KEPT:
+        if len(kept) == MAX_CONFIGS:
             break
     return sorted(kept, key=lambda pair: pair[1])
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gemmdb.generators.backend import Candidate, Job, Outcome
 from gemmdb.generators.build.queue import known
-from gemmdb.generators.build.race import CONFIRMED, confirm, race, unconfirmed
+from gemmdb.generators.build.race import MAX_CONFIRMED, confirm, race, unconfirmed
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.cuda.artifacts import Emitted
@@ -68,7 +68,7 @@ def test_the_pick_is_confirmed_as_emitted_code(confirmed):
     assert (one.config, one.detail, one.times.median_us) == (VARIANTS[0], EMITTED, 50.0)
     assert type(one.config) is Config
     assert confirmed({ATEN: 100.0, VARIANTS[0]: 99.8}, {}) == []  # ATen is the pick.
-    assert len(confirmed(TIMES, dict.fromkeys(VARIANTS, 3.0))) == CONFIRMED  # Only so many.
+    assert len(confirmed(TIMES, dict.fromkeys(VARIANTS, 3.0))) == MAX_CONFIRMED  # Only so many.
 
 
 @pytest.mark.parametrize(

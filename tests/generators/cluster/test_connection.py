@@ -110,13 +110,12 @@ def test_an_address_without_a_cluster_is_bad_input_at_once(address, said, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_answers_and_is_no_cluster_is_bad_input(monkeypatch):
+def test_what_answers_and_is_no_cluster_is_bad_input():
     pytest.importorskip("ray", reason="needs ray: pip install 'gemmdb[ray]'")
-    monkeypatch.setattr(connection, "JOIN_S", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         script = (
-            "from gemmdb.generators.cluster import connection; connection.JOIN_S = 3.0\n"
+            "from gemmdb.generators.cluster import connection; connection.JOIN_TIMEOUT_S = 3.0\n"
             "from gemmdb.generators.build.build import BuildRequest\n"
             "from gemmdb.generators.cluster.build import build\n"
             f"build(BuildRequest(arch='cpu', ray={address!r}))"

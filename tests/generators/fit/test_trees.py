@@ -53,7 +53,7 @@ def test_trees_learn_what_the_model_misses_and_are_written_as_they_are():
     assert len(trees.leaves) == fit_trees.TREES
     assert sum(map(len, written["trees"])) <= fit_trees.TREES * (2 * fit_trees.LEAVES - 1)
     assert missed(found, trees) < 0.1
-    assert all(abs(trees.log(row) - expected) <= fit_trees.OFF for row, expected in trees.checks)
+    assert all(abs(trees.log(row) - expected) <= fit_trees.MAX_ROUNDING for row, expected in trees.checks)
 
 
 def batches():
@@ -74,9 +74,9 @@ def test_an_op_with_trees_of_its_own_gets_them():
     found = list(batches())
     ((op, written),) = own.documents([*found, *samples()], FITTED).items()
     assert op == "bmm"
-    assert written == fit_trees.document(found, FITTED, fit_trees.OWN_TREES, fit_trees.OWN_RATE)
+    assert written == fit_trees.document(found, FITTED, fit_trees.OP_TREES, fit_trees.OP_RATE)
     trees = parse(json.loads(fit_trees.text(written)))
-    assert len(trees.leaves) == fit_trees.OWN_TREES
+    assert len(trees.leaves) == fit_trees.OP_TREES
     assert missed(found, trees) < 0.1
     assert FEATURES.index("batch") in {feature for feature, _ in written["cuts"]}
 
