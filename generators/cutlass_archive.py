@@ -91,8 +91,7 @@ class Tools:
             raise InputError("nvcc is not there: install the CUDA toolkit, or name it in CUDACXX")
         if headers is None:
             raise InputError("CUTLASS's headers are not there: pip install 'gemmdb[cutlass]'")
-        told = _run([nvcc, "--version"])
-        release = re.search(r"V(\d+\.\d+\.\d+)", told)
+        release = re.search(r"V(\d+\.\d+\.\d+)", _run([nvcc, "--version"]))
         version = (headers / "cutlass" / "version.h").read_text()
         numbers = [re.search(rf"#define CUTLASS_{part} (\d+)", version) for part in ("MAJOR", "MINOR", "PATCH")]
         if release is None or not all(numbers):
@@ -182,8 +181,8 @@ def write(files: Mapping[str, Mapping[str, Path]], tools: Tools, out: Path) -> N
         "arch": ARCH, "cuda": tools.cuda, "cutlass": tools.version, "flags": [*FLAGS, "/", *LINKED],
         "source": cutlass.digest("gemm"),
     }  # fmt: skip
-    told = {"provenance": provenance, "kernels": {name: asdict(place) for name, place in kernels.items()}}
-    index = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    document = {"provenance": provenance, "kernels": {name: asdict(place) for name, place in kernels.items()}}
+    index = json.dumps(document, indent=1, sort_keys=True) + "\n"
     _zip({INDEX: _packed(index.encode()), **blocks}, out)
 
 

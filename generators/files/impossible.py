@@ -49,7 +49,7 @@ class Impossible:
         times, count = ("times are", "these") if self.count > 1 else ("time is", "it")
         return (
             f"{self.count:,} {times} impossible, for example {self.example}; lookups leave {count} out: build the"
-            " problems anew, or do not use the file"
+            " problems again, or do not use the file"
         )
 
     def _note(self, us: float, problem: Problem, device: Device, l2: str) -> None:

@@ -40,7 +40,7 @@ def rank(problem: Problem, device: Device) -> list[Ranked]:
 
 
 def compiled(one: Ranked, setting: Setting, registers: int, shared: int) -> Ranked:
-    """The candidate, expected anew with what the compiled kernel takes of an SM."""
+    """The candidate with the time that the model expects of the compiled kernel's registers and shared memory."""
     tile = one.tile._replace(registers=registers, shared=shared)
     return Ranked(one.config, tile, FITTED.predict(setting, tile))
 
