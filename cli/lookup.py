@@ -18,7 +18,7 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import Step, answer, confirmable
+from gemmdb.lookup import Step, acceptance, answer
 from gemmdb.lookup import explain as explain_query
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Policy, Settings
@@ -72,19 +72,19 @@ def lookup(
 
 
 def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
-    policy = confirmable.applied(query, Policy(confirm=confirm))
+    policy = acceptance.policy_for(query, Policy(confirm=confirm))
     return answer(query, catalog, policy, installed(query.device.kind))
 
 
 def _is_timed_first(hit: Hit, query: Query) -> bool:
     """Whether a compile times the answer before it serves it, where that repays."""
-    doubted = hit.rung in confirmable.RUNGS and hit.config != ATEN
-    return doubted and not confirmable.objection(query, Policy(confirm=True))
+    doubted = hit.rung in acceptance.UNMEASURED_RUNGS and hit.config != ATEN
+    return doubted and not acceptance.confirm_rejection(query, Policy(confirm=True))
 
 
 def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
     """What is said of another kernel than the answer that a compile may time first; empty if there is none."""
-    if (hit is not None and hit.rung not in confirmable.RUNGS) or not Settings.read().confirm:
+    if (hit is not None and hit.rung not in acceptance.UNMEASURED_RUNGS) or not Settings.read().confirm:
         return ""
     tried = _hit(query, catalog, True)
     if tried is None or not _is_timed_first(tried, query) or (hit is not None and tried.config == hit.config):
@@ -126,7 +126,7 @@ def explain(
     """
     catalog = current_catalog()
     query = options.query(catalog)
-    policy = confirmable.applied(query, Policy(confirm=confirm))
+    policy = acceptance.policy_for(query, Policy(confirm=confirm))
     steps = explain_query(query, catalog, policy, installed(query.device.kind))
     loads = _under_load(query, catalog)
     rung = next((step.rung for step in steps if step.hit is not None), "miss")

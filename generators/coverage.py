@@ -16,9 +16,9 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import answer
+from gemmdb.lookup.acceptance import policy_for
+from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.confirmable import applied
-from gemmdb.lookup.ranges import unmeasured
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.stats import Gain, weighted
@@ -156,7 +156,7 @@ def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
     """
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
     query = _query(entry, device)
-    return EntryHit(entry, device, answer(query, catalog, applied(query, policy), installed(device.kind)))
+    return EntryHit(entry, device, answer(query, catalog, policy_for(query, policy), installed(device.kind)))
 
 
 def _query(entry: Entry, device: Device) -> Query:

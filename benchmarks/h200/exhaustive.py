@@ -35,7 +35,7 @@ from gemmdb.generators.measure.cuda.space import everything
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.model import uncovered
+from gemmdb.lookup.ranking import uncovered
 from gemmdb.table.reader import Table
 
 SAMPLES = 60

@@ -33,10 +33,9 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.lookup.acceptance.near import near
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.distance import metric
-from gemmdb.lookup.near import near
-from gemmdb.lookup.neighbours import MOST, WITHIN
+from gemmdb.lookup.neighbours import MOST_NEIGHBOURS, MOST_RATIOS, metric
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import shipped_check
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
@@ -48,7 +47,7 @@ from gemmdb.table.writer import Store
 SLICE = 4096
 SLOW_S = 4.0
 """What a file may take: two statements until their deadline."""
-AROUND = 2 * MOST
+AROUND = 2 * MOST_NEIGHBOURS
 """How many problems nearby are read: all that a prediction uses."""
 ALL = 100_000
 """So many problems nearby are listed that a missing one lets no other move up."""
@@ -158,7 +157,7 @@ def answers(table: Table, pairs: Sequence[Pair], around: Sequence[Sequence[Probl
 
 def near_by(table: Table, problem: Problem, device: Device) -> list[tuple[float, Problem]]:
     """The problems near a problem beside `problem`, with their distances, nearest first."""
-    return table.distances(beside(problem), device, "cold", ALL, WITHIN, metric(device.kind))
+    return table.distances(beside(problem), device, "cold", ALL, MOST_RATIOS, metric(device.kind))
 
 
 def beside(problem: Problem) -> Problem:

@@ -40,12 +40,15 @@ from benchmarks.offtable.ways import WAYS
 from gemmdb.generators.fit import cost_model, write
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup.acceptance.model import model
+from gemmdb.lookup.acceptance.near import near
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
-from gemmdb.lookup.certainty import Certainty
-from gemmdb.lookup.model import LIVE_CANDIDATES, model, rank
-from gemmdb.lookup.near import near, predict_near
+from gemmdb.lookup.bounds import Certainty
+from gemmdb.lookup.from_neighbours import predict
+from gemmdb.lookup.ranking import LIVE_CANDIDATES, rank
 from gemmdb.lookup.tree_correction import corrected
+from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 
 FOLDERS = tuple(Path("benchmarks/results/h200") / name for name in ("2026-11-20b", "2026-11-22"))
@@ -145,8 +148,8 @@ def answer(ask: Ask, truth: Truth) -> dict[str, Any] | None:
 
 def found(ask: Ask, truth: Truth) -> list[dict[str, Any]]:
     """The first candidates of `near`: logarithms of expected and measured time relative to ATen, and the features."""
-    nearby = predict_near(ask)
-    if isinstance(nearby, str):
+    nearby = predict(ask)
+    if isinstance(nearby, Rejected):
         return []
     prediction = corrected(ask, nearby)
     certainty = Certainty(ask, prediction)
@@ -160,7 +163,7 @@ def found(ask: Ask, truth: Truth) -> list[dict[str, Any]]:
 def modelled(ask: Ask, truth: Truth) -> dict[str, Any] | None:
     """The first candidate of the cost model: the same two logarithms."""
     ranked = rank(ask)
-    if isinstance(ranked, str):
+    if isinstance(ranked, Rejected):
         return None
     best = ranked.best[0]
     return {"expected": _round(math.log(best.us / ranked.aten_us)), "measured": _log(ratio(truth, best.config))}

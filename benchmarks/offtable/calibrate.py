@@ -29,13 +29,13 @@ from gemmdb import trust
 from gemmdb.generators.fit import bounds
 from gemmdb.generators.fit.bounds import Bounds, Outcome
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.certainty import FEATURES
+from gemmdb.lookup.bounds import FEATURES
 from gemmdb.settings import Policy
 
 TARGET = ROOT / "gemmdb" / "lookup" / "calibration.py"
 CAPABILITIES = [90]
 DIGITS = 3
-HEAD = '''"""The bounds of `certainty`, fitted to answers for problems that were held out of the measured table.
+HEAD = '''"""What `bounds` adds to expected times, fitted to answers for problems held out of the measured table.
 
 Written by `python -m benchmarks.offtable calibrate --write`; do not edit.
 """
@@ -125,7 +125,7 @@ def first(line: Mapping[str, Any], fitted: Bounds) -> Mapping[str, Any] | None:
     """The first candidate of a line that the bounds let through, None if they let none."""
     for one in line["near"]:
         features = dict(zip(FEATURES, one["features"], strict=True))
-        alone = features["untreed"] and (features["unseen"] or features["once"])
+        alone = features["no_trees"] and (features["unseen"] or features["once"])
         if alone or one["expected"] > -math.log1p(Policy().min_gain) or line["op"] not in fitted.constants:
             continue
         if fitted.of(Outcome(line["op"], 0, one["expected"], 0.0, tuple(one["features"]))) < 0:

@@ -10,7 +10,7 @@ ladder answers them. A share is the best measured time of a problem over the mea
 - `near or model`: the answer of `near`, else the first of the model, else ATen if the model expects no gain; over all
   problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen if they
   decline; over all problems.
-- `live`: the best of ATen and four candidates, as live tuning would find it: the first of `gemmdb.lookup.candidates`,
+- `live`: the best of ATen and four candidates, as live tuning would find it: the first of `acceptance.tuning`,
   else of the generator's menu, that were timed. `live, quick`: only candidates that need no nvcc, and no torch if the
   model covers the problem, as within 20 s. `quick, at best`: the best of all that was timed of these, and ATen; no
   choice of candidates does better.
@@ -42,10 +42,11 @@ from gemmdb.generators.fit.write import rows
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import model
+from gemmdb.lookup import ranking
+from gemmdb.lookup.acceptance.near import near
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
-from gemmdb.lookup.near import near
+from gemmdb.rejected import Rejected
 from gemmdb.settings import FAST_COMPILE_COST
 from gemmdb.table.reader import Table
 
@@ -124,10 +125,10 @@ def answer(truth: Truth, table: Table) -> dict[str, Any]:
 
 def modelled(ask: Ask, truth: Truth) -> tuple[Config | None, float]:
     """The first config of rung `model` that was timed, and the gain over ATen that the model expects of it."""
-    for count in (model.LIVE_CANDIDATES, DEEP):
-        ranked = model.rank(ask, count)
-        for one in () if isinstance(ranked, str) else ranked.best:
-            if truth.share(one.config) is not None and not isinstance(ranked, str):
+    for count in (ranking.LIVE_CANDIDATES, DEEP):
+        ranked = ranking.rank(ask, count)
+        for one in () if isinstance(ranked, Rejected) else ranked.best:
+            if truth.share(one.config) is not None and not isinstance(ranked, Rejected):
                 return one.config, ranked.aten_us / one.us - 1
     return None, 0.0
 
@@ -145,7 +146,7 @@ def _quick(problem: Problem, config: Config) -> bool:
     """Whether quick live tuning tries a config. It leaves out configs that only Inductor can make if others are as
     good."""
     others = not config.spec.emitted
-    return config.spec.cost <= FAST_COMPILE_COST and (others or model.uncovered(problem) is not None)
+    return config.spec.cost <= FAST_COMPILE_COST and (others or ranking.uncovered(problem) is not None)
 
 
 def _live(order: Sequence[Config], shares: dict[Config, float]) -> float:

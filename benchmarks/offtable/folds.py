@@ -25,7 +25,7 @@ from gemmdb.generators.fit import menu as fit_menu
 from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.key.problem import Problem
-from gemmdb.lookup import model, unmodelled
+from gemmdb.lookup import ranking, similar
 
 FOLDS = 5
 
@@ -55,8 +55,8 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
     shipped = trees.shipped
     # Three modules import FITTED by name.
     replaced = (
-        (model, "FITTED", fitted), (trees, "FITTED", fitted), (transfer, "FITTED", fitted),
-        (menu, "menus", lambda: menus), (unmodelled, "rest", lambda: others),
+        (ranking, "FITTED", fitted), (trees, "FITTED", fitted), (transfer, "FITTED", fitted),
+        (menu, "menus", lambda: menus), (similar, "rest", lambda: others),
         (trees, "shipped", lambda op="": parsed.get(op) or shipped(op)),
     )  # fmt: skip
     with ExitStack() as stack:

@@ -25,9 +25,9 @@ from benchmarks.common import SHIPPED
 from benchmarks.offtable.ways import WAYS
 from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.problem import Query
+from gemmdb.lookup.acceptance import exact
+from gemmdb.lookup.acceptance.near import near
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.exact import exact
-from gemmdb.lookup.near import near
 from gemmdb.table.reader import Table
 
 SLOWER = 1.02

@@ -40,7 +40,7 @@ from gemmdb.generators.fit.write import divided, rows
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.model import FIRST
+from gemmdb.lookup.ranking import TREE_CANDIDATES
 from gemmdb.settings import Policy
 
 LIVE = 4
@@ -93,8 +93,8 @@ def _answer(fitted: Coefficients, measured: Sequence[Sample], trees: bool) -> An
         return None
     aten_us = fitted.predict_aten(setting)
     if trees and (corrected := Corrected.of(setting)) is not None:
-        expected |= {config: corrected.us(tiles[config]) for config in ranked[:FIRST]}
-        ranked[:FIRST] = sorted(ranked[:FIRST], key=lambda config: expected[config])
+        expected |= {config: corrected.us(tiles[config]) for config in ranked[:TREE_CANDIDATES]}
+        ranked[:TREE_CANDIDATES] = sorted(ranked[:TREE_CANDIDATES], key=lambda config: expected[config])
         aten_us = corrected.aten_us()
     first = ranked[0]
     first_us = expected[first]

@@ -30,9 +30,11 @@ from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup.acceptance.near import near
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
-from gemmdb.lookup.near import near, predict_near
+from gemmdb.lookup.from_neighbours import predict
+from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 
 
@@ -91,7 +93,7 @@ def answer(split: Split, truth: Truth) -> dict[str, Any]:
     """The answers of the ladder and its peers to a held-out problem, and their shares of the best time."""
     (device,) = split.table.devices()
     ask = Ask(Query(truth.problem, device), (split.table,), POLICY, None)
-    step, prediction = near(ask), predict_near(ask)
+    step, prediction = near(ask), predict(ask)
     tried = [config for config in candidates(ask) if truth.share(config) is not None]
     row: dict[str, Any] = {
         "problem": truth.problem.text,
@@ -102,7 +104,7 @@ def answer(split: Split, truth: Truth) -> dict[str, Any]:
     }
     if tried:
         row["live"] = max(share for c in (ATEN, *tried[:MEASUREMENTS]) if (share := truth.share(c)))
-    if not isinstance(prediction, str):
+    if not isinstance(prediction, Rejected):
         row["distance"] = prediction.evidence["distance"]
     if step.hit is not None:
         row["config"], row["expected_us"] = step.hit.config.text, step.hit.expected_us

@@ -32,9 +32,8 @@ from benchmarks.offtable.held_out import Truth
 from benchmarks.offtable.ways import WAYS
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
+from gemmdb.lookup.acceptance.near import near, near_unless_measured, sku
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.near import near
-from gemmdb.lookup.sku import near_unless_measured, sku
 from gemmdb.table.reader import Table
 
 H100 = tuple(ROOT / "benchmarks" / "results" / "h100" / day for day in ("2026-11-25", "2026-11-26", "2026-11-27"))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gemmdb.key.problem import Query
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.model import uncovered
+from gemmdb.lookup.ranking import uncovered
 from gemmdb.lookup.saving import saving
 from gemmdb.settings import FAST_COMPILE_COST, Policy, shipped_tables
 from gemmdb.table.reader import Table

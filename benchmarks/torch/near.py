@@ -38,10 +38,10 @@ from gemmdb.devices import detect
 from gemmdb.hit import Hit
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import fastest, remembering, timings
+from gemmdb.lookup import prediction, timings
+from gemmdb.lookup.acceptance import exact, tuning
+from gemmdb.lookup.acceptance.near import near
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.exact import exact
-from gemmdb.lookup.near import near
 from gemmdb.settings import Policy
 from gemmdb.table.reader import Table
 
@@ -133,7 +133,7 @@ def drawn(table: Table, most: int) -> list[Problem]:
 def forget() -> None:
     """Forget all records that were read, and all answers."""
     timings._kept.clear()
-    remembering.forget()
+    prediction.forget()
 
 
 def _ask(table: Table, device: Device, problem: Problem) -> Ask:
@@ -167,12 +167,12 @@ def _all(ask: Ask) -> None:
 def _prediction(ask: Ask) -> None:
     """Read the records, and forget what was predicted from them."""
     near(ask)
-    remembering.forget()
+    prediction.forget()
     work._settings.clear()
 
 
 def _best(ask: Ask) -> Hit | None:
-    return fastest.best_kernel(replace(ask, excluded=lambda config, rows: None))
+    return tuning.best_kernel(replace(ask, excluded=lambda config, rows: None))
 
 
 def _process(path: Path, problem: Problem, device: Device) -> dict[str, float]:
@@ -192,7 +192,7 @@ def _read(table: Table, device: Device, problem: Problem) -> float:
     for one in used:
         here = timings.timings_of(ask, table, one)
         assert here is not None
-        assert here.groups
+        assert here.codes
     return (time.thread_time_ns() - start) / 1e6
 
 

@@ -37,7 +37,7 @@ def menus() -> Menus:
 
 @functools.cache
 def rest() -> Menus:
-    """What is tried where the model does not know the problem; see `gemmdb.lookup.unmodelled`."""
+    """What is tried where the model does not know the problem; see `gemmdb.lookup.similar`."""
     return _by_rows(_menus()["rest"])
 
 

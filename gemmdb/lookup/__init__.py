@@ -1,4 +1,4 @@
-"""The lookup ladder: one function per rung. They are called in order, and each may decline.
+"""The lookup: sources find candidates, and `acceptance` decides what is done with them. PRECEDENCE lists the rungs.
 
 It is pure: an answer depends only on the arguments and the tables. Nothing is timed and nothing is written.
 """
@@ -10,20 +10,37 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from gemmdb.errors import InputError
-from gemmdb.hit import RUNGS, Hit
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import L2_STATES, Problem, Query
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.lookup import environment
 from gemmdb.lookup.ask import Ask, Exclude, Step
-from gemmdb.lookup.excluding import answered
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
 __all__ = ["Exclude", "Step", "answer", "best_kernel", "explain", "lookup"]
 
 Rung = Callable[[Ask], Step]
+
+PRECEDENCE = {
+    "exact": "gemmdb.lookup.acceptance:exact",
+    "near": "gemmdb.lookup.acceptance.near:near_unless_measured",
+    "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
+    "sku": "gemmdb.lookup.acceptance.near:sku",
+    "model": "gemmdb.lookup.acceptance.model:model",
+}
+"""The rungs for fixed sizes, in order: the first that does not decline answers."""
+SYMBOLIC = {
+    "range": "gemmdb.lookup.acceptance.ranges:ranged",
+    "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
+}
+"""The same for symbolic sizes."""
+MOST_LEFT_OUT = 16
+"""The most configs that are left out of one answer: a hostile table could hold thousands that cannot run."""
 
 
 def answer(
@@ -45,8 +62,8 @@ def explain(
 ) -> list[Step]:
     """What every rung says and why, also the rungs after the answer. Raises what `answer` raises."""
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
-    steps = [answered(_rung(name), ask) for name in RUNGS]
-    return [answered(_rung("ranges"), ask), *steps] if ask.symbolic else steps
+    rungs = [*([SYMBOLIC["range"]] if ask.symbolic else []), *PRECEDENCE.values()]
+    return [_step(_rung(name), ask) for name in rungs]
 
 
 def best_kernel(
@@ -54,37 +71,53 @@ def best_kernel(
 ) -> Hit | None:
     """The kernel that is expected to be the fastest of those that `excluded` leaves, also where ATen is faster. None if
     there is none. The arguments are those of `answer`, with fixed sizes."""
-    from gemmdb.lookup import fastest  # As the rungs.
+    from gemmdb.lookup.acceptance import tuning  # As the rungs.
 
-    return fastest.best_kernel(Ask(query, catalog.tables, policy, toolchain, excluded))
+    return tuning.best_kernel(Ask(query, catalog.tables, policy, toolchain, excluded))
 
 
 def _steps(ask: Ask) -> Iterator[Step]:
-    if ask.symbolic:
-        yield answered(_rung("ranges"), ask)
-        yield answered(_rung("epilogue"), ask)
-    else:
-        yield from (answered(_rung(name), ask) for name in RUNGS)
-
-
-_SOURCES = {
-    "exact": ("exact", "exact"),
-    "near": ("sku", "near_unless_measured"),
-    "epilogue": ("epilogue", "epilogue"),
-    "sku": ("sku", "sku"),
-    "model": ("model", "model"),
-    "ranges": ("ranges", "ranged"),
-}
-"""Module and function of each rung."""
+    rungs = SYMBOLIC if ask.symbolic else PRECEDENCE
+    return (_step(_rung(name), ask) for name in rungs.values())
 
 
 @functools.cache
 def _rung(name: str) -> Rung:
     """Imported at its first use: an exact hit does not need the cost model, whose import takes a third of the time of
     all the others."""
-    module, function = _SOURCES[name]
-    rung: Rung = getattr(importlib.import_module(f"gemmdb.lookup.{module}"), function)
+    module, function = name.split(":")
+    rung: Rung = getattr(importlib.import_module(module), function)
     return rung
+
+
+def _step(rung: Rung, ask: Ask) -> Step:
+    """The step of `rung` without what `ask.excluded` rules out; the evidence lists that under `left_out`, with reasons.
+
+    Only configs that the rung is about to serve are checked: a reason may depend on the rows that a config is to serve,
+    and a prediction still compares with all others. After MOST_LEFT_OUT of them the hit may name one more: the caller
+    then falls back to ATen.
+    """
+    step = rung(ask)
+    if ask.excluded is None:
+        return step
+    while len(ask.left_out) < MOST_LEFT_OUT and (found := _excluded(ask, step.hit)) is not None:
+        config, reason = found
+        ask = replace(ask, left_out={**ask.left_out, config: reason})
+        step = rung(ask)
+    if not ask.left_out or step.hit is None:
+        return step
+    evidence = {**step.hit.evidence, "left_out": {config.text: reason for config, reason in ask.left_out.items()}}
+    return replace(step, hit=replace(step.hit, evidence=evidence), evidence=evidence)
+
+
+def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, str] | None:
+    """The first config of a hit that is ruled out, and why; ATen never is."""
+    if hit is None or ask.excluded is None:
+        return None
+    for config, rows in hit.kernels(ask.query.ranges):
+        if config != ATEN and (reason := ask.excluded(config, rows)):
+            return config, reason
+    return None
 
 
 _DEFAULTS = Policy()

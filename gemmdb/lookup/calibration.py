@@ -1,4 +1,4 @@
-"""The bounds of `certainty`, fitted to answers for problems that were held out of the measured table.
+"""What `bounds` adds to expected times, fitted to answers for problems held out of the measured table.
 
 Written by `python -m benchmarks.offtable calibrate --write`; do not edit.
 """
@@ -42,7 +42,7 @@ WEIGHTS: Sequence[float] = (
     0.273,
     0.048,
 )
-"""Of untreed, spread, rows, sides, worst, slowest, unseen, once, library, gemv."""
+"""Of no_trees, spread, rows, sides, worst, slowest, unseen, once, library, gemv."""
 
 MODEL: Mapping[str, float] = {
     "addmm": 0.19,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 
 from gemmdb.cost.machine import machine
@@ -21,8 +21,6 @@ from gemmdb.table.record import (
     RESIDENT,
     STEADIEST,
     UNKNOWN,
-    Entry,
-    Group,
     Record,
     Time,
     coded,
@@ -38,31 +36,10 @@ Codes = tuple[int, int, int]
 measured in full, else 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The expectations at one problem on one device, relative to `aten_us` microseconds of ATen there."""
-
-    problem: Problem
-    device: Device
-    aten_us: float
-    scale: Scale
-
-    @classmethod
-    def of(cls, problem: Problem, device: Device, aten_us: float) -> Expected:
-        """The expectations where ATen took `aten_us` microseconds."""
-        return cls(problem, device, aten_us, Scale.of(problem, device))
-
-    def log(self, config: Config) -> int:
-        """The logarithm of a config's expected time relative to ATen's measured time, in STEPs."""
-        return coded(math.log(self.scale.us(tile(config)) / self.aten_us))
-
-    def added(self, time: Time) -> Time:
-        """The time with its expectation, if there is room for it."""
-        found = group_of(time.config, self.problem, self.device)
-        resident = found.resident.bit_length()
-        if resident > MOST_RESIDENT:
-            return time
-        return time._replace(expected=self.log(time.config), flags=time.flags % RESIDENT + RESIDENT * resident)
+def expectation(scale: Scale, aten_us: float, config: Config) -> int:
+    """The logarithm, in STEPs, of the time that `scale` expects of a config over the time that ATen took, `aten_us`
+    microseconds."""
+    return coded(math.log(scale.us(tile(config)) / aten_us))
 
 
 def codes_of(
@@ -71,17 +48,19 @@ def codes_of(
     """The Codes of each group that has a steady time. `aten_us`: microseconds of ATen; `stamp`: that of the record; if
     it is today's, the expectations that the record holds are taken."""
     holds = stamp != 0 and stamp == stamp_of(device)
-    here: Expected | None = None
+    scale: Scale | None = None
     found: dict[ConfigGroup, Codes] = {}
     for entry, code, width, flags, expected in times:
         if width > STEADIEST or flags & DISTURBED:
             continue
         if holds and expected != UNKNOWN:
             resident = flags // RESIDENT
-            key = entry.memo.get(resident) or _group(entry, resident)
+            key = entry.memo.get(resident)
+            if key is None:
+                key = entry.memo[resident] = split_group(entry.config, 1 << resident >> 1)
         else:
-            here = here or Expected.of(problem, device, aten_us)
-            key, expected = group_of(entry.config, problem, device), here.log(entry.config)
+            scale = scale or Scale.of(problem, device)
+            key, expected = group_of(entry.config, problem, device), expectation(scale, aten_us, entry.config)
         if key in found:
             value, least, full = found[key]
             found[key] = min(code - expected, value), min(code, least), flags & FULL | full
@@ -96,13 +75,22 @@ def with_expectations(record: Record, problem: Problem, device: Device) -> Recor
     if not stamp:
         return record
 
-    def group(one: Group) -> Group:
-        if one.modelled or not one.aten_us:
-            return one
-        here = Expected.of(problem, device, one.aten_us)
-        return replace(one, times=tuple(map(here.added, one.times)))
+    scale = Scale.of(problem, device)
 
-    return replace(record, groups=tuple(map(group, record.groups)), stamp=stamp)
+    def added(time: Time, aten_us: float) -> Time:
+        config = time.entry.config
+        resident = group_of(config, problem, device).resident.bit_length()
+        if resident > MOST_RESIDENT:  # There is no room for it.
+            return time
+        flags = time.flags % RESIDENT + RESIDENT * resident
+        return time._replace(expected=expectation(scale, aten_us, config), flags=flags)
+
+    groups = (
+        one if one.modelled or not one.aten_us
+        else replace(one, times=tuple(added(time, one.aten_us) for time in one.times))
+        for one in record.groups
+    )  # fmt: skip
+    return replace(record, groups=tuple(groups), stamp=stamp)
 
 
 def stamp_of(device: Device) -> int:
@@ -130,8 +118,3 @@ def _texts(of: Coefficients) -> str:
         known = repr([sorted(part.items()) for part in (of.rates, of.own, of.common)])
         _last[:] = [(of, known)]
     return known
-
-
-def _group(entry: Entry, resident: int) -> ConfigGroup:
-    found = entry.memo[resident] = split_group(entry.config, 1 << resident >> 1)
-    return found

@@ -1,9 +1,14 @@
-"""Predicts the time of every config at a problem from the timings of its neighbours."""
+"""Predicts the time of every config at a problem that was not measured from the timings of its neighbours.
+
+Neighbours share the device, the op and the family: dtypes, layout and alignment classes, bias, fusion context and
+numerics. No neighbour's winner is copied: the time of each config is predicted.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -13,34 +18,94 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.kernel import same_speed
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.evidence import least_of
 from gemmdb.lookup.expected import Codes
-from gemmdb.lookup.neighbours import unfit
-from gemmdb.lookup.policy_filter import objection
-from gemmdb.lookup.prediction import Estimate, Prediction
-from gemmdb.lookup.support import Supports
-from gemmdb.lookup.timings import Timings
+from gemmdb.lookup.neighbours import MOST_DISTANCE, MOST_NEIGHBOURS, Neighbour, neighbours, unfit
+from gemmdb.lookup.prediction import Estimate, Prediction, Supports, remembered
+from gemmdb.lookup.timings import Timings, timings_of
+from gemmdb.rejected import Rejected
 from gemmdb.table.record import STEP
 
-OWN = 0.055
-"""Relative error of a prediction when the neighbours agree, at CLOSE doublings or more; proportionally less when
-nearer."""
-CLOSE = 0.25
-UNSEEN = 0.25
+AGREED_ERROR = 0.055
+"""Relative error of a prediction when the neighbours agree, at AGREED_DISTANCE doublings or more; proportionally less
+when nearer."""
+AGREED_DISTANCE = 0.25
+UNSEEN_TILE = 0.25
 """How far behind the best a config is assumed to be (in logarithms) if no neighbour timed any config of its tile."""
-UNLIKE = 0.1
+UNTIMED_CONFIG = 0.1
 """How far behind the best of its tile it is assumed to be if a neighbour timed that; also the standard deviation of
 both guesses."""
-FAR = 0.05
+LOSS_PER_DOUBLING = 0.05
 """Added to the stated loss per doubling of the distance to the nearest neighbour."""
-CONTENDERS, IN_RANGES = 8, 12
+MOST_GROUPS, MOST_GROUPS_OF_RANGE = 8, 12
 """The most groups of configs that are compared: those closest to the best of some neighbour. On held-out H200 rows, 12
 serve no more certain gains, and 6 lose some. A range of sizes is compared by more: one config has to be among them at
 all of its sizes."""
-BEHIND = 0.3
+GROUP_MARGIN = 0.3
 """How much farther behind (in logarithms) than the closest of them a group may be."""
-FIRST = 16
+FIRST_GROUPS = 16
 """How many groups of each neighbour are looked at first. They are nearly always enough, unless the policy rules out
 whole kernels."""
+
+
+FARTHEST = {"cuda": 2.0}
+"""The largest distance to the nearest neighbour, in doublings, by kind of device. Farther problems get no answer."""
+FARTHEST_UNTESTED = 0.6
+"""The same for other kinds, where no table was large enough to test a larger distance."""
+
+_Around = Sequence[tuple[float, Mapping[ConfigGroup, Codes], int, Mapping[Like, int]]]
+"""Of each neighbour its weight, the Codes of its groups, `Timings.least` and `Timings.likes`."""
+
+
+def predict(ask: Ask) -> Prediction | Rejected:
+    """The prediction from the nearest neighbours."""
+    return remembered(ask, "near", _predict)
+
+
+def _predict(ask: Ask) -> Prediction | Rejected:
+    used = _timings(ask, neighbours(ask))
+    if used and used[0][0] <= FARTHEST.get(ask.device.kind, FARTHEST_UNTESTED):
+        return _possible(ask, predicted(ask, used))
+    around = list(neighbours(ask))
+    if not around:
+        return Rejected(
+            "no similar problem (same op, dtypes and layouts, and the same sizes of 1 and alignment of the output) was"
+            f" measured near this one on {ask.device.sku}"
+        )
+    closest = around[0]
+    return Rejected(
+        f"too far: the nearest of {len(around)} neighbours is m={closest.problem.m} n={closest.problem.n}"
+        f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
+    )
+
+
+def _possible(ask: Ask, prediction: Prediction) -> Prediction | Rejected:
+    """The prediction without times that the device cannot reach, which a packed table could bring about by what it says
+    that the cost model expects."""
+    least = math.log(least_of(ask) / prediction.aten_us)
+    if least > 0:
+        return Rejected(f"the neighbours predict a time of ATen that no {ask.device.sku} can reach")
+    possible = {config: one for config, one in prediction.estimates.items() if one.log >= least}
+    return prediction if len(possible) == len(prediction.estimates) else replace(prediction, estimates=possible)
+
+
+def _timings(ask: Ask, around: Iterable[Neighbour]) -> list[tuple[float, Timings]]:
+    """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
+    found: list[tuple[float, Timings]] = []
+    for one in around:
+        if one.distance > MOST_DISTANCE or len(found) == MOST_NEIGHBOURS:
+            break
+        here = next((known for table in one.tables if (known := timings_of(ask, table, one.problem))), None)
+        if here is not None and here.steady_aten:
+            found.append((one.distance, here))
+    return found
+
+
+def nearest(ask: Ask) -> Neighbour | None:
+    """The nearest neighbour; None if it is too far away."""
+    first = next(neighbours(ask), None)
+    most = FARTHEST.get(ask.device.kind, FARTHEST_UNTESTED)
+    return first if first is not None and first.distance <= most else None
 
 
 def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
@@ -52,10 +117,10 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     """
     weights = [math.exp(-distance * distance / 2) / (distance + 0.05) for distance, _ in used]
     total = sum(weights)
-    around = [_Beside(weight / total, one.codes, one.least, one.likes)
+    around = [(weight / total, one.codes, one.least, one.likes)
               for weight, (_, one) in zip(weights, used, strict=True)]  # fmt: skip
     timings = [one for _, one in used]
-    level = sum([one.share * one.least for one in around]) * STEP
+    level = sum([share * least for share, _, least, _ in around]) * STEP
     problem, nearest = ask.problem, used[0][0]
     unsafe = frozenset[ConfigGroup]().union(*(one.unsafe for one in timings))
     blends = [(key, allowed, _blend(key, nearest, around))
@@ -64,7 +129,7 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     return Prediction(
         "near",
         estimates,
-        FAR * nearest,
+        LOSS_PER_DOUBLING * nearest,
         math.exp(aten + level),
         None if ask.klass is None else all(one.verified for one in timings),
         timings[0].table,
@@ -91,18 +156,9 @@ class _Blend(NamedTuple):
     full: bool
 
 
-class _Beside(NamedTuple):
-    """A neighbour for `_blend`: its weight, the Codes of its groups, `Timings.least` and `likes`."""
-
-    share: float
-    codes: Mapping[ConfigGroup, Codes]
-    least: int
-    likes: Mapping[Like, int]
-
-
-def _blend(key: ConfigGroup, nearest: float, around: Sequence[_Beside]) -> _Blend:
-    """The group's mean excess. At a neighbour that did not time the group, it is assumed to be UNLIKE behind the best
-    of its tile."""
+def _blend(key: ConfigGroup, nearest: float, around: _Around) -> _Blend:
+    """The group's mean excess. Where a neighbour did not time it, it is assumed to be UNTIMED_CONFIG behind the best of
+    its tile."""
     weight = first = second = seen = total = 0.0
     full = 0
     like = key.like
@@ -119,11 +175,12 @@ def _blend(key: ConfigGroup, nearest: float, around: Sequence[_Beside]) -> _Blen
             first += share * excess
             second += share * excess * excess
             full |= known[2]
-    prior = total * STEP + (1 - seen) * UNSEEN + UNLIKE
+    prior = total * STEP + (1 - seen) * UNSEEN_TILE + UNTIMED_CONFIG
     missing = max(0.0, 1 - weight)
     mean = first + missing * prior
     variance = second - 2 * mean * first + weight * mean * mean
-    variance += missing * ((prior - mean) ** 2 + UNLIKE**2) + (OWN * min(1.0, nearest / CLOSE)) ** 2
+    agreed = AGREED_ERROR * min(1.0, nearest / AGREED_DISTANCE)
+    variance += missing * ((prior - mean) ** 2 + UNTIMED_CONFIG**2) + agreed**2
     return _Blend(mean, math.sqrt(max(0.0, variance)), full > 0)
 
 
@@ -135,7 +192,7 @@ def _contenders(
     problem, device, banned = ask.problem, ask.device, unfit(ask)
     found = {ATEN_GROUP: list(members(ATEN_GROUP, problem, device))}
     seen = {ATEN_GROUP, *unsafe}
-    most, count = math.inf, IN_RANGES if ask.symbolic else CONTENDERS
+    most, count = math.inf, MOST_GROUPS_OF_RANGE if ask.symbolic else MOST_GROUPS
     for behind, key in _closest(timings):
         if behind * STEP > most or len(found) > count:
             break
@@ -144,18 +201,18 @@ def _contenders(
         seen.add(key)
         if _carries(key, problem, timings):
             fit = [one for one in members(key, problem, device)
-                   if not (banned and one.config in banned) and not objection(ask, one.config)]  # fmt: skip
+                   if not (banned and one.config in banned) and ask.rejection(one.config) is None]  # fmt: skip
             if fit:
                 found[key] = fit
-                most = min(most, behind * STEP + math.log1p(BEHIND))
+                most = min(most, behind * STEP + math.log1p(GROUP_MARGIN))
     return found
 
 
 def _closest(timings: Sequence[Timings]) -> Iterator[tuple[int, ConfigGroup]]:
     """How far groups are behind the best somewhere (in STEPs), the closest first. A group comes as often as it was
-    timed, and again after the FIRST of all neighbours."""
-    end = min((one.behind[FIRST][0] for one in timings if len(one.behind) > FIRST), default=math.inf)
-    first = sorted(chain.from_iterable([one.behind[:FIRST] for one in timings]), key=itemgetter(0))
+    timed, and again after the FIRST_GROUPS of all neighbours."""
+    end = min((one.behind[FIRST_GROUPS][0] for one in timings if len(one.behind) > FIRST_GROUPS), default=math.inf)
+    first = sorted(chain.from_iterable([one.behind[:FIRST_GROUPS] for one in timings]), key=itemgetter(0))
     yield from (one for one in first if one[0] <= end)  # Nothing that is left out comes before these.
     yield from sorted(chain.from_iterable([one.behind for one in timings]), key=itemgetter(0))
 

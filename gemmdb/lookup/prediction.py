@@ -1,29 +1,37 @@
-"""Prediction: the time of every config at a problem, from its own rows or from those of its neighbours."""
+"""Prediction: the time of every config at a problem, and what each neighbour says of it. Predictions are remembered."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary
 
-from gemmdb.cost.transfer import ConfigGroup
+from gemmdb.cost.transfer import ConfigGroup, fitted
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.canonical import lazy
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.exact import barred, find
-from gemmdb.lookup.policy_filter import gain, objection
-from gemmdb.lookup.support import Support
+from gemmdb.lookup.evidence import barred, verdict_of
 from gemmdb.lookup.timings import Timings, timings_of
+from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP
 
-CAUTION = 0.7
+CHOICE_DEVIATIONS = 0.7
 """How many standard deviations are added to a config's time when one is chosen. Among many similar configs, an
 uncertain one is likely to look best by chance."""
-BOUND = 0.4
-"""How many standard deviations of the chosen config, and of its best rival, the stated loss includes. BOUND, and
-OWN and FAR of `from_neighbours`, are chosen so that nine of ten held-out answers stay within the stated loss
+LOSS_DEVIATIONS = 0.4
+"""How many standard deviations of the chosen config, and of its best rival, the stated loss includes. With this, and
+AGREED_ERROR and LOSS_PER_DOUBLING of `from_neighbours`, nine of ten held-out answers stay within the stated loss
 (benchmarks/results/offtable)."""
+
+
+_KEPT = 4096
+"""The most queries whose predictions are remembered per catalog."""
+
+T = TypeVar("T")
+_known: WeakKeyDictionary[Table, dict[object, dict[str, Any]]] = WeakKeyDictionary()
+"""By the first table of a catalog: what is remembered of each query, by name."""
 
 
 class Estimate(NamedTuple):
@@ -37,12 +45,50 @@ class Estimate(NamedTuple):
     @property
     def score(self) -> float:
         """The logarithm with a surcharge for its uncertainty."""
-        return self.log + CAUTION * self.spread
+        return self.log + CHOICE_DEVIATIONS * self.spread
 
     @property
     def gain(self) -> float:
         """The expected gain over ATen."""
-        return gain(math.exp(self.log))
+        return 1 / math.exp(self.log) - 1
+
+
+class Support(NamedTuple):
+    """What the neighbours say about a config, one by one, as logarithms of its time relative to ATen. `timed`: how many
+    timed it. `worst`: the largest that one of them alone predicts. `slowest`: the largest that one measured."""
+
+    timed: int = 0
+    worst: float = -math.inf
+    slowest: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Supports(Mapping[Config, Support]):
+    """The Support of each predicted config, made when it is asked for: a lookup asks about the few that it may serve.
+
+    `around`: the neighbours. `origins`: the group that each config was predicted by, and the logarithm of its expected
+    time at the problem; `aten`: that of ATen."""
+
+    around: Sequence[Timings]
+    origins: Mapping[Config, tuple[ConfigGroup, float]]
+    aten: float
+
+    def __getitem__(self, config: Config) -> Support:
+        key, expected = self.origins[config]
+        timed, worst, slowest = 0, -math.inf, -math.inf
+        for one in self.around:
+            if key in one.codes:
+                value, code, _ = one.codes[key]
+                timed += 1
+                worst = max(worst, (value - one.least) * STEP - one.aten[0])
+                slowest = max(slowest, (code - one.fastest) * STEP - one.aten[1])
+        return Support(timed, worst + expected - self.aten, slowest)
+
+    def __iter__(self) -> Iterator[Config]:
+        return iter(self.origins)
+
+    def __len__(self) -> int:
+        return len(self.origins)
 
 
 @dataclass(frozen=True)
@@ -99,21 +145,21 @@ class Prediction:
     @lazy
     def _least(self) -> float:
         """The least that the logarithm of the time of the best config may be."""
-        return min([log - BOUND * spread for log, spread, _ in self.estimates.values()])
+        return min([log - LOSS_DEVIATIONS * spread for log, spread, _ in self.estimates.values()])
 
     @lazy
     def doubt(self) -> Mapping[Config, float]:
         """How far off the expected time of each config may be, relative."""
-        return {c: math.expm1(2 * BOUND * one.spread) + self.far for c, one in self.estimates.items()}
+        return {c: math.expm1(2 * LOSS_DEVIATIONS * one.spread) + self.far for c, one in self.estimates.items()}
 
     def loss(self, config: Config) -> float:
         """The stated loss of serving `config` instead of the best config. Nine of ten answers stay within it."""
         log, spread, _ = self.estimates[config]
-        return math.expm1(log + BOUND * spread - self._least) + self.far
+        return math.expm1(log + LOSS_DEVIATIONS * spread - self._least) + self.far
 
     def candidates(self, count: int) -> list[Config]:
         """The `count` configs other than ATen that are most likely to be the best."""
-        found = [(log + CAUTION * spread, config.text, config)
+        found = [(log + CHOICE_DEVIATIONS * spread, config.text, config)
                  for config, (log, spread, full) in self.estimates.items() if full and config != ATEN]  # fmt: skip
         found.sort()  # No two have one text.
         return [config for _, _, config in found[:count]]
@@ -121,12 +167,37 @@ class Prediction:
 
 def measured(ask: Ask) -> Prediction | None:
     """The prediction for a problem that was measured itself; None if no table has a verdict on it."""
-    found = find(ask)
+    found = verdict_of(ask)
     here = timings_of(ask, found[0], ask.problem) if found else None
     if here is None:
         return None
     banned = barred(ask) - {ATEN}
     allowed = (c for c, one in here.pooled.items() if one.servable and c not in banned)
-    estimates = {c: Estimate(here.pooled[c].code * STEP, 0.0, True) for c in allowed if objection(ask, c) is None}
+    estimates = {c: Estimate(here.pooled[c].code * STEP, 0.0, True) for c in allowed if ask.rejection(c) is None}
     intervals = {config: here.pooled[config].spread for config in estimates}
     return Prediction("exact", estimates, 0.0, here.aten_us, here.verified, here.table, intervals=intervals)
+
+
+def remembered(ask: Ask, name: str, compute: Callable[[Ask], T]) -> T:
+    """What `compute` says to `ask`: a compile looks a GEMM up several times. It depends on the arguments and the tables
+    alone; a table that is written has another `state` then. Nothing is remembered of one that could not be read."""
+    if not ask.tables:
+        return compute(ask)
+    known = ask.memo.get("answers")
+    if known is None:
+        queries = _known.setdefault(ask.tables[0], {})
+        if len(queries) >= _KEPT:
+            queries.clear()
+        known = ask.memo["answers"] = queries.setdefault((*ask.key, fitted()), {})
+    found = known.get(name)
+    if found is not None:
+        return cast("T", found)
+    found = compute(ask)
+    if not ask.faults:
+        known[name] = found
+    return found
+
+
+def forget() -> None:
+    """Forget all predictions."""
+    _known.clear()

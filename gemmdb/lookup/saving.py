@@ -1,4 +1,4 @@
-"""What tuning a product could save: an estimate, made before anything is measured, of whether tuning pays."""
+"""What tuning a GEMM could save: an estimate, made before anything is measured, of whether tuning pays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
+from gemmdb.rejected import Rejected
 
 LEAST_US = 2.0
 """No kernel is faster than its launch: the fastest of 4,112 problems on an H200 took this long, with cold caches."""
@@ -53,7 +54,7 @@ def trivial(problem: Problem) -> bool:
 def saving(ask: Ask) -> Saving | None:
     """What tuning the problem could save on the device; None where nothing is known of the device: on a CPU."""
     from gemmdb.cost.roofline import roofline_us, work_us  # These import the cost model.
-    from gemmdb.lookup.model import FIRST, rank
+    from gemmdb.lookup.ranking import TREE_CANDIDATES, rank
 
     problem, device = ask.problem, ask.device
     if trivial(problem):
@@ -61,8 +62,8 @@ def saving(ask: Ask) -> Saving | None:
     if device.kind != "cuda":
         return None
     roof_us = roofline_us(problem, device)
-    ranked = rank(ask, FIRST)
-    if isinstance(ranked, str):
+    ranked = rank(ask, TREE_CANDIDATES)
+    if isinstance(ranked, Rejected):
         found = _of_kind(problem, roof_us)
     else:
         best_us = max(ranked.best[0].us * (1 - OPTIMISM), roof_us, LEAST_US)

@@ -1,4 +1,5 @@
-"""What to measure for a problem that the cost model does not cover: configs that were the best on similar problems.
+"""What to benchmark for a problem that the cost model does not cover: configs that were the best on similar problems,
+and the shipped menus of configs that were often the best on their kind.
 
 Similar problems have the same kind. A kind is wider than the family that rung `near` uses, because live tuning measures
 these configs before it serves them: it mixes dtypes of one size, orders and biases, and reaches farther in size.
@@ -7,50 +8,65 @@ Configs are chosen greedily: each next one improves most on those before it, wei
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
+from typing import NamedTuple
 
 from gemmdb.cost.candidates import MENU_OF
-from gemmdb.cost.transfer import ATEN_GROUP, ConfigGroup, members
+from gemmdb.cost.data import CAPABILITIES, rest
+from gemmdb.cost.machine import machine
+from gemmdb.cost.transfer import ConfigGroup, members
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.menus.grouped import MENU as GROUPED
+from gemmdb.kernels.menus.int4 import MENU as INT4_MENU
+from gemmdb.kernels.menus.int4_skinny import MENU as INT4_SKINNY_MENU
+from gemmdb.kernels.menus.int4_skinny import mostly_fastest
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.distance import metric, same_side
-from gemmdb.lookup.model import uncovered
-from gemmdb.lookup.neighbours import unfit
-from gemmdb.lookup.policy_filter import objection
+from gemmdb.lookup.neighbours import metric, same_side, unfit
+from gemmdb.lookup.ranking import uncovered
 from gemmdb.lookup.timings import Timings, timings_of
-from gemmdb.lookup.unmodelled import kind
 from gemmdb.table.reader import Table
+from gemmdb.table.record import STEP
 
-MOST = 16
+MOST_INT4_CONFIGS = 6
+"""The most configs for an int4 weight. Live tuning measures four."""
+MOST_PROBLEMS = 16
 """The most similar problems that are used."""
-NEAREST_KINDS = 32
+MOST_FAMILIES = 32
 """The most families of the kind that are searched, the most similar first."""
-BEST = 12
+GROUPS_PER_PROBLEM = 12
 """How many of its fastest groups of configs each problem contributes."""
-LOOKED_AT = 8 * BEST
+CHECKED_GROUPS = 8 * GROUPS_PER_PROBLEM
 """How many of its fastest groups are checked for being servable here."""
-NAMED = 8
+MOST_GROUPS = 8
 """The most groups that are returned."""
-UNLIKE = 0.25
+TRAIT_DISTANCE = 0.25
 """A difference in dtype, order or bias counts as this many doublings of size."""
-WIDTH = 2.5
-"""Distance in doublings at which a problem has the weight exp(-1/2). WIDTH, MOST, BEST and UNLIKE are the values that
-found the most on 383 measured problems with their (N, K) held out."""
+DISTANCE_SCALE = 2.5
+"""Distance in doublings at which a problem has the weight exp(-1/2). This, MOST_PROBLEMS, GROUPS_PER_PROBLEM and
+TRAIT_DISTANCE found the most on 383 measured problems with their (N, K) held out."""
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(NamedTuple):
     """A measured problem: its weight, its fastest groups with how far each is behind the best (in logarithms), and how
     far ATen is behind."""
 
     weight: float
     behind: Mapping[ConfigGroup, float]
     aten: float
+
+
+def kind(problem: Problem) -> str:
+    """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, the packing of int4 weights,
+    else "unaligned"."""
+    if problem.int4 is not None:
+        return f"{MENU_OF[problem.op]} {problem.int4.packing}"
+    how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
+    return f"{MENU_OF[problem.op]} {how}"
 
 
 def similar(ask: Ask) -> list[Config]:
@@ -60,10 +76,13 @@ def similar(ask: Ask) -> list[Config]:
         return []
     found = [(distance, here) for distance, here in _timings(ask) if here.steady_aten]
     unsafe = {one for _, here in found for one in here.unsafe}
-    known = {one for _, here in found for one in _fastest(here) if one not in unsafe}
+    known = {one for _, here in found for one in _fastest(here, CHECKED_GROUPS, here.codes) if one not in unsafe}
     banned = unfit(ask)
     fitted = {one: configs for one in known if (configs := _fitted(ask, one, banned))}
-    measured = [_measured(distance, here, fitted) for distance, here in found]
+    measured = []
+    for distance, here in found:
+        weight = math.exp(-((distance / DISTANCE_SCALE) ** 2) / 2)
+        measured.append(_Measured(weight, _fastest(here, GROUPS_PER_PROBLEM, fitted), here.aten[1]))
     return [config for one in _first(measured) for config in fitted[one]]
 
 
@@ -71,7 +90,7 @@ def _fitted(ask: Ask, one: ConfigGroup, banned: Collection[Config]) -> list[Conf
     """The configs of a group that may be served here, larger splits of K first: rows are read element by element, so
     kernels wait longest for memory."""
     configs = [member.config for member in members(one, ask.problem, ask.device)][::-1]
-    return [c for c in configs if c != ATEN and c not in banned and objection(ask, c) is None]
+    return [c for c in configs if c != ATEN and c not in banned and ask.rejection(c) is None]
 
 
 def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
@@ -82,12 +101,12 @@ def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
         examples = [(_differences(one, ask.problem), one) for one in ask.read(Table.families, table) or ()
                     if MENU_OF.get(one.op) == MENU_OF[ask.problem.op]
                     and uncovered(one) and kind(one) == kind(ask.problem)]  # fmt: skip
-        for unlike, example in nsmallest(NEAREST_KINDS, examples, key=lambda pair: (pair[0], pair[1].text)):
+        for unlike, example in nsmallest(MOST_FAMILIES, examples, key=lambda pair: (pair[0], pair[1].text)):
             here = example.resized(ask.problem.m, ask.problem.n, ask.problem.k)
-            for one in ask.read(Table.neighbours, table, here, ask.device, ask.query.l2, MOST) or []:
+            for one in ask.read(Table.neighbours, table, here, ask.device, ask.query.l2, MOST_PROBLEMS) or []:
                 if same_side(ask.problem, one) and one.text != ask.problem.text:
-                    places.append((apart(ask.problem, one) + UNLIKE * unlike, one.text, table, one))
-    for distance, _, table, problem in nsmallest(MOST, places, key=lambda place: place[:2]):
+                    places.append((apart(ask.problem, one) + TRAIT_DISTANCE * unlike, one.text, table, one))
+    for distance, _, table, problem in nsmallest(MOST_PROBLEMS, places, key=lambda place: place[:2]):
         here_known = timings_of(ask, table, problem)
         if here_known is not None:
             yield distance, here_known
@@ -101,17 +120,11 @@ def _differences(one: Problem, other: Problem) -> int:
     return sum(x != y for x, y in zip(traits(one), traits(other), strict=True))
 
 
-def _fastest(here: Timings) -> list[ConfigGroup]:
-    ranked = nsmallest(LOOKED_AT, ((timed.behind, one.config.text, one) for one, timed in here.groups.items()),
+def _fastest(here: Timings, count: int, among: Collection[ConfigGroup]) -> dict[ConfigGroup, float]:
+    """How far the `count` fastest groups that are in `among` are behind the best, in logarithms."""
+    ranked = nsmallest(count, [(behind * STEP, one.config.text, one) for behind, one in here.behind if one in among],
                        key=lambda place: place[:2])  # fmt: skip
-    return [one for _, _, one in ranked]
-
-
-def _measured(distance: float, here: Timings, fitted: Collection[ConfigGroup]) -> _Measured:
-    aten = here.groups[ATEN_GROUP].behind
-    usable = ((timed.behind, one.config.text, one) for one, timed in here.groups.items() if one in fitted)
-    behind = {one: value for value, _, one in nsmallest(BEST, usable, key=lambda place: place[:2])}
-    return _Measured(math.exp(-((distance / WIDTH) ** 2) / 2), behind, aten)
+    return {one: behind for behind, _, one in ranked}
 
 
 def _first(measured: list[_Measured]) -> list[ConfigGroup]:
@@ -119,7 +132,7 @@ def _first(measured: list[_Measured]) -> list[ConfigGroup]:
     before it is behind."""
     now = [one.aten for one in measured]
     chosen: dict[ConfigGroup, None] = {}
-    while len(chosen) < NAMED:
+    while len(chosen) < MOST_GROUPS:
         gains: dict[ConfigGroup, float] = defaultdict(float)
         for one, least in zip(measured, now, strict=True):
             for name, behind in one.behind.items():
@@ -131,3 +144,44 @@ def _first(measured: list[_Measured]) -> list[ConfigGroup]:
         chosen[best] = None
         now = [min(least, one.behind.get(best, least)) for one, least in zip(measured, now, strict=True)]
     return list(chosen)
+
+
+def usual(ask: Ask) -> list[Config]:
+    """The configs that were the best on measured problems of the kind, the most frequent first; for products of groups
+    those of the menu. For int4 weights, the first of the menu for a few rows where these are mostly the fastest, some
+    of the menu for all, evenly spread, and ATen's product of a dequantised weight. Empty for an arch or a kind without
+    measurements."""
+    known = machine(ask.device)
+    if ask.problem.int4 is not None:
+        return _of_int4(ask) if known is not None and not ask.problem.empty else []
+    if known is None or known.capability not in CAPABILITIES or ask.problem.empty:
+        return []
+    banned = unfit(ask)
+    return [c for c in _menu(ask) if c != ATEN and c not in banned and ask.rejection(c) is None]
+
+
+def _menu(ask: Ask) -> Iterable[Config]:
+    if ask.problem.spec.grouped:
+        return GROUPED.usual(ask.problem, ask.device)
+    if ask.problem.op not in MENU_OF:
+        return ()
+    menus = rest().get(kind(ask.problem), {})
+    return _configs(next((texts for limit, texts in menus.items() if ask.problem.m <= limit), ()))
+
+
+def _of_int4(ask: Ask) -> list[Config]:
+    banned = unfit(ask)
+
+    def legal(menu: Iterable[Config]) -> list[Config]:
+        return [one for one in dict.fromkeys(menu) if one not in banned and ask.rejection(one) is None]
+
+    few = legal(INT4_SKINNY_MENU.usual(ask.problem, ask.device))[
+        : MOST_INT4_CONFIGS // 2 if mostly_fastest(ask.problem) else 0
+    ]
+    others = legal((*INT4_MENU.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
+    return [*few, *others[:: -(-len(others) // (MOST_INT4_CONFIGS - len(few))) or 1]]
+
+
+@functools.cache
+def _configs(texts: Sequence[str]) -> tuple[Config, ...]:
+    return tuple(Config.parse(text) for text in texts)

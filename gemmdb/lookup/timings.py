@@ -1,4 +1,4 @@
-"""Timings: what one table holds about one problem, in the form that rung `near` uses. They are read once and cached."""
+"""Timings: what one table holds about one problem, as predictions use it. They are read once and cached."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.claims import possible_times
+from gemmdb.lookup.evidence import possible_times, verified
 from gemmdb.lookup.expected import Codes, codes_of
-from gemmdb.lookup.policy_filter import verified
 from gemmdb.table.reader import Table
-from gemmdb.table.record import STEP, Entry, Group, Record, Time
+from gemmdb.table.record import STEP, Entry, Time
 
 _KEPT = 4096
 """The most Timings of a table that are kept, and problems whose failures are."""
-
-_Kind = tuple[int, str, object]
 
 
 class _Kept(NamedTuple):
@@ -32,28 +29,14 @@ class _Kept(NamedTuple):
     problem; and what failed, by device, then by problem."""
 
     state: str
-    timings: dict[_Kind, dict[int, Timings | None]]
+    timings: dict[tuple[int, str, object], dict[int, Timings | None]]
     failed: dict[int, dict[int, frozenset[Config]]]
 
 
-class _Here(NamedTuple):
-    """The part of it that a lookup needs."""
-
-    timings: dict[int, Timings | None]
-    failed: dict[int, frozenset[Config]]
-
+_Here = tuple[dict[int, "Timings | None"], dict[int, frozenset[Config]]]
+"""The part of it that a lookup needs."""
 
 _kept: WeakKeyDictionary[Table, _Kept] = WeakKeyDictionary()
-
-
-class Timed(NamedTuple):
-    """A group of configs at one problem, by its fastest member. `excess`: the logarithm of its time over the time that
-    `Scale` expects, minus the smallest such logarithm of the problem. `behind`: the logarithm of its time over the best
-    time. `full`: measured in full."""
-
-    excess: float
-    behind: float
-    full: bool
 
 
 @dataclass(frozen=True)
@@ -82,23 +65,8 @@ class Timings:
         return any(one.entry.aten and one.steady for one in self.times)
 
     @lazy
-    def groups(self) -> Mapping[ConfigGroup, Timed]:
-        """Every group that has a steady time."""
-        return {key: self.timed(codes) for key, codes in self.codes.items()}
-
-    def timed(self, codes: Codes) -> Timed:
-        """The Timed of a group with these `codes`."""
-        value, code, full = codes
-        return Timed((value - self.least) * STEP, (code - self.fastest) * STEP, full > 0)
-
-    @lazy
-    def level(self) -> float:
-        """The smallest logarithm of a time over the time that `Scale` expects."""
-        return self.least * STEP
-
-    @lazy
     def least(self) -> int:
-        """The same in STEPs."""
+        """The smallest logarithm of a time over the time that `Scale` expects, in STEPs."""
         return int(min(map(itemgetter(0), self.codes.values())))
 
     @lazy
@@ -112,9 +80,11 @@ class Timings:
         return sorted([(code - self.fastest, key) for key, (_, code, _) in self.codes.items()], key=itemgetter(0))
 
     @lazy
-    def aten(self) -> Timed:
-        """The group of ATen, which has a steady time if `steady_aten`."""
-        return self.timed(self.codes[ATEN_GROUP])
+    def aten(self) -> tuple[float, float]:
+        """Of ATen, which has a steady time if `steady_aten`: the logarithm of its time over the time that `Scale`
+        expects, minus `least`; and the logarithm of its time over the best time."""
+        value, code, _ = self.codes[ATEN_GROUP]
+        return (value - self.least) * STEP, (code - self.fastest) * STEP
 
     @lazy
     def roof_us(self) -> float:
@@ -148,12 +118,12 @@ def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     here = _here(ask, table)
     if here is None:
         return None
-    known, key = here.timings, problem.key
-    if key in known:
-        return known[key]
+    timings, key = here[0], problem.key
+    if key in timings:
+        return timings[key]
     found = _read(ask, table, problem)
     if found is not None or not ask.faults:  # What could not be read now may be readable later.
-        known[key] = found
+        timings[key] = found
     return found
 
 
@@ -162,40 +132,40 @@ def failed(ask: Ask, table: Table, problem: Problem) -> frozenset[Config]:
     here = _here(ask, table)
     if here is None:
         return frozenset()
-    key = problem.key
-    found = here.failed.get(key)
-    if found is None:
-        timings = here.timings.get(key)
-        read = timings.banned if timings is not None else ask.read(Table.barred, table, problem, ask.device)
+    (timings, known), key = here, problem.key
+    if key not in known:
+        one = timings.get(key)
+        read = one.banned if one is not None else ask.read(Table.barred, table, problem, ask.device)
         if read is None:  # It may be readable later.
             return frozenset()
-        found = here.failed[key] = read
-    return found
+        known[key] = read
+    return known[key]
 
 
 def _here(ask: Ask, table: Table) -> _Here | None:
-    """What is kept of a table for the question; None if it cannot be read."""
+    """What is kept of a table for the query; None if it cannot be read."""
     here: _Here | None = ask.memo.get(table)
     if here is None:
         state = ask.read(Table.state, table)
         if state is None:
             return None
         kept = _kept.get(table)
-        if kept is None or kept.state != state or _full(kept):
+        full = kept and any(sum(map(len, part.values())) > _KEPT for part in (kept.timings, kept.failed))
+        if kept is None or kept.state != state or full:
             kept = _kept[table] = _Kept(state, {}, {})
         timings = kept.timings.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
-        here = ask.memo[table] = _Here(timings, kept.failed.setdefault(ask.device.key, {}))
+        here = ask.memo[table] = timings, kept.failed.setdefault(ask.device.key, {})
     return here
-
-
-def _full(kept: _Kept) -> bool:
-    return any(sum(map(len, part.values())) > _KEPT for part in (kept.timings, kept.failed))
 
 
 def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     found = ask.read(Table.record, table, problem, ask.device)
-    group = _group(ask, found) if found else None
-    if found is None or group is None:
+    if found is None:
+        return None
+    # The times under the running toolchain class if ATen was timed under it, else under all.
+    groups = (found.find(ask.query.l2, klass) for klass in ((None,) if ask.klass is None else (ask.klass, None)))
+    group = next((group for group in groups if group and group.aten_us), None)
+    if group is None:
         return None
     times = possible_times(group, problem, ask.device)
     if not times:
@@ -203,13 +173,6 @@ def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     running = ask.toolchain
     holds = None if running is None else all(_holds(ask, running.text, one.entry) for one in times)
     return Timings(problem, ask.device, str(table.path), times, found.banned, group.aten_us, holds, found.stamp)
-
-
-def _group(ask: Ask, found: Record) -> Group | None:
-    """The times under the running toolchain class if ATen was timed under it, else under all."""
-    classes = (None,) if ask.klass is None else (ask.klass, None)
-    groups = (found.find(ask.query.l2, klass) for klass in classes)
-    return next((group for group in groups if group and group.aten_us), None)
 
 
 def _holds(ask: Ask, running: str, entry: Entry) -> bool:

@@ -18,53 +18,65 @@ from gemmdb.cost.work import Setting
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.model import MenuCandidate, allowed, uncovered
-from gemmdb.lookup.prediction import Estimate, Prediction
+from gemmdb.lookup.from_neighbours import predict
+from gemmdb.lookup.prediction import Estimate, Prediction, remembered
+from gemmdb.lookup.ranking import Ranked, allowed, uncovered
+from gemmdb.rejected import Rejected
 
-SPREAD = 0.08
+TREE_SPREAD = 0.08
 """Standard deviation of the logarithm of a time that the trees predict, after the problem's common level is removed."""
-BESIDE = 0.16
+TREE_SPREAD_BESIDE = 0.16
 """The same if some neighbour differs in M only. Its order of configs is then better than that of the trees, so the
 trees get a quarter of the weight."""
-NEARBY = 3
+CORRECTED_CONFIGS = 3
 """How many of the prediction's configs the trees correct."""
-OWN = 6
+ADDED_CONFIGS = 6
 """How many of the cost model's candidates are added."""
-ENOUGH, PEERS = 12, 2
-"""They are left out if some neighbour differs in M only, and at PEERS neighbours of the same class of M so many groups
-of configs were timed. Then what is good here is among these groups (benchmarks/results/offtable). It is not if all of
+ENOUGH_GROUPS, ENOUGH_PEERS = 12, 2
+"""They are left out if some neighbour differs in M only, and at ENOUGH_PEERS neighbours of the same class of M so many
+groups of configs were timed. Then what is good here is among these groups (benchmarks/results/offtable), unless all of
 them have 128 rows where this problem has 131: a tile of 128 rows wastes half."""
-FADES = 0.1
+LEVEL_DECAY = 0.1
 """For the common level, a config that the neighbours predict this far behind the best (in logarithms) has the weight
 1/e."""
-FAR = 0.02
-"""Added to the stated loss per doubling of the distance to the nearest neighbour, instead of `from_neighbours.FAR`. It
-keeps nine of ten held-out answers within the stated loss (benchmarks/results/offtable)."""
+LOSS_PER_DOUBLING = 0.02
+"""Added to the stated loss per doubling of the distance to the nearest neighbour. Nine of ten held-out answers stay
+within the stated loss (benchmarks/results/offtable)."""
+
+
+def predict_corrected(ask: Ask) -> Prediction | Rejected:
+    """The prediction from the nearest neighbours, corrected."""
+    return remembered(ask, "corrected", _predict)
+
+
+def _predict(ask: Ask) -> Prediction | Rejected:
+    prediction = predict(ask)
+    return prediction if isinstance(prediction, Rejected) else corrected(ask, prediction)
 
 
 def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Prediction:
     """The prediction, corrected by the trees and with the best of the cost model's candidates. `times_more`: multiplies
     how many of both are used; a lookup has time for 1. The prediction is unchanged if no trees were fitted on the arch,
-    the cost model does not cover the problem, or the policy switches it off. Ops with trees of their own stay as they
+    or the cost model does not cover the problem. Ops with trees of their own stay as they
     are: trees do not make these predictions better (docs/contributing/lookup.md)."""
     known = machine(ask.device)
-    if known is None or not ask.policy.model or uncovered(ask.problem):
+    if known is None or uncovered(ask.problem):
         return prediction
     setting = Setting.shared(ask.problem, known)
     corrected = Corrected.of(setting)
     if corrected is None:
         return prediction
     estimates, level = dict(prediction.estimates), math.log(prediction.aten_us)
-    nearby = prediction.candidates(NEARBY * times_more)
+    nearby = prediction.candidates(CORRECTED_CONFIGS * times_more)
     times = {config: math.log(corrected.us(shape)) - level for config in nearby if (shape := tile(config))}
     own = math.log(corrected.aten_us()) - level
     shift = _shift([(estimates[config].log, log) for config, log in times.items()] or [(0.0, own)])
     times[ATEN] = own
-    unsure = BESIDE if prediction.beside else SPREAD
+    unsure = TREE_SPREAD_BESIDE if prediction.beside else TREE_SPREAD
     for config, log in times.items():
         estimates[config] = _mean(estimates[config], log + shift, unsure)
     if times_more > 1 or ask.symbolic or not _explored(ask.problem, prediction):
-        for one in _own(ask, setting, prediction.unsafe, OWN * times_more):
+        for one in _own(ask, setting, prediction.unsafe, ADDED_CONFIGS * times_more):
             if one.config not in estimates:
                 log = math.log(corrected.us(one.tile)) - level + shift
                 estimates[one.config] = Estimate(log, unsure, True)
@@ -74,8 +86,8 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
 def _explored(problem: Problem, prediction: Prediction) -> bool:
     """Whether so much was timed nearby that the model's candidates are needless."""
     rows = _row_class(problem)
-    peers = [one for one in prediction.around if len(one.codes) >= ENOUGH and _row_class(one.problem) == rows]
-    return prediction.beside and len(peers) >= PEERS
+    peers = [one for one in prediction.around if len(one.codes) >= ENOUGH_GROUPS and _row_class(one.problem) == rows]
+    return prediction.beside and len(peers) >= ENOUGH_PEERS
 
 
 def _row_class(problem: Problem) -> int:
@@ -83,7 +95,7 @@ def _row_class(problem: Problem) -> int:
     return max(4, (problem.m - 1).bit_length())
 
 
-def _own(ask: Ask, setting: Setting, unsafe: Collection[ConfigGroup], count: int) -> Iterator[MenuCandidate]:
+def _own(ask: Ask, setting: Setting, unsafe: Collection[ConfigGroup], count: int) -> Iterator[Ranked]:
     """The first of the cost model's candidates that were neither wrong nor crashed at a neighbour."""
     fit = (one for one in allowed(ask, setting)
            if not unsafe or group_of(one.config, ask.problem, ask.device) not in unsafe)  # fmt: skip
@@ -96,7 +108,7 @@ def _with(prediction: Prediction, estimates: Mapping[Config, Estimate]) -> Predi
     return replace(
         prediction,
         estimates={config: Estimate(log - aten, spread, full) for config, (log, spread, full) in estimates.items()},
-        far=FAR * prediction.evidence["distance"],
+        far=LOSS_PER_DOUBLING * prediction.evidence["distance"],
         aten_us=prediction.aten_us * math.exp(aten),
         evidence={**prediction.evidence, "configs": len(estimates), "corrected": True},
         corrected=True,
@@ -107,7 +119,7 @@ def _shift(pairs: Sequence[tuple[float, float]]) -> float:
     """How far the neighbours' level is above that of the trees (in logarithms), weighted towards the fastest configs.
     `pairs`: of each config what the neighbours say, and what the trees do."""
     best = min(pairs)[0]
-    weights = [math.exp((best - log) / FADES) for log, _ in pairs]
+    weights = [math.exp((best - log) / LEVEL_DECAY) for log, _ in pairs]
     return sum([weight * (log - time) for weight, (log, time) in zip(weights, pairs, strict=True)]) / sum(weights)
 
 

@@ -21,8 +21,8 @@ from gemmdb.generators.progress import SECONDS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
+from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.ranges import unmeasured
 from gemmdb.lookup.saving import Saving, saving
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, data_home

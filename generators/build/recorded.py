@@ -20,7 +20,8 @@ from gemmdb.generators.measure.candidates import fits, only_aten, too_long
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import ranges
+from gemmdb.lookup import symbolic
+from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
@@ -107,7 +108,7 @@ class Rounds:
                 continue
             begun.append(query)
             # A busy machine may have timed those that the table holds.
-            known = [one for one in ranges.buckets(ask) if self._built.verdict(one, self._device) is not None]
+            known = [one for one in symbolic.sizes(ask) if self._built.verdict(one, self._device) is not None]
             some = (query.problem, *missing[::STRIDE], *missing[-1:], *known)
             wanted |= dict.fromkeys(self._fitting(some))
         return First(tuple(wanted), tuple(begun), left_out)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gemmdb.cost.possible import least_us, possible
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.claims import verdict_is_possible
+from gemmdb.lookup.evidence import verdict_is_possible
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.record import Record
 from gemmdb.table.verdict import Verdict

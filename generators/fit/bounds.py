@@ -1,4 +1,4 @@
-"""Fits the bounds of `gemmdb.lookup.certainty` to outcomes of held-out problems; `benchmarks.offtable calibrate` is the
+"""Fits the bounds of `gemmdb.lookup.bounds` to outcomes of held-out problems; `benchmarks.offtable calibrate` is the
 command.
 
 An outcome is a candidate with its expected and its measured time relative to ATen, as logarithms. `weights` finds what
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What `certainty` adds to an expected logarithm: a constant by op, and weights of the features."""
+    """What `bounds` adds to an expected logarithm: a constant by op, and weights of the features."""
 
     constants: Mapping[str, float]
     weights: tuple[float, ...]

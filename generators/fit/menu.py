@@ -11,7 +11,7 @@ from gemmdb.cost.work import tile_of
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.lookup.unmodelled import kind
+from gemmdb.lookup.similar import kind
 
 ROWS = (1, 2, 8, 16, 32, 64, 256, 2**31 - 1)
 """The largest M of each menu."""

@@ -23,7 +23,7 @@ from gemmdb.generators.fit import cost_model as fit
 from gemmdb.generators.fit import menu, trees
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
-from gemmdb.lookup.model import outside
+from gemmdb.lookup.ranking import outside
 from gemmdb.table.measurement import Measurement
 
 MIN_PROBLEMS = 300

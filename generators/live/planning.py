@@ -14,8 +14,8 @@ from gemmdb.inductor.benchmark.client import Request
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.model import LIVE_CANDIDATES
-from gemmdb.lookup.policy_filter import expensive, refusal
+from gemmdb.lookup.ask import compile_cost_rejection, policy_rejection
+from gemmdb.lookup.ranking import LIVE_CANDIDATES
 from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol, Status
 
@@ -63,7 +63,7 @@ def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[
 def _allowed(config: Config, request: Request, backend: Backend) -> bool:
     policy = request.policy
     policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
-    if config == ATEN or refusal(config, policy, request.problem) or expensive(config, policy):
+    if config == ATEN or policy_rejection(config, policy, request.problem) or compile_cost_rejection(config, policy):
         return False
     return config.rejection(request.problem, backend.device) is None
 

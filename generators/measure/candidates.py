@@ -11,7 +11,7 @@ from gemmdb.inductor.observe.journal import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.lookup import ranges
+from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
 

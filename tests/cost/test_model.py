@@ -23,7 +23,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer, explain
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.model import Candidates, rank, uncovered
+from gemmdb.lookup.ranking import Ranking, rank, uncovered
 from gemmdb.settings import Policy
 
 H200, A100, L4, B200 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA L4", "sm100"))
@@ -52,7 +52,7 @@ def predicted(problem, device, config=LOOP):
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.op}-{problem.m}")
 def test_every_proposal_is_legal_fits_the_device_and_takes_no_less_than_its_bytes(problem, device):
     proposed = rank(ask(problem, device), 50)
-    assert isinstance(proposed, Candidates)
+    assert isinstance(proposed, Ranking)
     assert [one.us for one in proposed.best] == sorted(one.us for one in proposed.best)
     for one in proposed.best:
         assert one.config.rejection(problem, device) is None
@@ -149,14 +149,14 @@ def test_aten_keeps_its_share_of_the_bound_on_other_devices(problem):
     ],
 )
 def test_what_the_model_does_not_cover_it_declines(problem, reason):
-    assert reason in uncovered(problem)
-    assert reason in rank(ask(problem))
+    assert reason in uncovered(problem).reason
+    assert reason in rank(ask(problem)).reason
 
 
 def test_devices_without_figures_are_declined():
     problem = PROBLEMS[0]
     for device in (Device("cpu", "cpu", "Some CPU", 2), Device("cuda", "sm70", "Tesla V100", 80, 16)):
-        assert "NVIDIA GPUs of known archs" in rank(ask(problem, device))
+        assert "NVIDIA GPUs of known archs" in rank(ask(problem, device)).reason
     assert machine(replace(H200, mig=True)) is None
 
 

@@ -19,7 +19,7 @@ from gemmdb.devices import registry
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.model import FIRST, allowed, rank
+from gemmdb.lookup.ranking import TREE_CANDIDATES, allowed, rank
 from gemmdb.settings import Policy
 
 H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
@@ -189,8 +189,8 @@ def test_the_shipped_files_are_small_and_quick_to_read(name):
 
 @pytest.mark.parametrize("problem", [*PROBLEMS, *APART], ids=lambda problem: f"{problem.op}-{problem.m}")
 def test_trees_reorder_the_first_of_the_model(problem):
-    first = [one.config for one in islice(allowed(ask(problem), Setting.of(problem, machine(H200))), FIRST)]
-    found = rank(ask(problem), FIRST)
+    first = [one.config for one in islice(allowed(ask(problem), Setting.of(problem, machine(H200))), TREE_CANDIDATES)]
+    found = rank(ask(problem), TREE_CANDIDATES)
     assert found.corrected
     assert {one.config for one in found.best} == set(first)
     assert [one.us for one in found.best] == sorted(one.us for one in found.best)
@@ -202,8 +202,8 @@ def test_some_orders_and_all_times_differ_from_the_models():
     changed = 0
     for problem in PROBLEMS:
         here = Setting.of(problem, machine(H200))
-        alone = list(islice(allowed(ask(problem), here), FIRST))
-        found = rank(ask(problem), FIRST)
+        alone = list(islice(allowed(ask(problem), here), TREE_CANDIDATES))
+        found = rank(ask(problem), TREE_CANDIDATES)
         changed += [one.config for one in alone] != [one.config for one in found.best]
         assert found.aten_us != FITTED.predict_aten(here)
         assert 0.5 < found.aten_us / FITTED.predict_aten(here) < 2
@@ -222,13 +222,13 @@ def test_they_have_no_say_on_an_arch_that_they_were_not_fitted_on(file):
 def test_ops_with_trees_of_their_own_need_them(file, problem, caplog):
     """The formula was not fitted to them. The file of the other ops has no say."""
     file.write_text(json.dumps(document(base=3.0)))
-    assert rank(ask(problem)) == f"the trees of {problem.op} are missing"
+    assert rank(ask(problem)).reason == f"the trees of {problem.op} are missing"
     assert f"goes without its trees: trees-{problem.op}.json" in caplog.text
     file.with_name(f"trees-{problem.op}.json").write_text(json.dumps(document(base=6.0)))
     shipped.cache_clear()
     aten_us = FITTED.predict_aten(Setting.of(problem, machine(H200)))
     assert rank(ask(problem)).aten_us > 10 * aten_us
-    assert rank(ask(problem, A100)) == f"products of the op {problem.op} are not modelled on sm80"
+    assert rank(ask(problem, A100)).reason == f"products of the op {problem.op} are not modelled on sm80"
 
 
 def test_rows_with_scales_of_their_own_cost_aten_more():

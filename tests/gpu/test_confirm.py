@@ -100,7 +100,7 @@ def test_the_same_from_a_neighbour_in_a_table(kit, clean, tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     # The shipped table and the trees know better configs for this size.
     monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
-    monkeypatch.setattr("gemmdb.lookup.near.corrected", lambda ask, prediction: prediction)
+    monkeypatch.setattr("gemmdb.lookup.tree_correction.corrected", lambda ask, prediction: prediction)
     problem = Problem.gemm("addmm", m=5, n=640, k=2560, layout="nt", bias="1d")
     path = kit.table(tmp_path / "near.db", {problem.resized(5, n, 2560): {SLOW: 12.5} for n in (704, 768)})
     gemmdb.inductor.enable(tables=[path], policy=PATIENT)

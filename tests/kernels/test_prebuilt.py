@@ -15,7 +15,6 @@ from gemmdb.kernels.cutlass import entry, prebuilt
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.policy_filter import objection
 from gemmdb.settings import Policy
 
 TILE: dict[str, str | int] = {
@@ -97,4 +96,4 @@ def test_a_verdict_that_no_kernel_can_serve_is_no_error(shipped, tmp_path):
     """What a kernel costs is asked of legal configs alone: no macros are made for fp64."""
     problem = Problem.gemm("mm", m=32, n=512, k=512, dtype="fp64")
     ask = Ask(Query(problem, H200), (), Policy(), CUDA13)
-    assert "16-bit floats" in objection(ask, CONFIG)
+    assert "16-bit floats" in ask.rejection(CONFIG).reason

@@ -54,6 +54,11 @@ def rows(
         )  # fmt: skip
 
 
+def rows_of(times: Mapping[Problem, Mapping[Config, float]], **where: Any) -> list[Measurement]:
+    """The `rows` of several problems, by their ratios."""
+    return [row for one, ratios in times.items() for row in rows(one, ratios, **where)]
+
+
 @dataclass
 class Lab:
     """Builders for problems, configs, measurements and queries, and catalogs of tables in `folder`."""
@@ -66,6 +71,7 @@ class Lab:
     cpp = staticmethod(cpp)
     problem = staticmethod(problem)
     rows = staticmethod(rows)
+    rows_of = staticmethod(rows_of)
 
     def query(self, problem: Problem, device: Device = CPU, **rest: Any) -> Query:
         return Query(problem, device, **rest)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from kit.devices import H200
+from kit.gpu import make
 
 import gemmdb
 from gemmdb.hit import Hit
@@ -12,10 +13,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
 from gemmdb.settings import Policy
 
-TILE = Config.of(
-    "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
-    dequant="cast", warps=4, stages=3,
-)  # fmt: skip
+TILE = make("tile", block_m=64, block_n=128)
 
 
 def bmm(batch: int = 64, m: int = 64, n: int = 256, k: int = 256, **rest: object) -> Problem:

@@ -8,26 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.devices import H200
+from kit.gpu import make
 
 from gemmdb.cost import data
 from gemmdb.cost.features import TREE_OPS
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import calibration
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.certainty import FEATURES, UNEVEN, Certainty, certain, margin
-from gemmdb.lookup.prediction import Estimate, Prediction
-from gemmdb.lookup.support import Support
+from gemmdb.lookup.bounds import FEATURES, PARTIAL_STEP, Certainty, certain, margin
+from gemmdb.lookup.prediction import Estimate, Prediction, Support
 from gemmdb.lookup.timings import Timings
 from gemmdb.settings import Policy
 from gemmdb.trust import sha256_of
 
 OFFTABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "offtable"
-TILE = Config.of(
-    "triton", "tile", block_m=16, block_n=64, block_k=128, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
-    dequant="cast", warps=4, stages=3,
-)  # fmt: skip
+TILE = make("tile", block_k=128)
 PROBLEM = Problem.gemm("mm", m=16, n=4096, k=4096)
 
 
@@ -126,5 +123,5 @@ def test_an_op_that_was_never_held_out_has_no_certain_answer_of_the_model():
 def test_steps_that_do_not_divide_k_make_it_less_sure():
     found, whole = prediction(), PROBLEM.resized(16, 4096, 4096 - 128)
     partial = PROBLEM.resized(16, 4096, 4096 - 64)
-    assert most(found, partial) - most(found, whole) > 0.9 * UNEVEN
-    assert margin(ask(partial), TILE) == pytest.approx(margin(ask(whole), TILE) + UNEVEN)
+    assert most(found, partial) - most(found, whole) > 0.9 * PARTIAL_STEP
+    assert margin(ask(partial), TILE) == pytest.approx(margin(ask(whole), TILE) + PARTIAL_STEP)

@@ -12,9 +12,8 @@ from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.lookup import answer, explain
-from gemmdb.lookup.claims import possible_times, verdict_is_possible
-from gemmdb.lookup.expected import Expected
+from gemmdb.lookup import answer, expected, explain
+from gemmdb.lookup.evidence import possible_times, verdict_is_possible
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Protocol, Status
@@ -102,14 +101,10 @@ def test_a_neighbour_predicts_nothing_from_impossible_times(lab, catalog):
 def test_what_a_packed_table_says_of_the_cost_model_makes_no_time_impossible(lab, tmp_path, monkeypatch):
     """Its times are those of honest rows. The liar is said to be far faster than the cost model expects, which a
     prediction carries over to the problem."""
-    honest = Expected.added
-
-    def added(self, time):
-        return honest(self, time)._replace(expected=30_000) if time.config == LIAR else honest(self, time)
-
+    honest = expected.expectation
     around = [LARGE.resized(m, 4096, 4096) for m in (3840, 4352)]
     full = lab.catalog([row for one in around for row in rows(lab, {LIAR: 0.95, HONEST: 0.8}, one)])
-    monkeypatch.setattr(Expected, "added", added)
+    monkeypatch.setattr(expected, "expectation", lambda *args: 30_000 if args[-1] == LIAR else honest(*args))
     pack(full.tables[0].path, tmp_path / "small.db")
     found = Catalog([(Source(tmp_path / "small.db", "explicit"), Table.open(tmp_path / "small.db"))])
     hit = answer(lab.query(LARGE, H200), found, POLICY)

@@ -3,21 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from kit.gpu import make
 
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
-from gemmdb.lookup.dispatching import MOST
+from gemmdb.lookup.symbolic import MOST_KERNELS
 from gemmdb.settings import Policy
 from gemmdb.table.record import STEP
 
 POLICY = Policy()
 SIZES = (2, 4, 8, 16, 32)
-TILE = {
-    "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
-    "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
-}  # fmt: skip
-NARROW, WIDE, OTHER, LAST = (Config.of("triton", "tile", **TILE | {"block_m": size}) for size in (16, 32, 64, 128))
+NARROW, WIDE, OTHER, LAST = (make("tile", block_m=size) for size in (16, 32, 64, 128))
 
 
 @pytest.fixture
@@ -83,7 +80,7 @@ def test_never_slower_than_aten_by_more_than_the_regret(lab, gpu):
 def test_no_more_kernels_than_three(lab, gpu):
     best = {NARROW: 0, WIDE: 1, OTHER: 2, LAST: 3}
     hit = asked(lab, gpu, {c: [0.5 if i == j else 0.8 for i in range(5)] for c, j in best.items()}, sizes=SIZES, m=2)
-    assert 1 <= len(hit.branches) <= MOST
+    assert 1 <= len(hit.branches) <= MOST_KERNELS
     assert all(part["worst_regret"] <= 0.8 / 0.5 - 1 + 1e-9 for part in hit.evidence["kernels"])
 
 

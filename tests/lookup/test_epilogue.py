@@ -12,9 +12,9 @@ from gemmdb.devices import registry
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer, explain
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
-from gemmdb.lookup.epilogue import stand_ins
+from gemmdb.lookup.other_epilogue import stand_ins
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 

@@ -1,26 +1,34 @@
-"""Rung `epilogue` on a GPU: what exponentials, transposed stores and a bias are charged that no row has."""
+"""On a GPU: what rungs `epilogue` and `model` charge for exponentials, transposed stores and a bias that no row has."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.devices import known
+from kit.gpu import make
 
 from benchmarks.h200 import stores
-from gemmdb.cost.roofline import TRANSPOSED
-from gemmdb.devices import registry
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.cost.roofline import TRANSPOSED, extra_us
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
-from gemmdb.lookup.epilogue import stand_ins
+from gemmdb.lookup.acceptance.model import model
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.other_epilogue import stand_ins
 from gemmdb.settings import Policy
 
 ROOT = Path(__file__).parents[2]
 POLICY = Policy(on_miss="aten")
-TILE = Config.of(
-    "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
-    dequant="cast", warps=4, stages=3,
-)  # fmt: skip
+TILE = make("tile", block_m=64, block_n=128)
+H200 = known("NVIDIA H200")
+LIGHT = Problem.gemm("addmm", m=25088, n=512, k=128, fusion="pointwise")
+"""A layer of Swin and of ConvNeXt. With a GELU, the kernel that the model would take made both slower."""
+
+
+@pytest.fixture(autouse=True)
+def no_shipped_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -35,14 +43,13 @@ TILE = Config.of(
         ("pointwise:math:transposed", 100.0, 100 / (80 * 1.05 + 2.92)),
     ],
 )
-def test_exponentials_and_transposed_stores_are_charged_on_a_gpu(lab, monkeypatch, tmp_path, fusion, aten_us, served):
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
-    problem, h200 = Problem.gemm("mm", m=1024, n=3072, k=768), registry.find("NVIDIA H200")
+def test_exponentials_and_transposed_stores_are_charged_on_a_gpu(lab, fusion, aten_us, served):
+    problem = Problem.gemm("mm", m=1024, n=3072, k=768)
     tables = lab.catalog([
         row for word, ratio in (("pointwise", 0.8), ("none", 1.0))
-        for row in lab.rows(replace(problem, fusion=word), {TILE: ratio}, aten_us=aten_us, device=h200, clock="graph")
+        for row in lab.rows(replace(problem, fusion=word), {TILE: ratio}, aten_us=aten_us, device=H200, clock="graph")
     ])  # fmt: skip
-    hit = answer(lab.query(replace(problem, fusion=fusion), h200), tables, replace(POLICY, model=False))
+    hit = answer(lab.query(replace(problem, fusion=fusion), H200), tables, replace(POLICY, model=False))
     assert hit.rung == "epilogue"
     assert (hit.config == ATEN) == (served is None)
     assert hit.speedup == pytest.approx(served or 1.0, rel=1e-3)
@@ -63,34 +70,56 @@ def test_a_transposed_store_is_charged_what_it_was_measured_to_cost():
     ("pointwise:math", 0.88, None),  # With a bias it may gain nothing.
     ("pointwise:math", 1.2, None),
 ])  # fmt: skip
-def test_on_a_gpu_rows_without_the_bias_answer(lab, monkeypatch, tmp_path, fusion, ratio, gain):
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
-    h200 = registry.find("NVIDIA H200")
+def test_on_a_gpu_rows_without_the_bias_answer(lab, fusion, ratio, gain):
     asked = Problem.gemm("addmm", m=1024, n=3072, k=768, fusion=fusion)
     alone = replace(asked, op="mm", bias=None)
     tables = lab.catalog([
-        *lab.rows(alone, {TILE: ratio}, device=h200, clock="graph"),
-        *lab.rows(replace(asked, fusion="none"), {TILE: 1.0}, device=h200, clock="graph"),
+        *lab.rows(alone, {TILE: ratio}, device=H200, clock="graph"),
+        *lab.rows(replace(asked, fusion="none"), {TILE: 1.0}, device=H200, clock="graph"),
     ])  # fmt: skip
-    hit = answer(lab.query(asked, h200), tables, replace(POLICY, model=False))
+    hit = answer(lab.query(asked, H200), tables, replace(POLICY, model=False))
     assert (hit.rung, hit.config == ATEN) == ("epilogue", gain is None)
     assert hit.speedup == pytest.approx(gain or 1.0, rel=1e-3)
     slow_alone = lab.catalog([
-        *lab.rows(alone, {TILE: ratio}, device=h200, clock="graph"),
-        *lab.rows(replace(asked, fusion="none"), {TILE: 1.1}, device=h200, clock="graph"),
+        *lab.rows(alone, {TILE: ratio}, device=H200, clock="graph"),
+        *lab.rows(replace(asked, fusion="none"), {TILE: 1.1}, device=H200, clock="graph"),
     ])  # fmt: skip
-    left = answer(lab.query(asked, h200), slow_alone, replace(POLICY, model=False))
+    left = answer(lab.query(asked, H200), slow_alone, replace(POLICY, model=False))
     assert left is None if fusion == "pointwise" else left.config == ATEN
 
 
 @pytest.mark.parametrize(("ratio", "gain"), [(0.6, 1 / (0.6 * 1.14)), (0.9, None)])
-def test_a_scaled_integer_product_that_stays_fp32_has_the_rows_of_one_in_bf16(lab, monkeypatch, tmp_path, ratio, gain):
+def test_a_scaled_integer_product_that_stays_fp32_has_the_rows_of_one_in_bf16(lab, ratio, gain):
     """Of torchao's int8 linear with SiLU behind it, where Inductor drops the cast to bf16 between them."""
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
-    h200, stored = registry.find("NVIDIA H200"), Problem.gemm("int_mm", m=1024, n=3072, k=768, fusion="scale")
-    tables = lab.catalog(lab.rows(stored, {TILE: ratio}, device=h200, clock="graph"))
+    stored = Problem.gemm("int_mm", m=1024, n=3072, k=768, fusion="scale")
+    tables = lab.catalog(lab.rows(stored, {TILE: ratio}, device=H200, clock="graph"))
     asked = replace(stored, out="fp32")
-    hit = answer(lab.query(asked, h200), tables, replace(POLICY, model=False))
+    hit = answer(lab.query(asked, H200), tables, replace(POLICY, model=False))
     assert (hit.rung, hit.config) == ("epilogue", TILE if gain else ATEN)
     assert hit.speedup == pytest.approx(gain or 1.0, rel=1e-3)
     assert stand_ins(asked, "cpu") == stand_ins(stored, "cuda") == ()
+
+
+def step(lab, problem):
+    return model(Ask(lab.query(problem, H200), (), Policy(on_miss="aten"), None))
+
+
+def test_an_exact_gelu_of_a_large_output_is_no_gain(lab):
+    assert step(lab, LIGHT).hit.speedup > 1.3
+    assert step(lab, replace(LIGHT, fusion="pointwise:math")).hit is None
+
+
+def test_what_the_epilogue_costs_is_expected(lab):
+    short = replace(LIGHT, m=8, n=1024, k=4096)
+    light, math = (step(lab, replace(short, fusion=word)).hit for word in ("pointwise", "pointwise:math"))
+    assert light.config == math.config
+    assert math.expected_us == pytest.approx(
+        light.expected_us + extra_us(replace(short, fusion="pointwise:math"), H200, light.expected_us)
+    )
+
+
+def test_a_light_epilogue_costs_nothing_beyond_itself_and_a_transposed_store_a_share():
+    assert extra_us(LIGHT, H200, 10.0) == 0
+    assert extra_us(replace(LIGHT, fusion="none"), H200, 10.0) == 0
+    assert extra_us(replace(LIGHT, fusion="pointwise:transposed"), H200, 10.0) == pytest.approx(10 * TRANSPOSED)
+    assert extra_us(replace(LIGHT, fusion="pointwise:math"), H200, 10.0) == pytest.approx(11.9, abs=0.1)

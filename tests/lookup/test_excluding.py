@@ -12,9 +12,8 @@ from gemmdb.devices import registry
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import answer, explain
+from gemmdb.lookup import MOST_LEFT_OUT, _step, answer, explain
 from gemmdb.lookup.ask import Ask, Step
-from gemmdb.lookup.excluding import ATTEMPTS, answered
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 
@@ -28,12 +27,12 @@ POLICY = Policy(on_miss="aten", min_gain=0.0, near_loss=0.5, range_regret=0.02)
 
 def denied(query, policy, excluded):
     """The answer by the policy alone: each excluded config is denied by its text, and the tables are asked again, at
-    most ATTEMPTS times."""
-    for attempt in range(ATTEMPTS + 1):
+    most MOST_LEFT_OUT times."""
+    for attempt in range(MOST_LEFT_OUT + 1):
         hit = answer(query, SHIPPED, policy)
         kernels = [] if hit is None else hit.kernels(query.ranges)
         bad = next((config for config, rows in kernels if config != ATEN and excluded(config, rows)), None)
-        if bad is None or attempt == ATTEMPTS:
+        if bad is None or attempt == MOST_LEFT_OUT:
             return hit
         pattern = f"^{re.escape(bad.text)}$"
         policy = replace(policy, deny=f"{policy.deny}|{pattern}" if policy.deny else pattern)
@@ -112,6 +111,6 @@ def test_a_table_full_of_what_cannot_run_is_not_asked_without_end():
         config = Config.of("cpp", "packed_gemm", blocks_m=len(asked), **blocks)
         return Step("exact", Hit("exact", config, 1.0, 1.0, ""), "")
 
-    step = answered(rung, Ask(EXACT, (), POLICY, None, lambda config, rows: "broken"))
-    assert len(asked) == ATTEMPTS + 1
-    assert len(step.hit.evidence["left_out"]) == ATTEMPTS
+    step = _step(rung, Ask(EXACT, (), POLICY, None, lambda config, rows: "broken"))
+    assert len(asked) == MOST_LEFT_OUT + 1
+    assert len(step.hit.evidence["left_out"]) == MOST_LEFT_OUT

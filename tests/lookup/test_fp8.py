@@ -2,6 +2,7 @@
 
 import pytest
 from kit.devices import A100, H200
+from kit.gpu import make
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
@@ -11,21 +12,12 @@ from gemmdb.settings import Policy
 
 VALUES = {"block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "stages": 3, "warps": 4}
 MAPPED = Config.of("triton", "inductor_scaled_tma", **VALUES)
-NARROW = Config.of(
-    "triton",
-    "narrow",
-    block_m=16,
-    block_n=64,
-    block_k=128,
-    split_k=1,
-    swap=1,
-    stagger=0,
-    rows="mask",
-    dequant="cast",
-    warps=4,
-    stages=5,
-)
-GEMV = Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3)
+NARROW = make("narrow", block_k=128, swap=1, stagger=0, stages=5)
+GEMV = make("gemv")
+
+
+def changed(**values: int) -> Config:
+    return Config.of(NARROW.backend, NARROW.kernel, **{**NARROW.values, **values})
 
 
 def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:
@@ -95,9 +87,9 @@ def test_what_one_of_them_cannot_run_says_why(config, problem, reason):
     [
         (NARROW, scaled(), "the fast accumulation"),
         (NARROW, scaled(fast_accum=True), None),
-        (Config.of(NARROW.backend, NARROW.kernel, **{**NARROW.values, "swap": 0}), scaled(), None),
-        (Config.of(NARROW.backend, NARROW.kernel, **{**NARROW.values, "warps": 2}), scaled(), None),
-        (Config.of(NARROW.backend, NARROW.kernel, **{**NARROW.values, "block_k": 16}), scaled(fast_accum=True),
+        (changed(swap=0), scaled(), None),
+        (changed(warps=2), scaled(), None),
+        (changed(block_k=16), scaled(fast_accum=True),
          "32 fp8_e4m3 of K at once"),
         (NARROW, scaled(k=4088, fast_accum=True), "multiples of 16"),
         (GEMV, scaled(8), None),

@@ -13,8 +13,8 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.menus.grouped import MENU
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer, explain
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
 from gemmdb.lookup.saving import saving
 from gemmdb.settings import Policy
 

@@ -7,8 +7,8 @@ from kit.gpu import make
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
 from gemmdb.lookup import answer
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
 from gemmdb.lookup.saving import saving
 from gemmdb.settings import Policy
 

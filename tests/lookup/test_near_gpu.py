@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from kit.gpu import make
 
 from gemmdb.cost.transfer import group_of, members, programs
 from gemmdb.kernels.config import Config
@@ -20,10 +21,7 @@ KNOWN = Problem.gemm("mm", m=16, n=2048, k=4096)
 
 
 def tile(split=1, n=64):
-    return Config.of(
-        "triton", "tile", block_m=16, block_n=n, block_k=128, group_m=8, split_k=split, swap=0, load="pointer",
-        reduce="none" if split == 1 else "fixup", dequant="cast", warps=4, stages=3,
-    )  # fmt: skip
+    return make("tile", block_n=n, block_k=128, split_k=split, reduce="none" if split == 1 else "fixup")
 
 
 def near(lab, problem, *tables):

@@ -10,10 +10,10 @@ from gemmdb.cost.terms import Estimator
 from gemmdb.cost.trees import Trees
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import remembering
+from gemmdb.lookup import prediction
+from gemmdb.lookup.acceptance.near import near
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.near import near
-from gemmdb.lookup.tree_correction import NEARBY, OWN
+from gemmdb.lookup.tree_correction import ADDED_CONFIGS, CORRECTED_CONFIGS
 from gemmdb.settings import Policy, shipped_tables
 from gemmdb.table.reader import Table
 
@@ -33,7 +33,7 @@ def asked():
             return Ask(Query(problem, device), (table,), Policy(), None)
 
         def again() -> None:
-            remembering.forget()
+            prediction.forget()
             for problem in problems:
                 near(ask(problem))
 
@@ -62,7 +62,7 @@ def test_an_answer_from_records_in_memory_takes_few_predictions(asked, counted):
     asked()
     assert counted["record"] == 0
     assert counted["barred"] == 0
-    assert 0 < counted["total"] <= (NEARBY + OWN + 1) * ASKED
+    assert 0 < counted["total"] <= (CORRECTED_CONFIGS + ADDED_CONFIGS + 1) * ASKED
     assert 0 < counted["total"] <= 5 * ASKED
     assert 0 < counted["of_counts"] <= 23 * ASKED
     assert 0 < counted["rejection"] <= 12 * ASKED

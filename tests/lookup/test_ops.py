@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from kit.devices import A100, H100, H200
+from kit.gpu import make
 
 import gemmdb
 from gemmdb.kernels.config import Config
@@ -15,9 +16,9 @@ from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer, explain
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
-from gemmdb.lookup.model import rank
+from gemmdb.lookup.ranking import rank
 from gemmdb.settings import Policy
 
 
@@ -29,10 +30,7 @@ def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Proble
     return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
 
 
-TILE = Config.of(
-    "triton", "tile", block_m=64, block_n=128, block_k=64, group_m=8, split_k=1, reduce="none", swap=0, load="pointer",
-    dequant="cast", warps=4, stages=3,
-)  # fmt: skip
+TILE = make("tile", block_m=64, block_n=128)
 _FP8 = {"block_m": 128, "block_n": 128, "block_k": 128, "group_m": 8, "stages": 3, "warps": 4}
 
 

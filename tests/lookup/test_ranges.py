@@ -11,7 +11,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer, explain
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.ranges import buckets
+from gemmdb.lookup.symbolic import sizes
 from gemmdb.settings import Policy
 from gemmdb.table.record import STEP
 
@@ -147,7 +147,7 @@ def test_a_range_of_one_value_is_no_range(lab):
 )
 def test_buckets_are_the_powers_of_two_the_ends_and_the_hint(lab, ranges, hint, expected):
     question = Ask(ask(lab, ranges, m=hint), (), POLICY, None)
-    assert [problem.m for problem in buckets(question)] == expected
+    assert [problem.m for problem in sizes(question)] == expected
 
 
 def test_too_many_buckets_mean_aten(lab):

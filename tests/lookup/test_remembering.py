@@ -11,9 +11,10 @@ from kit.devices import H200
 
 from gemmdb.errors import TableError
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import answer, explain, near, ranges, remembering
+from gemmdb.lookup import answer, explain, from_neighbours, prediction
+from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.distance import metric
+from gemmdb.lookup.neighbours import metric
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.neighbours import Family, bounds
@@ -27,9 +28,9 @@ POLICIES = [Policy(), Policy(confirm=True), Policy(deny="gemv"), Policy(model=Fa
 def predictions(monkeypatch):
     """How often a prediction was made."""
     made = []
-    made_by = near._predict
-    monkeypatch.setattr(near, "_predict", lambda ask: (made.append(ask.problem.text), made_by(ask))[1])
-    remembering.forget()
+    made_by = from_neighbours._predict
+    monkeypatch.setattr(from_neighbours, "_predict", lambda ask: (made.append(ask.problem.text), made_by(ask))[1])
+    prediction.forget()
     return made
 
 
@@ -92,7 +93,7 @@ def test_the_sizes_of_ranges_are_answered_once_for_all_that_ask(lab, monkeypatch
     found = answer(narrow, catalog, Policy())
     assert answers[4:] == [15]
     assert found.evidence["range"] == {"m": [15, 96]}
-    remembering.forget()
+    prediction.forget()
     assert answer(narrow, catalog, Policy()) == found
 
 
@@ -142,7 +143,7 @@ def test_the_shipped_tables_answer_alike_in_any_order():
         found = {}
         for problem, policy in asked:
             if fresh:
-                remembering.forget()
+                prediction.forget()
             found[problem.text, policy] = explain(Query(problem, H200), catalog, policy)
         return found
 

@@ -1,14 +1,15 @@
 """What to measure for a problem that the cost model does not cover: the best of measured ones of its kind."""
 
 import pytest
+from kit.gpu import make
 
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
-from gemmdb.lookup.model import uncovered
-from gemmdb.lookup.similar import NAMED, similar
+from gemmdb.lookup.ranking import uncovered
+from gemmdb.lookup.similar import MOST_GROUPS, similar
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 
@@ -19,11 +20,7 @@ ALIGNED = Problem.gemm("mm", m=16, n=2560, k=4096)
 
 
 def tile(split=1, **changes):
-    values = {
-        "block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "split_k": split, "swap": 0, "load": "pointer",
-        "reduce": "none" if split == 1 else "kernel", "dequant": "cast", "warps": 4, "stages": 3,
-    }  # fmt: skip
-    return Config.of("triton", "tile", **values | changes)
+    return make("tile", split_k=split, reduce="none" if split == 1 else "kernel", **changes)
 
 
 @pytest.fixture
@@ -97,7 +94,7 @@ def test_few_are_named_and_another_device_is_not_asked(ask, lab):
     others = [KIN.resized(16, 2048 + 8 * step, 4091) for step in range(len(many))]
     asked = ask(*((one, {config: 0.4 if config == best else 0.9 for config in many})
                   for one, best in zip(others, many, strict=True)))  # fmt: skip
-    assert len(similar(asked)) == NAMED
+    assert len(similar(asked)) == MOST_GROUPS
     elsewhere = Device("cuda", "sm90", "Another GPU", 132, 80)
     assert similar(Ask(lab.query(ASKED, elsewhere), asked.tables, Policy(), None)) == []
 

@@ -11,13 +11,14 @@ from gemmdb.key.device import Device
 from gemmdb.key.operands import Numerics
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
+from gemmdb.lookup.acceptance.near import near
+from gemmdb.lookup.acceptance.tuning import TUNING_FACTOR, candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import TIMES_MORE, candidates
-from gemmdb.lookup.model import FIRST, rank, uncovered
-from gemmdb.lookup.near import near, predict_near
+from gemmdb.lookup.from_neighbours import predict
 from gemmdb.lookup.prediction import Prediction
-from gemmdb.lookup.tree_correction import BESIDE, ENOUGH, OWN, SPREAD, corrected
-from gemmdb.lookup.unmodelled import usual
+from gemmdb.lookup.ranking import TREE_CANDIDATES, rank, uncovered
+from gemmdb.lookup.similar import usual
+from gemmdb.lookup.tree_correction import ADDED_CONFIGS, ENOUGH_GROUPS, TREE_SPREAD, TREE_SPREAD_BESIDE, corrected
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 
@@ -45,11 +46,11 @@ def asks(lab, monkeypatch, tmp_path):
 
 def test_candidates_that_no_neighbour_timed_are_added(asks):
     ask, configs = asks()
-    found = predict_near(ask)
+    found = predict(ask)
     better = corrected(ask, found)
     added = set(better.ratios) - set(found.ratios)
-    assert 0 < len(added) <= OWN
-    assert {better.estimates[config].spread for config in added} == {SPREAD}
+    assert 0 < len(added) <= ADDED_CONFIGS
+    assert {better.estimates[config].spread for config in added} == {TREE_SPREAD}
     assert added <= set(better.gains)
     assert set(configs[:1]) <= set(found.ratios) < set(better.ratios)
     assert better.evidence["corrected"] is True
@@ -58,9 +59,9 @@ def test_candidates_that_no_neighbour_timed_are_added(asks):
 
 def test_two_opinions_lie_between_both_and_are_surer(asks):
     ask, configs = asks(count=1)
-    found = predict_near(ask)
+    found = predict(ask)
     better = corrected(ask, found)
-    assert better.estimates[configs[0]].spread < min(found.estimates[configs[0]].spread, SPREAD)
+    assert better.estimates[configs[0]].spread < min(found.estimates[configs[0]].spread, TREE_SPREAD)
     # With one config the levels are equal by definition, so the trees change ATen's ratio alone.
     assert better.ratios[configs[0]] != found.ratios[configs[0]]
     assert better.aten_us != found.aten_us
@@ -69,11 +70,13 @@ def test_two_opinions_lie_between_both_and_are_surer(asks):
 def test_a_neighbour_with_the_same_n_and_k_counts_more(asks):
     """Its ratios are moved less by the trees, and what only they propose is less sure."""
     ask, configs = asks(problem=KNOWN.resized(24, KNOWN.n, KNOWN.k))
-    found = predict_near(ask)
+    found = predict(ask)
     assert found.beside
-    assert not predict_near(asks()[0]).beside
+    assert not predict(asks()[0]).beside
     near_one, far_one = corrected(ask, found), corrected(ask, replace(found, beside=False))
-    assert {near_one.estimates[config].spread for config in set(near_one.ratios) - set(found.ratios)} == {BESIDE}
+    assert {near_one.estimates[config].spread for config in set(near_one.ratios) - set(found.ratios)} == {
+        TREE_SPREAD_BESIDE
+    }
     for config in set(found.ratios) & set(configs[:2]):
         moved = [abs(math.log(one.ratios[config] / found.ratios[config])) for one in (near_one, far_one)]
         assert moved[0] < moved[1]
@@ -89,32 +92,30 @@ def test_neighbours_of_the_same_class_of_m_that_timed_enough_make_other_candidat
 ):
     """At 16 rows, tiles of 16 are the best. They waste half if there are 17."""
     measured = [KNOWN.resized(m, KNOWN.n, KNOWN.k) for m in others]
-    ask, _ = asks(problem=KNOWN.resized(rows, KNOWN.n, KNOWN.k), count=2 * ENOUGH, known=measured)
-    found = predict_near(ask)
+    ask, _ = asks(problem=KNOWN.resized(rows, KNOWN.n, KNOWN.k), count=2 * ENOUGH_GROUPS, known=measured)
+    found = predict(ask)
     assert found.beside
     assert (set(corrected(ask, found).estimates) == set(found.estimates)) == needless
     assert set(corrected(ask, found, 2).estimates) > set(found.estimates)
 
 
 def test_what_was_wrong_nearby_is_not_brought_back(asks):
-    ask, configs = asks(status=Status.WRONG, count=FIRST)
-    found = predict_near(ask)
+    ask, configs = asks(status=Status.WRONG, count=TREE_CANDIDATES)
+    found = predict(ask)
     assert isinstance(found, Prediction)
     better = corrected(replace(ask), found)
     assert not set(configs) & set(better.ratios)
     assert not set(configs) & set(candidates(ask))
 
 
-@pytest.mark.parametrize(
-    "case", [{"device": OLD}, {"model": False}, {"problem": Problem.gemm("mm", m=16, n=2560, k=4093)}], ids=str
-)
+@pytest.mark.parametrize("case", [{"device": OLD}, {"problem": Problem.gemm("mm", m=16, n=2560, k=4093)}], ids=str)
 def test_where_trees_have_no_say_the_forecast_is_the_neighbours(asks, case):
     ask, _ = asks(**case)
-    found = predict_near(ask)
+    found = predict(ask)
     if isinstance(found, Prediction):
         assert corrected(ask, found) is found
     else:
-        assert "neighbour" in found or "measured near" in found
+        assert "measured near" in found.reason
 
 
 def test_a_hit_says_that_trees_had_a_say_and_states_a_loss(asks):
@@ -131,17 +132,17 @@ def test_proposals_are_in_the_order_of_the_forecast_and_then_the_models(asks):
     ask, _ = asks(compile_cost=9)
     ask = replace(ask, policy=ask.policy.without_cutlass)  # As live tuning asks.
     found = candidates(ask)
-    better = corrected(ask, predict_near(ask), TIMES_MORE)
+    better = corrected(ask, predict(ask), TUNING_FACTOR)
     assert found[: len(better.gains) - (ATEN in better.gains)] == better.candidates(len(better.gains))
-    assert len(found) == len(set(found)) >= OWN
+    assert len(found) == len(set(found)) >= ADDED_CONFIGS
     assert ATEN not in found
     assert all(config.spec.cost <= 9 for config in found)
 
 
 def test_without_trees_the_two_are_taken_in_turns(asks):
     ask, _ = asks(device=OLD)
-    measured = predict_near(ask).candidates(9)
-    modelled = [one.config for one in rank(ask, FIRST * TIMES_MORE).best]
+    measured = predict(ask).candidates(9)
+    modelled = [one.config for one in rank(ask, TREE_CANDIDATES * TUNING_FACTOR).best]
     found = candidates(ask)
     assert found[0] == measured[0]
     assert set(found) == {*measured, *modelled}
@@ -151,7 +152,7 @@ def test_without_trees_the_two_are_taken_in_turns(asks):
 def test_without_neighbours_the_model_proposes(lab):
     device = registry.find("sm100")
     ask = Ask(lab.query(ASKED, device), (), Policy(), None)
-    assert candidates(ask) == [one.config for one in rank(ask, FIRST * TIMES_MORE).best]
+    assert candidates(ask) == [one.config for one in rank(ask, TREE_CANDIDATES * TUNING_FACTOR).best]
     assert candidates(Ask(lab.query(lab.problem()), (), Policy(), None)) == []
     assert answer(lab.query(lab.problem()), lab.catalog(), Policy()) is None
 

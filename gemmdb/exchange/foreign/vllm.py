@@ -25,7 +25,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.lookup.model import uncovered
+from gemmdb.lookup.ranking import uncovered
 from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Measurement, Status, Times, one_line
 

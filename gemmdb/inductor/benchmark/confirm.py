@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gemmdb.hit import gain
 from gemmdb.inductor.benchmark import limits, rules
 from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
@@ -29,8 +30,7 @@ from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup.confirmable import RUNGS
-from gemmdb.lookup.policy_filter import gain
+from gemmdb.lookup.acceptance import UNMEASURED_RUNGS
 from gemmdb.phases import PHASES
 from gemmdb.table.measurement import EMITTED, Measurement, Status, Times
 from gemmdb.table.stats import times
@@ -152,7 +152,7 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
 def _unconfirmed(decision: Decision, why: object) -> Decision:
     """The decision that is made where nothing is confirmed; its event says why it was not."""
     event, note = decision.event, f"not confirmed: {why}"
-    if event.rung in RUNGS:
+    if event.rung in UNMEASURED_RUNGS:
         return deciding.decide_again(decision, Mode.CERTAIN, note)
     if rules.unmeasured(decision):  # It was measured, though not as it is served.
         return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gemmdb.lookup.confirmable import SLOW_S
+from gemmdb.lookup.acceptance import SLOW_S
 from gemmdb.settings import CONFIRM_S, EXPLICIT_LIVE_CALLS, EXPLICIT_LIVE_S, LIVE_S, UNLIMITED_LIVE_S, Policy
 
 now = time.monotonic

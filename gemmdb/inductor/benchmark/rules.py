@@ -23,8 +23,8 @@ from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import confirmable
-from gemmdb.lookup.confirmable import RUNGS, SLOW_S
+from gemmdb.lookup import acceptance
+from gemmdb.lookup.acceptance import SLOW_S, UNMEASURED_RUNGS
 from gemmdb.lookup.saving import trivial
 from gemmdb.rejected import Rejected
 from gemmdb.settings import FAST_COMPILE_COST, UNLIMITED_LIVE_S, Policy
@@ -37,8 +37,8 @@ DIVERGE = "the ranks of a job could come to different kernels"
 
 def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
     """Why the answer to a query is not confirmed, known before it is looked up."""
-    reason = confirmable.objection(query, policy) or (DIVERGE if state.is_distributed() else "")
-    return Rejected(reason) if reason else None
+    found = acceptance.confirm_rejection(query, policy)
+    return found or (Rejected(DIVERGE) if state.is_distributed() else None)
 
 
 def compile_rejection(config: Config, query: Query, policy: Policy) -> Rejected | None:
@@ -69,7 +69,7 @@ def unmeasured(decision: Decision) -> bool:
     config, rung = decision.config, decision.event.rung
     if config is None or config == ATEN or decision.branches or "confirmed" in decision.event.evidence:
         return False
-    if rung in RUNGS:
+    if rung in UNMEASURED_RUNGS:
         return True
     # Live tuning times our kernels by themselves on a GPU, and all kernels with a stand-in for the epilogue.
     by_itself = decision.query.device.kind == "cuda" and not config.spec.emitted

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from gemmdb.devices import detect
+from gemmdb.hit import gain
 from gemmdb.inductor.benchmark import client, limits, payoff, rules
 from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.inductor.decide import deciding, legality
@@ -30,7 +31,6 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.policy_filter import gain, objection
 from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import COPIED_BYTES, COPIES
 from gemmdb.table.verdict import Verdict
@@ -200,8 +200,8 @@ def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
 def candidates(session: Session, query: Query) -> tuple[Config, ...]:
     """The configs to measure, the most likely best first, by measured neighbours and the cost model. Only configs that
     Inductor can carry out. Empty where neither knows the problem: the generator then tries its menu."""
-    from gemmdb.lookup.candidates import candidates as likely  # These import the cost model.
-    from gemmdb.lookup.model import LIVE_CANDIDATES, uncovered
+    from gemmdb.lookup.acceptance.tuning import candidates as likely  # These import the cost model.
+    from gemmdb.lookup.ranking import LIVE_CANDIDATES, uncovered
 
     fits = [c for c in likely(payoff.ask_of(session, query)) if legality.rejection(c, query) is None]
     if uncovered(query.problem) and limits.is_patient(session.policy):
@@ -241,7 +241,7 @@ def _by_verdict(decision: Decision, found: Verdict, evidence: dict[str, Any]) ->
     else for ATen. `evidence`: facts to add to those of the verdict."""
     query, policy = decision.query, decision.session.policy
     ask = Ask(query, (), policy, installed(query.device.kind))
-    picks = (c for c in found.ties if c != ATEN and objection(ask, c) is None and not legality.rejection(c, query))
+    picks = (c for c in found.ties if c != ATEN and ask.rejection(c) is None and not legality.rejection(c, query))
     config = next(picks, ATEN) if found.pick != ATEN and gain(found.ratio) >= policy.min_gain else ATEN
     ratio = 1.0 if config == ATEN else found.ratio
     known = {

@@ -32,7 +32,7 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.model import uncovered
+from gemmdb.lookup.ranking import uncovered
 
 MENUS: Mapping[str, Menu] = {
     "gemv": GEMV, "int4_skinny": INT4_SKINNY, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE,

@@ -21,8 +21,8 @@ from gemmdb.generators.files.verify import verify
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup import expected, explain
+from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.candidates import candidates
 from gemmdb.settings import Policy, Settings
 from gemmdb.table import schema
 from gemmdb.table.catalog import Catalog, Source

@@ -22,7 +22,7 @@ from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
-from gemmdb.lookup.model import outside, uncovered
+from gemmdb.lookup.ranking import outside, uncovered
 from gemmdb.settings import shipped_tables
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
@@ -78,7 +78,7 @@ def test_a_weight_of_int4_gives_no_sample():
     row = Measurement(int4, ATEN, H200, Protocol("graph", "cold", 1, 30), Toolchain(), "run", Status.OK,
                       Times(10.0, 9.9, 10.1, 30, 10.0))  # fmt: skip
     assert cost_model.samples([row]) == []
-    assert uncovered(int4) == "products with an int4 weight are not modelled"
+    assert uncovered(int4).reason == "products with an int4 weight are not modelled"
 
 
 def test_the_menu_holds_the_winners_and_what_runs_everywhere():

@@ -20,7 +20,7 @@ from gemmdb.generators.measure.cuda.space import CudaSpace, from_menu
 from gemmdb.inductor.benchmark import client
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.model import LIVE_CANDIDATES
+from gemmdb.lookup.ranking import LIVE_CANDIDATES
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Protocol
 

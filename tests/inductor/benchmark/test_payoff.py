@@ -134,7 +134,7 @@ def test_the_gemms_of_a_graph_are_told_with_their_repetitions(monkeypatch):
 @pytest.mark.parametrize("live_cost", [9, 10])
 def test_live_tuning_tries_cutlass_kernels_only_where_it_may_wait_for_nvcc(live_cost):
     """It compiles them anew, also those that ship compiled."""
-    from gemmdb.lookup.candidates import candidates
+    from gemmdb.lookup.acceptance.tuning import candidates
     from gemmdb.lookup.environment import current_catalog
 
     problem = Problem.gemm("int_mm", m=512, n=8192, k=3584)

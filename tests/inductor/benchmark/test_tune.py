@@ -26,7 +26,7 @@ from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup.model import LIVE_CANDIDATES
+from gemmdb.lookup.ranking import LIVE_CANDIDATES
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table import writer

@@ -1,4 +1,5 @@
-"""The kernel that is expected to be the fastest of those that the caller can use, with the shipped H200 table."""
+"""The shipped table of the H200: the fastest kernel that the caller can use, and sizes at which a kernel that is slower
+than ATen was served once."""
 
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def gate_and_up(n: int) -> Query:
 
 
 @pytest.mark.parametrize("n", [4096, 6144], ids=["measured", "nearby"])
-def test_also_where_aten_is_faster(shipped, n):
+def test_the_fastest_kernel_is_named_also_where_aten_is_faster(shipped, n):
     served = answer(gate_and_up(n), shipped, POLICY)
     assert served is not None
     assert served.config == ATEN
@@ -47,7 +48,7 @@ def test_also_where_aten_is_faster(shipped, n):
     assert hit.rung == ("exact" if n == 4096 else "near")
 
 
-def test_the_policy_holds(shipped):
+def test_the_policy_holds_for_the_fastest_kernel(shipped):
     hit = asked(shipped, 4096, Policy(on_miss="aten", confirm=True, deny="triton:tile"))
     assert hit is None or hit.kernel == "narrow"
 
@@ -60,3 +61,23 @@ def test_the_cost_model_answers_only_where_it_may(shipped):
 
 def test_none_where_the_caller_can_use_none(shipped):
     assert asked(shipped, 4096, kernels=()) is None
+
+
+def near(catalog: Catalog, op: str, m: int, n: int, k: int, confirm: bool) -> Hit | None:
+    return answer(Query(Problem.gemm(op, m=m, n=n, k=k), H200), catalog, Policy(on_miss="aten", confirm=confirm))
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+@pytest.mark.parametrize(("op", "n", "k"), [("addmm", 640, 2560), ("mm", 576, 7168)])
+def test_a_vector_kernel_of_two_rows_is_not_served_for_five(shipped, op, n, k, confirm):
+    """It spilled its registers: 77 us and 25 us, ATen 7.7."""
+    hit = near(shipped, op, 5, n, k, confirm)
+    assert hit is None or hit.kernel != "gemv"
+    assert near(shipped, op, 2, n, k, True) is not None
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+def test_between_the_librarys_tiles_no_kernel_is_served_that_cannot_beat_it(shipped, confirm):
+    """ATen took 134 us where 201 were expected, and the CUTLASS tile that was served 193."""
+    hit = near(shipped, "mm", 333, 12288, 12288, confirm)
+    assert hit is None or hit.config == ATEN

@@ -1,10 +1,8 @@
-"""How sure is it that a predicted config is faster than ATen? A bound of its time, calibrated on held-out problems.
+"""An upper bound of the time of a predicted config, calibrated on held-out problems: is it certainly faster than ATen?
 
-A prediction is off by a few percent nearly always, and by a third sometimes. How far it may be off depends on what it
-was made from: how many neighbours timed the config, what the least favourable of them says, how far away they are in M
-and in N and K, whether ATen could be as fast as the roofline makes of its times nearby. Each of these FEATURES widens
-the bound by its own weight. `benchmarks.offtable calibrate` fits the weights to problems, (N, K) pairs and classes of M
-that were held out from measured tables, and adds what it takes for the bound to hold for all but a few of them.
+Most predictions are off by a few percent, some by a third. Each of the FEATURES of what a prediction was made from
+widens the bound by its own weight. `benchmarks.offtable calibrate` fits the weights to problems, (N, K) pairs and
+classes of M that were held out from measured tables, and a constant for which the bound holds for all but a few.
 """
 
 from __future__ import annotations
@@ -20,18 +18,17 @@ from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.calibration import CAPABILITIES, MODEL, NEAR, WEIGHTS
-from gemmdb.lookup.prediction import Prediction
-from gemmdb.lookup.support import Support
+from gemmdb.lookup.prediction import Prediction, Support
 
-FEATURES = ("untreed", "spread", "rows", "sides", "worst", "slowest", "unseen", "once", "library", "gemv")
-"""`untreed`: no trees corrected the time; `spread`: the prediction's own standard deviation; `rows`, `sides`: doublings
-of M, and of N and K, to the nearest neighbour in these; `worst`: how far the least favourable neighbour is above the
-prediction; `slowest`: how much slower than ATen the config was at a neighbour; `unseen`, `once`: no neighbour timed the
-config, or only one; `library`: how far ATen's expected time is above its times nearby, scaled by the roofline; `gemv`:
-the kernel. Times and ratios are logarithms."""
-CLOSEST = 3
+FEATURES = ("no_trees", "spread", "rows", "sides", "worst", "slowest", "unseen", "once", "library", "gemv")
+"""`no_trees`: no trees corrected the time; `spread`: the prediction's standard deviation; `rows`, `sides`: doublings of
+M, and of N and K, to the nearest neighbour in these; `worst`: how far the largest time that a single neighbour
+predicts is above the prediction; `slowest`: how much slower than ATen the config was at a neighbour; `unseen`, `once`:
+no neighbour timed the config, or only one; `library`: how far ATen's expected time is above its times nearby, scaled by
+the roofline; `gemv`: the kernel. Times and ratios are logarithms."""
+LIBRARY_NEIGHBOURS = 3
 """How many neighbours `library` looks at."""
-UNEVEN = 0.16
+PARTIAL_STEP = 0.16
 """Added to the bound of a config whose steps do not divide K, as a logarithm. It masks its loads, and few of the
 problems that the bounds were fitted to have such a K. Of the answers to problems that no preset lists, none of 104 with
 whole steps was below its bound; of 175 others 8 were, two of them by at least this (`offtable fresh-report`)."""
@@ -49,7 +46,16 @@ class Certainty:
     @lazy
     def common(self) -> tuple[float, float, float]:
         """The features that all of its configs share: rows, sides, library."""
-        return (*_gaps(self.ask.problem, self.prediction), _library(self.ask, self.prediction))
+        ask, found = self.ask, self.prediction
+        m, n, k = ask.problem.doublings
+        around = [one.problem.doublings for one in found.around]
+        here = roofline_us(ask.problem, ask.device) + LAUNCH_US
+        least = min(one.aten_us / (one.roof_us + LAUNCH_US) for one in found.around[:LIBRARY_NEIGHBOURS]) * here
+        return (
+            min([abs(one[0] - m) for one in around]),
+            min([math.hypot(one[1] - n, one[2] - k) for one in around]),
+            max(0.0, math.log(found.aten_us / least)),
+        )
 
     def features(self, config: Config) -> tuple[float, ...]:
         """The FEATURES of a config other than ATen."""
@@ -86,11 +92,11 @@ class Certainty:
         if not calibrated(self.ask):
             return log + 2 * math.hypot(spread, self.prediction.estimates[ATEN].spread) + self.prediction.far
         features = self.features(config)
-        untreed, unseen, once = features[0], features[6], features[7]
-        if untreed and (unseen or once):  # One neighbour alone may be off by a factor of two.
+        no_trees, unseen, once = features[0], features[6], features[7]
+        if no_trees and (unseen or once):  # One neighbour alone may be off by a factor of two.
             return math.inf
         added: float = sum(map(mul, WEIGHTS, features))
-        return log + NEAR[self.ask.problem.op] + added + uneven(self.ask.problem, config)
+        return log + NEAR[self.ask.problem.op] + added + partial_step(self.ask.problem, config)
 
 
 def certain(ask: Ask, prediction: Prediction) -> Prediction:
@@ -106,27 +112,15 @@ def margin(ask: Ask, config: Config) -> float:
     on an arch where nothing was calibrated. Infinite for an op that was not, where others were."""
     if ask.device.capability not in CAPABILITIES:
         return 0.0
-    return MODEL.get(ask.problem.op, math.inf) + uneven(ask.problem, config)
+    return MODEL.get(ask.problem.op, math.inf) + partial_step(ask.problem, config)
 
 
-def uneven(problem: Problem, config: Config) -> float:
-    """UNEVEN if the steps of a config do not divide K, else 0."""
+def partial_step(problem: Problem, config: Config) -> float:
+    """PARTIAL_STEP if the steps of a config do not divide K, else 0."""
     shape = tile(config)
-    return UNEVEN if shape is not None and problem.k % shape.k else 0.0
+    return PARTIAL_STEP if shape is not None and problem.k % shape.k else 0.0
 
 
 def calibrated(ask: Ask) -> bool:
-    """Whether the bounds were calibrated on the arch and the op of the question."""
+    """Whether the bounds were calibrated on the arch and the op of the query."""
     return ask.device.capability in CAPABILITIES and ask.problem.op in NEAR
-
-
-def _gaps(problem: Problem, prediction: Prediction) -> tuple[float, float]:
-    m, n, k = problem.doublings
-    around = [one.problem.doublings for one in prediction.around]
-    return min([abs(one[0] - m) for one in around]), min([math.hypot(one[1] - n, one[2] - k) for one in around])
-
-
-def _library(ask: Ask, prediction: Prediction) -> float:
-    here = roofline_us(ask.problem, ask.device) + LAUNCH_US
-    least = min(one.aten_us / (one.roof_us + LAUNCH_US) for one in prediction.around[:CLOSEST]) * here
-    return max(0.0, math.log(prediction.aten_us / least))

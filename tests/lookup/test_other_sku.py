@@ -1,17 +1,23 @@
 """Rung `sku`: rows of another SKU of the same arch, scaled under both bounds and named in the Hit."""
 
 import json
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
+from kit.gpu import make
 
 from gemmdb.devices import registry
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.errors import TableError
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
-from gemmdb.lookup import answer, explain
-from gemmdb.lookup import sku as sku_module
+from gemmdb.lookup import answer, explain, other_sku
+from gemmdb.lookup.acceptance import near
 from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
 
 H100, H200 = registry.find("NVIDIA H100 80GB HBM3"), registry.find("NVIDIA H200")
 PCIE, A100 = registry.find("NVIDIA H100 PCIe"), registry.find("NVIDIA A100-SXM4-80GB")
@@ -27,14 +33,20 @@ def no_shipped_tables(tmp_path, monkeypatch):
 
 
 def tile(n, m=16):
-    return Config.of(
-        "triton", "tile", block_m=m, block_n=n, block_k=64, group_m=8, split_k=1, reduce="none", swap=0,
-        load="pointer", dequant="cast", warps=4, stages=3,
-    )  # fmt: skip
+    return make("tile", block_m=m, block_n=n)
 
 
-def catalog(lab, problem, ratios, device=H100, **where):
-    return lab.catalog([*lab.rows(problem, ratios, device=device, clock="graph", **where)])
+def catalog(lab, problem, ratios, device=H100):
+    return lab.catalog(rows(lab, problem, ratios, device))
+
+
+def rows(lab, problem, ratios, device, **where):
+    return [*lab.rows(problem, ratios, device=device, clock="graph", **where)]
+
+
+def said(lab, problem, tables, policy, rung="near"):
+    (step,) = (step for step in explain(lab.query(problem, H200), tables, policy) if step.rung == rung)
+    return step.reason
 
 
 def reason(lab, problem, device, tables, policy=POLICY):
@@ -70,37 +82,22 @@ def test_what_another_sku_measured_itself_comes_before_neighbours(lab):
     """Neighbours on the H100 gained less than an H200's rows of the very problem."""
     near, there, policy = tile(64), tile(32), replace(POLICY, confirm=True)
     beside = THIN.resized(18, 4096, 4096)
-    tables = lab.catalog(
-        [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")],
-        [*lab.rows(THIN, {there: 0.8}, device=H100, clock="graph")],
-    )
+    tables = lab.catalog(rows(lab, beside, {near: 0.7}, H200), rows(lab, THIN, {there: 0.8}, H100))
     hit = answer(lab.query(THIN, H200), tables, policy)
     assert (hit.rung, hit.config) == ("sku", there)
-    (said,) = (step.reason for step in explain(lab.query(THIN, H200), tables, policy) if step.rung == "near")
-    assert f"{H100.sku} measured this very problem" in said
+    assert f"{H100.sku} measured this very problem" in said(lab, THIN, tables, policy)
     assert answer(lab.query(THIN, H200), tables, replace(policy, sku=False)).rung == "near"
-    little = lab.catalog(
-        [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")],
-        [*lab.rows(THIN, {there: 0.9}, device=H100, clock="graph")],
-    )
-    (said,) = (step.reason for step in explain(lab.query(THIN, H200), little, POLICY) if step.rung == "near")
-    assert "left to rung sku" not in said  # It would hold 10% back.
-    (said,) = (step.reason for step in explain(lab.query(THIN, H200), little, policy) if step.rung == "near")
-    assert "left to rung sku" in said
-    none = lab.catalog(
-        [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")],
-        [*lab.rows(THIN, {there: 1.2}, device=H100, clock="graph")],
-    )
+    little = lab.catalog(rows(lab, beside, {near: 0.7}, H200), rows(lab, THIN, {there: 0.9}, H100))
+    assert "left to rung sku" not in said(lab, THIN, little, POLICY)  # It would hold 10% back.
+    assert "left to rung sku" in said(lab, THIN, little, policy)
+    none = lab.catalog(rows(lab, beside, {near: 0.7}, H200), rows(lab, THIN, {there: 1.2}, H100))
     # ATen won there, perhaps for want of candidates.
     assert answer(lab.query(THIN, H200), none, policy).config == near
     # Live tuning decides where neighbours expect more.
     live = replace(policy, on_miss="live", near_loss=0.0)
     assert answer(lab.query(THIN, H200), none, live) is None
     assert "neighbours on NVIDIA H200 expect a gain of triton:tile" in reason(lab, THIN, H200, none, live)
-    little = lab.catalog(
-        [*lab.rows(beside, {near: 0.99}, device=H200, clock="graph")],
-        [*lab.rows(THIN, {there: 1.2}, device=H100, clock="graph")],
-    )
+    little = lab.catalog(rows(lab, beside, {near: 0.99}, H200), rows(lab, THIN, {there: 1.2}, H100))
     hit = answer(lab.query(THIN, H200), little, live)
     assert (hit.rung, hit.config) == ("sku", ATEN)
     assert answer(lab.query(THIN.resized(20, 4096, 4096), H200), tables, policy).rung == "near"
@@ -108,21 +105,18 @@ def test_what_another_sku_measured_itself_comes_before_neighbours(lab):
 
 def test_a_kernel_that_lost_there_does_not_win_here_by_neighbours(lab):
     near, beside = tile(64), THIN.resized(18, 4096, 4096)
-    here = [*lab.rows(beside, {near: 0.7}, device=H200, clock="graph")]
-    lost = lab.catalog(here, [*lab.rows(THIN, {near: 1.1}, device=H100, clock="graph")])
+    here = rows(lab, beside, {near: 0.7}, H200)
+    lost = lab.catalog(here, rows(lab, THIN, {near: 1.1}, H100))
     hit = answer(lab.query(THIN, H200), lost, replace(POLICY, confirm=True))
     assert (hit.rung, hit.config) == ("sku", ATEN)
     assert answer(lab.query(THIN, H200), lost, replace(POLICY, on_miss="live", confirm=True)) is None  # It is tuned.
-    other = lab.catalog(here, [*lab.rows(THIN, {tile(32): 1.1}, device=H100, clock="graph")])
+    other = lab.catalog(here, rows(lab, THIN, {tile(32): 1.1}, H100))
     assert answer(lab.query(THIN, H200), other, replace(POLICY, confirm=True)).config == near
 
 
 def test_what_another_sku_measured_with_the_light_epilogue_comes_before_rows_without_one(lab):
     light, here, there = replace(THIN, fusion="pointwise"), tile(64), tile(32)
-    tables = lab.catalog(
-        [*lab.rows(THIN, {here: 0.7}, device=H200, clock="graph")],
-        [*lab.rows(light, {there: 0.8}, device=H100, clock="graph")],
-    )
+    tables = lab.catalog(rows(lab, THIN, {here: 0.7}, H200), rows(lab, light, {there: 0.8}, H100))
     policy = replace(POLICY, confirm=True)
     hit = answer(lab.query(light, H200), tables, policy)
     assert (hit.rung, hit.config) == ("sku", there)
@@ -131,17 +125,17 @@ def test_what_another_sku_measured_with_the_light_epilogue_comes_before_rows_wit
 
 
 def test_a_table_of_many_skus_is_asked_about_four(lab, monkeypatch):
-    asked, own = [], sku_module._prediction
-    monkeypatch.setattr(sku_module, "_prediction", lambda ask, *rest: asked.append(rest) or own(ask, *rest))
+    asked, own = [], near.measured
+    monkeypatch.setattr(near, "measured", lambda ask: asked.append(ask.device.sku) or own(ask))
     others = [replace(H100, sku=f"NVIDIA H100 number {number}") for number in range(40)]
     far = THIN.resized(16, 64, 64)
     tables = lab.catalog([row for other in others for row in lab.rows(far, {tile(32): 0.8}, device=other)])
     assert answer(lab.query(THIN, H200), tables, POLICY) is None
     # By `near`, whether one of them measured the problem, and by `sku`.
-    assert len(asked) == 2 * sku_module.MOST
-    assert len({other.sku for other, _ in asked}) == sku_module.MOST
+    assert len(asked) == 2 * other_sku.OTHER_SKUS
+    assert len(set(asked)) == other_sku.OTHER_SKUS
     little = replace(H100, sku="a slice", units=16)
-    tables = lab.catalog([*lab.rows(THIN, {tile(32): 0.5}, device=little, clock="graph")])
+    tables = lab.catalog(rows(lab, THIN, {tile(32): 0.5}, little))
     assert answer(lab.query(THIN, H200), tables, POLICY) is None
 
 
@@ -155,10 +149,7 @@ def test_on_by_default_off_by_policy_and_after_the_devices_own_rows(lab):
     tables = catalog(lab, THIN, {fast: 0.8})
     assert answer(lab.query(THIN, H200), tables, Policy(model=False)).rung == "sku"
     assert "switched off" in reason(lab, THIN, H200, tables, replace(POLICY, sku=False))
-    both = lab.catalog(
-        [*lab.rows(THIN, {fast: 0.8}, device=H100, clock="graph")],
-        [*lab.rows(THIN, {own: 0.9}, device=H200, clock="graph")],
-    )
+    both = lab.catalog(rows(lab, THIN, {fast: 0.8}, H100), rows(lab, THIN, {own: 0.9}, H200))
     hit = answer(lab.query(THIN, H200), both, POLICY)
     assert (hit.rung, hit.config) == ("exact", own)
 
@@ -192,10 +183,7 @@ def test_a_gain_that_one_bound_takes_away_means_aten(lab):
 
 def test_the_most_alike_sku_is_asked_first_and_neighbours_on_it_count(lab):
     near, far, policy = tile(32), tile(64), replace(POLICY, confirm=True)
-    tables = lab.catalog(
-        [*lab.rows(THIN, {far: 0.5}, device=PCIE, clock="graph")],
-        [*lab.rows(THIN, {near: 0.8}, device=H100, clock="graph")],
-    )
+    tables = lab.catalog(rows(lab, THIN, {far: 0.5}, PCIE), rows(lab, THIN, {near: 0.8}, H100))
     assert answer(lab.query(THIN, H200), tables, policy).config == near
     beside = THIN.resized(18, 4096, 4096)
     hit = answer(lab.query(beside, H200), catalog(lab, THIN, {near: 0.8}), policy)
@@ -206,7 +194,39 @@ def test_the_most_alike_sku_is_asked_first_and_neighbours_on_it_count(lab):
 
 def test_what_was_wrong_here_is_not_served_from_there(lab):
     fast, other = tile(32), tile(64)
-    good = [*lab.rows(THIN, {fast: 0.7, other: 0.8}, device=H100, clock="graph")]
-    wrong = [*lab.rows(THIN, {fast: 0.7}, device=H200, clock="graph", status=Status.WRONG)][1:]
+    good = rows(lab, THIN, {fast: 0.7, other: 0.8}, H100)
+    wrong = rows(lab, THIN, {fast: 0.7}, H200, status=Status.WRONG)[1:]
     assert answer(lab.query(THIN, H200), lab.catalog(good), POLICY).config == fast
     assert answer(lab.query(THIN, H200), lab.catalog(good, wrong), POLICY).config == other
+
+
+TILES = {tile(32): 0.5, tile(64): 0.6}
+NASTY = (2**63 - 1, -1, 0, 9e999, -1e308, 5e-324, "", "x\n" * 1000, "%00", "~", "{}", b"\xff" * 40)
+
+
+@pytest.mark.parametrize("table", ["device", "measurement", "verdict"])
+def test_any_value_in_any_column(lab, table):
+    lab.catalog([*lab.rows(THIN, TILES, device=H100, clock="graph")])
+    (path,) = lab.folder.glob("*.db")
+    whole = path.read_bytes()
+    with closing(sqlite3.connect(path)) as db:
+        columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+    answers = 0
+    for column, value in ((column, value) for column in columns for value in NASTY):
+        path.write_bytes(whole)
+        with suppress(sqlite3.IntegrityError), closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (value,))
+        with suppress(TableError), Table.open(path) as opened:
+            hit = answer(lab.query(THIN, H200), Catalog([(Source(path, "explicit"), opened)]), POLICY)
+            assert hit is None or (hit.rung == "sku" and hit.config in TILES and 0 < hit.expected_us < 1e12)
+            answers += hit is not None
+    assert answers
+
+
+@pytest.mark.parametrize("figures", [{"smem_bytes": 0}, {"smem_bytes": -1}, {"l2_bytes": 0}, {"l2_bytes": 1e300}])
+@pytest.mark.parametrize("units", [1, 132, 2**31 - 1])
+def test_absurd_figures_of_another_gpu(lab, figures, units):
+    other = replace(H100, units=units, figures={**H100.figures, **figures})
+    catalog = lab.catalog([*lab.rows(THIN, TILES, device=other, clock="graph")])
+    hit = answer(lab.query(THIN, H200), catalog, POLICY)
+    assert hit is None or (hit.config in TILES and 0 < hit.expected_us < 1e12)

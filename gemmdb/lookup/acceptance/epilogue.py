@@ -1,0 +1,124 @@
+"""Rung `epilogue`: serves a GEMM whose epilogue was not measured from rows of one with another epilogue, or with none.
+
+The caller confirms the answer, where it can. Without that, a kernel is served only if it multiplies about as fast as
+ATen also with no epilogue at all: then a fused epilogue can be assumed not to lose to ATen and a kernel after it. On a
+CPU nobody has measured a transposed store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.epilogue import LIGHT
+from gemmdb.key.problem import Problem
+from gemmdb.lookup import from_neighbours
+from gemmdb.lookup.acceptance import confirming, exact, required_gain
+from gemmdb.lookup.acceptance.near import left_to_sku, near
+from gemmdb.lookup.acceptance.ranges import ranged
+from gemmdb.lookup.ask import Ask, Step
+from gemmdb.lookup.evidence import barred
+from gemmdb.lookup.other_epilogue import charged, stand_ins
+from gemmdb.lookup.prediction import Prediction, measured
+from gemmdb.lookup.symbolic import Bucket, sizes
+from gemmdb.rejected import Rejected
+
+MOST_RETRIES = 3
+"""How many more configs are looked at where the best cannot run with the epilogue: each takes as long as a lookup."""
+
+
+def epilogue(ask: Ask) -> Step:
+    """The answer for a problem with another epilogue, or none, if it can be confirmed or assumed to hold."""
+    others = stand_ins(ask.problem, ask.device.kind)
+    if not others:
+        return Step("epilogue", None, "the problem has no epilogue")
+    if ask.policy.on_miss == "error" and not ask.symbolic:  # Of a range, only some sizes are ever measured.
+        return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
+    if rejected := left_to_sku(ask):
+        return Step("epilogue", None, rejected.reason)
+    doubts: list[str] = []
+    first: Hit | None = None
+    for problem in others:
+        step = _answer(ask, ask.at(problem))
+        if step is None or step.hit is None:
+            continue
+        hit = charged(ask, problem, step.hit)
+        first = first or hit
+        rows = f"{problem.op} fusion={problem.fusion}"
+        doubt = _rejection(ask, problem, hit)
+        if doubt is None:
+            evidence = {**hit.evidence, "measured_as": hit.rung, "measured_fusion": problem.fusion}
+            served = replace(hit, rung="epilogue", evidence=evidence)
+            return Step("epilogue", served, f"measured as {rows}: {step.reason}", evidence)
+        doubts.append(f"{rows}: {doubt}")
+    if first is None:
+        return Step("epilogue", None, "no rows of the same GEMM with another epilogue, or with none, answer")
+    reason = "; ".join(doubts)
+    if ask.policy.on_miss == "live" or ask.problem.epilogue == LIGHT:  # Other rungs know of the light one itself.
+        return Step("epilogue", None, reason, first.evidence)
+    aten = Hit("epilogue", ATEN, first.expected_us * first.speedup, 1.0, first.table, {**first.evidence, "why": reason})
+    return Step("epilogue", aten, f"ATen: {reason}", aten.evidence)
+
+
+def _answer(ask: Ask, at: Ask) -> Step | None:
+    """What measured rows of another problem say, its own or those of neighbours, without configs that cannot run with
+    this epilogue."""
+    step = _measured(at)
+    for _ in range(MOST_RETRIES):
+        hit = None if step is None else step.hit
+        if hit is None or hit.branches or hit.config == ATEN:
+            break
+        rejected = ask.rejection(hit.config)
+        if rejected is None:
+            break
+        at = replace(at, left_out={**at.left_out, hit.config: rejected.reason})
+        step = _measured(at)
+    return step
+
+
+def _measured(ask: Ask) -> Step | None:
+    steps = (rung(ask) for rung in ((ranged,) if ask.symbolic else (exact, near)))
+    return next((step for step in steps if step.hit), None)
+
+
+def _rejection(ask: Ask, problem: Problem, hit: Hit) -> Rejected | None:
+    """Why the answer for a stand-in, `problem`, is not served here."""
+    if hit.branches:  # Nothing is fused into kernels that are chosen at run time.
+        return None
+    own = ask.problem.epilogue
+    if hit.config == ATEN:
+        if problem.op != ask.problem.op:
+            return Rejected("ATen, but a bias takes ATen longer than a kernel")
+        known = problem.fusion != "none" or (own is not None and own.kept)
+        return None if known else Rejected("ATen, but these rows do not tell what fusing saves")
+    name = hit.config.name
+    if hit.config in barred(ask):
+        return Rejected(f"{name} was wrong or crashed with this epilogue")
+    if rejected := ask.rejection(hit.config):
+        return rejected
+    if confirming(ask):
+        return None
+    if own is not None and own.order == "transposed" and ask.device.kind != "cuda":
+        return Rejected(f"{name} may lose by its transposed store")
+    needed = required_gain(ask.policy, False)
+    if hit.speedup - 1 < needed:
+        return Rejected(f"{name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed")
+    if problem.op == ask.problem.op and problem.epilogue == own:
+        return None  # The rows differ in the size of what is stored alone.
+    return None if _holds_alone(ask, hit.config) else Rejected(f"{name} may be slower than ATen without an epilogue")
+
+
+def _holds_alone(ask: Ask, config: Config) -> bool:
+    """Whether rows without an epilogue say that `config` is not slower than ATen by more than the policy's regret, at
+    every size of the query."""
+    at, loss = ask.at(replace(ask.problem, fusion="none")), ask.policy.range_regret
+    found = [Bucket(one, _predict(at.at(one))) for one in sizes(at)]
+    return all(bucket.log_ratio(config, loss) is not None for bucket in found)
+
+
+def _predict(ask: Ask) -> Prediction | None:
+    found: Prediction | Rejected | None = measured(ask)
+    if found is None and ask.policy.near:
+        found = from_neighbours.predict(ask)
+    return found if isinstance(found, Prediction) else None

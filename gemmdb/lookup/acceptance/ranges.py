@@ -1,0 +1,137 @@
+"""Rung `range`: one kernel serves a whole range of sizes, so its worst regret over the range decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
+from gemmdb.lookup import symbolic
+from gemmdb.lookup.acceptance import exact, required_gain
+from gemmdb.lookup.acceptance.near import SWITCHED_OFF, near, predict
+from gemmdb.lookup.ask import Ask, Step
+from gemmdb.lookup.bounds import certain
+from gemmdb.lookup.prediction import Prediction, measured, remembered
+from gemmdb.lookup.symbolic import MOST_BUCKETS, Bucket, Interval
+from gemmdb.rejected import Rejected
+
+
+def ranged(ask: Ask) -> Step:
+    """The answer for the whole range of the symbolic sizes, in four cases.
+
+    1. One config other than ATen, if its regret in every bucket is within `Policy.range_regret` and it gains enough at
+       the hint.
+    2. Else, if only M is symbolic, a few configs, ATen possibly among them, each for one interval of the range.
+    3. Else ATen, if the hint has an answer; the evidence says why.
+    4. None, if the hint has no answer.
+
+    The classes of the problem, alignment among them, are assumed to hold over the range. Raises InputError for an empty
+    range, or one of a size other than m, n and k.
+    """
+    return remembered(ask, f"range {symbolic.ranges_of(ask)}", _ranged)
+
+
+def _ranged(ask: Ask) -> Step:
+    problems = symbolic.sizes(ask)
+    hint = exact(ask)
+    hint = hint if hint.hit else near(ask)
+    if hint.hit is None:
+        return Step("range", None, f"the hint has no answer: {hint.reason}")
+    if len(problems) > MOST_BUCKETS:
+        return _aten(ask, hint.hit, f"more than {MOST_BUCKETS} buckets are not compared")
+    known = list(takewhile(lambda one: one.prediction is not None, _buckets(ask, problems)))
+    if len(known) < len(problems):
+        missing = problems[len(known)]
+        reason = f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}"
+        return _divided(ask, hint.hit, _aten(ask, hint.hit, reason))
+    at_hint = next(one.prediction for one in known if one.problem == ask.problem)
+    verified = False if symbolic.unverified(known) or at_hint is None else at_hint.verified
+    needed, policy = required_gain(ask.policy, verified), ask.policy
+    best = symbolic.best_of_all(ask, known, needed, policy.range_regret, policy.near_loss)
+    if isinstance(best, Rejected):
+        return _divided(ask, hint.hit, _aten(ask, hint.hit, best.reason))
+    return Step("range", best.hit(_rung(known)), best.reason, best.evidence)
+
+
+def _buckets(ask: Ask, problems: Sequence[Problem]) -> Iterator[Bucket]:
+    return symbolic.predictions(ask, problems, _predict)
+
+
+def _predict(ask: Ask) -> Prediction | Rejected:
+    """The prediction for one size. Between measured problems, of the configs that are faster than ATen for certain."""
+    prediction = measured(ask)
+    if prediction is not None:
+        return prediction
+    guess = predict(ask) if ask.policy.near else Rejected(SWITCHED_OFF)
+    return guess if isinstance(guess, Rejected) else certain(ask, guess)
+
+
+def unmeasured(ask: Ask) -> list[Problem]:
+    """The problems that a build has to measure before the range can have another answer than ATen: those of the range,
+    or of its division, that no table answers. Empty if there is an answer other than ATen, or if what is measured rules
+    one out. Raises what `ranged` raises."""
+    problems = symbolic.sizes(ask)
+    found = ranged(ask).hit
+    if len(problems) > MOST_BUCKETS or (found is not None and found.config != ATEN and not found.branches):
+        return []
+    known = list(_buckets(ask, problems))
+    missing = [one.problem for one in known if one.prediction is None]
+    if missing and symbolic.may_fit(known, ask.policy.range_regret):
+        return missing
+    if (problem := divisible(ask)) is None:
+        return []
+    at = ask.at(problem)
+    return [one.problem for one in _buckets(at, symbolic.sizes(at)) if one.prediction is None]
+
+
+def divisible(ask: Ask) -> Problem | None:
+    """The problem whose rows decide how a range of M is divided among several kernels; None if it cannot be divided."""
+    if ask.symbolic != ("m",) or ask.policy.batch_invariant:
+        return None
+    return symbolic.unfused(ask.problem)
+
+
+def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
+    """The range of M divided among a few configs; `otherwise` if that is impossible or gains nothing."""
+    problem = divisible(ask)
+    if problem is None:
+        return otherwise
+    at = ask.at(problem)
+    buckets = list(_buckets(at, symbolic.sizes(at)))
+    needed = required_gain(ask.policy, False if symbolic.unverified(buckets) else None)
+    intervals = symbolic.divide(buckets, needed, ask.policy.range_regret)
+    if [interval.config for interval in intervals] == [ATEN]:
+        return otherwise
+    hit = _hit(ask, hint, buckets, intervals)
+    told = ", ".join(f"{interval.config.name} up to m={buckets[interval.last].problem.m}" for interval in intervals)
+    return Step("range", hit, f"{otherwise.reason}; divided: {told}", hit.evidence)
+
+
+def _hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], intervals: Sequence[Interval]) -> Hit:
+    here = next(one.config for one in intervals if buckets[one.last].problem.m >= ask.problem.m)
+    at_hint = next(one.prediction for one in buckets if one.problem.m == ask.problem.m)
+    ratio = 1.0 if at_hint is None else at_hint.ratios.get(here, 1.0)
+    aten_us = hint.expected_us * hint.speedup if at_hint is None else at_hint.aten_us
+    evidence = {
+        "range": symbolic.ranges_of(ask),
+        "kernels": symbolic.kernels(buckets, intervals),
+        "spread": 0.0 if at_hint is None else at_hint.off(here),
+        "verified": False if symbolic.unverified(buckets) else hint.evidence.get("verified"),
+    }
+    branches = symbolic.branches(buckets, intervals)
+    return Hit(_rung(buckets), here, ratio * aten_us, 1 / ratio, hint.table, evidence, branches)
+
+
+def _rung(buckets: Sequence[Bucket]) -> str:
+    """`exact` if all sizes that have a prediction were measured, else `near`."""
+    rungs = {one.prediction.rung for one in buckets if one.prediction is not None}
+    return "exact" if rungs <= {"exact"} else "near"
+
+
+def _aten(ask: Ask, hint: Hit, reason: str) -> Step:
+    """ATen for the range. The hint's answer tells ATen's time, also if it is another config."""
+    evidence = {"range": symbolic.ranges_of(ask), "reason": reason, "hint": dict(hint.evidence)}
+    hit = Hit(hint.rung, ATEN, hint.expected_us * hint.speedup, 1.0, hint.table, evidence)
+    return Step("range", hit, f"ATen for the range: {reason}", evidence)

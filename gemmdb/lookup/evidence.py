@@ -1,0 +1,166 @@
+"""Evidence: the measured verdicts of a problem, and which of the tables' claims are possible.
+
+The maker of a table can write any number. A time that no such device can reach would win against every honest time, so
+it does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import itemgetter
+from typing import Any, NoReturn
+
+from gemmdb.cost.possible import least_us, possible
+from gemmdb.errors import TableError
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain
+from gemmdb.lookup.ask import Ask, Candidate
+from gemmdb.rejected import Rejected
+from gemmdb.table.reader import Table
+from gemmdb.table.record import STEP, Group, Time
+from gemmdb.table.verdict import Verdict
+
+
+def verdict_of(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
+    """The first table with a verdict under the running toolchain class, else under any class; the verdict; and whether
+    it was measured under the running one (None if unknown). Modelled verdicts do not count, since nothing was measured,
+    and impossible ones do not."""
+    passes = (None,) if ask.klass is None else (ask.klass, None)
+    for klass in passes:
+        for table in ask.tables:
+            l2 = ask.query.l2
+            verdict = ask.read(Table.verdict, table, ask.problem, ask.device, l2, klass)
+            if verdict is not None and verdict.protocol.clock != "model" and believed(ask, table, verdict):
+                return table, verdict, verified(ask, verdict.pick, verdict.toolchain)
+    return None
+
+
+def modelled_verdict(ask: Ask) -> tuple[Table, Verdict] | None:
+    """The first table with a modelled verdict, and the verdict. Its toolchain class makes no difference, since nothing
+    was measured."""
+    for table in ask.tables:
+        for verdict in ask.read(Table.verdicts, table, ask.problem, ask.device) or ():
+            fits = verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2
+            if fits and believed(ask, table, verdict):
+                return table, verdict
+    return None
+
+
+def exact(ask: Ask) -> Candidate | Rejected:
+    """The candidate of the problem's own verdict: its pick, else the next of its ties that may be served, else the
+    fastest other config that may be served."""
+    found = verdict_of(ask)
+    if found is None:
+        return Rejected(f"no verdict for this problem on {ask.device.sku} in {len(ask.tables)} table(s)")
+    table, verdict, holds = found
+    evidence: dict[str, Any] = {
+        "protocol": verdict.protocol.text,
+        "runs": verdict.runs,
+        "pick": verdict.pick.text,
+        "ties": [config.text for config in verdict.ties],
+        "spread": verdict.spread,
+        "margin": 1 / verdict.ratio - 1,
+        "aten_us": verdict.aten_us,
+        "toolchain": verdict.toolchain.text,
+        "class": verdict.klass,
+        "verified": holds,
+        "table": str(table.path),
+    }
+    config, ratio, refused = _choose(ask, table, verdict)
+    if refused:
+        evidence["refused"] = refused
+    reason = f"measured in {verdict.runs} run(s), {verdict.pick.name} is {verdict.speedup:.3f}x ATen"
+    if holds is False:
+        reason += f", under another toolchain class or kernel source ({verdict.klass})"
+    us = verdict.aten_us
+    return Candidate(config, ratio * us, 1 / ratio, us, str(table.path), evidence, reason, holds)
+
+
+def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, list[dict[str, str]]]:
+    """The config to serve, its time relative to ATen, and the configs that were rejected before it."""
+    refused: list[dict[str, str]] = []
+    if (rejected := _rejection(ask, table, verdict.pick)) is None:
+        return verdict.pick, verdict.ratio, refused
+    refused.append({"config": verdict.pick.text, "reason": rejected.reason})
+    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
+    least = least_of(ask) / verdict.aten_us
+    ratios = {one.config: one.ratio for one in pooled if one.servable and one.ratio >= least}
+    others = [config for config in verdict.ties[1:] if config in ratios]
+    for config in dict.fromkeys((*others, *ratios)):
+        if config == verdict.pick:
+            continue
+        if config == ATEN:
+            break
+        if (rejected := _rejection(ask, table, config)) is None:
+            return config, ratios[config], refused
+        refused.append({"config": config.text, "reason": rejected.reason})
+    return ATEN, 1.0, refused
+
+
+def _rejection(ask: Ask, table: Table, config: Config) -> Rejected | None:
+    rejected = ask.rejection(config)
+    if rejected is not None or config == ATEN:
+        return rejected
+    # A verdict excludes the bad configs of its own table, unless rows were added since.
+    settled = ask.read(Table.settled, table, ask.problem, ask.device)
+    found = config in barred(ask, table if settled else None)
+    return Rejected("wrong or crashed in another table, or since the verdict") if found else None
+
+
+def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
+    """The configs that were wrong or crashed on the problem and device in any table except `but`."""
+    known: frozenset[Config] | None = ask.memo.get("barred") if but is None else None
+    if known is None:
+        found = (ask.read(Table.barred, table, ask.problem, ask.device) for table in ask.tables if table is not but)
+        known = frozenset().union(*(configs for configs in found if configs))
+        if but is None:
+            ask.memo["barred"] = known
+    return known
+
+
+def verified(ask: Ask, config: Config, toolchain: Toolchain) -> bool | None:
+    """Whether a row of `config` under `toolchain` holds for the running software: the same toolchain class, and for a
+    kernel with a source that source as it is now, and a compiler that makes the same of it. None when the running
+    software is unknown."""
+    running = ask.toolchain
+    if running is None:
+        return None
+    same = toolchain.klass == running.klass and toolchain.compiles_as(running, config.backend)
+    return same and (not toolchain.source or config.is_current(toolchain.source))
+
+
+def believed(ask: Ask, table: Table, verdict: Verdict) -> bool:
+    """Whether the times that a verdict decides by are possible. If not, the table counts as broken for this lookup: one
+    warning says so, and it raises TableError under the strict policy."""
+    if verdict_is_possible(verdict):
+        return True
+    ask.read(_raise_impossible, table, ask.device)
+    return False
+
+
+def verdict_is_possible(verdict: Verdict) -> bool:
+    """Whether the times of its pick and of ATen are possible."""
+    problem, device, protocol, _, _, ratio, _, aten_us, _ = verdict
+    return possible(aten_us * ratio if ratio < 1 else aten_us, problem, device, protocol.l2)
+
+
+def possible_times(group: Group, problem: Problem, device: Device) -> tuple[Time, ...]:
+    """The times of a group with ATen that are possible; none if ATen's is not."""
+    fastest = min(map(itemgetter(1), group.times), default=0)  # A hostile record need not begin with it.
+    if possible(group.aten_us * min(math.exp(fastest * STEP), 1.0), problem, device, group.l2):
+        return group.times
+    code = math.log(least_us(problem, device, group.l2) / group.aten_us) / STEP
+    return tuple(time for time in group.times if time.code >= code) if code <= 0 else ()
+
+
+def least_of(ask: Ask) -> float:
+    """The least microseconds of the problem under the query's state of the cache."""
+    return least_us(ask.problem, ask.device, ask.query.l2)
+
+
+def _raise_impossible(table: Table, device: Device) -> NoReturn:
+    raise TableError(
+        f"{table.path} has times that no {device.sku} can reach, and these do not count; `gemmdb verify` names one"
+    )

@@ -1,0 +1,125 @@
+"""Ranks candidates that may never have been timed by a cost model of the kernels, on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
+
+from gemmdb.cost import data
+from gemmdb.cost.candidates import choices
+from gemmdb.cost.data import OPS
+from gemmdb.cost.features import ORDERS, TREE_OPS
+from gemmdb.cost.machine import Machine, machine
+from gemmdb.cost.model import FITTED
+from gemmdb.cost.roofline import extra_us
+from gemmdb.cost.terms import Estimator
+from gemmdb.cost.trees import Corrected
+from gemmdb.cost.work import Setting, Tile
+from gemmdb.kernels.aten import stored_apart
+from gemmdb.kernels.config import Config
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.ops import FP8
+from gemmdb.key.problem import Problem
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.neighbours import unfit
+from gemmdb.rejected import Rejected
+
+LIVE_CANDIDATES = 4
+"""How many configs besides ATen live tuning measures."""
+TREE_CANDIDATES = 8
+"""How many of the cost model's first candidates the trees reorder. The best of all by the trees is nearly always among
+them."""
+DTYPES = ("bf16", "fp16", "int8", *FP8)
+
+
+class Ranked(NamedTuple):
+    """A config that may be served, with its tile and its expected microseconds."""
+
+    config: Config
+    tile: Tile
+    us: float
+
+
+class Ranking(NamedTuple):
+    """What the model expects at a problem: ATen's microseconds, and the fastest configs, best first. `corrected`:
+    whether trees corrected the times."""
+
+    aten_us: float
+    best: tuple[Ranked, ...]
+    corrected: bool
+
+
+def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Ranking | Rejected:
+    """The `count` servable candidates with the smallest expected times, or the reason why there are none.
+
+    If trees were fitted on the arch, they reorder the first max(TREE_CANDIDATES, `count`) of the cost model.
+    """
+    found = machine(ask.device)
+    if found is None:
+        return Rejected("the model covers only NVIDIA GPUs of known archs")
+    if rejected := _unranked(ask.problem, found):
+        return rejected
+    setting = Setting.shared(ask.problem, found)
+    corrected = Corrected.of(setting)
+    if corrected is None and ask.problem.op in TREE_OPS:
+        return Rejected(f"the trees of {ask.problem.op} are missing")
+    best = list(islice(allowed(ask, setting), count if corrected is None else max(count, TREE_CANDIDATES)))
+    if not best:
+        return Rejected("no candidate may run on this problem")
+    if corrected is None:
+        aten_us, order = FITTED.predict_aten(setting), [(one.us, place) for place, one in enumerate(best)]
+    else:
+        aten_us, order = (
+            corrected.aten_us(),
+            sorted((corrected.us(one.tile), at) for at, one in enumerate(best))[:count],
+        )
+    # The model knows light epilogues. What this one costs beyond that is added.
+    charged = [(best[place], us + extra_us(ask.problem, ask.device, us)) for us, place in order]
+    return Ranking(aten_us, tuple(one._replace(us=us) for one, us in charged), corrected is not None)
+
+
+def _unranked(problem: Problem, known: Machine) -> Rejected | None:
+    """Why nothing is ranked for a problem on a machine. Beyond what the formula covers, ops with trees of their own are
+    ranked on the archs that these were fitted on."""
+    if problem.op not in TREE_OPS:
+        return uncovered(problem)
+    if known.capability not in data.own()["capabilities"]:
+        return Rejected(f"products of the op {problem.op} are not modelled on sm{known.capability}")
+    return outside(problem)
+
+
+def uncovered(problem: Problem) -> Rejected | None:
+    """Why the formula, which needs no trees, does not cover a problem."""
+    if problem.op not in OPS:
+        return Rejected(f"products of the op {problem.op} are not modelled")
+    return outside(problem)
+
+
+def outside(problem: Problem) -> Rejected | None:
+    """Why no model covers a problem, whatever its op."""
+    if problem.int4 is not None:
+        return Rejected("products with an int4 weight are not modelled")
+    if problem.scales == "block":
+        return Rejected("scales of blocks are not modelled")
+    if problem.empty:
+        return Rejected("there is nothing to compute in a product of size zero")
+    if problem.a.dtype not in DTYPES:
+        return Rejected(f"products of {problem.a.dtype} are not modelled")
+    for operand in (problem.a, problem.b):
+        if operand.layout.order not in ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
+            return Rejected("rows that do not start at multiples of 16 bytes are not modelled")
+    apart = stored_apart(problem)
+    return Rejected("output rows that do not start at multiples of 16 bytes are not modelled") if apart else None
+
+
+def allowed(ask: Ask, setting: Setting) -> Iterator[Ranked]:
+    """The candidates that may be served, in the cost model's order."""
+    us = Estimator.of(FITTED, setting).us
+    ranked = sorted([(us(one.tile), one.tile, one) for one in choices(setting)], key=itemgetter(0, 1))
+    banned = unfit(ask)
+    for expected, tile, choice in ranked:
+        config = choice.config
+        if config not in banned and ask.rejection(config) is None:
+            yield Ranked(config, tile, expected)

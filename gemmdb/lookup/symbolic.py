@@ -1,0 +1,233 @@
+"""Symbolic sizes: the sizes of a range that are compared, the config that is best at all of them, and the division of a
+range of M into a few intervals with one config each, where no single config is good everywhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from typing import Any, NamedTuple
+
+from gemmdb.errors import InputError
+from gemmdb.hit import LARGEST, Branches
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.lookup.ask import Ask, Candidate
+from gemmdb.lookup.prediction import Prediction, remembered
+from gemmdb.rejected import Rejected
+
+MOST_BUCKETS = 64
+"""The most buckets that are compared. Several symbolic sizes may give more; ATen serves those."""
+MOST_KERNELS = 3
+"""The most kernels for one range. Each costs a compile, and a comparison per call."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One size of a range with its prediction. Without a prediction (None), ATen serves it."""
+
+    problem: Problem
+    prediction: Prediction | None
+
+    def log_ratio(self, config: Config, loss: float) -> float | None:
+        """The logarithm of the config's time relative to ATen, with the prediction's doubt added. None if that is
+        slower than ATen by more than `loss`."""
+        if config == ATEN:
+            return 0.0
+        ratio = math.inf if self.prediction is None else self.prediction.ratios.get(config, math.inf)
+        if self.prediction is None or ratio > 1 + loss:
+            return None
+        if self.prediction.rung != "exact":
+            ratio *= 1 + self.prediction.loss(config) - self.prediction.regret(config)
+        return math.log(ratio) if ratio <= 1 + loss else None
+
+    def regret(self, config: Config) -> float:
+        """How much slower than the best config this one is expected to be."""
+        return 0.0 if self.prediction is None else self.prediction.regret(config)
+
+
+class Interval(NamedTuple):
+    """Adjacent buckets, first to last, that one config serves. `total`: the sum of their log ratios."""
+
+    first: int
+    last: int
+    config: Config
+    total: float
+
+
+def sizes(ask: Ask) -> list[Problem]:
+    """The problem at the end points, at the powers of two of each range, and at the hint; at most MOST_BUCKETS + 1.
+
+    An open range ends at LARGEST or at the hint. A size of 0 is left out, since there is nothing to compute. Raises
+    InputError for an empty range, or one of a size other than m, n and k.
+    """
+    found = {name: {int(getattr(ask.problem, name))} for name in ("m", "n", "k")}
+    for name, (low, high) in ask.query.ranges.items():
+        if name not in found or low < 0 or (high is not None and high < low):
+            raise InputError(f"no such range: {name} from {low} to {high}")
+        top = max(low, *found[name], LARGEST if high is None else min(high, LARGEST))
+        powers = {2**exponent for exponent in range(top.bit_length())}
+        found[name] |= {size for size in powers | {low, top} if size >= max(low, 1)}
+    grid = product(*(sorted(values) for values in found.values()))
+    return [ask.problem.resized(m, n, k) for m, n, k in islice(grid, MOST_BUCKETS + 1)]
+
+
+def predictions(
+    ask: Ask, problems: Iterable[Problem], predict: Callable[[Ask], Prediction | Rejected]
+) -> Iterator[Bucket]:
+    """The bucket of each problem, with the prediction that `predict` makes."""
+    for problem in problems:
+        found = remembered(ask.at(problem), "size of a range", predict)
+        yield Bucket(problem, found if isinstance(found, Prediction) else None)
+
+
+def ranges_of(ask: Ask) -> dict[str, list[int | None]]:
+    """The ranges of the query, JSON-ready."""
+    return {name: [low, high] for name, (low, high) in ask.query.ranges.items()}
+
+
+def unverified(buckets: Iterable[Bucket]) -> bool:
+    """Whether some bucket's rows do not hold for the running toolchain."""
+    return any(one.prediction is not None and one.prediction.verified is False for one in buckets)
+
+
+def best_of_all(
+    ask: Ask, buckets: Sequence[Bucket], needed: float, most_regret: float, most_doubt: float
+) -> Candidate | Rejected:
+    """Among the configs whose regret is at most `most_regret` in every bucket, which all have a prediction, the one
+    with the smallest total time relative to ATen. `needed`: the gain at the hint; `most_doubt`: how far off its times
+    may be, relative."""
+    known = [one.prediction for one in buckets if one.prediction is not None]
+    at_hint = next(found for one, found in zip(buckets, known, strict=True) if one.problem == ask.problem)
+    enough = [config for config, gained in at_hint.gains.items() if config != ATEN and gained >= needed]
+    worst = {config: _worst_regret(config, known, most_doubt) for config in enough}
+    fits = [config for config in enough if worst[config] <= most_regret]
+    if not fits:
+        least = min(worst.values(), default=math.inf)
+        return Rejected(
+            f"the least worst regret of any config is {least:.1%}" if worst else "no config gains enough at the hint"
+        )
+    best = min(fits, key=lambda config: (sum(math.log(one.ratios[config]) for one in known), config.text))
+    evidence = {
+        "range": ranges_of(ask),
+        "worst_regret": worst[best],
+        "buckets": [
+            {"m": one.problem.m, "n": one.problem.n, "k": one.problem.k, "rung": found.rung,
+             "regret": found.regret(best)}
+            for one, found in zip(buckets, known, strict=True)
+        ],
+        "spread": at_hint.off(best),
+        "verified": False if unverified(buckets) else at_hint.verified,
+    }  # fmt: skip
+    ratio, us = at_hint.ratios[best], at_hint.aten_us
+    reason = f"{best.name} loses at most {worst[best]:.1%} in each of {len(buckets)} buckets"
+    return Candidate(best, ratio * us, 1 / ratio, us, at_hint.table, evidence, reason)
+
+
+def _worst_regret(config: Config, known: Iterable[Prediction], most_doubt: float) -> float:
+    """The config's largest regret; infinite if a bucket lacks it or doubts it more than `most_doubt`."""
+    worst = 0.0
+    for one in known:
+        if one.doubt.get(config, math.inf) > most_doubt:
+            return math.inf
+        worst = max(worst, one.regret(config))
+    return worst
+
+
+def may_fit(buckets: Iterable[Bucket], most_regret: float) -> bool:
+    """Whether some config other than ATen has at most this regret in all buckets that have a prediction."""
+    known = [one.prediction for one in buckets if one.prediction is not None]
+    if not known:
+        return True
+    configs = set(known[0].ratios).intersection(*(one.ratios for one in known)) - {ATEN}
+    return any(all(one.regret(config) <= most_regret for one in known) for config in configs)
+
+
+def unfused(problem: Problem) -> Problem | None:
+    """The problem whose rows decide how its range of M is divided: as with ATen, nothing is fused into a kernel that is
+    chosen at run time. None if the range cannot be divided: an integer GEMM and its scale are one kernel, and a
+    constant weight is packed for one kernel."""
+    if problem.constant:
+        return None
+    if problem.fusion == "none" or (problem.spec.dequantises and problem.fusion == "scale"):
+        return problem
+    return None if problem.epilogue is None else replace(problem, fusion="none")
+
+
+def divide(buckets: Sequence[Bucket], needed: float, regret: float) -> list[Interval]:
+    """The division of a range of M with the largest mean gain over ATen over all buckets; ATen if nothing gains.
+
+    No interval is slower than ATen in any bucket by more than `regret`, and each gains at least `needed`. Among
+    divisions within `regret` of the best, the one with the fewest intervals wins.
+    """
+    intervals = _best_of_each(buckets, needed, regret)
+    best: list[list[list[Interval] | None]] = [[[] if end == 0 else None for end in range(len(buckets) + 1)]]
+    for _ in range(MOST_KERNELS):
+        best.append(_one_more(best[-1], intervals, len(buckets)))
+    whole = [divided for level in best if (divided := level[-1])]
+    if not whole:
+        return [Interval(0, len(buckets) - 1, ATEN, 0.0)]
+    enough = min(map(_total, whole)) + math.log1p(regret) * len(buckets)
+    return next(divided for divided in whole if _total(divided) <= enough)
+
+
+def _best_of_each(buckets: Sequence[Bucket], needed: float, regret: float) -> dict[tuple[int, int], Interval]:
+    """For each run of adjacent buckets, the config with the largest gain."""
+    gains = [one.prediction.gains for one in buckets if one.prediction is not None]
+    least = -math.log1p(needed)
+    found: dict[tuple[int, int], Interval] = {}
+    for config in sorted({ATEN}.union(*gains), key=lambda config: config.text):
+        values = [bucket.log_ratio(config, regret) for bucket in buckets]
+        for first in range(len(buckets)):
+            total = 0.0
+            for last in range(first, len(buckets)):
+                value = values[last]
+                if value is None:
+                    break
+                total += value
+                if config != ATEN and total > least * (last - first + 1):
+                    continue
+                interval = found.get((first, last))
+                if interval is None or total < interval.total:
+                    found[first, last] = Interval(first, last, config, total)
+    return found
+
+
+def _one_more(
+    before: list[list[Interval] | None], intervals: Mapping[tuple[int, int], Interval], count: int
+) -> list[list[Interval] | None]:
+    """The best divisions of the first buckets into one interval more than those in `before`, indexed by their end."""
+    after: list[list[Interval] | None] = [None] * (count + 1)
+    for (first, last), interval in intervals.items():
+        start, end = before[first], after[last + 1]
+        if start is None or (start and start[-1].config == interval.config):
+            continue
+        divided = [*start, interval]
+        if end is None or _total(divided) < _total(end):
+            after[last + 1] = divided
+    return after
+
+
+def _total(intervals: Iterable[Interval]) -> float:
+    return sum(interval.total for interval in intervals)
+
+
+def branches(buckets: Sequence[Bucket], intervals: Sequence[Interval]) -> Branches:
+    """The config of each interval with the largest M that it serves; empty for a single interval."""
+    limits = [buckets[one.last].problem.m for one in intervals[:-1]]
+    return tuple(zip([*limits, None], [one.config for one in intervals], strict=True)) if limits else ()
+
+
+def kernels(buckets: Sequence[Bucket], intervals: Iterable[Interval]) -> list[dict[str, Any]]:
+    """What is expected of the config of each interval, JSON-ready."""
+    parts = [(one, buckets[one.first : one.last + 1]) for one in intervals]
+    return [
+        {
+            "m": [bucket.problem.m for bucket in inside],
+            "config": one.config.text,
+            "mean_gain": math.expm1(-one.total / len(inside)),
+            "worst_regret": max(bucket.regret(one.config) for bucket in inside),
+        }
+        for one, inside in parts
+    ]
