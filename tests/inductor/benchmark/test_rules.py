@@ -19,6 +19,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.lookup import acceptance
 from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol
@@ -110,9 +111,9 @@ def test_a_kernel_that_is_compiled_in_advance_is_confirmed(tmp_path, monkeypatch
 
 
 def test_the_lookup_knows_whether_its_answer_will_be_confirmed():
-    assert Ask(PLAIN, (), Policy(confirm=True), None).confirming
-    assert not Ask(PLAIN, (), Policy(), None).confirming
-    assert not Ask(SYMBOLIC, (), Policy(confirm=True), None).confirming
+    assert acceptance.confirming(Ask(PLAIN, (), Policy(confirm=True), None))
+    assert not acceptance.confirming(Ask(PLAIN, (), Policy(), None))
+    assert not acceptance.confirming(Ask(SYMBOLIC, (), Policy(confirm=True), None))
 
 
 @pytest.mark.parametrize(
