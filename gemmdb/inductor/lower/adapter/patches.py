@@ -20,8 +20,6 @@ from torch._inductor import select_algorithm
 
 _log = logging.getLogger("gemmdb")
 
-RESTORED = "the original is put back, unless another wrapper stands on ours"
-REMOVED = "ours is taken out of the list"
 _SAVERS = "torch._inductor.select_algorithm:_ALGORITHM_SELECTOR_CACHE.feedback_saver_fns"
 
 
@@ -31,13 +29,12 @@ class Patch:
 
     `wrapper`: the name, in `apply`, of the function that makes the wrapper. `target`: `module:function`,
     `module:Class.method`, or `module:table[operator]` for an entry of a table; an operator without an overload stands
-    for all of its overloads. `undone`: what `undo` does.
+    for all of its overloads.
     """
 
     wrapper: str
     target: str
     reason: str
-    undone: str = RESTORED
 
 
 _STEERED = (
@@ -100,7 +97,7 @@ PATCHES: tuple[Patch, ...] = (
         "cuda_compile", "torch._inductor.codecache:CUTLASSCodeCache.compile",
         "a CUTLASS kernel that is compiled in advance is put where Inductor looks before it runs nvcc",
     ),
-    Patch("timings", _SAVERS, "stores what Inductor's search times for a missed GEMM", undone=REMOVED),
+    Patch("timings", _SAVERS, "stores what Inductor's search times for a missed GEMM"),
 )  # fmt: skip
 """The register. A test compares it with what `enable()` changes, and docs/contributing/torch.md lists it."""
 
