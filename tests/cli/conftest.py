@@ -35,6 +35,13 @@ class Done:
     out: str
     err: str
 
+    def refused(self, *words: str) -> None:
+        """It was bad input: exit code 2, nothing on stdout, and one line on stderr with these words."""
+        assert (self.code, self.out, self.err.count("\n")) == (2, "", 1), self
+        assert self.err.startswith("gemmdb: ")
+        for word in words:
+            assert word in self.err
+
 
 def measured(problem: Problem, config: Config, us: float, run_id: str, device: Device) -> Measurement:
     """A full row with an interval of 1% around `us`; ATen takes 100."""

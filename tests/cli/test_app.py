@@ -13,24 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 import gemmdb as library
 from gemmdb.cli import app, tables
 
-COMMANDS = [
-    "record",
-    "build",
-    "coverage",
-    "lookup",
-    "explain",
-    "tables",
-    "verify",
-    "merge",
-    "diff",
-    "compare",
-    "doctor",
-    "demo",
-]
+COMMANDS = sorted(typer.main.get_command(app.app).commands)  # type: ignore[attr-defined]
 
 
 def test_help_lists_every_command_and_the_usual_flow(process):
@@ -44,33 +32,20 @@ def test_help_lists_every_command_and_the_usual_flow(process):
 
 
 def test_no_arguments_is_help(gemmdb):
-    assert gemmdb().out == gemmdb("--help").out
-    assert gemmdb().code == 0
+    done = gemmdb()
+    assert (done.code, done.out) == (0, gemmdb("--help").out)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_teaches(gemmdb, name):
     done = gemmdb(name, "--help")
     assert (done.code, done.err) == (0, "")
-    assert "Examples:\n" in done.out
-    assert f"gemmdb {name}" in done.out.split("Examples:")[1]
+    assert f"gemmdb {name}" in done.out.split("Examples:\n")[1]
     assert "Exit codes:" in done.out
 
 
-def test_version(process):
-    assert process("--version").out == f"gemmdb {library.__version__}\n"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["frobnicate"], ["--frob"], ["lookup"], ["merge", "a.db"], ["verify"], ["verify", "x", "y"], ["record"],
-     ["build", "--gpus", "many"], ["verify", "x.db", "--remeasure", "-3"], ["coverage", "w", "--jsn"]],
-)  # fmt: skip
-def test_bad_usage_is_one_line_and_exit_2(process, arguments):
-    done = process(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("gemmdb: ")
-    assert done.err.count("\n") == 1
+def test_version(gemmdb):
+    assert gemmdb("--version").out == f"gemmdb {library.__version__}\n"
 
 
 def broken(kind: str, good: Path) -> Path:
@@ -96,12 +71,9 @@ def broken(kind: str, good: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["missing", "directory", "text", "empty", "foreign", "newer", "truncated"])
 @pytest.mark.parametrize("command", [["verify", "{}"], ["merge", "{}", "--out", "c.db"], ["diff", "good.db", "{}"]])
-def test_a_file_that_is_no_table_is_one_line_and_exit_2(gemmdb, make_table, kind, command):
+def test_a_file_that_is_no_table_is_refused(gemmdb, make_table, kind, command):
     path = broken(kind, make_table("good.db"))
-    done = gemmdb(*(word.format(path) for word in command))
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.count("\n") == 1
-    assert path.name in done.err
+    gemmdb(*(word.format(path) for word in command)).refused(path.name)
     assert not Path("c.db").exists()
 
 
@@ -110,15 +82,8 @@ def test_a_broken_table_in_force_is_a_warning(gemmdb, make_table, flags, monkeyp
     text = broken("text", good)
     monkeypatch.setenv("GEMMDB_TABLES", f"{text}{os.pathsep}{good}")
     done = gemmdb("lookup", *flags)
-    assert done.code == 0
-    assert done.err.count("\n") == 1
+    assert (done.code, done.err.count("\n")) == (0, 1)
     assert text.name in done.err
-
-
-def test_bad_environment_is_one_line_and_exit_2(process):
-    done = process("tables", GEMMDB_ON_MISS="perhaps")
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "GEMMDB_ON_MISS" in done.err
 
 
 def test_a_closed_pipe_is_quiet(table):
@@ -143,8 +108,7 @@ def crash(monkeypatch):
 def test_a_bug_is_one_line_and_exit_70(gemmdb, crash):
     crash(ValueError("two\nlines"))
     done = gemmdb("tables")
-    assert (done.code, done.out) == (app.UNEXPECTED, "")
-    assert done.err.count("\n") == 1
+    assert (done.code, done.out, done.err.count("\n")) == (app.UNEXPECTED, "", 1)
     assert "ValueError: two lines" in done.err
     assert "GEMMDB_LOG=DEBUG" in done.err
 
@@ -164,7 +128,7 @@ def test_ctrl_c_is_130(gemmdb, crash):
     assert (done.code, done.out, done.err) == (130, "", "gemmdb: interrupted; no file was left incomplete\n")
 
 
-def test_tables_json(gemmdb, table):
+def test_tables_are_listed(gemmdb, table):
     done = gemmdb("tables", "--json")
     (entry,) = json.loads(done.out)["tables"]
     names = ["path", "arch", "device", "schema_version", "packed", "digest", "origin", "problems", "measurements"]
@@ -172,9 +136,6 @@ def test_tables_json(gemmdb, table):
     assert entry["path"] == str(table)
     assert (entry["arch"], entry["device"], entry["origin"]) == ("cpu", "Example CPU", "measured")
     assert (entry["problems"], entry["measurements"]) == ({"mm": 1}, 2)
-
-
-def test_tables_text(gemmdb, table):
     done = gemmdb("tables")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1].split()[:3] == ["Example", "CPU", "cpu"]

@@ -9,50 +9,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit import lab
 
 from gemmdb.cli.build import terminable
 from gemmdb.cli.progress import BuildProgress, Pulse, left, sizes
+from gemmdb.generators.cluster import build as over
 from gemmdb.generators.progress import State
+from gemmdb.generators.request import BuildReport
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--arch native --shapes nonesuch", "nonesuch"),
-        ("--arch native --ops conv", "unknown op 'conv'"),
-        ("--arch native --dtypes fp7", "unknown dtype 'fp7'"),
-        ("--arch native --effort heroic", "unknown effort 'heroic'"),
-        ("--arch sm999", "sm999"),
-        ("--arch native --gpus 0", "--gpus"),
-        ("--arch native --minutes 0", "--minutes"),
-        ("--arch native --minutes nan", "--minutes"),
-        ("--arch cpu --shapes notes.txt", "notes.txt:1"),
-        ("--arch cpu --shapes . ", "."),
-        ("--arch cpu --shapes one.jsonl --ops int_mm", "--ops"),
-        ("--arch cpu --shapes one.jsonl --out .", "."),
-        ("--arch cpu --shapes one.jsonl --out notes.txt", "notes.txt"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(gemmdb, one_problem, arguments, words):
-    Path("notes.txt").write_text("not a table and not a workload")
-    done = gemmdb("build", *arguments.split())
-    assert (done.code, done.out) == (2, "")
-    assert done.err.count("\n") == 1
-    assert words in done.err
-    assert Path("notes.txt").read_text() == "not a table and not a workload"
-
-
-def test_without_torch_the_line_says_what_to_install(gemmdb, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    done = gemmdb("build", "--arch", "native")
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "pip install torch" in done.err
-    assert "gemmdb[build]" in done.err
+from gemmdb.table.writer import Store
 
 
 @pytest.fixture
@@ -178,3 +148,25 @@ def test_words_of_progress():
         "", "about 30 s left", "about 10 min left", "about 3.0 h left",
     ]  # fmt: skip
     assert sizes(State(1, 0)) == ""
+
+
+def test_the_other_devices_follow_the_first(gemmdb, tmp_path, monkeypatch):
+    out, other = tmp_path / "t.db", replace(lab.CPU, units=lab.CPU.units + 2)
+    with Store.open(out) as store:
+        store.add(lab.rows(lab.problem(), {lab.cpp(): 0.5}))
+        store.refresh()
+    rays = []
+
+    def build(request, progress, say):
+        rays.append(request.ray)
+        done = {"problems": 1, "jobs": 1, "before": 0, "measured": 1, "elsewhere": 0, "rows": 2, "statuses": {"ok": 2}}
+        return [BuildReport(out=out, device=device, **done, seconds=1.0, workers=3) for device in (lab.CPU, other)]
+
+    monkeypatch.setattr(over, "build", build)
+    command = ("build", "--arch", "native", "--ray", "10.0.0.5:6379", "--out", str(out))
+    found = json.loads(gemmdb(*command, "--json").out)
+    (further,) = found["further"]
+    assert (found["device"], found["lanes"]) == (lab.CPU.sku, 3)
+    assert set(further) == set(found) - {"schema", "version", "further"}
+    assert gemmdb(*command).out.count("measurements") == 2
+    assert rays == ["10.0.0.5:6379"] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import subprocess
 import sys
@@ -35,42 +34,6 @@ def test_nothing_to_carry_over_is_a_negative_answer(gemmdb, table):
     assert "for NVIDIA GPUs only" in done.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["export", "mine.db", "--to", "xml", "-o", "x"], "known: csv, jsonl, parquet, verdicts, lookup-table"),
-        (["import", "mine.db", "--from", "xml", "-o", "x"], "unknown format 'xml'; known: csv,"),
-        (["export", "none.db", "--to", "csv", "-o", "x"], "none.db does not exist"),
-        (["export", "mine.db", "--to", "csv", "-o", "no/x"], "is not a folder"),
-        (["export", "mine.db", "--to", "csv", "-o", "."], "is a folder"),
-        (["import", "none.csv", "--from", "csv", "-o", "x"], "none.csv is not a file"),
-        (["import", "mine.db", "--from", "csv", "-o", "x"], "mine.db:1: "),
-        (["import", "mine.db", "--from", "csv", "-o", "no/x"], "is not a folder"),
-    ],
-)  # fmt: skip
-def test_wrong_calls_are_one_line(gemmdb, table, arguments, said):
-    done = gemmdb(*arguments)
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
-    assert said in done.err
-    assert not Path("x").exists()
-
-
-@pytest.mark.parametrize("command", ["export", "import"])
-def test_without_pyarrow_the_remedy_is_named(gemmdb, table, monkeypatch, command):
-    real = builtins.__import__
-
-    def absent(name, *rest):
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    flag = {"export": "--to", "import": "--from"}[command]
-    done = gemmdb(command, str(table), flag, "parquet", "-o", "x")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "pip install 'gemmdb[parquet]'" in done.err
-
-
 def test_tables_are_pushed_and_pulled(gemmdb, table):
     pytest.importorskip("fsspec")
     done = gemmdb("tables", "push", "there", str(table))
@@ -89,23 +52,6 @@ def test_pulled_tables_are_used_by_lookups(gemmdb, table, monkeypatch):
     assert "no tables" in gemmdb("tables").err
     assert gemmdb("tables", "pull", "there").code == 0
     assert "mine.db" in gemmdb("tables").out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["pull", "nowhere"], "nowhere/manifest.json does not exist"),
-        (["pull", "ftp://host/x"], "no URL of a known kind"),
-        (["push", "there", "none.db"], "none.db"),
-        (["push", "there"], "Missing argument"),
-        (["give"], "No such command 'give'"),
-    ],
-)
-def test_wrong_calls_of_tables_are_one_line(gemmdb, table, arguments, said):
-    pytest.importorskip("fsspec")
-    done = gemmdb("tables", *arguments)
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
-    assert said in done.err
 
 
 LIGHT = """

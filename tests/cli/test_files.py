@@ -29,15 +29,6 @@ def test_merge_into_an_input_adds_to_it(gemmdb, make_table):
     assert Table.open(a).summary()[0]["measurements"] == 4
 
 
-def test_merge_does_not_replace_another_table(gemmdb, make_table):
-    a, b = make_table("a.db"), make_table("b.db")
-    former = b.read_bytes()
-    done = gemmdb("merge", str(a), "--out", str(b))
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "would be replaced" in done.err
-    assert b.read_bytes() == former
-
-
 def test_diff_of_a_table_with_itself(gemmdb, make_table):
     make_table("a.db")
     done = gemmdb("diff", "a.db", "a.db")
@@ -89,13 +80,6 @@ def test_verify_names_what_is_wrong(gemmdb, make_table):
     assert "in order" not in done.out
 
 
-def test_remeasure_needs_the_device_of_the_table(gemmdb, make_table):
-    make_table("a.db")
-    done = gemmdb("verify", "a.db", "--remeasure", "1")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "Example CPU" in done.err
-
-
 def test_coverage_ranks_misses_and_names_what_is_not_supported(gemmdb, table, workload):
     done = gemmdb("coverage", str(workload))
     assert (done.code, done.err) == (0, "")
@@ -136,24 +120,3 @@ def test_coverage_without_tables_is_all_misses_and_still_done(gemmdb, workload):
     done = gemmdb("coverage", str(workload))
     assert done.code == 0
     assert done.out.startswith("0 of 3 problems answered, 0.0% of the time: 0 by another")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("nonsense\n", "w.jsonl:1"), ('{"problem": "mm m=1"}\n', "w.jsonl:1"), ("\n[]\n", "w.jsonl:2"), (None, "w.jsonl")],
-)
-def test_a_file_that_is_no_workload(gemmdb, text, words):
-    if text is None:
-        Path("w.jsonl").mkdir()
-    else:
-        Path("w.jsonl").write_text(text)
-    done = gemmdb("coverage", "w.jsonl")
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert words in done.err
-
-
-def test_an_empty_workload(gemmdb):
-    Path("w.jsonl").write_text("")
-    done = gemmdb("coverage", "w.jsonl")
-    assert (done.code, done.out) == (2, "")
-    assert "gemmdb record" in done.err

@@ -1,8 +1,10 @@
-"""Commands on a table whose every free text tries to run, to escape to the terminal, or to name another file."""
+"""Commands on a table whose every free text tries to run, to escape to the terminal, or to name another file, and on
+such a workload."""
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from dataclasses import replace
 
@@ -48,12 +50,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("what", COMMANDS)
-@pytest.mark.parametrize("json", [False, True])
-def test_nothing_is_run_and_the_terminal_stays_as_it_is(what, json, hostile, gemmdb, tmp_path):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_is_run_and_the_terminal_stays_as_it_is(what, as_json, hostile, gemmdb, tmp_path):
     if what == "report":
         pytest.importorskip("jinja2")
     command = [str(hostile) if word == "FILE" else word for word in COMMANDS[what]]
-    done = gemmdb(*command, *(["--json"] if json and what not in ("report", "merge", "pack") else []))
+    done = gemmdb(*command, *(["--json"] if as_json and what not in ("report", "merge", "pack") else []))
     assert done.code in (0, 1), done.err
     controls = {c for c in done.out + done.err if not c.isprintable() and c != "\n"}
     assert not controls
@@ -77,3 +79,16 @@ def test_a_program_that_is_given_as_a_table_is_not_run(gemmdb, tmp_path):
     for command in (["show"], ["verify"], ["diff", sys.executable]):
         assert gemmdb(*command, str(program)).code == 2
     assert not (tmp_path / "owned").exists()
+
+
+def test_names_in_a_workload_cannot_control_the_terminal(gemmdb, tmp_path):
+    (tmp_path / "w.jsonl").write_text(json.dumps({"uncovered": "bmm\x1b]0;owned\x07\x1b[2J"}) + "\n")
+    out = gemmdb("coverage", "w.jsonl").out
+    assert "not supported by gemmdb: bmm?]0;owned??[2J (1 in graphs)" in out
+    assert all(line.isprintable() for line in out.splitlines())
+
+
+@pytest.mark.parametrize("name", ["count", "calls"])
+def test_absurd_counts_are_bad_input(gemmdb, tmp_path, name):
+    (tmp_path / "w.jsonl").write_text(json.dumps({"problem": problem(1).text, name: 10**400}) + "\n")
+    gemmdb("coverage", "w.jsonl").refused(f"w.jsonl:1: {name} must be an integer of at least 0 and below")

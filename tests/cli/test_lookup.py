@@ -129,50 +129,6 @@ def test_a_batch_is_part_of_the_question(gemmdb, environment):
     assert "no table answers bmm batch=8 m=16 n=64 k=32 a=bf16:row:8 b=bf16:row:8 " in done.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--op conv --m 1 --n 1 --k 1", "unknown op 'conv'"),
-        ("--op mm --m -1 --n 1 --k 1", "m must be"),
-        ("--op mm --m x --n 1 --k 1", "--m"),
-        ("--op mm --m 1 --n 1", "--k"),
-        ("--op mm --m 99999999999 --n 1 --k 1", "m must be"),
-        ("--op mm --m 1 --n 1 --k 1 --dtype fp7", "unknown dtype 'fp7'"),
-        ("--op mm --m 1 --n 1 --k 1 --layout xy", "unknown layout 'xy'"),
-        ("--op mm --m 1 --n 1 --k 1 --bias 1d", "bias"),
-        ("--op int_mm --m 1 --n 1 --k 1 --dtype bf16", "cannot multiply"),
-        ("--op mm --m 1 --n 1 --k 1 --fusion soft", "'soft'"),
-        ("--op mm --m 1 --n 1 --k 1 --l2 warm", "unknown l2 state 'warm'"),
-        ("--op mm --m 1 --n 1 --k 1 --device A --arch cpu", "exclude each other"),
-        ("--op mm --m 1 --n 1 --k 1 --device Nonesuch", "Nonesuch"),
-        ("--op mm --m 1 --n 1 --k 1 --device=", "--device is empty"),
-        ("--op mm --m 1 --n 1 --k 1 --arch=", "--arch is empty"),
-        ("--op mm --m 1 --n 1 --k 1 --weight-dtype int8", "--weight-dtype is for mixed_mm and scaled_mm only"),
-        ("--op mixed_mm --m 1 --n 1 --k 1 --weight-dtype=", "unknown dtype ''"),
-        ("--op mixed_mm --m 1 --n 1 --k 1 --weight-dtype fp32", "cannot multiply"),
-        ("--op mm --m 1 --n 1 --k 1 --frob", "--frob"),
-        ("--op mm --m 1 --n 1 --k 1 --batch 2", "only bmm takes a batch"),
-        ("--op bmm --m 1 --n 1 --k 1 --batch -2", "batch must be"),
-        ("--op mm --m 1 --n 1 --k 1 --scales row", "only scaled_mm and grouped_mm of fp8 have scales"),
-        ("--op mm --m 1 --n 1 --k 1 --fast-accum", "only scaled_mm and grouped_mm of fp8 have scales"),
-        ("--op scaled_mm --m 1 --n 16 --k 16 --scales=", "one of the kinds tensor, row, block, got ''"),
-        ("--op mixed_mm --m 1 --n 8 --k 128 --group 64", "only an int4 weight has groups"),
-        ("--op mixed_mm --m 1 --n 8 --k 128 --weight-dtype int4 --group 100", "groups have 32, 64, 128, 256"),
-        ("--op mixed_mm --m 1 --n 8 --k 128 --weight-dtype int4 --packing gptq", "known: tinygemm2, tinygemm4"),
-        ("--op scaled_mm --m 1 --n 16 --k 16 --scales column", "one of the kinds tensor, row, block"),
-        ("--op scaled_mm --m 1 --n 16 --k 16 --dtype bf16", "cannot multiply bf16 by bf16"),
-        ("--op scaled_mm --m 1 --n 16 --k 16 --layout nn", "B lies by columns in memory"),
-        ("--op bmm --m 1 --n 1 --k 1 --batch 2 --bias 1d", "bias"),
-    ],
-)
-@pytest.mark.parametrize("command", ["lookup", "explain"])
-def test_bad_flags_are_one_line_and_exit_2(gemmdb, environment, command, arguments, words):
-    done = gemmdb(command, *arguments.split())
-    assert (done.code, done.out) == (2, "")
-    assert done.err.count("\n") == 1
-    assert words in done.err
-
-
 def test_explain_asks_every_rung(gemmdb, table, flags):
     done = gemmdb("explain", *flags, "--json")
     answer = json.loads(done.out)

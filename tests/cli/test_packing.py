@@ -59,15 +59,3 @@ def test_packing_replaces_only_what_was_packed(gemmdb, small, make_table):
         assert not Table.open(Path(out)).packed
     assert gemmdb("tables", "pack", "a.db", "--out", "small.db").code == 0
     assert small.read_bytes() == former
-
-
-def test_wrong_calls_of_pack_are_told(gemmdb, make_table, tmp_path):
-    make_table("a.db")
-    for command, why in (
-        (("nowhere.db", "--out", "x.db"), "nowhere.db does not exist"),
-        (("a.db", "--out", "no/x.db"), "no is not a folder"),
-        (("a.db",), "'--out'"),
-    ):
-        done = gemmdb("tables", "pack", *command)
-        assert (done.code, done.err.count("\n")) == (2, 1)
-        assert why in done.err

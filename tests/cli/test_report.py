@@ -28,15 +28,6 @@ def test_it_writes_a_page_beside_the_caller(gemmdb: Callable[..., Any], table: P
 
 
 @needs_plotly
-def test_the_file_itself_is_never_overwritten(gemmdb: Callable[..., Any], table: Path) -> None:
-    before = table.read_bytes()
-    done = gemmdb("report", str(table), "--out", str(table))
-    assert done.code == 2
-    assert "is the file that the report is about" in done.err
-    assert table.read_bytes() == before
-
-
-@needs_plotly
 @pytest.mark.parametrize("content", [None, b"", b"SQLite format 3\0", b"\xff\xfe", b"{}", b"words"])
 def test_any_other_file_is_one_line_on_stderr(
     gemmdb: Callable[..., Any], environment: object, content: bytes | None
@@ -49,17 +40,6 @@ def test_any_other_file_is_one_line_on_stderr(
     assert done.err.count("\n") == 1
     assert "some.file" in done.err
     assert not Path("some-report.html").exists()
-
-
-def test_what_is_missing_is_said_with_the_remedy(
-    gemmdb: Callable[..., Any], table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "plotly" else real(name, *rest)
-    )
-    done = gemmdb("report", str(table))
-    assert (done.code, done.err) == (2, "gemmdb: a report needs plotly: pip install 'gemmdb[report]'\n")
 
 
 @needs_plotly

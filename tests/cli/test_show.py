@@ -61,16 +61,3 @@ def test_the_lines_of_a_product_are_added_up(gemmdb, tmp_path):
 def test_nothing_matches(gemmdb):
     done = gemmdb("show", H200, "no-such-word")
     assert (done.code, done.out, done.err) == (0, "0 problems\n", "")
-
-
-def test_what_cannot_be_shown_is_said_in_one_line(gemmdb, tmp_path):
-    other = tmp_path / "notes.txt"
-    other.write_text("hello\n")
-    for call, reason in (
-        (("show", str(other)), "not JSON"),
-        (("show", str(tmp_path / "none.db")), "No such file"),
-        (("show", H200, "--sort", "colour"), "known are gain, time, size"),
-    ):
-        done = gemmdb(*call)
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        assert reason in done.err

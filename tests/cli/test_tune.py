@@ -133,15 +133,3 @@ def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_pat
     }  # fmt: skip
     monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "0")
     assert tuning.timing_environment(None)["VLLM_DISABLE_COMPILE_CACHE"] == "0"
-
-
-def test_wrong_calls(gemmdb):
-    for arguments, words in (
-        (["--budget", "soon", "--", "true"], "90s, 10m or 1h30m"),
-        (["--", "no-such-program"], "no-such-program"),
-        (["--repeats", "-1", "--", "true"], "-1"),
-        ([], "COMMAND"),
-    ):
-        done = gemmdb("tune", *arguments)
-        assert (done.code, done.out) == (2, "")
-        assert words in done.err
