@@ -68,17 +68,6 @@ def test_example_runs(gemmdb, table, make_table, workload, monkeypatch, example)
     assert done.code in (0, 1), done
 
 
-def counted(text: str, pattern: str) -> dict[str, int]:
-    """Problems by op, and of all ops, in the sentence of a document that the pattern finds."""
-    found = re.search(pattern, text, re.DOTALL)
-    assert found, pattern
-    return {name: int(number.replace(",", "")) for name, number in found.groupdict().items()}
-
-
-def ops(counts: dict[str, int]) -> dict[str, int]:
-    return {"all": sum(counts.values()), **counts}
-
-
 def test_the_table_of_presets_has_their_sizes():
     text = (ROOT / "docs" / "how-to" / "build.md").read_text()
     listed = re.findall(r"^\| `([\w-]+)` \| ([\d,]+)(?:,[^|]*)? \|", text.partition("## Presets")[2], re.MULTILINE)

@@ -95,14 +95,3 @@ def test_a_light_install_exports_and_imports(table):
     done = run("tables", "pull", "there")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "pip install 'gemmdb[exchange]'" in done.stderr
-
-
-@pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
-def test_a_packed_table_is_told_the_formats_that_export_it(gemmdb, table, to):
-    assert gemmdb("tables", "pack", str(table), "--out", "packed.db").code == 0
-    done = gemmdb("export", "packed.db", "--to", to, "-o", "rows")
-    assert (done.code, done.out, Path("rows").exists()) == (2, "", False)
-    said = "--to verdicts and --to lookup-table export what it says"
-    assert done.err.startswith(f"gemmdb: packed.db is packed and holds no measurements: {said}")
-    assert done.err.count("\n") == 1
-    assert gemmdb("export", "packed.db", "--to", "verdicts", "-o", "rows").code == 0

@@ -20,6 +20,12 @@ ALONE = (
 )
 
 
+@pytest.fixture
+def h200(environment, monkeypatch) -> None:
+    """The shipped table of the H200 is in force."""
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+
+
 def test_hit_names_rung_kernel_and_time(gemmdb, table, flags):
     done = gemmdb("lookup", *flags)
     assert (done.code, done.err) == (0, "")
@@ -30,8 +36,7 @@ def test_hit_names_rung_kernel_and_time(gemmdb, table, flags):
     assert lines["table"] == str(table)
 
 
-def test_the_evidence_is_short_unless_it_is_asked_for(gemmdb, environment, monkeypatch):
-    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+def test_the_evidence_is_short_unless_it_is_asked_for(gemmdb, h200):
     problem = Problem.gemm("mixed_mm", m=8, n=28672, k=8192, weight_dtype="int8")
     asked = (problem.text, "--device", "NVIDIA H200")
     brief, wide = gemmdb("lookup", *asked).out, gemmdb("lookup", *asked, "--wide").out
@@ -50,8 +55,7 @@ def test_the_evidence_is_short_unless_it_is_asked_for(gemmdb, environment, monke
 H100 = ("--device", "NVIDIA H100 80GB HBM3")
 
 
-def test_confirm_answers_as_a_compile_that_times_kernels_first(gemmdb, environment, monkeypatch):
-    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+def test_confirm_answers_as_a_compile_that_times_kernels_first(gemmdb, h200):
     one_row = ("--op", "mm", "--m", "1", "--n", "11008", "--k", "4096", *H100)
     held, served = gemmdb("lookup", *one_row), gemmdb("lookup", *one_row, "--confirm")
     assert "kernel         aten:default" in held.out
@@ -63,8 +67,7 @@ def test_confirm_answers_as_a_compile_that_times_kernels_first(gemmdb, environme
     assert json.loads(gemmdb("explain", *one_row, "--confirm", "--json").out)["steps"][3]["hit"]["backend"] == "triton"
 
 
-def test_a_compile_that_would_serve_aten_too_is_not_mentioned(gemmdb, environment, monkeypatch):
-    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+def test_a_compile_that_would_serve_aten_too_is_not_mentioned(gemmdb, h200):
     little = ("--op", "mm", "--m", "8", "--n", "11008", "--k", "4096", *H100)
     assert "held back" in gemmdb("lookup", *little).out
     assert gemmdb("lookup", *little).err == ""

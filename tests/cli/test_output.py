@@ -71,19 +71,8 @@ def test_each_reason_stands_once_and_each_row_finds_its_own(reasons):
     assert len({text for _, text in said}) == len(said)
 
 
-def test_off_a_terminal_a_row_has_its_reason(capsys):
-    notes = Footnotes()
-    assert notes.mark("a reason that is long enough") == "a reason that is long enough"
-    notes.say()
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(("value", "text"), [(8.314, "8.31 us"), (1250.0, "1.25 ms"), (2.4e6, "2.40 s")])
-def test_microseconds(value, text):
-    assert microseconds(value) == text
-
-
-def test_count():
+def test_numbers_have_units_and_nouns():
+    assert list(map(microseconds, (8.314, 1250.0, 2.4e6))) == ["8.31 us", "1.25 ms", "2.40 s"]
     assert (count(1, "row"), count(1200, "row")) == ("1 row", "1,200 rows")
 
 
