@@ -17,9 +17,8 @@ from typer import Argument, Option
 from gemmdb.cli.evidence import config_name, problem_name
 from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
 from gemmdb.cli.options import JsonFlag, WideFlag, require
-from gemmdb.cli.output import count, microseconds, note, say, say_facts, say_json
+from gemmdb.cli.output import Cell, Column, Row, count, microseconds, note, say, say_facts, say_json, say_table
 from gemmdb.cli.progress import Pulse
-from gemmdb.cli.table import Cell, Column, Row, say_table
 from gemmdb.errors import InputError
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem

@@ -12,8 +12,20 @@ from gemmdb.cli import terminal
 from gemmdb.cli.evidence import problem_name
 from gemmdb.cli.gain import gain_text
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag
-from gemmdb.cli.output import Footnotes, count, microseconds, one_line, places, say, say_json, say_prose
-from gemmdb.cli.table import Cell, Column, Row, say_table
+from gemmdb.cli.output import (
+    Cell,
+    Column,
+    Footnotes,
+    Row,
+    count,
+    microseconds,
+    one_line,
+    places,
+    say,
+    say_json,
+    say_prose,
+    say_table,
+)
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.lookup.environment import current_catalog

@@ -10,8 +10,7 @@ from typer import Option
 
 from gemmdb.cli.compare import say_gemms
 from gemmdb.cli.options import WideFlag, require
-from gemmdb.cli.output import say, say_prose
-from gemmdb.cli.table import say_table
+from gemmdb.cli.output import say, say_prose, say_table
 from gemmdb.errors import InputError
 
 

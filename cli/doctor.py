@@ -20,8 +20,7 @@ import typer
 
 from gemmdb import trust
 from gemmdb.cli.options import JsonFlag
-from gemmdb.cli.output import say_json
-from gemmdb.cli.table import Cell, Column, say_table
+from gemmdb.cli.output import Cell, Column, say_json, say_table
 from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.kernels import cutlass

@@ -12,9 +12,8 @@ import typer
 from typer import Argument, Option
 
 from gemmdb.cli.options import JsonFlag, require
-from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json
+from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
 from gemmdb.cli.progress import BuildProgress, Pulse
-from gemmdb.cli.table import say_table
 from gemmdb.errors import InputError, TableError
 from gemmdb.table.reader import Table
 

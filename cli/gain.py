@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gemmdb.cli import terminal
-from gemmdb.cli.output import microseconds
-from gemmdb.cli.table import Cell
+from gemmdb.cli.output import Cell, microseconds
 from gemmdb.devices.detect import last_level_cache_bytes
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import typer
@@ -21,16 +22,21 @@ Answers go to stdout, everything else goes to stderr."""
 def render() -> str:
     """The whole reference as Markdown."""
     group: Any = typer.main.get_command(app)
-    sections = [INTRODUCTION, "## gemmdb", *_prose(group.help), _options(group)]
+    sections = [INTRODUCTION, "## gemmdb", *_prose(group.help), _table(group.params)]
     for name, command in group.commands.items():
         sections += _command(name, command)
-    sections += ["## Environment", _environment()]
+    rows = [f"| `{name}` | {_escape(meaning)} |" for name, meaning in ENVIRONMENT.items()]
+    sections += ["## Environment", "\n".join(["| variable | meaning |", "|---|---|", *rows])]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
     """The section of a command, and those of the commands in it."""
-    yield from (f"## gemmdb {name}", f"`{_usage(name, command)}`", *_prose(command.help), _options(command))
+    arguments = [_value(p) if p.required else f"[{_value(p)}]" for p in command.params if not _is_option(p)]
+    required = [f"{p.opts[0]} {_value(p)}" for p in command.params if _is_option(p) and p.required]
+    separator = ["--"] if name in ("record", "tune") else []
+    usage = " ".join(["gemmdb", name, *required, "[OPTIONS]", *separator, *arguments])
+    yield from (f"## gemmdb {name}", f"`{usage}`", *_prose(command.help), _table(command.params))
     for inner, one in getattr(command, "commands", {}).items():
         yield from _command(f"{name} {inner}", one)
 
@@ -39,51 +45,27 @@ def _prose(text: str) -> Iterator[str]:
     """The paragraphs of a help text. The terminal prints a block marked with \\b unchanged; here its indented lines
     become code."""
     for block in inspect.cleandoc(text).split("\n\n"):
-        lines = block.replace("\b\n", "").splitlines()
-        while lines:
-            indented = lines[0].startswith("  ")
-            size = next((i for i, line in enumerate(lines) if line.startswith("  ") != indented), len(lines))
-            part, lines = lines[:size], lines[size:]
-            body = "\n".join(line.removeprefix("  ") for line in part)
-            yield f"```sh\n{body}\n```" if indented else body
+        for is_code, lines in groupby(block.replace("\b\n", "").splitlines(), lambda line: line.startswith("  ")):
+            body = "\n".join(line.removeprefix("  ") for line in lines)
+            yield f"```sh\n{body}\n```" if is_code else body
 
 
-def _environment() -> str:
-    rows = [f"| `{name}` | {_escape(meaning)} |" for name, meaning in ENVIRONMENT.items()]
-    return "\n".join(["| variable | meaning |", "|---|---|", *rows])
-
-
-def _usage(name: str, command: Any) -> str:
-    arguments = [
-        _placeholder(p) if p.required else f"[{_placeholder(p)}]"
-        for p in command.params
-        if p.param_type_name == "argument"
-    ]
-    required = [f"{p.opts[0]} {_placeholder(p)}" for p in command.params if _is_option(p) and p.required]
-    separator = ["--"] if name in ("record", "tune") else []
-    return " ".join(["gemmdb", name, *required, "[OPTIONS]", *separator, *arguments])
-
-
-def _options(command: Any) -> str:
-    rows = [_row(parameter) for parameter in command.params if _is_option(parameter)]
-    arguments = [
-        f"| `{_placeholder(p)}` | {_escape(p.help)} | |" for p in command.params if p.param_type_name == "argument"
-    ]
-    return "\n".join(["| option | meaning | default |", "|---|---|---|", *arguments, *rows]) if rows + arguments else ""
+def _table(parameters: Sequence[Any]) -> str:
+    """The arguments, then the options; empty if there is none."""
+    rows = [_row(parameter) for parameter in sorted(parameters, key=_is_option)]
+    return "\n".join(["| option | meaning | default |", "|---|---|---|", *rows]) if rows else ""
 
 
 def _row(parameter: Any) -> str:
-    flag = parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {_placeholder(parameter)}"
-    if parameter.required:
-        default = "required"
-    elif parameter.is_flag or parameter.default in (None, "", 0):
-        default = ""
-    else:
-        default = f"`{parameter.default}`"
+    if not _is_option(parameter):
+        return f"| `{_value(parameter)}` | {_escape(parameter.help)} | |"
+    flag = parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {_value(parameter)}"
+    hidden = parameter.is_flag or parameter.default in (None, "", 0)
+    default = "required" if parameter.required else "" if hidden else f"`{parameter.default}`"
     return f"| `{_escape(flag)}` | {_escape(parameter.help)} | {default} |"
 
 
-def _placeholder(parameter: Any) -> str:
+def _value(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 

@@ -13,8 +13,7 @@ from typer import Argument, Option
 from gemmdb import settings
 from gemmdb.cli.gain import gain_cell
 from gemmdb.cli.options import JsonFlag, WideFlag
-from gemmdb.cli.output import count, microseconds, note, places, say, say_json
-from gemmdb.cli.table import Cell, Column, Row, say_table
+from gemmdb.cli.output import Cell, Column, Row, count, microseconds, note, places, say, say_json, say_table
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.table.catalog import Catalog

@@ -6,9 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
-from gemmdb.cli.output import Footnotes, count, microseconds, places, say, say_facts, say_prose
+from gemmdb.cli.output import (
+    Cell,
+    Column,
+    Footnotes,
+    Row,
+    count,
+    microseconds,
+    places,
+    say,
+    say_facts,
+    say_prose,
+    say_table,
+)
 from gemmdb.cli.progress import left
-from gemmdb.cli.table import Cell, Column, Row, say_table
 from gemmdb.devices import detect
 from gemmdb.devices.load import Load
 from gemmdb.kernels import names

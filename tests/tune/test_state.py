@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.tune.state import STATE, WORKLOAD, open_folder
+from gemmdb.tune.tuning import STATE, WORKLOAD, open_folder
 
 
 def test_what_was_done_is_found_again(tmp_path: Path):
