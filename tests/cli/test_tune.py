@@ -75,42 +75,29 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
     assert "2 of 2 GEMMs answered" in again.out
 
 
-def test_a_program_without_products(gemmdb):
-    done = gemmdb("tune", "--", sys.executable, "-c", "print('hello')")
-    assert (done.code, done.out) == (2, "hello\n")
-    assert done.err.splitlines()[-1] == "gemmdb: nothing was recorded: 1 Python process(es) ran, none imported torch"
-
-
-def test_a_program_that_fails(gemmdb):
-    done = gemmdb("tune", "--", sys.executable, "-c", "raise SystemExit(3)")
-    assert (done.code, done.out) == (2, "")
-    assert "ended with exit code 3" in done.err.splitlines()[-1]
-
-
-def kept(folder: Path, command: list[str], recorded: str) -> None:
-    """The state of a program that was recorded before."""
-    folder.mkdir()
-    (folder / "workload.jsonl").write_text(recorded)
-    state = {
-        "version": 1,
-        "command": command,
-        "recorded": True,
-        "stopped": False,
-        "pace_s": None,
-        "tables": "",
-        "gained": {},
-    }
-    (folder / "tune.json").write_text(json.dumps(state))
+@pytest.mark.parametrize(("command", "out", "said"), [
+    ([sys.executable, "-c", "print('hello')"], "hello\n",
+     "nothing was recorded: 1 Python process(es) ran, none imported torch"),
+    ([sys.executable, "-c", "raise SystemExit(3)"], "",
+     "the program ended with exit code 3; it has to run without an error"),
+    (["no-such-program"], "", "cannot run 'no-such-program': No such file or directory"),
+])  # fmt: skip
+def test_a_program_that_cannot_be_tuned(gemmdb, command, out, said):
+    done = gemmdb("tune", "--", *command)
+    assert (done.code, done.out, done.err.splitlines()[-1]) == (2, out, f"gemmdb: {said}")
 
 
 def test_a_plan_of_what_was_recorded_before(gemmdb, table):
-    """One of the products that miss cannot gain. The program is not run, and nothing is built."""
+    """One of the GEMMs that miss cannot gain. The program is not run, and nothing is built."""
     device = DEVICE.text
     plain = Problem.gemm("mm", m=16, n=64, k=64, dtype="fp32")
     packed = Problem.gemm("mm", m=99, n=512, k=1024, dtype="fp32", constant_weight=True)
     lines = [{"problem": one.text, "count": 1, "calls": 9, "device": device} for one in (plain, packed)]
     lines[1]["origins"] = [{"module": "blocks.0.up", "source": "net/model.py:7"}]
-    kept(Path("gemmdb-tune"), ["no-such-program"], "".join(f"{json.dumps(line)}\n" for line in lines))
+    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
+    state.recorded = True
+    state.save()
+    state.workload.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     done = gemmdb("tune", "--dry-run", "--", "no-such-program")
     assert done.code == 0, done.err
     assert "recorded before" in done.err

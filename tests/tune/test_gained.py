@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,16 +26,13 @@ def test_a_gain_is_an_interval():
     assert abs(found.without.us - 40 * 101) < 60
 
 
-def test_slower_is_said():
-    assert gained([run(50)], [run(100)]).verdict == "slower"
-
-
-def test_runs_that_differ_by_more_than_the_two_sides_are_no_difference():
-    assert gained([run(100), run(130)], [run(95), run(110)]).verdict == "no difference"
-
-
-def test_the_same_kernels_make_no_difference_whatever_the_times_say():
-    assert gained([run(100)], [run(50, kernels=0)]).verdict == "same kernels"
+@pytest.mark.parametrize(("before", "after", "kernels", "verdict"), [
+    ([50], [100], 1, "slower"),
+    ([100, 130], [95, 110], 1, "no difference"),  # Runs differ by more than the two sides.
+    ([100], [50], 0, "same kernels"),  # Whatever the times say.
+])  # fmt: skip
+def test_verdicts(before, after, kernels, verdict):
+    assert gained(list(map(run, before)), [run(us, kernels) for us in after]).verdict == verdict
 
 
 def test_graphs_that_only_one_side_called_are_counted_apart():

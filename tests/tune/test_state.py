@@ -32,14 +32,9 @@ def test_a_damaged_state(tmp_path: Path, text: str):
     assert not open_folder(tmp_path, ("true",), True).recorded
 
 
-def test_a_workload_of_somebody_else_is_kept(tmp_path: Path):
+def test_a_folder_that_cannot_be_used(tmp_path: Path):
     (tmp_path / WORKLOAD).write_text("mine\n")
-    with pytest.raises(InputError, match="name another"):
-        open_folder(tmp_path, ("true",), False)
+    for folder, said in ((tmp_path, "name another"), (tmp_path / WORKLOAD, "cannot use the folder")):
+        with pytest.raises(InputError, match=said):
+            open_folder(folder, ("true",), False)
     assert (tmp_path / WORKLOAD).read_text() == "mine\n"
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot use the folder"):
-        open_folder(tmp_path / "file", ("true",), False)
