@@ -35,9 +35,9 @@ from gemmdb.workload import entries as workloads
 if TYPE_CHECKING:
     from gemmdb.generators.coverage import Coverage, Miss
 
-BAR = 48
+BAR_WIDTH = 48
 """The columns of the bar of all time."""
-LISTED = 20
+MAX_MISSES = 20
 """The most misses that a terminal shows without --wide."""
 RUNGS = (
     Column("rung", rigid=True), Column("problems", right=True, rigid=True),
@@ -96,7 +96,7 @@ def _say(found: Coverage, wide: bool) -> None:
     if terminal.is_terminal() and found.problems:
         aten, missed = found.hit_share - found.kernel_share, 1 - found.hit_share
         parts = [("kernels", found.kernel_share, "green"), ("ATen", aten, "dim"), ("misses", missed, "yellow")]
-        say(terminal.stacked(parts, BAR))
+        say(terminal.stacked(parts, BAR_WIDTH))
     if found.hits:
         rows = []
         for rung, of in found.hits.items():
@@ -118,7 +118,7 @@ def _say(found: Coverage, wide: bool) -> None:
 
 
 def _say_misses(misses: Sequence[Miss], wide: bool) -> None:
-    shown = misses[:LISTED] if terminal.is_terminal() and not wide else misses
+    shown = misses[:MAX_MISSES] if terminal.is_terminal() and not wide else misses
     notes = Footnotes(whole=wide)
     say_table(MISSES, (_miss(one, wide, notes) for one in shown), whole=wide)
     notes.say()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gemmdb.exchange.content import Exchanged
 
 # The formats are imported in the commands: they load modules that no other command needs.
-WIDTH = 100
+EXAMPLE_CHARS = 100
 """Characters of an example on stderr. `--json` has more of them, in full."""
 
 
@@ -64,7 +64,9 @@ def _say(found: Exchanged, json: bool) -> None:
     if json:
         say_json("exchange", found.as_dict())
     for left in found.left:
-        example = left.examples[0] if len(left.examples[0]) <= WIDTH else f"{left.examples[0][:WIDTH]}..."
+        example = (
+            left.examples[0] if len(left.examples[0]) <= EXAMPLE_CHARS else f"{left.examples[0][:EXAMPLE_CHARS]}..."
+        )
         named = example if left.count == 1 else f"first {example}"
         note(f"not carried over: {left.count:,}, because: {left.reason} ({named})")
     rest = "" if found.total in (None, found.carried) else f", which now holds {found.total:,}"

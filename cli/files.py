@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gemmdb.generators.measure.remeasure import Remeasured
 
 # The generators are imported in the commands: they need sqlite-utils, which takes 0.25 s to import.
-SQLITE = b"SQLite format 3\0"
+SQLITE_HEADER = b"SQLite format 3\0"
 """What a table begins with."""
 
 
@@ -155,7 +155,7 @@ def verify(
     source.
 
     --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
-    many verdicts hold, no longer hold, or cannot be told: if other programs kept the machine busy, or the intervals are
+    many verdicts hold, no longer hold, or are unclear because other programs kept the machine busy or the intervals are
     too wide. It needs torch and the device that the table is for, and uses all GPUs of the machine; a CPU gets the
     number of threads of the table. --seed repeats a sample.
 
@@ -166,7 +166,7 @@ def verify(
       gemmdb verify mine.db --remeasure 50 --seed 1
 
     \b
-    Exit codes: 0 no faults, also where it cannot tell; 1 faults or a verdict that no longer holds, 2 bad usage or bad
+    Exit codes: 0 no faults, also if verdicts are unclear; 1 faults or a verdict that no longer holds, 2 bad usage or bad
     input.
     """
     from gemmdb.generators.files.verify import verify as verify_rows
@@ -199,11 +199,11 @@ def verify(
 
 
 def _is_archive(file: Path) -> bool:
-    """Whether a file is an archive of kernels. A ZIP file is told by its end, so it may begin as a table."""
+    """Whether a file is an archive of kernels. A ZIP file is recognized by its end, so it may begin as a table."""
     if not file.is_file() or not zipfile.is_zipfile(file):
         return False
     with file.open("rb") as opened:
-        return opened.read(len(SQLITE)) != SQLITE
+        return opened.read(len(SQLITE_HEADER)) != SQLITE_HEADER
 
 
 def _document(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.table.stats import Gain
 
 MIB = 2**20
-BAR = 24
+BAR_WIDTH = 24
 """The columns of the longest bar behind a time."""
 
 
@@ -36,7 +36,7 @@ def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple
     longest = max(us.values())
     facts: list[tuple[str, ...]] = []
     for name, value in us.items():
-        bar = f"  {terminal.bar(value / longest, BAR)}" if terminal.is_terminal() and longest else ""
+        bar = f"  {terminal.bar(value / longest, BAR_WIDTH)}" if terminal.is_terminal() and longest else ""
         facts.append((name, f"{microseconds(value):>9}{bar}"))
     text = f"{gain.value:.3f}x, between {gain.low:.3f}x and {gain.high:.3f}x: {verdict}"
     if verdict == "same kernels":

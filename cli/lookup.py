@@ -111,7 +111,7 @@ def explain(
 
     All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`.
     Kernels that were timed for this very problem under load only, while other programs kept the machine busy, are
-    counted: they cannot win against ATen. Of a miss it says whether ATen is the only kernel: then no build can change
+    counted: they cannot win against ATen. For a miss it says whether ATen is the only kernel: then no build can change
     it.
 
     \b

@@ -17,9 +17,9 @@ JSON_VERSION = 1
 SHORT_REASON = 20
 """The most characters of a reason that stands in its row of a table."""
 GAP = "  "
-BAR = 10
+BAR_WIDTH = 10
 """The columns of the longest bar."""
-MIN_COLUMN = 16
+MIN_COLUMN_WIDTH = 16
 """A column is usually not made narrower than this."""
 
 
@@ -131,7 +131,7 @@ class Column:
     cut: bool = False
     drop: int = 0
     rigid: bool = False
-    floor: int = MIN_COLUMN
+    floor: int = MIN_COLUMN_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class _Strip:
         if bars and any(cell.share is not None for cell in cells):
             # Numbers of the same width, then bars, from the left.
             column, widest = replace(column, right=False), max(terminal.cells(cell.text) for cell in cells)
-            drawn = (f"{cell.text:>{widest}} {terminal.bar(cell.share or 0.0, BAR)}".rstrip() for cell in cells)
+            drawn = (f"{cell.text:>{widest}} {terminal.bar(cell.share or 0.0, BAR_WIDTH)}".rstrip() for cell in cells)
             cells = [replace(cell, text=text) for cell, text in zip(cells, drawn, strict=True)]
         self.column, self.cells = column, [Cell(column.heading, "bold"), *cells]
         self.width = max(terminal.cells(cell.text) for cell in self.cells)

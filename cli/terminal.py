@@ -10,7 +10,7 @@ from unicodedata import combining, east_asian_width
 
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 """Names of styles, with their numbers in ECMA-48."""
-LEAST_WIDTH = 40
+MIN_WIDTH = 40
 """A terminal that says to be narrower is taken for one of this many columns."""
 EIGHTHS = "▏▎▍▌▋▊▉█"
 
@@ -27,7 +27,7 @@ def has_colours() -> bool:
 
 def width() -> int | None:
     """The columns of the terminal; None where stdout is none: lines of a file have any length."""
-    return max(shutil.get_terminal_size().columns, LEAST_WIDTH) if is_terminal() else None
+    return max(shutil.get_terminal_size().columns, MIN_WIDTH) if is_terminal() else None
 
 
 def painted(text: str, style: str, colours: bool | None = None) -> str:
@@ -57,8 +57,8 @@ def stacked(parts: Sequence[tuple[str, float, str]], most: int) -> str:
         reached = min(reached + max(share, 0.0), 1.0)
         bars.append(painted(shade * (round(most * reached) - end), style))
         end = round(most * reached)
-    told = (painted(name[0], style) + name[1:] for name, (_, _, style) in zip(names, parts, strict=True))
-    return "  ".join(("".join(bars), *told))
+    legend = (painted(name[0], style) + name[1:] for name, (_, _, style) in zip(names, parts, strict=True))
+    return "  ".join(("".join(bars), *legend))
 
 
 def _prints_blocks() -> bool:

@@ -34,7 +34,7 @@ CACHED_GRAPHS = (
     "tables name faster kernels and no compiled graph has one: does the program keep compiled graphs itself?"
     " Delete them, or switch that off"
 )
-LISTED = 10
+MAX_GEMMS = 10
 """The most GEMMs that are listed."""
 GEMMS = (
     Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
@@ -79,7 +79,7 @@ def say_tuned(done: Tuned, wide: bool) -> None:
     if not ran:
         return
     say()
-    shown = ran if wide else ran[:LISTED]
+    shown = ran if wide else ran[:MAX_GEMMS]
     notes = Footnotes(whole=wide)
     say_table(GEMMS, (_gemm(one, done.after.total_us or 1, wide, notes) for one in shown), whole=wide)
     notes.say()

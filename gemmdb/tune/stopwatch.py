@@ -33,9 +33,9 @@ from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0
-"""The most seconds between two writes while the program runs. A program that is young is written more often: workers
-that are killed write nothing at their end."""
-YOUNG_S = 0.5
+"""The most seconds between two writes while the program runs. At its start it is written more often: workers that are
+killed write nothing at their end."""
+FIRST_INTERVAL_S = 0.5
 WARMUP_CALLS = 2
 """The first calls of a graph, which load kernels and fill caches, are not timed."""
 MAX_TIMED_CALLS = 1_000
@@ -138,7 +138,7 @@ class Stopwatch:
 
     def _is_due(self) -> bool:
         now = time.monotonic()
-        return now - self._written > min(INTERVAL_S, YOUNG_S + (now - self._started) / 4)
+        return now - self._written > min(INTERVAL_S, FIRST_INTERVAL_S + (now - self._started) / 4)
 
     def write(self, wait: bool = True) -> None:
         """Write what was timed. A failure is a warning: it must not end the program."""

@@ -31,7 +31,7 @@ VERSION = 1
 WORKLOAD = "workload.jsonl"
 QUEUE = "build.jsonl"
 STATE = "tune.json"
-STOPPED = (0, 130, 143)
+STOPPED_CODES = (0, 130, 143)
 """Exit codes of a program that ended or was stopped: servers run until Ctrl-C or SIGTERM."""
 TABLES = "GEMMDB_TABLES"
 Say = Callable[[str], None]
@@ -166,7 +166,7 @@ class Tuning:
         state.workload.unlink(missing_ok=True)  # Of a run that was cut off.
         self._say("1/4 recording: the program runs")
         found = run(state.command, state.workload, stdout=self._request.stdout)
-        if found.exit_code not in STOPPED:
+        if found.exit_code not in STOPPED_CODES:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
         if not state.workload.exists():
             raise InputError(f"nothing was recorded: {found.obstacle}")
@@ -234,9 +234,9 @@ class Tuning:
             ended = run(request.command, Path(folder), what, timing_environment(request.table), request.stdout)
             if ended.failures:
                 raise InputError(f"the program cannot be timed: {ended.failures[0]}")
-            if ended.exit_code in STOPPED[1:] and not self._state.stopped:
+            if ended.exit_code in STOPPED_CODES[1:] and not self._state.stopped:
                 raise KeyboardInterrupt
-            if ended.exit_code not in STOPPED:
+            if ended.exit_code not in STOPPED_CODES:
                 raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
             return gains.read(Path(folder))
 

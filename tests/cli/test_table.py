@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.cli import terminal
-from gemmdb.cli.output import MIN_COLUMN, Cell, Column, lay_out
+from gemmdb.cli.output import MIN_COLUMN_WIDTH, Cell, Column, lay_out
 
 ANSI = re.compile(r"\x1b\[\d+m")
 TEXT = st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60)
@@ -20,7 +20,7 @@ def plain(lines: list[str]) -> list[str]:
     return [ANSI.sub("", line) for line in lines]
 
 
-@given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=5), st.integers(3 * MIN_COLUMN + 4, 200))
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=5), st.integers(3 * MIN_COLUMN_WIDTH + 4, 200))
 def test_a_table_fits_into_its_width_and_keeps_every_character(rows, width):
     lines = lay_out([Column("a"), Column("b"), Column("c")], rows, width)
     assert all(terminal.cells(line) <= width for line in lines)
