@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import Archive
 from gemmdb.key.toolchain import installed
-from gemmdb.rejected import Rejected
 from gemmdb.settings import ENVIRONMENT, ON_MISS, Settings, log_level
 from gemmdb.table.catalog import Catalog
 
@@ -111,19 +110,15 @@ def _sqlite() -> Check:
 def _torch() -> Check:
     if importlib.util.find_spec("torch") is None:
         return Check("torch", MISSING, "gemmdb build and torch.compile need it, lookups do not", "pip install torch")
-    found = _probe([sys.executable, "-c", TORCH_PROBE])
-    if isinstance(found, Rejected):
-        return Check("torch", BROKEN, found.reason, REINSTALL)
-    return Check("torch", OK, found.splitlines()[-1])
+    return _probe("torch", [sys.executable, "-c", TORCH_PROBE], REINSTALL, lambda out: out.splitlines()[-1])
 
 
 def _torch_compile() -> Check:
+    command, remedy = [sys.executable, "-c", COMPILE_PROBE], "see the C++ compiler above; on a GPU, triton"
     with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as cache:
         # An empty cache: a cached kernel would hide a compiler that no longer works.
-        found = _probe([sys.executable, "-c", COMPILE_PROBE], TORCHINDUCTOR_CACHE_DIR=cache)
-    if isinstance(found, Rejected):
-        return Check("torch.compile", BROKEN, found.reason, "see the C++ compiler above; on a GPU, triton")
-    return Check("torch.compile", OK, "compiled and ran a small function")
+        works = "compiled and ran a small function"
+        return _probe("torch.compile", command, remedy, lambda _: works, TORCHINDUCTOR_CACHE_DIR=cache)
 
 
 def _triton() -> Check:
@@ -131,10 +126,8 @@ def _triton() -> Check:
         if detect.cuda() is None:
             return Check("triton", MISSING, "only GPU kernels need it")
         return Check("triton", MISSING, "GPU kernels need it", "it comes with the CUDA wheel of torch")
-    found = _probe([sys.executable, "-c", "import triton, triton.language; print(triton.__version__)"])
-    if isinstance(found, Rejected):
-        return Check("triton", BROKEN, found.reason, f"{REINSTALL} (it pins its triton)")
-    return Check("triton", OK, found.strip())
+    command = [sys.executable, "-c", "import triton, triton.language; print(triton.__version__)"]
+    return _probe("triton", command, f"{REINSTALL} (it pins its triton)", str.strip)
 
 
 def _compiler() -> Check:
@@ -146,10 +139,8 @@ def _compiler() -> Check:
     with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as folder:
         source = Path(folder, "probe.cpp")
         source.write_text(CPP_SOURCE)
-        found = _probe([path, "-shared", "-fPIC", "-fopenmp", str(source), "-o", str(source.with_suffix(".so"))])
-    if isinstance(found, Rejected):
-        return Check("C++ compiler", BROKEN, f"{path}: {found}", remedy)
-    return Check("C++ compiler", OK, f"{path}, with OpenMP")
+        command = [path, "-shared", "-fPIC", "-fopenmp", str(source), "-o", str(source.with_suffix(".so"))]
+        return _probe("C++ compiler", command, remedy, lambda _: f"{path}, with OpenMP")
 
 
 def _kernels(torch: Check) -> Check:
@@ -178,11 +169,12 @@ def _nvcc() -> Check:
             return Check("nvcc", MISSING, "only CUTLASS kernels need it, on a GPU")
         detail = "CUTLASS kernels that are not compiled in advance need it; the default policy serves none of these"
         return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
-    found = _probe([path, "--version"])
-    if isinstance(found, Rejected):
-        return Check("nvcc", BROKEN, f"{path}: {found}", "set CUDACXX to an nvcc that works")
-    release = next((line for line in found.splitlines() if "release" in line), "").strip()
-    return Check("nvcc", OK, f"{path}, {release}")
+    remedy = "set CUDACXX to an nvcc that works"
+    return _probe("nvcc", [path, "--version"], remedy, lambda out: f"{path}, {_release(out)}")
+
+
+def _release(version: str) -> str:
+    return next((line.strip() for line in version.splitlines() if "release" in line), "")
 
 
 def _packages() -> Iterator[Check]:
@@ -235,14 +227,14 @@ def _catalog() -> list[Check]:
     return [*found, Check("this device", MISSING, detail, "gemmdb build --arch native")]
 
 
-def _probe(command: Sequence[str], **environment: str) -> str | Rejected:
-    """Run `command`. Returns its stdout, or one line about what went wrong."""
+def _probe(name: str, command: Sequence[str], remedy: str, describe: Callable[[str], str], **environment: str) -> Check:
+    """The check of a command that has to work. `describe` makes the detail of its stdout."""
     environ = {**os.environ, **environment}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environ)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Rejected(f"{type(error).__name__}: {error}")
+        return Check(name, BROKEN, f"{command[0]}: {type(error).__name__}: {error}", remedy)
     if done.returncode == 0:
-        return done.stdout
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return Rejected(lines[-1].strip() if lines else f"exit code {done.returncode}")
+        return Check(name, OK, describe(done.stdout))
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return Check(name, BROKEN, f"{command[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}", remedy)

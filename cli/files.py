@@ -166,8 +166,8 @@ def verify(
       gemmdb verify mine.db --remeasure 50 --seed 1
 
     \b
-    Exit codes: 0 no faults, also if verdicts are unclear; 1 faults or a verdict that no longer holds, 2 bad usage or bad
-    input.
+    Exit codes: 0 no faults, also if verdicts are unclear; 1 faults or a verdict that no longer holds, 2 bad usage or
+    bad input.
     """
     from gemmdb.generators.files.verify import verify as verify_rows
     from gemmdb.generators.files.verify import verify_kernels
