@@ -42,14 +42,14 @@ def test_there_are_examples_of_every_command():
     assert {example.split()[1] for example in EXAMPLES} == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if example.startswith(RUN_ELSEWHERE)])
 def test_example_parses(example):
     group = typer.main.get_command(app)
     _, name, *arguments = shlex.split(example)
     group.commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("example", [e for e in EXAMPLES if not e.startswith(RUN_ELSEWHERE)])
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if not example.startswith(RUN_ELSEWHERE)])
 def test_example_runs(gemmdb, table, make_table, workload, monkeypatch, example):
     """Exit code 0 or 1: the files and the device that the examples name are there."""
     for name in ("monday.db", "tuesday.db"):
