@@ -17,7 +17,7 @@ from benchmarks.interleaved import Call, quartiles, timed
 from gemmdb.generators.measure.correctness import Reference
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
-from gemmdb.generators.measure.cuda.bench import Bench, capture, elapsed, sink_buffer
+from gemmdb.generators.measure.cuda.bench import Bench, alive, capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.calls import launcher
 from gemmdb.generators.measure.operands import Operands
 from gemmdb.generators.measure.program import Product, as_product
@@ -51,7 +51,7 @@ def measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
     try:
         return _measure(problem, table, samples)
     except Exception as error:
-        return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not _alive()}
+        return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not alive()}
 
 
 def _measure(problem: Problem, table: Path, samples: int) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def compiled(
         result, codes = run_and_get_code(run, *module.inputs)
         torch.cuda.synchronize()
     except Exception as error:
-        if not _alive():
+        if not alive():
             raise
         return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
     first = result[0] if isinstance(result, tuple) else result  # With an epilogue that keeps the product.
@@ -141,14 +141,6 @@ def compiled(
         run(*inputs[index])
 
     return call, facts
-
-
-def _alive() -> bool:
-    try:
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
 
 
 def _ignoring_operands(run: Callable[[], None], _: object) -> None:

@@ -20,50 +20,44 @@ DTYPES = {
     "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8,
     "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
+OPTIONAL = ("bias", "scale", "scale_a", "scale_b", "offsets", "zeros")
+"""The tensors that not every GEMM has."""
 MAGNITUDES = 3
 """How many magnitudes the rows or columns with their own scales cycle through. Most tile sizes are powers of two, so no
 multiple of 3."""
 
 
-def to_torch(dtype: str) -> torch.dtype:
-    """The torch dtype of a dtype name of the key."""
-    return DTYPES[dtype]
-
-
 @dataclass(frozen=True)
 class Operands:
-    """The tensors of a product: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale
-    [n] of a `scale` fusion. fp8 operands have fp32 scales: one number [] each, or [m, 1] and [1, n]; of groups [m] and
+    """The tensors of a GEMM: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale [n]
+    of a `scale` fusion. fp8 operands have fp32 scales: one number [] each, or [m, 1] and [1, n]; of groups [m] and
     [groups, n]. An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
-    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: of a grouped_mm, int32,
-    where each of its groups ends.
+    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: int32, where each group of
+    a grouped_mm ends.
     """
 
     a: torch.Tensor
     b: torch.Tensor
-    bias: torch.Tensor | None
-    scale: torch.Tensor | None
+    bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
     scale_a: torch.Tensor | None = None
     scale_b: torch.Tensor | None = None
-    reads: tuple[torch.Tensor, ...] = ()
     offsets: torch.Tensor | None = None
     zeros: torch.Tensor | None = None
+    reads: tuple[torch.Tensor, ...] = ()
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
         """The tensors that are present, A and B first, by their names in kernels."""
-        found = {"A": self.a, "B": self.b, "bias": self.bias, "scale": self.scale}
-        found |= {"scale_a": self.scale_a, "scale_b": self.scale_b, "offsets": self.offsets, "zeros": self.zeros}
+        found = {"A": self.a, "B": self.b} | {name: getattr(self, name) for name in OPTIONAL}
         found |= {f"read{place}": tensor for place, tensor in enumerate(self.reads, 1)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @classmethod
     def of(cls, named: Mapping[str, torch.Tensor]) -> Operands:
         """The operands among tensors by these names."""
-        bias, scale, scale_a, scale_b = (named.get(name) for name in ("bias", "scale", "scale_a", "scale_b"))
         reads = tuple(named[name] for name in ("read1", "read2") if name in named)
-        more = named.get("offsets"), named.get("zeros")
-        return cls(named["A"], named["B"], bias, scale, scale_a, scale_b, reads, *more)
+        return cls(named["A"], named["B"], reads=reads, **{name: named.get(name) for name in OPTIONAL})
 
 
 def blank(problem: Problem, device: torch.device) -> Operands:
@@ -75,22 +69,21 @@ def blank(problem: Problem, device: torch.device) -> Operands:
     first, second, out = problem.shapes
     a = _blank(literal(problem.a, *first), device)
     bias = None if problem.bias is None else _blank(literal_bias(problem.bias, problem.m, problem.n), device)
-    reads = tuple(torch.empty(out, dtype=to_torch(problem.out), device=device) for _ in range(read_count(problem)))
+    count = problem.epilogue.reads if problem.epilogue else 0
+    reads = tuple(torch.empty(out, dtype=DTYPES[problem.out], device=device) for _ in range(count))
     if problem.int4 is not None:
         b, scale, zeros = _blank_int4(problem, problem.int4, device)
-        return Operands(a, b, bias, scale, reads=reads, zeros=zeros)
+        return Operands(a, b, bias, scale, zeros=zeros, reads=reads)
     b, scale = _blank(literal(problem.b, *second), device), None
     if problem.fusion == "scale":
-        dtype = to_torch(problem.out if problem.spec.integer else problem.a.dtype)
+        dtype = DTYPES[problem.out if problem.spec.integer else problem.a.dtype]
         scale = torch.empty(problem.n, dtype=dtype, device=device)
     offsets = torch.empty(problem.groups, dtype=torch.int32, device=device) if problem.ragged else None
-    scale_a, scale_b = _scales(problem, device)
-    return Operands(a, b, bias, scale, scale_a, scale_b, reads, offsets)
+    return Operands(a, b, bias, scale, *_blank_scales(problem, device), offsets, reads=reads)
 
 
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
-    """Random operands of the problem's classes. They come from a generator of their own: torch's global random state
-    does not change.
+    """Random operands of the problem's classes, which leave torch's global random state alone.
 
     Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. fp8
     operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
@@ -120,13 +113,8 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     return made
 
 
-def read_count(problem: Problem) -> int:
-    """How many full-size tensors the epilogue reads."""
-    return problem.epilogue.reads if problem.epilogue else 0
-
-
-def _scales(problem: Problem, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Memory for the scales of A and B, None for other ops. Scales of blocks lie as torch wants them: along M, and
+def _blank_scales(problem: Problem, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The uninitialised scales of A and B, None for other ops. Scales of blocks lie as torch wants them: along M, and
     along K with room for a multiple of four."""
     if not problem.scaled:
         return None, None
@@ -140,9 +128,9 @@ def _scales(problem: Problem, device: torch.device) -> tuple[torch.Tensor | None
 
 
 def _quantise(matrix: torch.Tensor, random: torch.Generator, factor: float, scale: torch.Tensor) -> None:
-    """Make a random fp8 matrix; its fp32 scales are written to `scale`. A scale is the largest magnitude of its
-    elements divided by the largest number of the dtype. If each row, column or block has its own scale, neighbours get
-    different magnitudes: random rows are so alike that a kernel with the wrong row's scale would pass."""
+    """Make a random fp8 matrix; its fp32 scales, as in `operands`, are written to `scale`. If each row, column or block
+    has its own scale, neighbours get different magnitudes: random rows are so alike that a kernel with the wrong row's
+    scale would pass."""
     sizes = matrix.shape
     exact = torch.randn(sizes, generator=random, device=random.device).mul_(factor)
     if scale.dim():
@@ -181,7 +169,7 @@ def spread(scale: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 def _blank(info: TensorInfo, device: torch.device) -> torch.Tensor:
     extent = sum(max(size - 1, 0) * stride for size, stride in zip(info.sizes, info.strides, strict=True)) + 1
-    storage = torch.empty(info.offset + extent, dtype=to_torch(info.dtype), device=device)
+    storage = torch.empty(info.offset + extent, dtype=DTYPES[info.dtype], device=device)
     return storage.as_strided(info.sizes, info.strides, info.offset)
 
 
@@ -204,9 +192,9 @@ def _fill(tensor: torch.Tensor, random: torch.Generator, factor: float) -> None:
 def _blank_int4(
     problem: Problem, own: Int4Format, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The tensors of an uninitialised int4 weight [n, k], as `gemmdb.key.int4` describes them: packed, the scales, and
-    the zero points if they are not beside the scales."""
-    n, k, count, dtype = problem.n, problem.k, problem.k // own.size, to_torch(problem.a.dtype)
+    """The tensors of an uninitialised int4 weight [n, k], as `gemmdb.key.int4` describes them: packed, scales, and the
+    zero points if they are not beside the scales."""
+    n, k, count, dtype = problem.n, problem.k, problem.k // own.size, DTYPES[problem.a.dtype]
     if own.inner:
         sizes = (n // 8, k // (16 * own.inner), 32, own.inner // 2)
         packed = torch.empty(sizes, dtype=torch.int32, device=device)

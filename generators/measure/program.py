@@ -1,9 +1,9 @@
 """The torch program of a Problem: its GEMM as each op spells it, and one representative of each class of epilogues.
 
-The light class is measured with relu of the GEMM, or of its sum with what it reads (Inductor makes one addmm of a sum
-alone); `math` with an exact GELU, or with SiLU of the first tensor it reads times the GEMM; a permuted store with the
-heads of an attention (for a bmm, with the batch between rows and columns). Two classes are not measured: random
-numbers, whose seed a program draws once for many GEMMs, and results of one byte, whose rounding hides errors.
+The light class is measured with relu of the GEMM, or its sum with what it reads; `math` with an exact GELU, or with
+SiLU of the first tensor it reads times the GEMM; a permuted store with the heads of an attention (for a bmm, with the
+batch between rows and columns). Two classes are not measured: random numbers, whose seed a program draws once for many
+GEMMs, and results of one byte, whose rounding hides errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.literals import SCALARS
-from gemmdb.generators.measure.operands import Operands, read_count, to_torch
+from gemmdb.generators.measure.operands import DTYPES, Operands
 from gemmdb.inductor.match.ops import dequantised
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import Config
@@ -28,10 +28,6 @@ FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 Beside = Sequence[torch.Tensor]
 BESIDE = ("scale_a", "scale_b", "offsets")
 """The names of what an op may take beside its matrices, in order."""
-Spelling = Callable[..., torch.Tensor]
-"""(problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None) gives the
-product [m, n], or the batch of them. A keyword `out` names the tensor to write it to; the spellings in ALLOCATES ignore
-it."""
 MAX_GELU_SLOPE = 1.13
 """The largest slope of a GELU."""
 
@@ -43,18 +39,10 @@ def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Beside, bias: torch.Ten
     return torch.addmm(bias, a, b, alpha=alpha, beta=beta, **out)
 
 
-def _int_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, *_: Any, **out: Any) -> torch.Tensor:
-    return torch._int_mm(a, b, **out)
-
-
-def _bmm(p: Problem, a: torch.Tensor, b: torch.Tensor, *_: Any, **out: Any) -> torch.Tensor:
-    return torch.bmm(a, b, **out)
-
-
 def _scaled_mm(
     p: Problem, a: torch.Tensor, b: torch.Tensor, scales: Beside, bias: torch.Tensor | None, **out: Any
 ) -> torch.Tensor:
-    dtype, fast = to_torch(p.out), p.numerics.fast
+    dtype, fast = DTYPES[p.out], p.numerics.fast
     return torch._scaled_mm(a, b, *scales, bias=bias, out_dtype=dtype, use_fast_accum=fast, **out)
 
 
@@ -62,15 +50,22 @@ def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, beside: Beside, *_
     *scales, offsets = beside
     if not p.scaled:
         return torch._grouped_mm(a, b, offs=offsets)
-    dtype, fast = to_torch(p.out), p.numerics.fast
+    dtype, fast = DTYPES[p.out], p.numerics.fast
     return torch._scaled_grouped_mm(a, b, *scales, offs=offsets, out_dtype=dtype, use_fast_accum=fast)
 
 
-SPELLINGS: Mapping[str, Spelling] = {
-    "mm": _mm, "addmm": _mm, "mixed_mm": _mm, "int_mm": _int_mm, "bmm": _bmm, "scaled_mm": _scaled_mm,
+SPELLINGS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "mm": _mm,
+    "addmm": _mm,
+    "mixed_mm": _mm,
+    "int_mm": lambda _p, a, b, *_, **out: torch._int_mm(a, b, **out),
+    "bmm": lambda _p, a, b, *_, **out: torch.bmm(a, b, **out),
+    "scaled_mm": _scaled_mm,
     "grouped_mm": _grouped_mm,
-}  # fmt: skip
-"""By op. The weight of a mixed_mm is cast before its product."""
+}
+"""By op: (problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None)
+gives the GEMM [m, n], or the batch of them. A keyword `out` names the tensor to write it to; those in ALLOCATES ignore
+it. The weight of a mixed_mm is cast before."""
 ALLOCATES = ("grouped_mm",)
 """Ops that torch computes into new memory only."""
 
@@ -81,34 +76,31 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation, its own
     scale, the offsets of groups and what the epilogue reads. A `col` operand is stored transposed, and the graph
     transposes it back, as `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order,
-    Inductor's weight-only pattern would replace the product.
+    Inductor's weight-only pattern would replace the GEMM.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
         super().__init__()
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
-        self.own, self.columns, self.reads = problem.epilogue, head(problem.n), read_count(problem)
+        self.own, self.columns, self.reads = problem.epilogue, head(problem.n), len(operands.reads)
         self.has_bias, self.has_scale = operands.bias is not None, problem.fusion == "scale"
         rest = [operands.b if problem.int4 else _stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale, operands.zeros) if t is not None]
         activation = [_stored(problem.a.layout.order, operands.a)]
         activation += [one for one in (operands.scale_a, operands.offsets) if one is not None]
         activation += operands.reads
-        self.constants = torch.nn.ParameterList()
-        self.inputs: tuple[torch.Tensor, ...] = (*activation, *rest)
-        if problem.constant:
-            self.constants = torch.nn.ParameterList(torch.nn.Parameter(t, requires_grad=False) for t in rest)
-            self.inputs = tuple(activation)
+        constant, inputs = (rest, []) if problem.constant else ([], rest)
+        self.constants = torch.nn.ParameterList(torch.nn.Parameter(t, requires_grad=False) for t in constant)
+        self.inputs: tuple[torch.Tensor, ...] = (*activation, *inputs)
 
     def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The product [m, n] of the stored operands, or the batch of them, with its epilogue. If the product is kept,
+        """The GEMM [m, n] of the stored operands, or the batch of them, with its epilogue. If the GEMM itself is kept,
         both: the result of the epilogue first."""
-        # Dynamo of torch 2.11 cannot unpack a ParameterList into a list, but iterates over one.
         problem, inputs = self.problem, list(rest)
         first = [inputs.pop(0)] if problem.scaled else []
         offsets = [inputs.pop(0)] if problem.ragged else []
         reads = [inputs.pop(0) for _ in range(self.reads)]
-        tensors = list(self.constants)
+        tensors = list(self.constants)  # Dynamo of torch 2.11 cannot unpack a ParameterList into a list.
         tensors += inputs
         b = tensors.pop(0)
         beside = [*first, *([tensors.pop(0)] if problem.scaled else []), *offsets]
@@ -121,8 +113,8 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         else:
             b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts else b)
             out = self.multiply(problem, a, b, beside, None if self.has_scale else bias)
-        if out.dtype != to_torch(problem.out):
-            out = out.to(to_torch(problem.out))
+        if out.dtype != DTYPES[problem.out]:
+            out = out.to(DTYPES[problem.out])
         if scale is not None:
             out = out * scale
         if bias is not None and scale is not None:
@@ -139,8 +131,8 @@ def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`a` [m, k] times an int4 weight, as a program does it: by ATen's operator for its layouts, which exists on GPUs
-    only, else by a linear layer with the dequantised weight."""
+    """`a` [m, k] times an int4 weight, as a program does it: by ATen's operator for its layouts (on GPUs only), else
+    by a linear layer with the dequantised weight."""
     own = problem.int4
     assert own is not None
     packed, scale, *zeros = tensors
@@ -169,14 +161,14 @@ def set_numerics(problem: Problem) -> None:
 def follow(
     own: Epilogue | None, columns: int, product: torch.Tensor, reads: list[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """What the program of a problem returns for its `product` [m, n]: the result, and the product if it is kept.
+    """What the program of a problem returns for its GEMM, `product` [m, n]: the result, and `product` if it is kept.
     `own`: the problem's epilogue. `columns`: those of a head. `reads`: the full-size tensors that the epilogue reads.
     Dynamo traces this."""
     if own is None:
         return (product,)
     result = ordered(own, _elementwise(own, product, reads), columns)
     if own.stored:
-        result = result.to(to_torch(own.stored))
+        result = result.to(DTYPES[own.stored])
     if own.order != "own":
         result = result.contiguous()
     return (result, product) if own.kept else (result,)
@@ -207,9 +199,9 @@ def output(problem: Problem, device: torch.device) -> torch.Tensor:
     """An uninitialised tensor of the size, order and dtype of what `follow` returns first."""
     own, sizes = problem.epilogue, problem.shapes[2]
     if own is None:
-        return torch.empty(sizes, dtype=to_torch(problem.out), device=device)
+        return torch.empty(sizes, dtype=DTYPES[problem.out], device=device)
     stored = ordered(own, torch.empty(sizes, device="meta"), head(problem.n)).shape
-    return torch.empty(stored, dtype=to_torch(own.stored or problem.out), device=device)
+    return torch.empty(stored, dtype=DTYPES[own.stored or problem.out], device=device)
 
 
 def as_product(problem: Problem, stored: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.calls import Call, Tensors, launcher
 from gemmdb.generators.measure.cuda.round import Loaded
 from gemmdb.generators.measure.literals import splits
-from gemmdb.generators.measure.operands import Operands, operands, to_torch
+from gemmdb.generators.measure.operands import DTYPES, Operands, operands
 from gemmdb.generators.measure.program import as_product, output, set_numerics
 from gemmdb.inductor.benchmark.timers import captured, cold_bytes
 from gemmdb.inductor.benchmark.timers import elapsed as once
@@ -57,7 +57,7 @@ class Bench:
         tensors = ways[0].named
         tensors["out"] = output(problem, device)
         if problem.epilogue and problem.epilogue.kept:
-            tensors["kept"] = torch.empty(problem.shapes[2], dtype=to_torch(problem.out), device=device)
+            tensors["kept"] = torch.empty(problem.shapes[2], dtype=DTYPES[problem.out], device=device)
         count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
         copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
         return cls(problem, _over(ways, copies), [reference(problem, one) for one in ways])
@@ -87,10 +87,8 @@ class Bench:
 
 
 def divided(problem: Problem, made: Operands) -> list[Operands]:
-    """The operands for each way in which a grouped_mm is measured, which differ in their offsets alone; those of
-    another op as they are."""
-    device = made.a.device
-    offsets = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in splits(problem)]
+    """The operands with the offsets of each split of a grouped_mm; those of another op as they are."""
+    offsets = (torch.tensor(ends, dtype=torch.int32, device=made.a.device) for ends in splits(problem))
     return [replace(made, offsets=one) for one in offsets] or [made]
 
 
@@ -135,6 +133,15 @@ def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int |
         graph = captured(functools.partial(steps, calls))
     torch.cuda.current_stream().wait_stream(stream)
     return graph
+
+
+def alive() -> bool:
+    """Whether this process can still work on the GPU."""
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
 
 
 def elapsed(graph: torch.cuda.CUDAGraph) -> float:

@@ -14,7 +14,7 @@ from gemmdb.generators.measure.cuda import elementwise, emitted
 from gemmdb.generators.measure.cuda.artifacts import Library, only_emitted
 from gemmdb.generators.measure.cuda.compilers import compile_unit, load_library
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
-from gemmdb.generators.measure.operands import to_torch
+from gemmdb.generators.measure.operands import DTYPES
 from gemmdb.generators.measure.program import ALLOCATES, BESIDE, SPELLINGS
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import ATEN, Config
@@ -94,7 +94,7 @@ def _aten_call(
     after it where the problem needs them."""
     before, after, weight, product = None, None, names["B"], names["out"]
     if first is not None:
-        dtype = to_torch(problem.a.dtype)
+        dtype = DTYPES[problem.a.dtype]
         if problem.int4 is not None:
             weight = torch.empty(problem.n, problem.k, dtype=dtype, device="cuda").t()
         else:
@@ -139,7 +139,7 @@ def _allocating_call(problem: Problem, names: Tensors, last: Launch | None) -> C
 
 def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
     """The kernel that finishes a GEMM's result in `dtype`, which becomes the tensor `product`, also if it is kept."""
-    names["product"] = torch.empty(problem.shapes[2], dtype=to_torch(dtype), device="cuda")
+    names["product"] = torch.empty(problem.shapes[2], dtype=DTYPES[dtype], device="cuda")
     return launcher(launch, names, _sizes(problem, names))
 
 

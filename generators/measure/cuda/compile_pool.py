@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import heapq
 import importlib
 import multiprocessing
 import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import count
+from itertools import product
 
 from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
@@ -45,13 +44,12 @@ class Priority(IntEnum):
     LATER = 2
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Item:
-    """An artifact that waits for a process or is being compiled."""
+    """An artifact that waits for a process or is being compiled. `work`: see `Artifact.work`."""
 
     artifact: Artifact
     kind: str
-    priority: Priority
     work: str
     future: Future[Built] = field(default_factory=Future)
 
@@ -68,24 +66,22 @@ class CompilePool:
         self.capability, self.processes = capability, processes
         self._make = make or functools.partial(_local, processes)
         self._executors: dict[str, Executor] = {}
-        self._waiting: dict[str, _Item] = {}
-        self._heaps: dict[str, list[tuple[Priority, int, _Item]]] = {kind: [] for kind in WEIGHTS}
+        self._waiting: dict[tuple[str, Priority], dict[str, _Item]] = {key: {} for key in product(WEIGHTS, Priority)}
         self._running: Counter[str] = Counter()
-        self._work: set[str] = set()
-        self._numbers: Iterator[int] = count()
+        self._running_work: set[str] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def submit(self, artifact: Artifact, kind: str, priority: Priority) -> Future[Built]:
-        """Have an artifact compiled when its turn comes; `kind` is a key of WEIGHTS."""
-        item = _Item(artifact, kind, priority, artifact.work)
+        """Queue an artifact; `kind` is a key of WEIGHTS."""
+        item = _Item(artifact, kind, artifact.work)
         with self._changed:
             if self._closed:
                 item.future.cancel()
                 return item.future
-            self._waiting[artifact.key] = item
-            self._push(item)
+            self._waiting[kind, priority][artifact.key] = item
+            self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
@@ -101,17 +97,18 @@ class CompilePool:
     def hurry(self, key: str, priority: Priority) -> None:
         """Raise the priority of an artifact that still waits; never lower it."""
         with self._changed:
-            item = self._waiting.get(key)
-            if item is not None and priority < item.priority:
-                item.priority = priority
-                self._push(item)
+            for (kind, before), items in self._waiting.items():
+                if priority < before and key in items:
+                    self._waiting[kind, priority][key] = items.pop(key)
+                    self._changed.notify_all()
+                    return
 
     def close(self) -> None:
         """End the processes and cancel what is not compiled yet. Idempotent."""
         with self._changed:
             self._closed = True
-            waiting, self._waiting = list(self._waiting.values()), {}
             self._changed.notify_all()
+            waiting = [item for items in self._waiting.values() for item in items.values()]
         for item in waiting:
             item.future.cancel()
         # An artifact that is being handed over may still start a process.
@@ -125,10 +122,6 @@ class CompilePool:
             # Nobody needs what is being compiled any more, and the interpreter would wait for it at exit.
             for process in running:
                 process.terminate()
-
-    def _push(self, item: _Item) -> None:
-        heapq.heappush(self._heaps[item.kind], (item.priority, next(self._numbers), item))
-        self._changed.notify_all()
 
     def _run(self) -> None:
         # A separate thread hands artifacts over: an executor that breaks runs its callbacks with its locks held.
@@ -145,37 +138,33 @@ class CompilePool:
         """The next artifact, which counts as running from now on. Call it with the lock held."""
         if self._running.total() >= self.processes:
             return None
-        heads = {kind: head for kind, heap in self._heaps.items() if (head := self._head(heap)) is not None}
-        if not heads:
+        first = {kind: found for kind in WEIGHTS if (found := self._first(kind)) is not None}
+        if not first:
             return None
-        urgent = {kind for kind, head in heads.items() if head.priority is Priority.URGENT and kind != "cutlass"}
-        shares = {kind: URGENT_WEIGHT if kind in urgent else WEIGHTS[kind] for kind in heads}
-        kind = min(heads, key=lambda kind: self._running[kind] / shares[kind])
-        item = heads[kind]
-        del self._waiting[item.artifact.key]
+
+        def load(kind: str) -> float:
+            urgent = first[kind][0] is Priority.URGENT and kind != "cutlass"
+            return self._running[kind] / (URGENT_WEIGHT if urgent else WEIGHTS[kind])
+
+        kind = min(first, key=load)
+        priority, item = first[kind]
+        del self._waiting[kind, priority][item.artifact.key]
         self._running[kind] += 1
-        self._work.add(item.work)
+        self._running_work.add(item.work)
         return item
 
-    def _head(self, heap: list[tuple[Priority, int, _Item]]) -> _Item | None:
+    def _first(self, kind: str) -> tuple[Priority, _Item] | None:
         """The first waiting artifact of a kind that shares no work with a running one: otherwise its process would only
         wait."""
-        held = []
-        while heap:
-            priority, _, item = heap[0]
-            if self._waiting.get(item.artifact.key) is not item or priority != item.priority:
-                heapq.heappop(heap)  # Begun, or raised to another priority.
-            elif item.work and item.work in self._work:
-                held.append(heapq.heappop(heap))
-            else:
-                break
-        found = heap[0][2] if heap else None
-        for entry in held:
-            heapq.heappush(heap, entry)
-        return found
+        for priority in Priority:
+            for item in self._waiting[kind, priority].values():
+                if not item.work or item.work not in self._running_work:
+                    return priority, item
+        return None
 
     def _hand_over(self, item: _Item) -> None:
         item.future.set_running_or_notify_cancel()
+        inner: Future[Built] = Future()
         try:
             try:
                 inner = self._executor(item.kind).submit(build, item.artifact, self.capability)
@@ -184,9 +173,18 @@ class CompilePool:
                     self._executors.pop(item.kind, None)
                 inner = self._executor(item.kind).submit(build, item.artifact, self.capability)
         except Exception as error:  # Closed meanwhile, or no process can be started.
-            self._finished(item, None, error)
-            return
+            inner.set_exception(error)
         inner.add_done_callback(lambda done: self._finished(item, done))
+
+    def _finished(self, item: _Item, inner: Future[Built]) -> None:
+        with self._changed:
+            self._running[item.kind] -= 1
+            self._running_work.discard(item.work)
+            self._changed.notify_all()
+        if error := CancelledError() if inner.cancelled() else inner.exception():
+            item.future.set_exception(error)
+        else:
+            item.future.set_result(inner.result())
 
     def _executor(self, kind: str) -> Executor:
         with self._changed:
@@ -195,18 +193,6 @@ class CompilePool:
             if kind not in self._executors:
                 self._executors[kind] = self._make(kind)
             return self._executors[kind]
-
-    def _finished(self, item: _Item, inner: Future[Built] | None, error: BaseException | None = None) -> None:
-        with self._changed:
-            self._running[item.kind] -= 1
-            self._work.discard(item.work)
-            self._changed.notify_all()
-        if inner is not None:
-            error = CancelledError() if inner.cancelled() else inner.exception()
-        if error is not None or inner is None:
-            item.future.set_exception(error or CancelledError())
-        else:
-            item.future.set_result(inner.result())
 
 
 def _local(processes: int, kind: str) -> Executor:

@@ -99,19 +99,27 @@ class Precompiler:
         futures = {future for config in slow for future in self.submit(job.problem, config, first)}
         rest = Priority.LATER if any(not future.done() for future in futures) else first
         futures |= {f for config in job.legal if config not in slow for f in self.submit(job.problem, config, rest)}
-        call_when_done(futures, lambda: ready(job))
+        unfinished = iter(futures)
+
+        def proceed(_done: Future[Built] | None = None) -> None:
+            for future in unfinished:
+                if not future.done():
+                    future.add_done_callback(proceed)
+                    return
+            ready(job)
+
+        proceed()
 
     def begin(self, jobs: Iterable[Job]) -> None:
         """Start nvcc on what these jobs need, first the artifacts that most jobs wait for."""
         uses: Counter[str] = Counter()
         example: dict[str, tuple[Problem, Config]] = {}
-        for job in jobs:
-            for config in job.legal:
-                if compiler(config) == "cutlass":
-                    for artifact in self.needs(job.problem, config):
-                        if compiler(config, artifact) == "cutlass":
-                            uses[artifact.key] += 1
-                            example.setdefault(artifact.key, (job.problem, config))
+        libraries = ((job.problem, config) for job in jobs for config in job.legal if compiler(config) == "cutlass")
+        for pair in libraries:
+            keys = [one.key for one in self.needs(*pair) if compiler(pair[1], one) == "cutlass"]
+            uses.update(keys)
+            for key in keys:
+                example.setdefault(key, pair)
         for key, _ in uses.most_common():
             self.submit(*example[key])
 
@@ -189,21 +197,3 @@ class Precompiler:
             self._lost.update(broken)
             for key in broken:
                 del self._futures[key]
-
-
-def call_when_done(futures: Iterable[Future[Built]], then: Callable[[], None]) -> None:
-    """Call `then` once, from any thread, when all of some futures are done."""
-    unfinished = [future for future in futures if not future.done()]
-    left, lock = len(unfinished) + 1, threading.Lock()
-
-    def one_less(_future: Future[Built] | None = None) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = left == 0
-        if last:
-            then()
-
-    for future in unfinished:
-        future.add_done_callback(one_less)
-    one_less()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from gemmdb.generators.measure.cuda import emitted
-from gemmdb.generators.measure.cuda.bench import Bench, capture, elapsed
+from gemmdb.generators.measure.cuda.bench import Bench, alive, capture, elapsed
 from gemmdb.generators.measure.cuda.calls import Call, bind, reference
 from gemmdb.generators.measure.cuda.round import SAMPLE_US, Loaded, Round
 from gemmdb.generators.measure.tolerance import acceptable
@@ -26,11 +26,10 @@ from gemmdb.table.measurement import Protocol, Status, one_line
 MIN_ROUNDS, LONG_US = 7, 1.5e6
 """The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
 SPLIT_NOISE = 0.01
-"""How much slower than ATen a candidate may be on one split of the groups, relative: as little as two processes differ
-by."""
+"""How much slower than ATen a candidate may be on one split of the groups, relative: two processes differ by as
+much."""
 MAX_SLOWDOWN = 1.5
 """A candidate that is this many times slower than the best gets no more samples in an estimate."""
-
 
 _bench: Bench | None = None
 _busy_us = 0.0
@@ -81,11 +80,11 @@ def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
         return _load(problem, config, protocol)
     except Exception as error:
         detail = one_line(f"{type(error).__name__}: {error}")
-        alive = _alive()
+        usable = alive()
         # torch raises another exception when a library or the driver runs out of memory.
-        if isinstance(error, torch.OutOfMemoryError) or (out_of_memory(detail) and alive):
+        if isinstance(error, torch.OutOfMemoryError) or (out_of_memory(detail) and usable):
             return Loaded(Status.OOM, detail=detail)
-        return Loaded(Status.ERROR if alive else Status.CRASH, detail=detail, fatal=not alive)
+        return Loaded(Status.ERROR if usable else Status.CRASH, detail=detail, fatal=not usable)
 
 
 def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
@@ -111,23 +110,12 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     if protocol.l2 != "hot" and None not in graphs:
         graphs[None] = [capture(None, protocol, copies, bench.count)]
     if config not in graphs:
-        turns = [_on_split(call, way, ways) for way in range(ways)]
-        graphs[config] = [capture(turn, protocol, copies // ways, bench.count) for turn in turns]
+
+        def on_split(way: int) -> Call:
+            return lambda index: call(way + index * ways)
+
+        graphs[config] = [capture(on_split(way), protocol, copies // ways, bench.count) for way in range(ways)]
     return bench.loaded[config]
-
-
-def _on_split(call: Call, way: int, ways: int) -> Call:
-    """The call on the copies of one split."""
-    return lambda index: call(way + index * ways)
-
-
-def _alive() -> bool:
-    """Whether this process can still work on the GPU."""
-    try:
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
 
 
 def time_round(
@@ -136,10 +124,9 @@ def time_round(
     """Microseconds of one call, `samples` per config, ATen among them.
 
     A sample is the time of one replay of a graph of (flush, call) pairs, minus a replay of the flushes alone, per pair.
-    Of a grouped_mm, each split has a graph: see `_over_splits`.
-    Each round replays every graph once and starts with the next one each time. If `samples` rounds would take over 1.5
-    s, there are fewer, but at least 7. In a short estimate (`samples` below the protocol's), candidates far behind
-    after their first two replays take part in one round only.
+    Each round replays every graph once and starts with the next one each time. If `samples` rounds would take over
+    LONG_US, there are fewer, but at least MIN_ROUNDS. In a short estimate (`samples` below the protocol's), candidates
+    far behind after their first two replays take part in one round only.
     """
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
@@ -169,7 +156,7 @@ def time_round(
 
 
 def _over_splits(us: dict[Config, list[list[float]]]) -> dict[Config, list[float]]:
-    """The samples of each config from those of each split, a list per round: the mean over the splits.
+    """The samples of each config from those of each split of a grouped_mm, a list per round: the mean over the splits.
 
     No compile knows the split, and no answer may be slower than ATen. So a candidate that is slower on one of them, by
     more than noise, counts as if it were everywhere as slow, relative to ATen, as where that is worst.

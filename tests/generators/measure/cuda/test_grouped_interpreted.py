@@ -53,7 +53,7 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     Called in a process of its own."""
     import torch
 
-    from gemmdb.generators.measure.operands import to_torch
+    from gemmdb.generators.measure.operands import DTYPES
 
     problem = Problem.parse(text)
     planned = plan(problem, Config.parse(config))
@@ -65,10 +65,10 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     torch.manual_seed(0)
-    a, b = (torch.randn(sizes).to(to_torch(problem.a.dtype)) for sizes in problem.shapes[:2])
+    a, b = (torch.randn(sizes).to(DTYPES[problem.a.dtype]) for sizes in problem.shapes[:2])
     a = a if problem.a.row_major else a.mT.contiguous().mT
     b = b if problem.b.row_major else b.mT.contiguous().mT
-    out = torch.full(problem.shapes[2], float("nan")).to(to_torch(problem.out))
+    out = torch.full(problem.shapes[2], float("nan")).to(DTYPES[problem.out])
     scale_a, scale_b = (torch.rand(sizes) + 0.5 if problem.scaled else torch.ones(sizes) for sizes in SCALES)
     scale_a[ends[-1] :] = float("inf")  # Nobody computes scales of rows that belong to no group.
     names = {"A": a, "B": b, "out": out, "offsets": torch.tensor(ends, dtype=torch.int32), "apart": b.stride(0)}

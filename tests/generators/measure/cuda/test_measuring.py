@@ -38,7 +38,7 @@ def test_memory_that_is_exhausted_is_told_by_more_than_one_exception(make, monke
         raise RuntimeError(text)
 
     monkeypatch.setattr(session, "_load", refuse)
-    monkeypatch.setattr(session, "_alive", lambda: alive)
+    monkeypatch.setattr(session, "alive", lambda: alive)
     found = session.load(Problem.gemm("mm", m=16, n=512, k=512), make.tile(), Protocol("graph", "cold", 20, 5))
     assert (found.status, found.fatal) == (status, not alive)
     assert text in found.detail
