@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Interface
@@ -40,8 +39,8 @@ class Artifact(Interface):
 
     @property
     def work(self) -> str:
-        """The name of the slow part of the build, if other artifacts share it: while one is built, the others would
-        wait for it. Empty if no other artifact shares it."""
+        """The name of the slow part of the build where other artifacts share it: while one is built, the others would
+        wait for it. Empty if none does."""
 
     @property
     def optional(self) -> bool:
@@ -61,11 +60,9 @@ class Triton:
 
     @property
     def key(self) -> str:
-        """The unit's own."""
         return self.unit.key
 
     def build(self, capability: int) -> Built:
-        """See `Artifact.build`."""
         done = compilers.compile_unit(self.unit, capability)
         if done.kernel is None:
             return Built(done.failure, done.seconds)
@@ -87,7 +84,6 @@ class Library:
 
     @lazy
     def key(self) -> str:
-        """Changes with the source and the flags."""
         text = "\n".join((self.source, *cutlass.FLAGS, *compilers.LIBRARY_OPTIONS))
         return f"cutlass-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
@@ -97,7 +93,6 @@ class Library:
         return compilers.library_folder() / f"{self.key}-{compilers.cutlass_tools()}.so"
 
     def build(self, capability: int) -> Built:
-        """Run nvcc unless the library is there."""
         if capability != HOPPER:
             return Built(f"sm{capability} does not run Hopper's instructions", 0.0)
         start = time.perf_counter()
@@ -120,41 +115,32 @@ class Emitted(Config):
 
 
 def only_emitted(config: Config) -> bool:
-    """Whether `config` is measured as emitted code: because it is an `Emitted`, or because only Inductor can make
-    it."""
+    """Whether `config` is measured as emitted code: it is an `Emitted`, or only Inductor can make it."""
     return isinstance(config, Emitted) or config.spec.emitted
-
-
-def digest(problem: Problem, config: Config) -> str:
-    """32 hexadecimal digits that name the emitted code of a config for a problem."""
-    return hashlib.sha256(f"emitted {problem.text} {config.text}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class Emission:
-    """The code that Inductor emits for a config on a problem (`emitted` generates it); for ATEN that of default mode,
-    ATen's GEMM and the kernels around it."""
+    """The code that Inductor emits for a config on a problem (`emitted` generates it). For ATEN that of default mode,
+    ATen's GEMM and the kernels around it. It is optional: the reference can take kernels of our own instead."""
 
     problem: Problem
     config: Config
 
     @property
     def key(self) -> str:
-        """A digest of problem and config."""
-        return digest(self.problem, self.config)
+        return hashlib.sha256(f"emitted {self.problem.text} {self.config.text}".encode()).hexdigest()[:32]
 
     @property
     def work(self) -> str:
-        """See `Artifact.work`. The code of several problems may hold the same CUTLASS kernel."""
+        # The code of several problems may hold the same CUTLASS kernel.
         return Library.of(self.problem, self.config).key if self.config.backend == "cutlass" else ""
 
     @property
     def optional(self) -> bool:
-        """The reference can take kernels of our own around ATen's GEMM (`calls.aten`)."""
         return self.config == ATEN
 
     def build(self, capability: int) -> Built:
-        """Generate the code and compile its kernels."""
         from gemmdb.generators.measure.cuda import emitted  # Needs torch.
 
         start, failure = time.perf_counter(), ""
@@ -165,13 +151,9 @@ class Emission:
         return Built(failure, time.perf_counter() - start)
 
 
-Needs = Callable[[Problem, Config], list[Artifact]]
-"""What has to be compiled before a config can run on a problem."""
-
-
 def required(problem: Problem, config: Config) -> list[Artifact]:
-    """The kernels of a config, and those before and after them. Where ATen's product is not the whole problem, default
-    mode's code is the reference."""
+    """What has to be compiled before a config can run on a problem: its kernels, and those before and after them. Where
+    ATen's GEMM is not the whole problem, default mode's code is the reference."""
     if config == ATEN:
         around = any(elementwise.around(problem))
         return [*required_promptly(problem, config), *([Emission(problem, ATEN)] if around else [])]
@@ -187,8 +169,8 @@ def required(problem: Problem, config: Config) -> list[Artifact]:
 
 
 def required_promptly(problem: Problem, config: Config) -> list[Artifact]:
-    """As `required`, for live tuning: a process that compiles takes seconds to import Inductor, so the reference does
-    without default mode's code."""
+    """As `required`, for live tuning: the reference does without default mode's code, since a process that compiles
+    takes seconds to import Inductor."""
     if config == ATEN:
         return _triton(elementwise.flush(), *elementwise.around(problem))
     return required(problem, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +30,7 @@ _scratch: dict[int, torch.Tensor] = {}
 
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
-    """A config bound to each copy of the operands, and the seconds that loading it took. Raises when it cannot be
-    loaded."""
+    """A config bound to each copy of the operands, and the seconds that loading it took. Raises if that fails."""
     if only_emitted(config):
         return emitted.bind(problem, config, copies)
     if config.backend == "triton":
@@ -42,10 +41,8 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
 
 
 def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call, float]:
-    """A plan bound to each copy of the operands, and the seconds that loading its kernels took.
-
-    Raises RuntimeError when a kernel does not compile.
-    """
+    """A plan bound to each copy of the operands, and the seconds that loading its kernels took. Raises RuntimeError
+    when a kernel does not compile."""
     acc = torch.int32 if problem.spec.integer else torch.float32
     seconds = sum(_kernel(launch.unit)[1] for launch in made.launches)
     # One for all copies, as Inductor uses one workspace for all kernels of a graph: 20 for each of a hundred candidates
@@ -54,10 +51,7 @@ def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call,
         "partials": torch.empty(max(made.partials, 1), dtype=acc, device="cuda"),
         "counters": torch.zeros(max(made.counters, 1), dtype=torch.int32, device="cuda"),
     }
-    steps: list[list[Callable[[], None]]] = []
-    for tensors in copies:
-        names = {**tensors, **scratch}
-        steps.append([launcher(launch, names, _sizes(problem, names)) for launch in made.launches])
+    steps = [[launcher(launch, {**one, **scratch}, _sizes(problem, one)) for launch in made.launches] for one in copies]
 
     def call(index: int) -> None:
         for step in steps[index]:
@@ -70,7 +64,7 @@ def reference(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float,
     """ATen bound to each copy of the operands, the seconds that loading it took, and EMITTED if it is the code of
     default mode."""
     if emitted.ready(problem, ATEN):
-        with contextlib.suppress(Exception):  # Our own kernels around the product do nearly as well.
+        with contextlib.suppress(Exception):  # Our own kernels around the GEMM do nearly as well.
             return (*emitted.bind(problem, ATEN, copies), EMITTED)
     return (*aten(problem, copies), "")
 
@@ -81,10 +75,10 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
     long again."""
     first, last = elementwise.around(problem)
     if problem.op in ALLOCATES or (problem.int4 is not None and problem.int4.inner):
-        made = [_allocating_call(problem, names, last) for names in copies]
+        calls = [_allocating_call(problem, names, last) for names in copies]
     else:
-        made = [_aten_call(problem, names, first, last) for names in copies]
-    return lambda index: made[index](), 0.0
+        calls = [_aten_call(problem, names, first, last) for names in copies]
+    return lambda index: calls[index](), 0.0
 
 
 def _aten_call(
@@ -92,7 +86,7 @@ def _aten_call(
 ) -> Callable[[], torch.Tensor | None]:
     """Nearly what Inductor's default does: one ATen call, with a cast of the weight before it and a pointwise kernel
     after it where the problem needs them."""
-    before, after, weight, product = None, None, names["B"], names["out"]
+    before, after, weight, product = [], [], names["B"], names["out"]
     if first is not None:
         dtype = DTYPES[problem.a.dtype]
         if problem.int4 is not None:
@@ -100,21 +94,21 @@ def _aten_call(
         else:
             weight = torch.empty_like(weight, dtype=dtype)
         names["cast"] = weight
-        before = launcher(first, names, {"elements": problem.n * problem.k})
+        before = [launcher(first, names, {"elements": problem.n * problem.k})]
     if last is not None:
-        after = _finish(problem, names, elementwise.product_dtype(problem), last)
+        after = [_finish(problem, names, elementwise.product_dtype(problem), last)]
         product = names["product"]
     multiply = SPELLINGS[problem.op]
     beside = [names[name] for name in BESIDE if name in names]
-    # The kernel that follows adds the bias of a dequantised product, after the scale.
+    # The kernel that follows adds the bias of a dequantised GEMM, after the scale.
     bias = None if problem.spec.dequantises else names.get("bias")
 
     def call() -> None:
-        if before is not None:
-            before()
+        for step in before:
+            step()
         multiply(problem, names["A"], weight, beside, bias, out=product)
-        if after is not None:
-            after()
+        for step in after:
+            step()
 
     return call
 
@@ -154,9 +148,9 @@ def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[
     """One launch bound to tensors and sizes by argument name. Raises RuntimeError for a tensor that is not aligned."""
     kernel, _ = _kernel(launch.unit)
     arguments = [names[n] if t.startswith("*") else sizes[n] for n, t in launch.unit.args]
-    for name, argument in zip(launch.unit.args, arguments, strict=True):
+    for (name, _), argument in zip(launch.unit.args, arguments, strict=True):
         if isinstance(argument, torch.Tensor) and argument.data_ptr() % 16:
-            raise RuntimeError(f"{name[0]} is not 16-byte aligned")
+            raise RuntimeError(f"{name} is not 16-byte aligned")
     programs, *others = launch.grid
     if launch.resident:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -197,8 +191,7 @@ _CUTLASS_FAILURES = {
 
 
 def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
-    """A cutlass config bound to each copy of the operands, and the seconds that loading it took. Raises RuntimeError
-    when the library cannot be built or the kernel cannot run on the problem."""
+    """As `bind`. Raises RuntimeError when the library cannot be built or the kernel cannot run on the problem."""
     start = time.perf_counter()
     artifact = Library.of(problem, config)
     major, minor = torch.cuda.get_device_capability()
@@ -207,7 +200,8 @@ def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tup
         raise RuntimeError(failure)
     library = load_library(artifact.path)
     seconds = time.perf_counter() - start
-    sizes, order = _cutlass_sizes(problem, copies[0]), cutlass.order(config)
+    sizes = (problem.m, problem.n, problem.k, *_leading(problem, copies[0]))
+    order = cutlass.order(config)
     # One for all copies: they follow each other on one stream, and each run begins by zeroing its counters.
     workspace = torch.empty(max(library.gemmdb_workspace(*sizes, *order), 1), dtype=torch.uint8, device="cuda")
     rest = cutlass.outside(problem)
@@ -230,13 +224,9 @@ def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tup
     return call, seconds
 
 
-def _cutlass_sizes(problem: Problem, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int, int]:
-    def leading(name: str, along: int, across: int, row: bool) -> int:
+def _leading(problem: Problem, tensors: Tensors) -> Iterator[int]:
+    """The leading strides of A and B."""
+    for operand, matrix in ((problem.a, tensors["A"]), (problem.b, tensors["B"])):
+        outer, inner = (0, 1) if operand.layout.order.startswith("row") else (1, 0)
         # A single row's stride is never used and may be anything, but a tensor map needs an aligned one.
-        return int(tensors[name].stride(0 if row else 1)) if across > 1 else along
-
-    m, n, k = problem.m, problem.n, problem.k
-    rows = [operand.layout.order.startswith("row") for operand in (problem.a, problem.b)]
-    lda = leading("A", k, m, True) if rows[0] else leading("A", m, k, False)
-    ldb = leading("B", n, k, True) if rows[1] else leading("B", k, n, False)
-    return m, n, k, lda, ldb
+        yield int(matrix.stride(outer) if matrix.shape[outer] > 1 else matrix.shape[inner])

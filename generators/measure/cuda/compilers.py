@@ -1,8 +1,5 @@
 """Compiles our kernels into on-disk caches, which needs no GPU, and loads them: Triton kernels, and CUTLASS kernels as
-shared libraries.
-
-Nothing here imports torch: a hundred processes that compile would each take seconds for it.
-"""
+shared libraries. Imports no torch: a hundred processes that compile would each take seconds for it."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ from gemmdb.kernels import cutlass
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result of compiling a unit: `kernel` (a triton CompiledKernel) or the reason it failed, and the seconds
-    spent."""
+    """The result of compiling a unit: `kernel` (a triton CompiledKernel) or the reason it failed, and the seconds."""
 
     kernel: Any
     failure: str
@@ -135,21 +131,14 @@ def choose_ptxas() -> None:
     """Let this process and all that it starts use the ptxas that Inductor uses, if that is not Triton's own, unless the
     user has named another. Programs run code of Inductor's, so all that is measured is assembled by the same program,
     which is also part of the key of Triton's cache. Call it before Triton first looks for ptxas."""
-    found = importlib.util.find_spec("torch")
-    if PTXAS_VARIABLE in os.environ or found is None or not found.origin:
+    torch = importlib.util.find_spec("torch")
+    if PTXAS_VARIABLE in os.environ or torch is None or not torch.origin:
         return
-    if path := inductor_ptxas(Path(found.origin).parent):
-        os.environ[PTXAS_VARIABLE] = str(path)
-
-
-def inductor_ptxas(torch: Path) -> Path | None:
-    """The ptxas that the Inductor in the folder `torch` uses; None for Triton's own."""
-    setter = torch / PTXAS_SETTER
+    setter = Path(torch.origin).parent / PTXAS_SETTER
     found = _RELATIVE.search(setter.read_text()) if setter.is_file() else None
-    if found is None:
-        return None
-    path = setter.parents[int(found[1])] / "bin" / "ptxas"
-    return path if path.is_file() and os.access(path, os.X_OK) else None
+    path = setter.parents[int(found[1])] / "bin" / "ptxas" if found else None
+    if path is not None and path.is_file() and os.access(path, os.X_OK):
+        os.environ[PTXAS_VARIABLE] = str(path)
 
 
 LIBRARY_LIMIT_S = 600
@@ -170,8 +159,8 @@ extern "C" size_t gemmdb_workspace(int m, int n, int k, long lda, long ldb, int 
 
 
 def compile_library(source: str, path: Path) -> str:
-    """Compile the CUDA source of a kernel into a shared library at `path`, unless that exists: why it failed, empty if
-    it did not. The messages of the assembler, with registers and spills, are kept beside it."""
+    """Compile the CUDA source of a kernel into a shared library at `path`, unless that exists. Returns why it failed,
+    or "". The messages of the assembler, with registers and spills, are kept beside it."""
     compiler, headers = cutlass.compiler(), cutlass.headers()
     if compiler is None or headers is None:
         return "nvcc is not there" if compiler is None else "the nvidia-cutlass package is not there"

@@ -1,4 +1,4 @@
-"""The kernels around ATen's product, as Inductor's default fuses them, and the read that flushes L2."""
+"""The kernels around ATen's GEMM, as Inductor's default fuses them, and the read that flushes L2."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from dataclasses import replace
 from gemmdb.generators.measure.cuda import epilogue
 from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.generators.measure.cuda.render import (
-    HEAD,
     VECTOR,
     Launch,
-    Unit,
-    divisors,
     kernel,
     reduction_args,
     reduction_launch,
+    unit,
     weight_args,
 )
 from gemmdb.kernels.triton import TL
@@ -29,7 +27,7 @@ SIDE = 64
 
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
-    """The kernels that Inductor's default runs before and after ATen's product, None where it needs none."""
+    """The kernels that Inductor's default runs before and after ATen's GEMM, None where it needs none."""
     mixed, own = problem.spec.dequantises, problem.int4
     follows = problem.fusion != "none" or (mixed and problem.bias is not None)
     if own is not None:
@@ -38,7 +36,7 @@ def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
 
 
 def product_dtype(problem: Problem) -> str:
-    """The dtype of ATen's product, before the kernel that follows."""
+    """The dtype of ATen's GEMM, before the kernel that follows."""
     if problem.spec.integer:
         return "int32"
     return problem.out if problem.scaled else problem.a.dtype
@@ -51,14 +49,12 @@ def cast(problem: Problem) -> Launch:
         "inside = at < elements",
         f"tl.store(cast + at, tl.load(B + at, mask=inside).to(tl.{TL[problem.a.dtype]}), mask=inside)",
     )
-    args = (("B", POINTERS[problem.b.dtype]), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
-    elements = problem.n * problem.k
-    return Launch(_unit(lines, args, elements, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
+    return _over_weight(problem, lines)
 
 
 def dequantise(problem: Problem) -> Launch:
-    """Makes a weight [n, k] of the activation's dtype, `cast`, of an int4 weight in bytes: what a program that unpacks
-    it computes, in its roundings."""
+    """Makes a weight [n, k] of the activation's dtype, `cast`, of an int4 weight in bytes, with the roundings of a
+    program that unpacks it."""
     own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
     assert own is not None
     place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
@@ -71,28 +67,35 @@ def dequantise(problem: Problem) -> Launch:
         f"scaled = shifted.to(tl.float32) * tl.load(scale + at // {own.size}, mask=inside).to(tl.float32)",
         f"tl.store(cast + at, scaled.to({dtype}), mask=inside)",
     )
+    return _over_weight(problem, lines)
+
+
+def _over_weight(problem: Problem, lines: tuple[str, ...]) -> Launch:
     args = (*weight_args(problem), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
     elements = problem.n * problem.k
-    return Launch(_unit(lines, args, elements, 4), (math.ceil(elements / CAST_BLOCK), 1, 1))
+    return Launch(unit(lines, args, {"elements": elements}, 4, 3), (math.ceil(elements / CAST_BLOCK), 1, 1))
 
 
 def after(problem: Problem, dtype: str) -> Launch:
-    """Applies the problem's scale or elementwise epilogue to the `product` of ATen, in `dtype`, into `out`.
-
-    The product already includes the bias, alpha and beta of an addmm, and the bias and scales of a scaled_mm. It is
-    stored by then, so it need not be kept anew.
-    """
+    """Applies the problem's scale or elementwise epilogue to ATen's GEMM, `product` of `dtype`, into `out`. The bias,
+    alpha and beta of an addmm and the bias and scales of a scaled_mm are in it already, and it need not be kept
+    anew."""
     alone, own = _as_matrix(problem), problem.epilogue
     if own is not None and own.kept:
         alone = replace(alone, fusion=replace(own, kept=False).text)
     source = ("product", POINTERS[dtype])
-    if own is not None and own.order == "transposed":
-        return _transposing(problem, alone, source)
-    return reduction_launch(alone, 1, source, _permuted_batch(problem) if own and own.order == "permuted" else "")
+    order = own.order if own is not None else "own"
+    row, matrix = f"(idx_m % {problem.m})", f"(idx_m // {problem.m})"
+    if order == "transposed":
+        place = f"({matrix}.to(tl.int64) * N + idx_n) * {problem.m} + {row}"
+        return _transposing(alone, source, place if problem.spec.batched else "")
+    # Stored as [m, batch, n]; the heads of one matrix are stored one after another.
+    place = f"({row}.to(tl.int64) * {problem.batch} + {matrix}) * N + idx_n"
+    return reduction_launch(alone, 1, source, place if problem.spec.batched and order == "permuted" else "")
 
 
 def _as_matrix(problem: Problem) -> Problem:
-    """The problem as a plain product of two matrices with the same epilogue."""
+    """The problem as a plain GEMM of two matrices with the same epilogue."""
     op = problem.spec
     alone = replace(problem, op=op.unbiased, bias=None, scalars="unit") if op.unbiased else problem
     if op.batched:
@@ -108,16 +111,7 @@ def _as_matrix(problem: Problem) -> Problem:
     return alone
 
 
-def _permuted_batch(problem: Problem) -> str:
-    """The place of an element of a batch that is stored as [m, batch, n]; empty for one matrix, whose heads are
-    stored one after another."""
-    if not problem.spec.batched:
-        return ""
-    row, matrix = f"(idx_m % {problem.m})", f"(idx_m // {problem.m})"
-    return f"({row}.to(tl.int64) * {problem.batch} + {matrix}) * N + idx_n"
-
-
-def _transposing(problem: Problem, alone: Problem, source: tuple[str, str]) -> Launch:
+def _transposing(alone: Problem, source: tuple[str, str], place: str) -> Launch:
     """As `after`, in square tiles: Inductor reads and stores whole lines of memory also where it transposes."""
     body = (
         f"tile = tl.program_id(0) // tl.cdiv(N, {SIDE})",
@@ -125,17 +119,10 @@ def _transposing(problem: Problem, alone: Problem, source: tuple[str, str]) -> L
         f"idx_n = tl.program_id(0) % tl.cdiv(N, {SIDE}) * {SIDE} + tl.arange(0, {SIDE})[None, :]",
         "inside = (idx_m < M) & (idx_n < N)",
         f"acc = tl.load({source[0]} + idx_m.to(tl.int64) * N + idx_n, mask=inside, other=0)",
-        *epilogue.statements(alone, ("idx_m", "idx_n"), "acc", "inside", _transposed(problem)),
+        *epilogue.statements(alone, ("idx_m", "idx_n"), "acc", "inside", place),
     )
     tiles = math.ceil(alone.m / SIDE) * math.ceil(alone.n / SIDE)
     return Launch(kernel(alone, body, reduction_args(alone, source), 8), (tiles, 1, 1))
-
-
-def _transposed(problem: Problem) -> str:
-    if not problem.spec.batched:
-        return ""
-    row, matrix = f"(idx_m % {problem.m})", f"(idx_m // {problem.m})"
-    return f"({matrix}.to(tl.int64) * N + idx_n) * {problem.m} + {row}"
 
 
 def flush(words: int = VECTOR) -> Launch:
@@ -156,9 +143,4 @@ def read(words: int, block: int, steps: int, warps: int) -> Launch:
         "    tl.store(sink, 1)",
     )
     args = (("data", "*i32"), ("sink", "*i32"), ("elements", "i32"))
-    return Launch(_unit(lines, args, words, warps), (math.ceil(words / (block * steps)), 1, 1))
-
-
-def _unit(lines: tuple[str, ...], args: tuple[tuple[str, str], ...], elements: int, warps: int) -> Unit:
-    source = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in lines)
-    return Unit(source, args, divisors(args, {"elements": elements}), warps, 3)
+    return Launch(unit(lines, args, {"elements": words}, warps, 3), (math.ceil(words / (block * steps)), 1, 1))

@@ -1,4 +1,4 @@
-"""Candidates as the code that Inductor emits for them. Users run this code, not the kernel alone.
+"""Candidates as the code that Inductor emits for them, which users run.
 
 A process of the compile pool generates the output code of a problem's program with one config forced, on operands that
 have no memory, and compiles its kernels into the on-disk caches; the process that times loads both. The call does what
@@ -20,7 +20,7 @@ import torch
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.cuda import compilers
-from gemmdb.generators.measure.cuda.artifacts import digest
+from gemmdb.generators.measure.cuda.artifacts import Emission
 from gemmdb.generators.measure.operands import Operands, blank
 from gemmdb.generators.measure.program import Product, check_lowered, set_numerics
 from gemmdb.kernels.config import Config
@@ -53,16 +53,14 @@ def path_of(problem: Problem, config: Config) -> Path:
     _prepare()
     from gemmdb.inductor.lower.adapter.slots import code_digest
 
-    key = f"{digest(problem, config)} {code_digest()} {torch.__version__}"
+    key = f"{Emission(problem, config).key} {code_digest()} {torch.__version__}"
     surroundings = hashlib.sha256(key.encode()).hexdigest()[:32]
     return Path(os.environ["TRITON_CACHE_DIR"]) / "gemmdb" / f"emitted_{surroundings}.py"
 
 
 def generate(problem: Problem, config: Config) -> str:
-    """The output code of a problem's program with `config` forced on its product, generated on operands without memory.
-
-    Raises GemmdbError when Inductor did not see this problem or did not take this config, and whatever it raises.
-    """
+    """The output code of a problem's program with `config` forced on its GEMM. Raises GemmdbError when Inductor did not
+    see this problem or did not take this config, and whatever it raises."""
     _prepare()
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -92,7 +90,7 @@ def ready(problem: Problem, config: Config) -> bool:
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Callable[[int], torch.Tensor], float]:
     """The emitted code bound to each copy of the operands, and the seconds that loading took. The call returns its
-    output: emitted code writes into memory of its own. Raises when it cannot be loaded."""
+    output, which is in new memory. Raises when it cannot be loaded."""
     start = time.perf_counter()
     function = load(problem, config)
     inputs = [Product(problem, Operands.of(tensors)).inputs for tensors in copies]
@@ -105,8 +103,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
 
 
 def load(problem: Problem, config: Config) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
-    """The function of a config's output code with its kernels loaded, once per process. Raises when it cannot be
-    loaded."""
+    """The function of a config's output code with its kernels loaded, once per process. Raises if that fails."""
     return _loaded(path_of(problem, config))
 
 

@@ -1,8 +1,5 @@
 """Renders a Config of one of our Triton kernels into compilable units and the launches that solve a Problem with them.
-
-Pure: no GPU, torch or triton. A unit does not depend on sizes beyond their divisibility, so one compiled unit serves
-every problem of a sweep. A launch adds the grid.
-"""
+Pure: no GPU, torch or triton."""
 
 from __future__ import annotations
 
@@ -30,7 +27,8 @@ VECTOR = 16
 @dataclass(frozen=True)
 class Unit:
     """One kernel to compile: Python source, argument (name, Triton type) pairs, what the arguments are known to be
-    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages."""
+    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages. It does not depend on
+    sizes beyond their divisibility, so one compiled unit serves many problems."""
 
     source: str
     args: tuple[tuple[str, str], ...]
@@ -76,17 +74,16 @@ def plan(problem: Problem, config: Config) -> Plan:
     """The Plan of a legal triton config for a problem. Raises KeyError for a kernel that has no template."""
     template, value = triton.template(config), config.values
     names, reduction = template.names(config, problem), template.reduction(config)
-    split = int(value.get("split_k", 1))
+    split, tma = int(value.get("split_k", 1)), config.spec.maps(config)
     grid = template.grid(problem.m, problem.n, names, lambda size, step: -(-size // step))
-    fixup, partial = reduction == "fixup", reduction == "kernel"
-    main = _unit(problem, config, names, ["partials", "counters"] if fixup else [], partial)
-    launches = [Launch(main, grid, int(value.get("resident", 0)))]
-    if partial:
-        launches.append(reduction_launch(problem, split, ("partials", _sums(problem))))
-    tiles = triton.tiles(config, problem) if fixup else 0
-    partials = tiles * split * int(value["block_m"]) * int(value["block_n"]) if fixup else 0
-    partials = problem.m * problem.n * split if partial else partials
-    return Plan(tuple(launches), partials, tiles, config.spec.maps(config))
+    main = Launch(_unit(problem, config, names, reduction), grid, int(value.get("resident", 0)))
+    if reduction == "fixup":
+        tiles = triton.tiles(config, problem)
+        return Plan((main,), tiles * split * int(value["block_m"]) * int(value["block_n"]), tiles, tma)
+    if reduction == "kernel":
+        last = reduction_launch(problem, split, ("partials", _sums(problem)))
+        return Plan((main, last), problem.m * problem.n * split, 0, tma)
+    return Plan((main,), tma=tma)
 
 
 def _sums(problem: Problem) -> str:
@@ -94,8 +91,8 @@ def _sums(problem: Problem) -> str:
     return "*i32" if problem.spec.integer else "*fp32"
 
 
-def _unit(problem: Problem, config: Config, names: Mapping[str, int | str], extra: list[str], partial: bool) -> Unit:
-    hooks = _Hooks(problem, tuple(extra), partial, bool(names.get("SCALED")))
+def _unit(problem: Problem, config: Config, names: Mapping[str, int | str], reduction: str | None) -> Unit:
+    hooks = _Hooks(problem, reduction == "fixup", reduction == "kernel", bool(names.get("SCALED")))
     text = _template(config.kernel).render(
         **names, def_kernel=hooks.def_kernel, size=hooks.size, stride=hooks.stride, store_output=hooks.store_output
     )  # fmt: skip
@@ -113,12 +110,11 @@ def _template(name: str) -> jinja2.Template:
 @dataclass(frozen=True)
 class _Hooks:
     """The template hooks of a kernel that stands alone: dense strides are the sizes, and the epilogue is explicit.
-
-    `scaled`: the template has applied the scale itself.
-    """
+    `fixup`: its last program of each tile sums the others' results. `partial`: another kernel does. `scaled`: the
+    template has applied the scale itself."""
 
     problem: Problem
-    extra: tuple[str, ...]
+    fixup: bool
     partial: bool
     scaled: bool = False
 
@@ -129,13 +125,11 @@ class _Hooks:
         if not self.partial:
             found += epilogue.args(problem)
         found += [("partials", acc) if self.partial else ("out", epilogue.out_type(problem))]
-        found += [(name, {"partials": acc, "counters": "*i32"}[name]) for name in self.extra]
-        return [*found, ("M", "i32"), ("N", "i32"), ("K", "i32"), *self._strides()]
-
-    def _strides(self) -> list[tuple[str, str]]:
-        pairs = (("lda", self.problem.a), ("ldb", self.problem.b))
-        found = [(name, "i32") for name, operand in pairs if operand.layout.order.endswith("-padded")]
-        return [*found, ("apart", "i64")] if self.problem.ragged == "m" else found
+        found += [("partials", acc), ("counters", "*i32")] if self.fixup else []
+        found += [("M", "i32"), ("N", "i32"), ("K", "i32")]
+        pairs = (("lda", problem.a), ("ldb", problem.b))
+        found += [(name, "i32") for name, operand in pairs if operand.layout.order.endswith("-padded")]
+        return [*found, ("apart", "i64")] if problem.ragged == "m" else found
 
     def def_kernel(self, *_: str) -> str:
         names = [name for name, _ in self.args()]
@@ -176,8 +170,8 @@ class _Hooks:
         # M steps through memory only where A is transposed; elsewhere one kernel serves every M.
         rows = 1 if self.problem.a.row_major else self.problem.m
         sizes = {"arg_M": rows, "arg_N": self.problem.n, "arg_K": self.problem.k}
-        sizes |= {"lda": self.problem.a.layout.align, "ldb": self.problem.b.layout.align}  # in elements
-        sizes |= {"apart": self.problem.b.layout.align}
+        aligns = self.problem.a.layout.align, self.problem.b.layout.align  # In elements.
+        sizes |= {"lda": aligns[0], "ldb": aligns[1], "apart": aligns[1]}
         return Unit(source, args, divisors(args, sizes), warps, stages)
 
 
@@ -195,7 +189,7 @@ def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str
     return source, *epilogue.args(problem), ("out", epilogue.out_type(problem)), ("M", "i32"), ("N", "i32")
 
 
-def reduction(problem: Problem, split: int, source: tuple[str, str], place: str = "") -> Unit:
+def reduction_launch(problem: Problem, split: int, source: tuple[str, str], place: str = "") -> Launch:
     """Sums `split` results [split, M, N] of the (name, type) `source` in a fixed order and applies the epilogue.
     `place`: as in `epilogue.statements`."""
     args = reduction_args(problem, source)
@@ -209,26 +203,24 @@ def reduction(problem: Problem, split: int, source: tuple[str, str], place: str 
         "idx_n = at % N",
         *epilogue.statements(problem, ("idx_m", "idx_n"), "acc", "inside", place),
     ]
-    return kernel(problem, body, args)
+    return Launch(kernel(problem, body, args), (math.ceil(problem.m * problem.n / REDUCE_BLOCK), 1, 1))
 
 
 def kernel(problem: Problem, body: Sequence[str], args: tuple[tuple[str, str], ...], warps: int = 4) -> Unit:
     """A kernel of these statements over the [M, N] output of a problem."""
-    text = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in body)
-    return Unit(text, args, divisors(args, {"N": problem.n}), warps, 1)
+    return unit(body, args, {"N": problem.n}, warps, 1)
+
+
+def unit(
+    lines: Sequence[str], args: tuple[tuple[str, str], ...], sizes: Mapping[str, int], warps: int, stages: int
+) -> Unit:
+    """A kernel of these statements and arguments, of which some are `sizes`."""
+    source = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in lines)
+    return Unit(source, args, divisors(args, sizes), warps, stages)
 
 
 def divisors(args: Sequence[tuple[str, str]], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """What arguments are known to be multiples of, 16 at most, as (name, divisor) pairs.
-
-    Inductor writes sizes into its code, so Triton knows there that K = 1480 is a multiple of 8 and loads 16 bytes at
-    once. A kernel that takes K as an argument knows it from here; without it, it would load single elements.
-    """
+    """What arguments are known to be multiples of, 16 at most, as (name, divisor) pairs: without it, Triton would load
+    single elements where Inductor, which writes K = 1480 into its code, loads 16 bytes at once."""
     found = ((name, VECTOR if kind.startswith("*") else math.gcd(sizes.get(name, 1), VECTOR)) for name, kind in args)
     return tuple((name, divisor) for name, divisor in found if divisor > 1)
-
-
-def reduction_launch(problem: Problem, split: int, source: tuple[str, str], place: str = "") -> Launch:
-    """`reduction` with its grid."""
-    grid = (math.ceil(problem.m * problem.n / REDUCE_BLOCK), 1, 1)
-    return Launch(reduction(problem, split, source, place), grid)
