@@ -58,15 +58,13 @@ class CudaBackend(Backend):
     @lazy
     def _gpus(self) -> list[int]:
         # Asking nvidia-smi may take a second, and live tuning knows its GPU.
-        return [index for index in range(_count()) if cuda(index) == self.device]
+        return [index for index in range(len(_smi("--query-gpu=index")) or 1) if cuda(index) == self.device]
 
     @property
     def workers(self) -> int:
-        """The number of equal GPUs."""
         return len(self._gpus)
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
-        """CUDA graphs of calls, one protocol per cache state of the effort."""
         return [Protocol("graph", state, UNROLL, effort.samples, version=VERSION) for state in effort.states]
 
     def begin(self, jobs: Sequence[Job]) -> None:
@@ -74,27 +72,22 @@ class CudaBackend(Backend):
         self.compilers.begin(jobs)
 
     def measurer(self, worker: int, effort: Effort) -> CudaMeasurer:
-        """The measurer of one of the equal GPUs. All share one compile pool."""
         return CudaMeasurer(self._gpus[worker], effort, self.compilers).start()
 
     def prompt_measurer(self, gpu: int, effort: Effort) -> CudaMeasurer:
-        """A measurer on GPU number `gpu`. The processes that compile start too, and begin with the kernel that all
-        measurements need."""
+        """Also starts the processes that compile, with the kernel that all measurements need."""
         self.compilers.needs = required_promptly
         made = CudaMeasurer(gpu, effort, self.compilers).start(confirms=False)
         self.compilers.warm(Triton(elementwise.flush().unit))
         return made
 
     def busy(self) -> str:
-        """The GPUs that others keep busy, as nvidia-smi reads it; empty without it."""
         return working(_smi("--query-gpu=index,uuid,utilization.gpu"), {visible(gpu) for gpu in self._gpus})
 
     def close(self) -> None:
-        """End the processes that compile."""
         self.compilers.close()
 
     def provenance(self) -> dict[str, object]:
-        """Driver, clocks, power limit and temperature as nvidia-smi reads them, empty without it."""
         reply = _smi(f"--query-gpu={','.join(_READINGS)}")
         return dict(zip(_READINGS, (value.strip() for value in reply[0].split(",")), strict=False)) if reply else {}
 
@@ -109,18 +102,13 @@ def working(lines: Sequence[str], ours: Collection[str]) -> str:
 
 
 def loaded_driver() -> str:
-    """The version of the driver as the kernel of Linux knows it, empty where it does not. It is what nvidia-smi reads,
-    which may take a second to start."""
+    """The version of the driver by Linux, empty if unknown: nvidia-smi may take a second to start."""
     try:
         text = DRIVER_FILE.read_text()
     except OSError:
         return ""
     found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
     return found[0] if found else ""
-
-
-def _count() -> int:
-    return len(_smi("--query-gpu=index")) or 1
 
 
 def _smi(query: str) -> list[str]:

@@ -21,17 +21,11 @@ from itertools import product
 from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
 WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
-"""Each kind's share of the processes while artifacts of all kinds wait. The others use what one kind does not need.
-
-At the start, nine of ten problems wait for nvcc, which takes half a minute per artifact, so the GPUs wait too. All
-kinds together never run more processes than there are processors: three nvcc processes on one processor take three
-times as long, and hold their gigabytes of memory for as long.
-"""
-
+"""Each kind's share of the processes while artifacts of all kinds wait: at the start of a build, nine of ten problems
+wait for nvcc, which takes half a minute per artifact. The others use what one kind does not need."""
 URGENT_WEIGHT = 1.4
 """The share of a kind whose next artifact a winner waits for, unless nvcc compiles it. Such an artifact takes a second
 or two, and then a GPU has work. With 0.15, three GPUs idled for 94% of seven minutes while 64 processors compiled."""
-
 PRELOAD = "gemmdb.generators.measure.cuda.preload"
 
 
@@ -55,12 +49,10 @@ class _Item:
 
 
 class CompilePool:
-    """Compiles artifacts for compute capability `capability` in at most `processes` processes at a time.
-
-    The processes start when they are needed and stay. If a process dies, the pool of its kind breaks, as in
-    ProcessPoolExecutor: artifacts that were being compiled raise BrokenProcessPool, and waiting artifacts go to a new
-    pool. `make`: makes the executor of a kind, default: processes of this host.
-    """
+    """Compiles artifacts for compute capability `capability` in at most `processes` processes at a time, which start
+    when they are needed and stay. If one dies, the pool of its kind breaks, as in ProcessPoolExecutor: artifacts that
+    were being compiled raise BrokenProcessPool, and waiting artifacts go to a new pool. `make`: makes the executor of a
+    kind, default: processes of this host."""
 
     def __init__(self, capability: int, processes: int, make: Callable[[str], Executor] | None = None) -> None:
         self.capability, self.processes = capability, processes
@@ -196,9 +188,8 @@ class CompilePool:
 
 
 def _local(processes: int, kind: str) -> Executor:
-    """The processes of this host for a kind. They are not forked from this process, whose CUDA state they would share.
-    Triton processes start fresh because they import little; the other kinds fork from a server that has already
-    imported what they need."""
+    """The processes of this host for a kind, not forked from this process, whose CUDA state they would share. Those for
+    Triton import little and start fresh; the other kinds fork from a server that has imported what they need."""
     context = multiprocessing.get_context("spawn" if kind == "triton" else "forkserver")
     if kind != "triton":
         context.set_forkserver_preload([PRELOAD])
@@ -207,7 +198,7 @@ def _local(processes: int, kind: str) -> Executor:
 
 
 def build(artifact: Artifact, capability: int) -> Built:
-    """Build an artifact."""
+    """Build an artifact: in another process, or on another host."""
     return artifact.build(capability)
 
 

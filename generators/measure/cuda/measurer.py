@@ -60,8 +60,8 @@ class CudaMeasurer(Measurer):
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """See `generators.backend.Measurer.measure`. Raises GemmdbError if the GPU has gone: what is measured without
-        one would be errors for good."""
+        """See `Measurer`. Raises GemmdbError if the GPU has gone: what is measured without one would be errors for
+        good."""
         loads = {config: self._compiled(problem, config) for config in dict.fromkeys((ATEN, *configs))}
         loads, timed = self._round(problem, loads, protocol, samples)
         if loads[ATEN].status in (Status.ERROR, Status.CRASH):
@@ -71,29 +71,27 @@ class CudaMeasurer(Measurer):
         for config in configs:
             load = loads[config]
             if load.status is Status.OK and (aten_us is None or config not in timed):
-                load = Loaded(Status.ERROR, load.error, load.compile_s, "the reference could not be measured")
+                load = replace(load, status=Status.ERROR, detail="the reference could not be measured")
             found = times(timed[config], aten_us) if load.status is Status.OK and aten_us else None
             outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
         return outcomes
 
     def ready(self, limit_s: float) -> bool:
-        """See `generators.backend.Measurer.ready`."""
         if self._starting is not None:
             self._starting.join(max(limit_s, 0.0))
         return self._starting is None or not self._starting.is_alive()
 
     def compiled(self, problem: Problem, config: Config) -> bool:
-        """See `generators.backend.Measurer.compiled`."""
         return all(future.done() for future in self.precompiler.submit(problem, config))
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """See `generators.backend.Measurer.expect`: emitted code is loaded, a tenth of a second for each kernel."""
+        """Load emitted code, which takes a tenth of a second for each kernel."""
         emitted = tuple(config for config in configs if isinstance(config, Emitted))
         if emitted:
             self._call_later(self.effort.measure_s, self.functions.expect, problem, emitted, vital=False)
 
     def emitted(self, config: Config) -> Config:
-        """See `generators.backend.Measurer.emitted`. ATen stays as it is: default mode runs exactly that."""
+        """ATen stays as it is: default mode runs exactly that."""
         return config if config == ATEN else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:
@@ -120,7 +118,7 @@ class CudaMeasurer(Measurer):
             self._call_later(self.effort.compile_s, self.functions.begin, inductor)
 
     def _call_later(self, limit_s: float, function: Any, *arguments: Any, vital: bool = True) -> None:
-        """Call a function of the process after what it does now. Not `vital`: where it fails, the process ends, and
+        """Call a function of the process after what it does now. Not `vital`: if it fails, the process ends, and
         measuring finds out why."""
         before = self._starting
 
@@ -167,8 +165,8 @@ class CudaMeasurer(Measurer):
     def _round(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
-        """The result of loading each config, and the samples by config. All in one request, as long as no config
-        crashes the process; then with ATen and one candidate at a time, to find those that do."""
+        """The result of loading each config, and the samples by config: in one request, as long as no config crashes
+        the process, then with ATen and one candidate at a time, to find those that do."""
         if self._starting is not None:
             self._starting.join()  # Requests must not mix.
         loads = dict(compiled)

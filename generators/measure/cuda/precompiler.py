@@ -32,10 +32,8 @@ costs only one row."""
 @dataclass
 class Precompiler:
     """Fills the on-disk caches of compiled kernels, for all workers of a build and from all their threads.
-
     `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the artifacts of a config on a problem.
-    `make`: see `CompilePool`.
-    """
+    `make`: see `CompilePool`."""
 
     capability: int
     shared_bytes: int
@@ -62,9 +60,7 @@ class Precompiler:
 
     def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
         """Start to compile what a config needs on a problem, unless that has started; the futures of its artifacts.
-
-        Raises Stopped after `close`.
-        """
+        Raises Stopped after `close`."""
         with self._lock:
             keys = self._keys.get((problem, config))
             new = keys is None or any(self._to_begin(key) for key in keys)
@@ -88,11 +84,9 @@ class Precompiler:
         return list(found.values())
 
     def prepare(self, job: Job, ready: Callable[[Job], None]) -> None:
-        """Start to compile what a job needs; calls `ready` with the job, from any thread, when everything is there.
-
-        If the job waits for nvcc, its other artifacts come after those of jobs that do not. The code of winners comes
-        first, except for winners of an earlier build, which may be thousands.
-        """
+        """Start to compile what a job needs; calls `ready` with the job, from any thread, when everything is there. If
+        the job waits for nvcc, its other artifacts come after those of jobs that do not. The code of winners comes
+        first, except for winners of an earlier build, which may be thousands."""
         slow = [config for config in job.legal if compiler(config) == "cutlass"]
         won = not job.searched and any(isinstance(config, Emitted) for config in job.legal)
         first = Priority.URGENT if won else Priority.NORMAL
@@ -125,10 +119,8 @@ class Precompiler:
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
         """Wait for a config's artifacts: the status, reason and seconds of the one that failed, None when all are
-        there. An artifact fails if compiling it takes longer than `limit_s` seconds.
-
-        Raises Stopped when the pool is closed meanwhile.
-        """
+        there. An artifact fails if compiling it takes longer than `limit_s` seconds. Raises Stopped when the pool is
+        closed meanwhile."""
         for future in self.submit(problem, config):
             try:
                 built = self._wait(future, limit_s)

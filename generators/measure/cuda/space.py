@@ -46,19 +46,16 @@ MAX_SAMPLED = 300
 
 @dataclass(frozen=True)
 class CudaSpace:
-    """The space of a GPU. `breadth` 0 tries the likely configs of the menu (`likely`). 1 also tries Inductor's own
-    templates, which every breadth tries if the menu is empty. 2 tries the whole menu and a sample of the rest of the
-    space.
-
-    `cutlass`: from breadth 1 on, also try the menu of our CUTLASS kernel; for machines that can compile it.
-    """
+    """The space of a GPU. `breadth` 0 tries the likely configs of the menu. 1 also tries Inductor's own templates,
+    which every breadth tries if the menu is empty, and, on machines that can compile it, the menu of our `cutlass`
+    kernel. 2 tries the whole menus and a sample of the rest of the space."""
 
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
         """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
-        multiply, ATen alone. If torch cannot multiply these operands in a graph, or no epilogue of this class is
-        measured, ATen alone, as illegal."""
+        multiply, ATen alone; likewise, as illegal, if torch cannot multiply these operands in a graph, or no epilogue
+        of this class is measured."""
         own = problem.int4
         rejected = rules.reject_fp8(problem, device) or rules.reject_uncapturable(problem, device)
         rejected = rejected or representatives.rejection(problem)
@@ -69,15 +66,13 @@ class CudaSpace:
             return [Candidate(ATEN)]
         whole = from_menu(problem, device)
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
-        fewer = len(tried) < len(whole)
-        ours = [Candidate(config, estimated=fewer) for config in tried]
+        ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
-        beyond: list[Config] = []
         if effort.breadth == 2:
             known = {*tried, *others}
             rest = (config for config in everything(problem, device) if config not in known)
-            beyond = list(islice(rest, MAX_SAMPLED))
-        return [Candidate(ATEN), *ours, *map(Candidate, [*others, *beyond])]
+            others = [*others, *islice(rest, MAX_SAMPLED)]
+        return [Candidate(ATEN), *ours, *map(Candidate, others)]
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
         if problem.int4 is not None:
@@ -89,26 +84,23 @@ class CudaSpace:
 
 def from_menu(problem: Problem, device: Device) -> list[Config]:
     """The legal configs of the menus for a problem, in their order; none for an op that no kernel of ours solves."""
-    found = dict.fromkeys(config for menu in _menus(problem) for config in menu.usual(problem, device))
-    return _legal(found, problem, device)
+    return _legal((config for menu in _menus(problem) for config in menu.usual(problem, device)), problem, device)
 
 
 def everything(problem: Problem, device: Device) -> list[Config]:
     """All legal configs of the product space, in a fixed order that favours none; none for an op that no kernel of ours
     solves."""
-    found = dict.fromkeys(config for menu in _menus(problem) for config in menu.whole(problem, device))
-    legal = _legal(found, problem, device)
+    legal = _legal((config for menu in _menus(problem) for config in menu.whole(problem, device)), problem, device)
     return sorted(legal, key=lambda config: hashlib.sha256(config.text.encode()).digest())
 
 
 def _menus(problem: Problem) -> list[Menu]:
-    wanted = problem.int4 is not None
-    kernels = {name: KERNELS["triton", name] for name in MENUS}
-    return [MENUS[name] for name, one in kernels.items() if problem.op in one.ops and one.int4 == wanted]
+    kernels = ((KERNELS["triton", name], menu) for name, menu in MENUS.items())
+    return [menu for one, menu in kernels if problem.op in one.ops and one.int4 == (problem.int4 is not None)]
 
 
 def _legal(configs: Iterable[Config], problem: Problem, device: Device) -> list[Config]:
-    return [config for config in configs if not config.rejection(problem, device)]
+    return [config for config in dict.fromkeys(configs) if not config.rejection(problem, device)]
 
 
 MAX_CONFIGS = 16
@@ -129,11 +121,11 @@ def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[
         return list(configs)
     found = {config: tile_of(config) for config in configs if config.kernel not in ALWAYS_TRIED}
     tiles = {config: tile for config, tile in found.items() if tile is not None}
-    first = set(_first(tiles, Setting.of(modelled, known)))
+    first = set(_fastest(tiles, Setting.of(modelled, known)))
     return [config for config in configs if config in first or config not in tiles]
 
 
-def _first(tiles: Mapping[Config, Tile], setting: Setting) -> list[Config]:
+def _fastest(tiles: Mapping[Config, Tile], setting: Setting) -> list[Config]:
     expected = {config: FITTED.predict(setting, tile) for config, tile in tiles.items()}
     order = sorted(tiles, key=expected.__getitem__)
     corrected = Corrected.of(setting)
