@@ -16,8 +16,8 @@ from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
 
 MAX_TIMED_S = 10.0
-"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds. All work on
-such a size, from compiling to confirming, takes several times as long."""
+"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds: all work on
+it, from compiling to confirming, takes several times as long."""
 
 
 class CachedSpace:
@@ -28,7 +28,6 @@ class CachedSpace:
         self._known: dict[tuple[Problem, Device, Effort], tuple[Candidate, ...]] = {}
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> tuple[Candidate, ...]:
-        """See `Space`."""
         asked = (problem, device, effort)
         if asked not in self._known:
             self._known[asked] = tuple(self._space.candidates(problem, device, effort))

@@ -22,10 +22,8 @@ MAX_MATRICES = 64
 
 @dataclass(frozen=True)
 class Reference:
-    """The exact result [rows, n] of some rows of a product, and the magnitude of the sums behind it, in float64.
-
-    `rows`: row numbers, counted through the whole batch. `sizes`: the sizes of the output.
-    """
+    """The exact result [rows, n] of some rows of a GEMM, and the magnitude of the sums behind it, in float64. `rows`:
+    row numbers, counted through the whole batch. `sizes`: the sizes of the output."""
 
     rows: torch.Tensor
     exact: torch.Tensor
@@ -52,8 +50,8 @@ class Reference:
 
 
 def reference(problem: Problem, operands: Operands) -> Reference:
-    """The Reference for literal operands, computed on their device, matrix by matrix of a batch or of groups: all at
-    once in float64 would take up to eight times the memory of the operands."""
+    """The Reference for literal operands, computed on their device, matrix by matrix: a whole batch in float64 would
+    take up to eight times the memory of the operands."""
     device, n = operands.a.device, problem.n
     parts = _parts(problem, operands)
     many = max(2, int(MAX_EXACT_FLOPS / max(2 * n * problem.k, 1)))
@@ -70,7 +68,7 @@ def reference(problem: Problem, operands: Operands) -> Reference:
         terms.append(alpha**2 * (a.square() @ b.square()))
     if not matrices:
         nothing = torch.empty(0, n, dtype=torch.float64, device=device)
-        return Reference(torch.empty(0, dtype=torch.int64, device=device), nothing, nothing, problem.shapes[2])
+        return Reference(nothing[:, 0].long(), nothing, nothing, problem.shapes[2])
     place, exact, squares = torch.cat(rows), torch.cat(exacts), torch.cat(terms)
     # The scale belongs to the weight, so a bias is added after it (only mixed_mm has both).
     if operands.scale is not None and problem.int4 is None:
@@ -105,8 +103,8 @@ class _Part:
 
 
 def _parts(problem: Problem, operands: Operands) -> list[_Part]:
-    """The GEMM itself, or those of a batch or of the groups that have rows. Rows beyond the last group belong to no
-    GEMM and may hold anything; a group without any of K has zeros."""
+    """The GEMM itself, or those of a batch or of the groups. Rows beyond the last group belong to no GEMM and may hold
+    anything; a group without any of K has zeros."""
     a, b, scale_a, scale_b = operands.a, operands.b, operands.scale_a, operands.scale_b
     if problem.spec.batched:
         return [_Part(place * len(one), one, other) for place, (one, other) in enumerate(zip(a, b, strict=True))]
@@ -118,18 +116,16 @@ def _parts(problem: Problem, operands: Operands) -> list[_Part]:
     spans = list(enumerate(zip([0, *ends[:-1]], ends, strict=True)))
     if problem.ragged == "k":
         return [_Part(place * len(a), a[:, start:end], b[start:end]) for place, (start, end) in spans]
+    filled = [(place, start, end) for place, (start, end) in spans if end > start]
     if scale_a is None or scale_b is None:
-        return [_Part(start, a[start:end], b[place]) for place, (start, end) in spans if end > start]
-    return [
-        _Part(start, a[start:end], b[place], scale_a[start:end, None], scale_b[place, None])
-        for place, (start, end) in spans
-        if end > start
-    ]
+        return [_Part(start, a[start:end], b[place]) for place, start, end in filled]
+    scales = [(scale_a[start:end, None], scale_b[place, None]) for place, start, end in filled]
+    return [_Part(start, a[start:end], b[at], *both) for (at, start, end), both in zip(filled, scales, strict=True)]
 
 
 def poison(problem: Problem, device: torch.device) -> None:
-    """Fill memory of the output's size with garbage and free it, so that the next allocation of that size, the output
-    of the kernel under test, cannot hold an earlier correct result."""
+    """Fill memory of the output's size with garbage and free it, so that the output of the kernel under test, which
+    takes it, cannot hold an earlier correct result."""
     out = output(problem, device)
     out.fill_(math.nan if out.dtype.is_floating_point else 113)
 

@@ -1,12 +1,11 @@
 """Literal values of the classes in a Problem's key: strides and offsets of layouts, the inverse of
-`gemmdb.key.layout.classify`; scalars; the sizes of groups. Needs no torch.
-"""
+`gemmdb.key.layout.classify`; scalars; the sizes of groups. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import product
+from itertools import accumulate, product
 
 from gemmdb.errors import InputError
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES, Layout
@@ -19,10 +18,8 @@ SCALARS = {"unit": (1.0, 1.0), "beta0": (1.0, 0.0), "general": (2.0, 0.4)}
 
 def literal(operand: Operand, *sizes: int) -> TensorInfo:
     """A tensor of `sizes` ([batch,] rows, columns) whose class is `operand`, with the smallest gaps and offset that
-    give it.
-
-    Raises InputError when these sizes cannot have that class: three columns are never aligned to four elements.
-    """
+    give it. Raises InputError when these sizes cannot have that class: three columns are never aligned to four
+    elements."""
     *batch, rows, columns = sizes
     layout, widest = operand.layout, VECTOR_BYTES // ITEM_SIZES[operand.dtype]
     offsets = (0, *(2**power for power in range(5)))
@@ -49,8 +46,8 @@ def literal_bias(bias: Bias, m: int, n: int) -> TensorInfo:
 def _batched(
     layout: Layout, sizes: tuple[int, ...], single: list[tuple[int, ...]], widest: int
 ) -> list[tuple[int, ...]]:
-    """Strides of a batch: matrices one after another, one matrix repeated, or interleaved matrices. The rows of an
-    interleaved matrix are one row of all matrices apart."""
+    """Strides of a batch: one matrix repeated, interleaved matrices, whose rows are one row of all matrices apart, or
+    matrices one after another."""
     count, rows, columns = sizes
     if layout.batch == "broadcast":
         return [(0, *strides) for strides in single]
@@ -108,8 +105,4 @@ def _ends(sizes: Sequence[int], groups: int) -> list[int]:
     others none."""
     order = sorted(range(groups), key=lambda place: place * _STEP % 1)
     size_of = dict(zip(order, sizes, strict=False))
-    ends, end = [], 0
-    for group in range(groups):
-        end += size_of.get(group, 0)
-        ends.append(end)
-    return ends
+    return list(accumulate(size_of.get(group, 0) for group in range(groups)))

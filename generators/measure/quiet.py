@@ -24,8 +24,7 @@ T = TypeVar("T")
 @dataclass
 class Watch:
     """Watches what other processes take while something is timed. `threads`: how many threads are timed; `patience_s`:
-    how long it may still wait; `say`: is told when it waits. `last`: the load of the last measurement, None if
-    unknown."""
+    how long it may still wait; `say`: is told when it waits. `last`: the last load, None if unknown."""
 
     threads: int | None = None
     patience_s: float = PATIENCE_S

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -51,10 +52,10 @@ class Moved:
 
 @dataclass(frozen=True)
 class Remeasured:
-    """The result. `held` of `problems` verdicts still hold: their pick is tied with the best of what was timed now.
-    `unclear`: of so many the times now say neither yes nor no. `within` of `rows` configs are within the tolerance.
-    `moved`: the others, the largest change first. `disturbed`: how many times were taken while other programs kept the
-    machine busy, or with an unsteady reference; `busy`: what kept the devices busy when it began, in one phrase."""
+    """The result. `held` of `problems` verdicts still hold: their pick is tied with the best of what was timed now. Of
+    `unclear` ones the times now say neither yes nor no. `within` of `rows` configs are within the tolerance; `moved`:
+    the others, the largest change first. `disturbed` times were taken while other programs kept the machine busy, or
+    with an unsteady reference; `busy`: what kept the devices busy when it began, in one phrase."""
 
     problems: int
     held: int
@@ -94,17 +95,12 @@ def remeasure(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Remeasured:
-    """Time ATen, the pick, its ties and the next best of `n` random problems of the table again, on this machine.
-
-    The same `seed` draws the same problems of a table; None draws others each time. The table is not changed. Raises
-    InputError when it has no verdicts for this machine, TableError when it is no table.
-    """
-    table = Table.open(path)
-    try:
+    """Time ATen, the pick, its ties and the next best of `n` random problems of the table again, on this machine. The
+    same `seed` draws the same problems of a table; None draws others each time. Raises InputError when it has no
+    verdicts for this machine, TableError when it is no table."""
+    with closing(Table.open(path)) as table:
         backend = backend or _backend(table, path)
         sampled = sample(table, backend.device, backend.toolchain.klass, n, seed)
-    finally:
-        table.close()
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {backend.toolchain.klass}")
     try:
@@ -113,10 +109,11 @@ def remeasure(
     finally:
         backend.close()
     judged = Counter(holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
-    compared = []
-    for one, rows in zip(sampled, fresh, strict=True):
-        now = {row.config: row.times.median_us if row.times else None for row in rows}
-        compared += [Moved(one.verdict.problem, config, us, now[config]) for config, us in one.recorded.items()]
+    compared = [
+        Moved(row.problem, row.config, one.recorded[row.config], row.times.median_us if row.times else None)
+        for one, rows in zip(sampled, fresh, strict=True)
+        for row in rows
+    ]
     moved = tuple(sorted((one for one in compared if one.change > tolerance), key=lambda one: one.change, reverse=True))
     return Remeasured(
         problems=len(sampled), held=judged[True], unclear=judged[None], rows=len(compared),
@@ -128,28 +125,25 @@ def remeasure(
 def _backend(table: Table, path: Path) -> Backend:
     """The backend of a device here that the table is for. A CPU gets the number of threads of the table, as in a
     build."""
-    here = [device for device in (detect.cuda(), detect.cpu()) if device is not None]
-    for device in here:
-        if device in table.devices():
+    cpu, devices = detect.cpu(), table.devices()
+    for device in (detect.cuda(), cpu):
+        if device in devices:
             return backends.backend_for(device)
-    cpu = here[-1]
-    threads = sorted({one.units for one in table.devices() if replace(one, units=cpu.units) == cpu})
+    threads = sorted({one.units for one in devices if replace(one, units=cpu.units) == cpu})
     if len(threads) > 1:
         counts = " and ".join(map(str, threads))
         raise InputError(f"{path} was measured with {counts} threads: set OMP_NUM_THREADS to one of them")
     if threads:
         return backends.backend_for(replace(cpu, units=threads[0]))
-    has = ", ".join(f"{device.sku} ({device.units} units)" for device in table.devices()) or "no device"
+    has = ", ".join(f"{device.sku} ({device.units} units)" for device in devices) or "no device"
     raise InputError(f"{path} is for {has}; timing it again needs that device")
 
 
 def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:
     """`n` random verdicts of a table for a device and a class of toolchains (all if there are fewer), with the configs
     to time again."""
-    problems = [problem for problem, known in table.pairs() if known == device]
-    verdicts = [
-        verdict for problem in problems for verdict in table.verdicts(problem, device) if verdict.klass == klass
-    ]
+    pairs = (pair for pair in table.pairs() if pair[1] == device)
+    verdicts = [verdict for pair in pairs for verdict in table.verdicts(*pair) if verdict.klass == klass]
     chosen = random.Random(seed).sample(verdicts, min(n, len(verdicts)))
     return [_sampled(verdict, table, device) for verdict in chosen]
 
@@ -215,9 +209,8 @@ def _measure(
 def holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool | None:
     """Whether a verdict holds by what was timed now; None if that says neither yes nor no.
 
-    It does not hold if the pick is slower than the best, beyond both intervals, or failed. It holds if the pick is
-    tied with the best and, where it is not ATen, certainly faster than ATen; not if the intervals are so wide that
-    the pick may be slower than the best by more than MAX_BEHIND.
+    It does not hold if the pick failed, or is slower than the best, beyond both intervals. It holds if the pick is tied
+    with the best, surely no more than MAX_BEHIND slower, and, where it is not ATen, surely faster than ATen.
     """
     pooled = pool(rows)
     pick = next((p for p in pooled if p.config == verdict.pick), None)

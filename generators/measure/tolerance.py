@@ -19,26 +19,24 @@ products with K = 4096; 4 times this, times the root of 4096, is 3.1%."""
 ATEN_MULTIPLE = 4.0
 """A candidate's error may be this many times the error of ATen on the same inputs."""
 MIN_ROUNDINGS = 2.0
-"""So many roundings of the output, and times sqrt(k) of the accumulate dtype, are right whatever ATen's error is.
+"""So many roundings of the output, and times sqrt(k) of the accumulate dtype, are right whatever ATen's error is: a
+library that splits its sums is several times more exact, which does not make the plain sum wrong.
 
 Sums of k random products, one after the other and each rounded once, are off by 0.30 sqrt(k) roundings of the sum's
 magnitude in the root of the mean square: the partial sums grow like sqrt(i), so their roundings add up to k / sqrt(2),
 and a rounding is 0.42 units on average, as fractions are distributed like 1/x. This is the probabilistic bound
 lambda * sqrt(k) * u of Higham and Mary (SIAM J. Sci. Comput. 41(5), 2019, and 42(5), 2020, for random data) with the
-constant of rounding to nearest. 2 is 6.6 of these deviations, more than the worst of a hundred million elements. A
-library that splits its sums is several times more exact, which does not make the plain sum wrong."""
+constant of rounding to nearest. 2 is 6.6 of these deviations, the worst of more than a hundred million elements."""
 
 
 def tolerance(problem: Problem) -> float:
     """The largest error, as `correctness.Reference.error` counts it, that a right result can have.
 
     The output is rounded once, and once more where a partial result passes through the output dtype (split sums, a
-    scale or an epilogue after the product): 4 roundings. Sums of k products in the accumulate dtype lose sqrt(k)
-    roundings of the sum's magnitude when they are independent: 4 of these cover the worst of millions of elements.
-    Inputs that are rounded first (TF32) add that rounding. Integers are exact.
-
-    The matrix unit keeps fewer bits of a sum of fp8 products, so such a sum also loses sqrt(k) roundings of FP8_SUM.
-    Here k counts the products that are summed in the matrix unit: all with fast accumulation, else at most
+    scale or an epilogue after the GEMM): 4 roundings. Sums of k products in the accumulate dtype lose sqrt(k) roundings
+    of the sum's magnitude when they are independent: 4 of these cover the worst of millions of elements. Inputs that
+    are rounded first (TF32) add that rounding. Integers are exact. A sum of fp8 products also loses sqrt(k) roundings
+    of FP8_SUM, where k counts those that are summed in the matrix unit: all with fast accumulation, else at most
     MAX_PROMOTED_K.
     """
     if problem.out in ("int32", "int8", "uint8"):
