@@ -15,8 +15,7 @@ from gemmdb.generators.measure.operands import Operands, blank, operands
 from gemmdb.generators.measure.program import SPELLINGS, Product
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN
-from gemmdb.key.layout import Layout
-from gemmdb.key.operands import Numerics, Operand
+from gemmdb.key.operands import Numerics
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 
@@ -204,19 +203,6 @@ def test_no_cpu_measures_groups_of_fp8():
     (candidate,) = space.CpuSpace().candidates(experts(), cpu(), named("full", "cpu"))
     assert candidate.config == ATEN
     assert str(candidate.rejected) == "ATen multiplies groups of fp8 on a GPU alone"
-
-
-def test_operands_by_name_and_back():
-    made = operands(scaled(bias="1d", scales="row"), CPU, 1)
-    assert list(made.named) == ["A", "B", "bias", "scale_a", "scale_b"]
-    assert Operands.of(made.named) == made
-
-
-def test_padded_operands_keep_their_gaps():
-    problem = replace(scaled(), a=Operand("fp8_e4m3", Layout("row-padded", 16)))
-    made = operands(problem, CPU, 1)
-    assert made.a.stride(0) > 256
-    assert torch.equal(made.a.float(), operands(scaled(), CPU, 1).a.float())
 
 
 @pytest.mark.parametrize("scales", ["tensor", "row"])

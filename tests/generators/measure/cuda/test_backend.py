@@ -16,23 +16,17 @@ def host(monkeypatch):
     """A host with a GPU of another kind before and between two of the wanted one."""
     gpus = [OTHER, WANTED, OTHER, WANTED]
     monkeypatch.setattr(backend, "cuda", lambda number=0: gpus[number])
-    monkeypatch.setattr(backend, "_count", lambda: len(gpus))
+    monkeypatch.setattr(backend, "_smi", lambda query: [""] * len(gpus))
     monkeypatch.setattr(backend, "installed", lambda kind: Toolchain(torch="2.11.0", triton="3.6.0"))
     monkeypatch.setattr(CudaBackend, "provenance", lambda self: {})
     monkeypatch.setattr(backend.CudaMeasurer, "start", lambda self, confirms=True: self)
 
 
-def test_lanes_are_the_gpus_that_equal_the_device(host):
-    made = CudaBackend(WANTED)
-    assert made.workers == 2
-    assert [made.measurer(worker, named("quick", "cuda")).gpu for worker in range(2)] == [1, 3]
-    made.close()
-
-
-def test_without_a_device_the_first_gpu_is_it(host):
-    made = CudaBackend()
-    assert (made.device, made.workers) == (OTHER, 2)
-    assert [made.measurer(worker, named("quick", "cuda")).gpu for worker in range(2)] == [0, 2]
+@pytest.mark.parametrize(("device", "gpus"), [(WANTED, [1, 3]), (None, [0, 2])])
+def test_workers_are_the_gpus_that_equal_the_device_or_else_the_first(host, device, gpus):
+    made = CudaBackend(device)
+    assert (made.device, made.workers) == (device or OTHER, 2)
+    assert [made.measurer(worker, named("quick", "cuda")).gpu for worker in range(2)] == gpus
     made.close()
 
 
@@ -44,7 +38,6 @@ def test_who_waits_for_a_measurement_asks_no_slow_tool(host, monkeypatch, tmp_pa
     version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\n")
     monkeypatch.setattr(backend, "DRIVER_FILE", version)
     monkeypatch.setattr(backend, "_smi", slow)
-    monkeypatch.setattr(backend, "_count", lambda: slow("--query-gpu=index"))
     warmed = []
     monkeypatch.setattr(backend.Precompiler, "warm", lambda self, artifact: warmed.append(artifact))
     made = CudaBackend(WANTED)
@@ -98,5 +91,4 @@ def test_a_host_asks_nvidia_smi_about_its_own_gpus(host, monkeypatch):
 def test_without_nvidia_smi_nothing_is_known(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert backend._smi("--query-gpu=index") == []
-    assert backend._count() == 1
     assert working([], {"0"}) == ""

@@ -143,3 +143,49 @@ def test_what_cannot_run_says_why(config: Config, problem: Problem, reason: str)
 def test_parameters_are_of_a_fixed_list(multiple: int | str):
     with pytest.raises(InputError):
         Config.of("aten", "padded", multiple=multiple)
+
+
+def bmm(batch=8, m=64, n=64, k=128, **rest) -> Problem:
+    return gemm("bmm", batch=batch, m=m, n=n, k=k, **rest)
+
+
+def batched(problem: Problem) -> list[Config]:
+    """What a standard build tries."""
+    return [one.config for one in CudaSpace().candidates(problem, H200, named("standard", "cuda"))]
+
+
+def test_a_batch_with_few_tiles_gets_smaller_ones():
+    """max-autotune finds them, and a batch of 8 heads has 8 tiles of 128 by 128."""
+
+    def sides(problem):
+        templates = [config.values for config in batched(problem) if config.kernel == "inductor_bmm"]
+        return {(values["block_m"], values["block_n"]) for values in templates}
+
+    assert (32, 32) in sides(bmm(m=128, n=128, dtype="fp32"))
+    assert (32, 32) not in sides(bmm(batch=256, m=128, n=128, dtype="fp32"))
+    assert (64, 32) in sides(bmm(m=33, n=128)) - sides(bmm(m=32, n=128))
+
+
+@pytest.mark.parametrize(
+    ("problem", "swapped", "sliced"),
+    [
+        (bmm(64, 4, 1024, 128), True, False),  # A step's queries of a group by its keys.
+        (bmm(8, 4, 128, 4096, layout="nn"), True, True),  # The same by its values: few tiles, much to sum.
+        (bmm(16, 1, 16, 4096), False, True),  # The first half of an adapter.
+        (bmm(16, 1, 4096, 16), True, False),  # Its second half.
+        (bmm(64, 1024, 1024, 128), False, False),
+        (bmm(8, 4, 128, 4096, layout="nn", dtype="fp32"), False, True),
+        (bmm(64, 4, 1024, 128, constant_weight=True), False, False),
+    ],
+    ids=lambda value: getattr(value, "head", value),
+)
+def test_what_inductors_template_of_batches_cannot_do_is_tried(problem, swapped, sliced):
+    ours = [config.values for config in batched(problem) if config.kernel == "batch"]
+    assert any(value["swap"] == 1 and value["split_k"] == 1 for value in ours) == swapped
+    assert any(value["split_k"] > 1 for value in ours) == sliced
+    assert len(ours) <= 12
+    for value in ours:
+        assert value["swap"] == 1 or value["split_k"] > 1
+        tiles = problem.batch * -(-problem.m // value["block_m"]) * -(-problem.n // value["block_n"])
+        assert value["split_k"] == 1 or tiles * value["split_k"] <= 4 * 132
+        assert value["split_k"] <= max(problem.k // value["block_k"] // 2, 1)

@@ -31,13 +31,6 @@ def check(launch: Launch) -> str:
     return launch.unit.source
 
 
-@pytest.mark.parametrize("changes", [{}, {"swap": 1}, {"load": "tma"}, {"load": "tma", "swap": 1}, SPLIT, FIXUP])
-@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
-def test_every_layout_renders(make, layout, changes):
-    for launch in plan(gemm("mm", m=32, n=512, k=256, layout=layout), make.tile(**changes)).launches:
-        check(launch)
-
-
 @pytest.mark.parametrize("changes", [{}, {"swap": 1}, {"load": "tma"}, {"load": "tma", "flatten": 1}])
 def test_only_groups_of_fp8_have_scales(changes):
     """Rows of bf16 hold while what they were measured with is rendered: without a word of scales."""
@@ -138,12 +131,6 @@ def test_a_narrow_kernel_reads_the_scale_once_before_the_loop(make, split, swap)
     assert (made.partials, made.counters) == ((32 * 16 * 64 * 4, 32) if split > 1 else (0, 0))
     assert source.count("scale + ") == 1
     assert source.index("scale + ") < source.index("for step") < source.index("* factor") < source.index("bias + ")
-
-
-def test_programs_begin_at_different_places_of_k(make):
-    problem = gemm("mm", m=20, n=1000, k=4100)
-    sources = [check(plan(problem, make.narrow(stagger=stagger)).launches[0]) for stagger in (0, 1)]
-    assert ["shift" in source for source in sources] == [False, True]
 
 
 @pytest.mark.parametrize(("scalars", "added"), [("unit", "(tl.float32)"), ("general", "* 0.4"), ("beta0", None)])

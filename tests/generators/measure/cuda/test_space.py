@@ -11,7 +11,6 @@ from gemmdb.generators.measure.cuda.space import MAX_CONFIGS, CudaSpace, everyth
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.kernels.menus.gemv import MAX_ROWS
-from gemmdb.kernels.triton.memory import shared_bytes
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
@@ -135,13 +134,6 @@ def test_vector_kernels_are_for_few_rows():
         assert any(config.kernel == "gemv" for config in configs) == (rows <= MAX_ROWS)
 
 
-def test_blocks_that_share_a_multiprocessor_fit_into_it():
-    problem = gemm(16, op="mixed_mm")
-    tiles = [config for config in everything(problem, H200) if config.kernel == "tile"]
-    assert max(shared_bytes(config, problem) for config in tiles) <= 232448
-    assert any(4 * shared_bytes(config, problem) <= 232448 for config in tiles)
-
-
 @pytest.mark.parametrize(("dtype", "weight", "dequant"), [("bf16", "int8", "cast"), ("bf16", "uint8", "bits"),
                                                           ("fp16", "int8", "bits")])  # fmt: skip
 def test_int8_to_bf16_is_left_to_the_compiler_and_other_casts_are_not(dtype, weight, dequant):
@@ -221,43 +213,6 @@ def test_candidates_of_batches_and_fp8_are_distinct_legal_and_fit_the_matrices(n
             assert problem.k < 64 or OURS.isdisjoint(names(found)) == (problem.m > 64)
             mapped = any(config.kernel == "inductor_scaled_tma" for config in found)
             assert mapped == (problem.m >= 33 and "bias" not in rest)
-
-
-def test_a_batch_with_few_tiles_gets_smaller_ones():
-    """max-autotune finds them, and a batch of 8 heads has 8 tiles of 128 by 128."""
-
-    def sides(problem):
-        templates = [config.values for config in tried(problem) if config.kernel == "inductor_bmm"]
-        return {(values["block_m"], values["block_n"]) for values in templates}
-
-    assert (32, 32) in sides(bmm(m=128, n=128, dtype="fp32"))
-    assert (32, 32) not in sides(bmm(batch=256, m=128, n=128, dtype="fp32"))
-    assert (64, 32) in sides(bmm(m=33, n=128)) - sides(bmm(m=32, n=128))
-
-
-@pytest.mark.parametrize(
-    ("problem", "swapped", "sliced"),
-    [
-        (bmm(64, 4, 1024, 128), True, False),  # A step's queries of a group by its keys.
-        (bmm(8, 4, 128, 4096, layout="nn"), True, True),  # The same by its values: few tiles, much to sum.
-        (bmm(16, 1, 16, 4096), False, True),  # The first half of an adapter.
-        (bmm(16, 1, 4096, 16), True, False),  # Its second half.
-        (bmm(64, 1024, 1024, 128), False, False),
-        (bmm(8, 4, 128, 4096, layout="nn", dtype="fp32"), False, True),
-        (bmm(64, 4, 1024, 128, constant_weight=True), False, False),
-    ],
-    ids=lambda value: getattr(value, "head", value),
-)
-def test_what_inductors_template_of_batches_cannot_do_is_tried(problem, swapped, sliced):
-    ours = [config.values for config in tried(problem) if config.kernel == "batch"]
-    assert any(value["swap"] == 1 and value["split_k"] == 1 for value in ours) == swapped
-    assert any(value["split_k"] > 1 for value in ours) == sliced
-    assert len(ours) <= 12
-    for value in ours:
-        assert value["swap"] == 1 or value["split_k"] > 1
-        tiles = problem.batch * -(-problem.m // value["block_m"]) * -(-problem.n // value["block_n"])
-        assert value["split_k"] == 1 or tiles * value["split_k"] <= 4 * 132
-        assert value["split_k"] <= max(problem.k // value["block_k"] // 2, 1)
 
 
 @pytest.mark.parametrize(
