@@ -37,18 +37,17 @@ class CpuBackend(Backend):
         self.say: Callable[[str], None] = silent
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
-        """Host clock, one call per sample, one protocol per cache state of the effort."""
         return [Protocol("host", state, 1, effort.samples) for state in effort.states]
 
     def measurer(self, worker: int, effort: Effort) -> Measurer:
-        """The only measurer. It compiles in as many processes as there are usable cores, at most 8, and starts nothing
-        before its first use."""
+        """It compiles in as many processes as there are usable cores, at most 8, and starts nothing before its first
+        use."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         watch = Watch(self.device.units, say=lambda text: self.say(text))
         return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch)
 
     def provenance(self) -> dict[str, object]:
-        """The size of the evicted cache, and the frequency governor, which decides how steady the clock is."""
+        # The governor of the frequency decides how steady the clock is.
         governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
         try:
             steady = governor.read_text().strip()

@@ -30,8 +30,10 @@ from gemmdb.table.measurement import MAX_DETAIL, Protocol, Status, Times
 
 if TYPE_CHECKING:
     from gemmdb.generators.measure.cpu import session
+    from gemmdb.inductor.lower.adapter import vector_units
 else:
     session = RemoteModule("gemmdb.generators.measure.cpu.session")
+    vector_units = RemoteModule("gemmdb.inductor.lower.adapter.vector_units")
 IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.measure.cpu.session")
 """What the processes fork with: seconds of imports, which one process does for all."""
 POLL_S = 0.1
@@ -45,11 +47,9 @@ MAX_LOADED_BYTES = 2 * 2**30
 
 @dataclass
 class CpuMeasurer(Measurer):
-    """Times candidates with `threads` threads. `compilers`: how many processes compile at once.
-
-    All builds of this user on this machine take turns to time, and none compiles while another one times. `watch` sees
-    what other programs do meanwhile.
-    """
+    """Times candidates with `threads` threads. `compilers`: how many processes compile at once. All builds of this user
+    on this machine take turns to time, and none compiles while another one times. `watch` sees what other programs do
+    meanwhile."""
 
     effort: Effort
     threads: int
@@ -75,13 +75,13 @@ class CpuMeasurer(Measurer):
         pairs = dict.fromkeys((job.problem, config) for job in jobs for config in job.legal)
         wanted = [pair for pair in pairs if pair not in self._compiled]
         tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
-        with machine(exclusive=False, given_up=self._is_closed):
+        with machine(exclusive=False, given_up=lambda: self._closed):
             replies = spread(self._compilers, self.effort.compile_s, tasks)
             if not self._learnt and any(reply.status is Status.OK for reply in replies):
                 # Pass on to future processes what one that has compiled found out about the vector units.
-                if self._compilers[-1].call(self.effort.compile_s, session.usable).value:
+                if self._compilers[-1].call(self.effort.compile_s, vector_units.all_usable).value:
                     for process in (self._timer, *self._compilers):
-                        process.first = Task(session.trust)
+                        process.first = Task(vector_units.trust)
                 self._learnt = True
         self._since_start += len(tasks)
         if self._since_start > MAX_COMPILES:
@@ -99,12 +99,11 @@ class CpuMeasurer(Measurer):
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """One outcome per config, in order (see `generators.backend.Measurer`)."""
         others = [config for config in dict.fromkeys(configs) if config != ATEN]
         size = max(2, MAX_LOADED_BYTES // max(problem.bytes, 1))
         batches = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
         outcomes: dict[Config, Outcome] = {}
-        with machine(exclusive=True, given_up=self._is_closed):
+        with machine(exclusive=True, given_up=lambda: self._closed):
             for batch in batches:
                 ready = [config for config in (ATEN, *batch) if self._load(problem, config)]
                 timed, disturbed = self.watch.timed(partial(self._time, problem, ready, protocol, samples))
@@ -121,7 +120,6 @@ class CpuMeasurer(Measurer):
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
 
     def compiled(self, problem: Problem, config: Config) -> bool:
-        """Whether `prepare` has compiled the config."""
         return (problem, config) in self._compiled
 
     def fresh(self) -> CpuMeasurer:
@@ -131,23 +129,17 @@ class CpuMeasurer(Measurer):
         return self
 
     def close(self) -> None:
-        """End all processes."""
         self._closed = True
         for process in (self._timer, *self._compilers):
             process.close()
         self._server.close()
 
-    def _is_closed(self) -> bool:
-        return self._closed
-
     def _load(self, problem: Problem, config: Config) -> bool:
         """Whether the candidate is loaded in the process and its result is right."""
         if self._current != problem:
             self._loaded, self._current = {}, problem
-        if (problem, config) in self._failed:
-            return False
-        if config in self._loaded:
-            return True
+        if (problem, config) in self._failed or config in self._loaded:
+            return (problem, config) not in self._failed
         reply = self._call(self.effort.compile_s, session.load, problem, config, self.threads)
         if reply.status is Status.OK and not acceptable(problem, reply.value, self._loaded.get(ATEN, math.inf)):
             reply = Reply(reply.value, Status.WRONG, f"error {reply.value:.3g}, tolerated {tolerance(problem):.3g}")
@@ -210,8 +202,8 @@ def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> It
 
 
 def _lock_file() -> IO[bytes]:
-    """The file that is locked, open. The folder of temporary files belongs to all users: a file or link of another one
-    in this place is not used, and ours is in the user's own folder then."""
+    """The file that is locked, open: in the folder of temporary files, or, if another user has put a file or link in
+    this place, in the user's own folder."""
     places = Path(tempfile.gettempdir()), data_home()
     for folder in places:
         path = folder / f"gemmdb-{os.getuid()}.lock"

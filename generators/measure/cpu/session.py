@@ -2,7 +2,7 @@
 the host clock.
 
 The process keeps one problem with its compiled candidates at a time. Only the call of the generated code is timed,
-without guards and autograd wrappers. The reference is compiled and called in the same way.
+without guards and autograd wrappers, also of the reference.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ import torch._inductor.config as inductor_config
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.correctness import Reference, poison, reference
 from gemmdb.generators.measure.operands import operands
-from gemmdb.generators.measure.program import FP32_MODES, Product, as_product, check_lowered
+from gemmdb.generators.measure.program import Product, as_product, check_lowered, set_numerics
 from gemmdb.inductor import force
 from gemmdb.inductor.benchmark.timers import Sampler
-from gemmdb.inductor.lower.adapter import vector_units
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -68,7 +67,7 @@ _bench: Bench | None = None
 
 def compile_only(problem: Problem, config: Config, threads: int) -> float:
     """Compile one candidate, so that a later `load` in another process finds it in the compiler's cache. Returns the
-    seconds it took. Raises whatever the compiler raises."""
+    seconds. Raises whatever the compiler raises."""
     _configure(problem, threads)
     start = perf_counter()
     compile_candidate(problem, Product(problem, operands(problem, CPU, TIMED_SEED)), config)
@@ -83,16 +82,6 @@ def load(problem: Problem, config: Config, threads: int) -> float:
     error = bench.expected.error(as_product(problem, compiled(bench.fresh)))
     bench.loaded[config] = compiled
     return error
-
-
-def usable() -> bool:
-    """Whether further processes can trust the vector units, since this process has tried them."""
-    return vector_units.all_usable()
-
-
-def trust() -> None:
-    """Trust the vector units in this process."""
-    vector_units.trust()
 
 
 def time_round(
@@ -144,8 +133,7 @@ def _setup(problem: Problem, threads: int) -> Bench:
 
 def _configure(problem: Problem, threads: int) -> None:
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
-    torch.use_deterministic_algorithms(problem.numerics.deterministic)
+    set_numerics(problem)
     if math.prod(problem.shapes[2]) > 2**40:
         raise MemoryError(f"an output of {' x '.join(map(str, problem.shapes[2]))} does not fit")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, product
 
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.generators.backend import Candidate
@@ -38,12 +38,9 @@ class CpuSpace:
     cache blockings."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then `_weight_int8pack_mm` for mixed_mm, then the C++ template's variants.
-
-        If the template cannot run the problem at all, one illegal candidate gives the reason.
-        """
-        auto = template(AUTO, AUTO)
-        configs = [ATEN]
+        """ATen, then `_weight_int8pack_mm` for mixed_mm, then the C++ template's variants. If the template cannot run
+        the problem at all, one illegal candidate gives the reason."""
+        auto, configs = template(AUTO, AUTO), [ATEN]
         if problem.op in GPU_ALONE:
             # The C++ template for batches packs nothing and is offered only under max-autotune. fp8 has none.
             return [Candidate(ATEN, rejection(ATEN, problem, device))]
@@ -98,14 +95,10 @@ def threadings(problem: Problem, threads: int) -> list[Factors]:
     Splits that move the fewest elements come first: each part of n reads all of A, each part of m all of B. Splits of k
     come last: their partial sums need a second pass.
     """
-    splits = [
-        (m, n, threads // (m * n))
-        for m in range(1, threads + 1)
-        for n in range(1, threads // m + 1)
-        if threads % (m * n) == 0
-    ]
-    parts = (-(-problem.m // 8), -(-problem.n // 16), -(-problem.k // 64))
-    fitting = [split for split in splits if all(s <= most for s, most in zip(split, parts, strict=True))]
+    most = (-(-problem.m // 8), -(-problem.n // 16), -(-problem.k // 64))
+    pairs = product(range(1, min(threads, most[0]) + 1), range(1, min(threads, most[1]) + 1))
+    splits = [(m, n, threads // (m * n)) for m, n in pairs if threads % (m * n) == 0]
+    fitting = [split for split in splits if split[2] <= most[2]]
 
     def cost(split: Factors) -> tuple[bool, int, Factors]:
         m, n, k = split
