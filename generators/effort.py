@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from gemmdb.errors import InputError
 
+SAMPLE_US = 3000.0
+"""A CUDA graph that is timed has only as many calls as fit into this time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:

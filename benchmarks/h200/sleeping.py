@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmdb.generators.measure.cuda.artifacts import Built
-from gemmdb.generators.measure.cuda.round import Loaded, Round
+from gemmdb.generators.measure.cuda.measurer import Loaded, Round
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, Status

@@ -8,8 +8,7 @@ from dataclasses import replace
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators import effort
 from gemmdb.generators.backend import Backend, Candidate, Job, Outcome
-from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.cuda.round import SAMPLE_US
+from gemmdb.generators.effort import SAMPLE_US, Effort
 from gemmdb.inductor.benchmark.client import Request
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import inductor as inductor_menu

@@ -37,7 +37,7 @@ def backend_for(device: Device) -> Backend:
     """The backend that measures on `device`. Raises InputError for a kind that this version cannot measure."""
     # A backend is imported only when it is used: it needs torch or triton.
     if device.kind == "cpu":
-        from gemmdb.generators.measure.cpu.backend import CpuBackend
+        from gemmdb.generators.measure.cpu.measurer import CpuBackend
 
         return CpuBackend(device)
     if device.kind == "cuda":

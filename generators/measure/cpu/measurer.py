@@ -1,4 +1,5 @@
-"""The Measurer of a CPU: compiles in parallel processes first, then times alone in one process."""
+"""The CPU as a Backend of the generator. Its Measurer compiles in parallel processes first, then times alone in one
+process."""
 
 from __future__ import annotations
 
@@ -14,13 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
-from gemmdb.generators.backend import Job, Measurer, Outcome, ignore
+from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, Space, ignore, silent
 from gemmdb.generators.effort import Effort
+from gemmdb.generators.measure.candidates import CachedSpace
+from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.quiet import Watch
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.processes.child import RemoteModule, Reply, Task
 from gemmdb.processes.fork_server import ForkServer
 from gemmdb.processes.pool import IsolatedProcess, Limits, Stopped, spread
@@ -216,3 +222,40 @@ def _lock_file() -> IO[bytes]:
             return file
         file.close()
     raise InputError(f"no file can be locked in {' or '.join(map(str, places))}; set TMPDIR to a folder of your own")
+
+
+class CpuBackend(Backend):
+    """This machine's CPU with the threads that torch would use. Compiles nothing ahead, which would disturb the times.
+    Raises InputError without torch."""
+
+    workers = 1
+    chunk = 4
+    overlap = False
+
+    def __init__(self, device: Device | None = None) -> None:
+        toolchain = installed("cpu")
+        if toolchain is None:
+            raise InputError("building a table needs torch: pip install torch")
+        self.device: Device = device or cpu()
+        self.toolchain: Toolchain = toolchain
+        self.space: Space = CachedSpace(CpuSpace())
+        self.say: Callable[[str], None] = silent
+
+    def protocols(self, effort: Effort) -> Sequence[Protocol]:
+        return [Protocol("host", state, 1, effort.samples) for state in effort.states]
+
+    def measurer(self, worker: int, effort: Effort) -> Measurer:
+        """It compiles in as many processes as there are usable cores, at most 8, and starts nothing before its first
+        use."""
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        watch = Watch(self.device.units, say=lambda text: self.say(text))
+        return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch)
+
+    def provenance(self) -> dict[str, object]:
+        # The governor of the frequency decides how steady the clock is.
+        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+        try:
+            steady = governor.read_text().strip()
+        except OSError:
+            steady = "unknown"
+        return {"last_level_cache_bytes": last_level_cache_bytes(), "governor": steady}

@@ -12,7 +12,7 @@ import torch
 from gemmdb.generators.measure.correctness import Reference, reference
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.calls import Call, Tensors, launcher
-from gemmdb.generators.measure.cuda.round import Loaded
+from gemmdb.generators.measure.cuda.measurer import Loaded
 from gemmdb.generators.measure.literals import splits
 from gemmdb.generators.measure.operands import DTYPES, Operands, operands
 from gemmdb.generators.measure.program import as_product, output, set_numerics

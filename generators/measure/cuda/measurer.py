@@ -14,7 +14,6 @@ from gemmdb.generators.backend import Job, Measurer, Outcome, ignore
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.artifacts import Emitted, only_emitted
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
-from gemmdb.generators.measure.cuda.round import Loaded, Round
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import RemoteModule, out_of_memory
@@ -23,6 +22,32 @@ from gemmdb.table.measurement import Protocol, Status
 from gemmdb.table.stats import times
 
 SESSION = RemoteModule("gemmdb.generators.measure.cuda.session")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The result of loading a candidate. `fatal`: the process can do no further work on the GPU."""
+
+    status: Status
+    error: float | None = None
+    compile_s: float | None = None
+    detail: str = ""
+    fatal: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """The results of loading some candidates, and samples in microseconds of the correct ones. `busy_us`: microseconds
+    of all replays on the GPU."""
+
+    loads: dict[Config, Loaded]
+    samples: dict[Config, list[float]] = field(default_factory=dict)
+    busy_us: float = 0.0
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the process can do no further work on the GPU; candidates without a load were not tried."""
+        return any(load.fatal for load in self.loads.values())
 
 
 @dataclass

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
+from gemmdb.generators.effort import SAMPLE_US
 from gemmdb.generators.measure.cuda import emitted
 from gemmdb.generators.measure.cuda.bench import Bench, alive, capture, elapsed
 from gemmdb.generators.measure.cuda.calls import Call, bind, reference
-from gemmdb.generators.measure.cuda.round import SAMPLE_US, Loaded, Round
+from gemmdb.generators.measure.cuda.measurer import Loaded, Round
 from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.inductor.benchmark.timers import elapsed as once
 from gemmdb.kernels.config import ATEN, Config

@@ -6,9 +6,8 @@ import dataclasses
 from gemmdb.devices import registry
 from gemmdb.generators.measure.cuda import artifacts, compilers
 from gemmdb.generators.measure.cuda.backend import CudaBackend
-from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
+from gemmdb.generators.measure.cuda.measurer import CudaMeasurer, Loaded, Round
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
-from gemmdb.generators.measure.cuda.round import Loaded, Round
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device

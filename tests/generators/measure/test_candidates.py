@@ -9,7 +9,7 @@ from gemmdb.generators.backend import Candidate, Job, Outcome, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.recorded import Recorded, Rounds, tables_with
 from gemmdb.generators.effort import named
-from gemmdb.generators.measure.cpu.backend import CpuBackend
+from gemmdb.generators.measure.cpu.measurer import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config

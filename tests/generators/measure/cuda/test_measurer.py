@@ -21,7 +21,7 @@ from gemmdb.table.measurement import Protocol, Status
 SESSION = """
 import os, pathlib, time
 from gemmdb.kernels.config import ATEN
-from gemmdb.generators.measure.cuda.round import Loaded, Round
+from gemmdb.generators.measure.cuda.measurer import Loaded, Round
 from gemmdb.table.measurement import Status
 
 ENDS = {128: Loaded(Status.CRASH, detail="illegal address", fatal=True), 256: Loaded(Status.WRONG, 0.5)}
