@@ -109,10 +109,10 @@ def threadings(problem: Problem, threads: int) -> list[Factors]:
 
 def _templates(problem: Problem, threads: int, breadth: int) -> Iterator[Config]:
     yield template(AUTO, AUTO)
-    ways = threadings(problem, threads)[: THREADINGS[breadth]] if threads > 1 else []
+    splits = threadings(problem, threads)[: THREADINGS[breadth]] if threads > 1 else []
     if breadth == 0:
-        yield from (template(way, AUTO) for way in ways[: TEMPLATES[0] - 2])
+        yield from (template(split, AUTO) for split in splits[: TEMPLATES[0] - 2])
         yield template(AUTO, CACHE_BLOCKS[0])
         return
-    yield from (template(way, AUTO) for way in ways)
-    yield from (template(way, blocks) for blocks in CACHE_BLOCKS for way in [AUTO, *ways])
+    yield from (template(split, AUTO) for split in splits)
+    yield from (template(split, blocks) for blocks in CACHE_BLOCKS for split in [AUTO, *splits])

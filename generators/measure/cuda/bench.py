@@ -53,14 +53,14 @@ class Bench:
         torch.cuda.empty_cache()
         set_numerics(problem)
         device = torch.device("cuda")
-        ways = divided(problem, operands(problem, device, SEED))
-        tensors = ways[0].named
+        per_split = divided(problem, operands(problem, device, SEED))
+        tensors = per_split[0].named
         tensors["out"] = output(problem, device)
         if problem.epilogue and problem.epilogue.kept:
             tensors["kept"] = torch.empty(problem.shapes[2], dtype=DTYPES[problem.out], device=device)
         count = COPIED_BYTES // max(sum(tensor.nbytes for tensor in tensors.values()), 1)
         copies = [tensors, *({n: moved(t) for n, t in tensors.items()} for _ in range(min(count, COPIES) - 1))]
-        return cls(problem, _over(ways, copies), [reference(problem, one) for one in ways])
+        return cls(problem, _over(per_split, copies), [reference(problem, one) for one in per_split])
 
     def keep(self, configs: Sequence[Config]) -> None:
         """Forget all other candidates with the memory that they hold."""
@@ -72,9 +72,9 @@ class Bench:
     def error(self, call: Call) -> float:
         """The error of runs into poisoned memory, on the first and the last copy, and on one of each split. The first
         copy runs twice, since a run may leave scratch memory changed."""
-        ways, last = len(self.expected), len(self.copies) - 1
+        split_count, last = len(self.expected), len(self.copies) - 1
         errors: list[float] = []
-        for index in dict.fromkeys((*range(ways), last)):
+        for index in dict.fromkeys((*range(split_count), last)):
             out = self.copies[index]["out"]
             for _ in range(1 if index else 2):
                 out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
@@ -82,7 +82,7 @@ class Bench:
                 if made is not None:
                     out.copy_(made)
             torch.cuda.synchronize()
-            errors.append(self.expected[index % ways].error(as_product(self.problem, out)))
+            errors.append(self.expected[index % split_count].error(as_product(self.problem, out)))
         return float(max(errors))
 
 
@@ -92,13 +92,13 @@ def divided(problem: Problem, made: Operands) -> list[Operands]:
     return [replace(made, offsets=one) for one in offsets] or [made]
 
 
-def _over(ways: Sequence[Operands], copies: list[Tensors]) -> list[Tensors]:
+def _over(per_split: Sequence[Operands], copies: list[Tensors]) -> list[Tensors]:
     """The copies with the offsets of the splits in turn. Each split has as many: where there are too few copies, splits
     share one, and otherwise the last few are left out."""
-    if len(ways) == 1:
+    if len(per_split) == 1:
         return copies
-    count = max(len(copies) // len(ways), 1) * len(ways)
-    turns = ((copies[place % len(copies)], ways[place % len(ways)].offsets) for place in range(count))
+    count = max(len(copies) // len(per_split), 1) * len(per_split)
+    turns = ((copies[place % len(copies)], per_split[place % len(per_split)].offsets) for place in range(count))
     return [{**tensors, "offsets": offsets} for tensors, offsets in turns if offsets is not None]
 
 

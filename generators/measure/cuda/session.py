@@ -102,20 +102,20 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
         if not acceptable(problem, error, known.error if known and known.error is not None else error):
             return Loaded(Status.WRONG, error, compile_s)
         bench.calls[config], bench.loaded[config] = call, Loaded(Status.OK, error, compile_s, detail)
-    call, ways, copies = bench.calls[config], len(bench.expected), len(bench.copies)
+    call, splits, copies = bench.calls[config], len(bench.expected), len(bench.copies)
     if not bench.count:
         # As many as in the protocol, or fewer if the few microseconds of a replay no longer matter beside them.
         pairs = max(1, min(protocol.unroll, int(SAMPLE_US / max(once(lambda: call(0)), 1.0))))
-        bench.count = -(-pairs // ways)
+        bench.count = -(-pairs // splits)
     graphs = bench.graphs.setdefault(protocol.text, {})
     if protocol.l2 != "hot" and None not in graphs:
         graphs[None] = [capture(None, protocol, copies, bench.count)]
     if config not in graphs:
 
-        def on_split(way: int) -> Call:
-            return lambda index: call(way + index * ways)
+        def on_split(split: int) -> Call:
+            return lambda index: call(split + index * splits)
 
-        graphs[config] = [capture(on_split(way), protocol, copies // ways, bench.count) for way in range(ways)]
+        graphs[config] = [capture(on_split(split), protocol, copies // splits, bench.count) for split in range(splits)]
     return bench.loaded[config]
 
 
@@ -162,13 +162,13 @@ def _over_splits(us: dict[Config, list[list[float]]]) -> dict[Config, list[float
     No compile knows the split, and no answer may be slower than ATen. So a candidate that is slower on one of them, by
     more than noise, counts as if it were everywhere as slow, relative to ATen, as where that is worst.
     """
-    ways = range(len(us[ATEN][0]))
-    aten = [statistics.median(found[way] for found in us[ATEN]) for way in ways]
+    splits = range(len(us[ATEN][0]))
+    aten = [statistics.median(found[split] for found in us[ATEN]) for split in splits]
     mean = statistics.fmean(aten)
 
     def of(found: list[list[float]]) -> list[float]:
-        slowdowns = [statistics.median(one[way] for one in found) / aten[way] for way in ways]
-        worst = max(ways, key=lambda way: slowdowns[way])
+        slowdowns = [statistics.median(one[split] for one in found) / aten[split] for split in splits]
+        worst = max(splits, key=lambda split: slowdowns[split])
         if slowdowns[worst] <= 1 + SPLIT_NOISE:
             return list(map(statistics.fmean, found))
         return [mean * one[worst] / aten[worst] for one in found]
