@@ -85,7 +85,7 @@ def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str
 def nothing_left(verb: str, listed: Sequence[Problem], name: str | None) -> str:
     """The message when no problem is left of those `listed` in the preset or file `name`."""
     if not listed:
-        return f"{name} holds no problems that gemmdb can {verb}, only GEMMs that it does not steer"
+        return f"{name} holds no problems that gemmdb can {verb}, only GEMMs that it does not support"
     return f"no problem is left to {verb}: --ops or --dtypes exclude all shapes"
 
 

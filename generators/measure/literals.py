@@ -40,7 +40,7 @@ def literal_bias(bias: Bias, m: int, n: int) -> TensorInfo:
         tensor = TensorInfo(bias.dtype, (rows, columns), (columns, 1), offset)
         if tensor.operand.layout.align == bias.align:
             return tensor if bias.kind != "1d" else TensorInfo(bias.dtype, (n,), (1,), offset)
-    raise InputError(f"a bias of an [{m}, {n}] product cannot be {bias.text}")
+    raise InputError(f"a bias of an [{m}, {n}] GEMM cannot be {bias.text}")
 
 
 def _batched(
@@ -80,7 +80,7 @@ _STEP = 0.618
 
 
 def splits(problem: Problem) -> list[list[int]]:
-    """Where each group ends, one list for each way to divide: balanced, skewed, and sparse, with most groups empty.
+    """Where each group ends, one list for each split: balanced, skewed, and sparse, with most groups empty.
     Equal lists are not repeated. All of the ragged size is divided. Empty for other ops."""
     if not problem.spec.grouped:
         return []

@@ -62,7 +62,7 @@ def _sums(problem: Problem) -> float:
 
 
 def _rounding(problem: Problem) -> float:
-    """The unit roundoff of a floating-point output: of the product, or of what its epilogue stores if that is
+    """The unit roundoff of a floating-point output: of the GEMM, or of what its epilogue stores if that is
     coarser."""
     stored = problem.epilogue.stored if problem.epilogue else ""
     return max(EPSILONS[problem.out], EPSILONS.get(stored, 0.0))

@@ -47,7 +47,7 @@ class Compiled:
         return [inputs[position] for position in self.order]
 
     def __call__(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The product of these inputs."""
+        """The result of these inputs."""
         return self.function(self.arguments(inputs))[0]
 
 
@@ -139,7 +139,7 @@ def _configure(problem: Problem, threads: int) -> None:
 
 
 def compile_candidate(problem: Problem, product: Product, config: Config) -> Compiled:
-    """Compile the product with `config` as `torch.compile` would, with freezing where the weight is constant.
+    """Compile the program with `config` as `torch.compile` would, with freezing where the weight is constant.
 
     Raises GemmdbError if Inductor saw another problem or did not take this config, and whatever Inductor raises.
     """
@@ -183,4 +183,4 @@ def _position(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> int:
     for position, known in enumerate(inputs):
         if known is tensor or (known.data_ptr() == tensor.data_ptr() and known.shape == tensor.shape):
             return position
-    raise GemmdbError("the graph takes an argument that is no input of the product")
+    raise GemmdbError("the graph takes an argument that is no input of the program")

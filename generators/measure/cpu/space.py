@@ -1,4 +1,4 @@
-"""Candidates on a CPU: ATen, its weight-only product, and Inductor's C++ template by threading and cache blocking."""
+"""Candidates on a CPU: ATen, its weight-only GEMM, and Inductor's C++ template by threading and cache blocking."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CpuSpace:
 def rejection(config: Config, problem: Problem, device: Device) -> Rejected | None:
     """Why `config` must not run `problem` on `device`, None if it may."""
     if problem.empty:
-        return Rejected("Inductor leaves nothing to compute of a product of size zero")
+        return Rejected("Inductor leaves nothing to compute of a GEMM of size zero")
     if reason := representatives.rejection(problem):
         return reason
     if problem.scaled and problem.spec.grouped:
@@ -66,7 +66,7 @@ def rejection(config: Config, problem: Problem, device: Device) -> Rejected | No
     if problem.scales == "block":
         return Rejected("ATen takes no scales of blocks on a CPU")
     if problem.spec.batched and (problem.k == 1 or problem.m == problem.n == 1):
-        return Rejected("Inductor makes no product of batches of vectors on a CPU, but multiplies their elements")
+        return Rejected("Inductor makes no GEMM of batches of vectors on a CPU, but multiplies their elements")
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
         return Rejected("this CPU multiplies fp32 in full, also where TF32 is allowed")
     if config == ATEN:
@@ -89,7 +89,7 @@ def template(threads: Factors, blocks: Factors) -> Config:
 
 
 def threadings(problem: Problem, threads: int) -> list[Factors]:
-    """The ways to split `threads` over m, n and k, the most promising first.
+    """How to split `threads` over m, n and k, the most promising first.
 
     No dimension has more parts than the problem has blocks of 8 rows, 16 columns or 64 of K: more threads would idle.
     Splits that move the fewest elements come first: each part of n reads all of A, each part of m all of B. Splits of k

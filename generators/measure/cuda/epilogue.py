@@ -1,4 +1,4 @@
-"""The Triton statements that follow a product: alpha, scales, bias, the representative of its epilogue
+"""The Triton statements that follow a GEMM: alpha, scales, bias, the representative of its epilogue
 (`representative`), and the store."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _reads(own: Epilogue) -> list[str]:
 
 
 def _elementwise(own: Epilogue, indices: tuple[str, ...], mask: str) -> list[str]:
-    """Statements that store the product `result` if it is kept, and apply the epilogue to it."""
+    """Statements that store the GEMM, `result`, if it is kept, and apply the epilogue to it."""
     at = "{}.to(tl.int64) * N + {}".format(*indices)
     loads = [f"tl.load({name} + {at}, mask={mask}, other=0).to(tl.float32)" for name in _reads(own)]
     lines = [f"tl.store(kept + {at}, result.to(kept.dtype.element_ty), mask={mask})"] if own.kept else []
@@ -87,7 +87,7 @@ def _elementwise(own: Epilogue, indices: tuple[str, ...], mask: str) -> list[str
 
 
 def _place(problem: Problem, indices: tuple[str, ...]) -> str:
-    """The element of the output at `indices` (rows, columns) of one [M, N] product, by the order of its epilogue."""
+    """The element of the output at `indices` (rows, columns) of one [M, N] result, by the order of its epilogue."""
     m, n = indices
     order = problem.epilogue.order if problem.epilogue else "own"
     if order == "transposed":

@@ -53,7 +53,7 @@ class CudaSpace:
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then legal configs only: illegal configs of a product space tell nothing. If there is nothing to
+        """ATen, then legal configs only: illegal combinations of parameters tell nothing. If there is nothing to
         multiply, ATen alone; likewise, as illegal, if torch cannot multiply these operands in a graph, or no epilogue
         of this class is measured."""
         own = problem.int4
@@ -88,7 +88,7 @@ def from_menu(problem: Problem, device: Device) -> list[Config]:
 
 
 def everything(problem: Problem, device: Device) -> list[Config]:
-    """All legal configs of the product space, in a fixed order that favours none; none for an op that no kernel of ours
+    """All legal combinations of parameters, in a fixed order that favours none; none for an op that no kernel of ours
     solves."""
     legal = _legal((config for menu in _menus(problem) for config in menu.whole(problem, device)), problem, device)
     return sorted(legal, key=lambda config: hashlib.sha256(config.text.encode()).digest())
