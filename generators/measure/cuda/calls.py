@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,9 +25,6 @@ from gemmdb.table.measurement import EMITTED
 Tensors = dict[str, torch.Tensor]
 Call = Callable[[int], torch.Tensor | None]
 """Runs a candidate on the copy with that number. Returns the output if it is not written into that copy."""
-
-_kernels: dict[str, tuple[Any, float]] = {}
-_scratch: dict[int, torch.Tensor] = {}
 
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
@@ -159,24 +157,22 @@ def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[
     return lambda: run(*arguments)
 
 
+@functools.cache
 def _kernel(unit: Unit) -> tuple[Any, float]:
-    if unit.key not in _kernels:
-        import triton
+    import triton
 
-        triton.set_allocator(_allocate)
-        major, minor = torch.cuda.get_device_capability()
-        done = compile_unit(unit, major * 10 + minor)
-        if done.failure:
-            raise RuntimeError(done.failure)
-        _kernels[unit.key] = done.kernel, done.seconds
-    return _kernels[unit.key]
+    triton.set_allocator(lambda size, _alignment, _stream: _scratch(size))
+    major, minor = torch.cuda.get_device_capability()
+    done = compile_unit(unit, major * 10 + minor)
+    if done.failure:
+        raise RuntimeError(done.failure)
+    return done.kernel, done.seconds
 
 
-def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+@functools.cache
+def _scratch(size: int) -> torch.Tensor:
     # The next launch no longer needs the tensor maps of this one, and graphs need a fixed address.
-    if size not in _scratch:
-        _scratch[size] = torch.empty(size, dtype=torch.int8, device="cuda")
-    return _scratch[size]
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 _CUTLASS_OPERANDS = ("A", "B", "scale", "bias")
