@@ -1,4 +1,4 @@
-"""Products of fp8 operands with scales as the generator makes them: data, reference, tolerance, candidates on a CPU."""
+"""Products of fp8 operands with scales as the generator makes them: data, reference, tolerance."""
 
 from dataclasses import replace
 from itertools import product
@@ -6,18 +6,13 @@ from itertools import product
 import pytest
 import torch
 
-from gemmdb.devices.detect import cpu
-from gemmdb.generators.effort import named
 from gemmdb.generators.measure.correctness import reference
-from gemmdb.generators.measure.cpu import space
 from gemmdb.generators.measure.cuda import bench
 from gemmdb.generators.measure.operands import Operands, blank, operands
 from gemmdb.generators.measure.program import SPELLINGS, Product
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
-from gemmdb.kernels.config import ATEN
 from gemmdb.key.operands import Numerics
 from gemmdb.key.problem import Problem
-from gemmdb.key.toolchain import Toolchain
 
 CPU = torch.device("cpu")
 
@@ -197,19 +192,3 @@ def test_the_module_of_groups_of_fp8_takes_its_tensors_in_this_order(monkeypatch
     assert [tuple(one.shape) for one in module.inputs] == [(40, 256), (40,), (5,), (5, 48, 256), (5, 48)]
     assert reference(problem, made).error(module(*module.inputs)) <= tolerance(problem)
     assert list(made.named) == ["A", "B", "scale_a", "scale_b", "offsets"]
-
-
-def test_no_cpu_measures_groups_of_fp8():
-    (candidate,) = space.CpuSpace().candidates(experts(), cpu(), named("full", "cpu"))
-    assert candidate.config == ATEN
-    assert str(candidate.rejected) == "ATen multiplies groups of fp8 on a GPU alone"
-
-
-@pytest.mark.parametrize("scales", ["tensor", "row"])
-@pytest.mark.parametrize(("release", "legal"), [("2.11.0+cpu", "tensor"), ("2.12.0", "row"), ("2.13.0a0", "row")])
-def test_aten_is_all_there_is_on_a_cpu(monkeypatch, scales, release, legal):
-    monkeypatch.setattr(space, "installed", lambda kind: Toolchain(torch=release))
-    (candidate,) = space.CpuSpace().candidates(scaled(scales=scales, constant_weight=True), cpu(2), named("full"))
-    assert candidate.config == ATEN
-    assert bool(candidate.rejected) == ("row" in scales and legal != "row")
-    assert not candidate.rejected or "from torch 2.12 on" in str(candidate.rejected)

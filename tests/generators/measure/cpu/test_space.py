@@ -8,11 +8,13 @@ from kit import strategies
 from gemmdb.devices import detect
 from gemmdb.generators.effort import NAMES, named
 from gemmdb.generators.measure.candidates import only_aten
+from gemmdb.generators.measure.cpu import space
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, rejection, template, threadings
 from gemmdb.inductor.decide import legality
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import Toolchain
 
 SPACE = CpuSpace()
 
@@ -100,14 +102,26 @@ def test_one_thread_has_no_threadings_to_try():
     assert {config.values["threads_n"] for config in configs if config.backend == "cpp"} == {0}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "reason"),
-    [((3, 8, 16, 32), ""), ((1, 8, 16, 32), ""), ((3, 1, 16, 32), ""), ((0, 8, 16, 32), "size zero"),
-     ((3, 8, 16, 1), "multiplies their elements"), ((3, 1, 1, 32), "multiplies their elements")],
-)  # fmt: skip
-def test_aten_is_all_there_is_for_a_batch(sizes, reason):
-    batch, m, n, k = sizes
-    (candidate,) = SPACE.candidates(Problem.gemm("bmm", batch=batch, m=m, n=n, k=k), cpu(2), named("full"))
+def batch(batch, m, n, k):
+    return Problem.gemm("bmm", batch=batch, m=m, n=n, k=k)
+
+
+def fp8(op="scaled_mm", **rest):
+    return Problem.gemm(op, m=24, n=48, k=256, dtype="fp8_e4m3", **rest)
+
+
+@pytest.mark.parametrize(("problem", "release", "reason"), [
+    *((batch(*sizes), "2.13.0", "") for sizes in ((3, 8, 16, 32), (1, 8, 16, 32), (3, 1, 16, 32))),
+    (batch(0, 8, 16, 32), "2.13.0", "size zero"),
+    *((batch(*sizes), "2.13.0", "multiplies their elements") for sizes in ((3, 8, 16, 1), (3, 1, 1, 32))),
+    *((fp8(constant_weight=True), release, "") for release in ("2.11.0+cpu", "2.12.0", "2.13.0a0")),
+    (fp8(scales="row", constant_weight=True), "2.11.0+cpu", "from torch 2.12 on"),
+    *((fp8(scales="row", constant_weight=True), release, "") for release in ("2.12.0", "2.13.0a0")),
+    (fp8("grouped_mm", groups=5), "2.13.0", "ATen multiplies groups of fp8 on a GPU alone"),
+])  # fmt: skip
+def test_aten_is_all_there_is_for_a_batch_and_for_fp8(monkeypatch, problem, release, reason):
+    monkeypatch.setattr(space, "installed", lambda kind: Toolchain(torch=release))
+    (candidate,) = SPACE.candidates(problem, cpu(2), named("full"))
     assert candidate.config == ATEN
     assert reason in str(candidate.rejected)
     assert bool(reason) == bool(candidate.rejected)
