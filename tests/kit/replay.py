@@ -1,18 +1,18 @@
-"""Recorded rows, and a Backend that measures by them, so that builds run in milliseconds."""
+"""Recorded rows, and a Measurer and a Backend that answer from them, so that builds run without a device or a clock."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmdb.generators.backend import Backend, Candidate, Job, Outcome, ignore
+from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, Outcome, ignore, outcome
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.generators.progress import State
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -49,6 +49,48 @@ def rows_of(problems: Sequence[Problem]) -> list[Measurement]:
         for problem in problems
         for config, us in zip(CONFIGS, US, strict=True)
     ]
+
+
+class Replay(Measurer):
+    """Answers with the first recorded row of a (problem, config). `calls`: the requests so far.
+
+    A config without a row is an `error`, like a config that does not compile.
+    """
+
+    def __init__(self, rows: Iterable[Measurement]) -> None:
+        self._rows: dict[tuple[Problem, Config], Measurement] = {}
+        for row in rows:
+            self._rows.setdefault((row.problem, row.config), row)
+        self.calls: list[tuple[Problem, tuple[Config, ...], int]] = []
+        self.renewed = self._more = 0
+
+    def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
+        """Report every job as ready at once."""
+        for job in jobs:
+            ready(job)
+
+    def measure(
+        self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
+    ) -> Sequence[Outcome]:
+        """The recorded outcomes. A row that was dropped as slow counts as fully timed."""
+        self.calls.append((problem, tuple(configs), samples))
+        return [self._outcome(problem, config) for config in configs]
+
+    def fresh(self) -> Replay:
+        """A replay whose rows have one more sample than recorded, so that they are new rows. `renewed` counts these
+        calls."""
+        self.renewed += 1
+        again = copy.copy(self)
+        again._more = 1
+        return again
+
+    def _outcome(self, problem: Problem, config: Config) -> Outcome:
+        row = self._rows.get((problem, config))
+        if row is None:
+            return Outcome(config, Status.ERROR, detail="not recorded")
+        status = Status.OK if row.status is Status.SLOW else row.status
+        times = replace(row.times, samples=row.times.samples + self._more) if row.times else None
+        return replace(outcome(row), config=config, status=status, times=times)
 
 
 class ReplaySpace:

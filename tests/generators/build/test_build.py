@@ -4,13 +4,24 @@ import json
 from dataclasses import replace
 
 import pytest
-from kit.replay import CPP, SPLIT_N, ReplayBackend, ReplaySpace, Slow, Watcher, contents, record, stored, verdict
+from kit.replay import (
+    CPP,
+    SPLIT_N,
+    Replay,
+    ReplayBackend,
+    ReplaySpace,
+    Slow,
+    Watcher,
+    contents,
+    record,
+    stored,
+    verdict,
+)
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.backend import Candidate, ignore
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.generators.progress import SECONDS
 from gemmdb.kernels.config import ATEN
 from gemmdb.rejected import Rejected

@@ -241,7 +241,7 @@ from kit.replay import CONFIGS, ReplayBackend, record
 from gemmdb.generators import shapes
 from gemmdb.generators.backend import Outcome
 from gemmdb.generators.build.build import BuildRequest, build
-from gemmdb.generators.measure.replay import Replay
+from kit.replay import Replay
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Status
 

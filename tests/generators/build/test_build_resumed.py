@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from kit.replay import CPP, SPLIT_N, Emitting, Never, ReplayBackend, record, stored, verdict
+from kit.replay import CPP, SPLIT_N, Emitting, Never, Replay, ReplayBackend, record, stored, verdict
 
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import DISTURBED, EMITTED, Status
 

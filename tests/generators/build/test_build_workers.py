@@ -5,13 +5,12 @@ import time
 from dataclasses import replace
 
 import pytest
-from kit.replay import Code, Emitting, Never, ReplayBackend, Slow, emits, stored, verdict
+from kit.replay import Code, Emitting, Never, Replay, ReplayBackend, Slow, emits, stored, verdict
 
 from gemmdb.generators import effort
 from gemmdb.generators.backend import Job, Lost, Outcome, ignore
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import EMITTED, Protocol, Status
 from gemmdb.table.reader import Table

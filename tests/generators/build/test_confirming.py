@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.replay import Replay
 
 from gemmdb.generators.backend import Candidate, Job, Outcome
 from gemmdb.generators.build.queue import known
@@ -12,7 +13,6 @@ from gemmdb.generators.build.race import MAX_CONFIRMED, confirm, race, unconfirm
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cpu.space import AUTO, template
 from gemmdb.generators.measure.cuda.artifacts import Emitted
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import EMITTED, Protocol, Status, Times, marks
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from kit.replay import Replay
 
 from gemmdb.generators.backend import Candidate, Job
 from gemmdb.generators.build.race import confirm, race, winner
 from gemmdb.generators.effort import Effort, named
 from gemmdb.generators.measure.cpu.space import AUTO, template
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Protocol, Status

@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.replay import CPP, DEVICE, ReplayBackend
+from kit.replay import CPP, DEVICE, Replay, ReplayBackend
 
 from gemmdb import lookup
 from gemmdb.generators.backend import Candidate, Outcome
 from gemmdb.generators.build import recorded
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.candidates import ONLY_ATEN
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.rejected import Rejected

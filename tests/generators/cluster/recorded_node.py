@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kit.replay import ReplayBackend, rows_of
+from kit.replay import Replay, ReplayBackend, rows_of
 
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 

@@ -7,10 +7,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kit.replay import ReplayBackend, stored, verdict
+from kit.replay import Replay, ReplayBackend, stored, verdict
 
 from gemmdb.generators.live import process
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.inductor.benchmark import client
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Status

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from kit.replay import Replay
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
@@ -11,7 +12,6 @@ from gemmdb.generators.files.pack import pack
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.cuda.artifacts import Emitted
 from gemmdb.generators.measure.remeasure import remeasure
-from gemmdb.generators.measure.replay import Replay
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
 from gemmdb.table.writer import Store
