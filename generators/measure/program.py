@@ -55,14 +55,10 @@ def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, beside: Beside, *_
 
 
 SPELLINGS: Mapping[str, Callable[..., torch.Tensor]] = {
-    "mm": _mm,
-    "addmm": _mm,
-    "mixed_mm": _mm,
+    "mm": _mm, "addmm": _mm, "mixed_mm": _mm, "scaled_mm": _scaled_mm, "grouped_mm": _grouped_mm,
     "int_mm": lambda _p, a, b, *_, **out: torch._int_mm(a, b, **out),
     "bmm": lambda _p, a, b, *_, **out: torch.bmm(a, b, **out),
-    "scaled_mm": _scaled_mm,
-    "grouped_mm": _grouped_mm,
-}
+}  # fmt: skip
 """By op: (problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None)
 gives the GEMM [m, n], or the batch of them. A keyword `out` names the tensor to write it to; those in ALLOCATES ignore
 it. The weight of a mixed_mm is cast before."""

@@ -108,12 +108,12 @@ class Precompiler:
         """Start nvcc on what these jobs need, first the artifacts that most jobs wait for."""
         uses: Counter[str] = Counter()
         example: dict[str, tuple[Problem, Config]] = {}
-        libraries = ((job.problem, config) for job in jobs for config in job.legal if compiler(config) == "cutlass")
-        for pair in libraries:
-            keys = [one.key for one in self.needs(*pair) if compiler(pair[1], one) == "cutlass"]
-            uses.update(keys)
-            for key in keys:
-                example.setdefault(key, pair)
+        pairs = ((job.problem, config) for job in jobs for config in job.legal if compiler(config) == "cutlass")
+        for pair in pairs:
+            for artifact in self.needs(*pair):
+                if compiler(pair[1], artifact) == "cutlass":
+                    uses[artifact.key] += 1
+                    example.setdefault(artifact.key, pair)
         for key, _ in uses.most_common():
             self.submit(*example[key])
 
