@@ -76,7 +76,7 @@ def test_a_launch_needs_no_compiler_where_the_kernel_was_built_elsewhere(tmp_pat
         raise AssertionError("something is compiled at a launch")
 
     monkeypatch.setattr("triton.runtime.build._build", compiled)
-    monkeypatch.setattr(calls, "_kernels", {})
+    calls._kernel.cache_clear()
     names = {"data": sink_buffer().expand(16).clone(), "sink": sink_buffer()}
     calls.launcher(launch, names, {"elements": 16})()
     torch.cuda.synchronize()
