@@ -94,13 +94,13 @@ class ClusterBackend(Backend):
         if self.device.kind != "cuda":
             return
         nodes = [one for one in ray.nodes() if one["Alive"]]
-        one_host = sum(resources.any_of(one["Resources"]) for one in nodes) == 1
+        ours = [one for one in nodes if any(name.startswith(resources.PREFIX) for name in one["Resources"])]
         names = self.description.compilers
         room = max((connection.processors(nodes, name) for name in set(names.values())), default=0)
         self._compilers = Precompiler(
             self.device.capability, int(self.device.figures.get("smem_bytes", 48 * 1024)),
             max(room - self.workers, 1),
-            make=lambda kind: ClusterExecutor(kind, names, not one_host, self._files),
+            make=lambda kind: ClusterExecutor(kind, names, len(ours) != 1, self._files),
         )  # fmt: skip
         self._compilers.begin(jobs)
 

@@ -38,7 +38,8 @@ class Description:
 
 
 def found(name: str) -> Device | None:
-    return detect.cpu(resources.threads(name)) if resources.is_cpu(name) else detect.cuda()
+    threads = resources.threads(name)
+    return detect.cuda() if threads is None else detect.cpu(threads)
 
 
 @dataclass(frozen=True)

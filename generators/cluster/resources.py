@@ -32,17 +32,10 @@ def skus(of: Mapping[str, float]) -> list[str]:
     return [name for name in of if re.fullmatch(rf"{PREFIX}(cpu|sm\d+)-.*", name)]
 
 
-def any_of(node: Mapping[str, float]) -> bool:
-    return any(name.startswith(PREFIX) for name in node)
-
-
-def is_cpu(name: str) -> bool:
-    return name.startswith(f"{PREFIX}cpu")
-
-
 def threads(name: str) -> int | None:
-    """The number of threads in the name of a CPU's resource. Ray sets OMP_NUM_THREADS, so a worker cannot see it."""
-    found = re.search(r"-(\d+)t$", name)
+    """The number of threads in the name of a CPU's resource, None for a GPU's. Ray sets OMP_NUM_THREADS, so a worker
+    cannot see it."""
+    found = re.fullmatch(rf"{PREFIX}cpu.*-(\d+)t", name)
     return int(found[1]) if found else None
 
 

@@ -57,10 +57,7 @@ def test_a_cluster_that_cannot_measure_is_bad_input():
 
 
 def test_the_threads_of_a_cpu_are_in_its_resource():
-    name = resources.sku(CPU)
-    assert resources.is_cpu(name)
-    assert resources.threads(name) == 2
-    assert not resources.is_cpu(resources.sku(H200))
+    assert [resources.threads(resources.sku(device)) for device in (CPU, H200)] == [2, None]
     assert resources.skus({"CPU": 1, **resources.here()}) == [resources.sku(detect.native())]
 
 
