@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from kit.devices import H200
+from kit.replay import DEVICE, ReplayBackend, Watcher
 from typer.testing import CliRunner
 
 from gemmdb.cli.app import app
@@ -23,10 +24,7 @@ from gemmdb.generators.cluster.build import SharedProgress, build
 from gemmdb.generators.cluster.node import Measuring, Site, describe
 from gemmdb.generators.effort import named
 from gemmdb.generators.progress import State
-from gemmdb.key.device import Device
 from gemmdb.key.toolchain import Toolchain
-
-CPU = Device("cpu", "cpu", "Test CPU", 2, isa="avx2")
 
 
 def node(name, cpus=8.0, alive=True, **offered):
@@ -39,7 +37,7 @@ def of(device, number=1.0):
 
 def test_devices_are_counted_over_the_nodes_that_live():
     nodes = [
-        node("a", 16.0, **of(H200, 8.0)), node("b", 12.0, **of(H200, 4.0)), node("c", **of(CPU)),
+        node("a", 16.0, **of(H200, 8.0)), node("b", 12.0, **of(H200, 4.0)), node("c", **of(DEVICE)),
         node("d", alive=False, **of(H200, 8.0)), node("e"),
     ]  # fmt: skip
     cpu, gpu = connection.offers(nodes, "native")
@@ -53,11 +51,11 @@ def test_a_cluster_that_cannot_measure_is_bad_input():
     with pytest.raises(InputError, match=r"no node of the cluster says which device it has; start its nodes with"):
         connection.offers([node("a")], "native")
     with pytest.raises(InputError, match=r"--arch sm80: no node .* there are cpu-test-cpu-2t"):
-        connection.offers([node("a", **of(CPU))], "sm80")
+        connection.offers([node("a", **of(DEVICE))], "sm80")
 
 
 def test_the_threads_of_a_cpu_are_in_its_resource():
-    assert [resources.threads(resources.sku(device)) for device in (CPU, H200)] == [2, None]
+    assert [resources.threads(resources.sku(device)) for device in (DEVICE, H200)] == [2, None]
     assert resources.skus({"CPU": 1, **resources.here()}) == [resources.sku(detect.native())]
 
 
@@ -72,12 +70,9 @@ def test_a_node_describes_the_device_that_a_plain_build_measures(monkeypatch):
     assert found.compilers == {}
 
 
-def test_an_actor_refuses_other_software(monkeypatch):
-    class Other:
-        device, toolchain, workers = CPU, Toolchain(torch="2.13.0"), 1
-
+def test_an_actor_refuses_other_software():
     with pytest.raises(GemmdbError, match="its software differs from another node"):
-        Measuring().begin(CPU, Toolchain(torch="2.12.0"), named("quick"), Site(make=lambda device: Other()))
+        Measuring().begin(DEVICE, Toolchain(torch="2.12.0"), named("quick"), Site(make=lambda _: ReplayBackend([])))
 
 
 def test_this_host_prints_what_it_offers():
@@ -182,14 +177,9 @@ def test_messages_of_rays_threads_stay_out_of_the_output():
 
 
 def test_the_progress_of_several_devices_is_added_up():
-    states = []
-
-    class Watcher:
-        def update(self, state):
-            states.append(state)
-
-    first = SharedProgress(Watcher())
+    watcher = Watcher()
+    first = SharedProgress(watcher)
     second = replace(first)
     first.update(State(10, 4, 2, "racing", None, 30.0))
     second.update(State(5, 5, 5, "finished", None, None))
-    assert states[-1] == State(15, 9, 7, "finished", None, 30.0)
+    assert watcher.states == [State(10, 4, 2, "racing", None, 30.0), State(15, 9, 7, "finished", None, 30.0)]
