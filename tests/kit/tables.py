@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
-from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, Toolchain
+from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, TableError, Toolchain
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import EMITTED, TIMED, Times
@@ -122,3 +123,11 @@ def edit(path: Path, *statements: Any) -> None:
 def names(catalog: Catalog) -> list[str]:
     """The file names of the tables in use."""
     return [table.path.name for table in catalog.tables]
+
+
+def refusal(read: Callable[..., object], *args: Any, match: str = "") -> str:
+    """The one line with which something is refused as a broken table."""
+    with pytest.raises(TableError, match=match) as error:
+        read(*args)
+    assert "\n" not in str(error.value)
+    return str(error.value)

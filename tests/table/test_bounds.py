@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from kit.tables import refusal
 
 from gemmdb import Config, Device, Policy, Protocol, Query, TableError, lookup
 from gemmdb.generators.files.verify import verify
@@ -85,11 +86,9 @@ def test_more_rows_than_any_build_writes_are_refused_in_bounded_time_and_lookups
     crowd, read = CROWDED[what]
     crowd(path)
     begun = time.monotonic()
-    with Table.open(path) as table, pytest.raises(TableError, match=rf"more than [\d,]+ {what}") as error:
-        read(kit, table)
+    with Table.open(path) as table:
+        assert str(path) in refusal(read, kit, table, match=rf"more than [\d,]+ {what}")
     assert time.monotonic() - begun < 30
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
     assert any(finding.check == "size" and what in finding.message for finding in verify(path))
     with Table.open(path) as table:
         catalog = Catalog([(Source(path, "explicit"), table)])
@@ -123,9 +122,8 @@ HEADERS = [
 def test_every_reader_and_the_writer_refuse_a_malformed_header(path, name, value):
     fill(path, ("UPDATE meta SET value = ? WHERE name = ?", [(value, name)]))
     for opened in (Table.open, Store.open, verify):
-        with pytest.raises(TableError, match=r"digest or generation is malformed|too big") as error:
-            opened(path)
-        assert len(str(error.value)) < len(str(path)) + 200
+        told = refusal(opened, path, match=r"digest or generation is malformed|too big")
+        assert len(told) < len(str(path)) + 200
 
 
 def test_a_row_that_the_index_does_not_lead_to_is_a_miss_for_lookups_and_a_finding_for_verify(kit, path):
@@ -176,9 +174,7 @@ def test_a_path_to_no_table_is_left_out_and_refused_in_strict_mode(tmp_path, mon
     for table in Catalog.load(tables=[path]).tables:
         assert table.path != path
     for opened in (Table.open, lambda path: Catalog.load(tables=[path], strict=True), verify):
-        with pytest.raises(TableError) as error:
-            opened(path)
-        assert "\n" not in str(error.value)
+        refusal(opened, path)
     assert set(tmp_path.iterdir()) == before
 
 
@@ -211,10 +207,8 @@ def test_no_text_of_a_table_becomes_a_kernel(kit, path, text):
 @pytest.mark.parametrize("column", ["status", "median_us", "detail"])
 def test_a_fault_is_told_in_one_short_line_however_long_the_value_is(path, column):
     fill(path, (f"UPDATE measurement SET {column} = ?", [("x\n" * 10**6,)]))
-    with Table.open(path) as table, pytest.raises(TableError) as error:
-        list(table.measurements())
-    assert len(str(error.value)) < len(str(path)) + 500
-    assert "\n" not in str(error.value)
+    with Table.open(path) as table:
+        assert len(refusal(list, table.measurements())) < len(str(path)) + 500
 
 
 COLUMNS = [

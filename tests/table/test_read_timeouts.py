@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit.btree import File
+from kit.tables import refusal
 
 from gemmdb import Policy, Query, TableError, lookup
 from gemmdb.generators.files import pack
@@ -84,10 +85,8 @@ def spoil(kit, path, what):
 def test_a_read_without_an_end_is_ended(kit, path, what, read):
     spoil(kit, path, what)
     began = time.thread_time()
-    with pytest.raises(TableError) as raised:
-        READS[read](kit, path)
+    refusal(READS[read], kit, path)
     assert time.thread_time() - began < AT_ONCE
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("read", ["opened", "written"])
@@ -101,10 +100,8 @@ def test_a_hundred_thousand_tables_are_refused(kit, path, read):
             ((f"t{n}", f"t{n}", root, f"CREATE TABLE t{n} (x)") for n in range(100_000)),
         )
     began = time.thread_time()
-    with pytest.raises(TableError, match=r"do not use this file|corrupted") as raised:
-        READS[read](kit, path)
+    refusal(READS[read], kit, path, match=r"do not use this file|corrupted")
     assert time.thread_time() - began < AT_ONCE
-    assert "\n" not in str(raised.value)
 
 
 def test_a_file_that_takes_too_long_is_read_once_and_the_others_answer(kit, path, tmp_path):

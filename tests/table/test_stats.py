@@ -15,13 +15,16 @@ def test_known_intervals(count, ranks):
     assert interval(count) == ranks
 
 
-@given(st.integers(6, 300))
+@given(st.integers(6, 300) | st.integers(1001, 3000))
 def test_interval_covers_the_median_with_95_percent(count):
+    """Of many samples nearly so."""
     low, high = interval(count)
     covered = sum(math.comb(count, k) for k in range(low + 1, high + 1)) / 2**count
-    assert covered >= 0.95
-    narrower = sum(math.comb(count, k) for k in range(low + 2, high)) / 2**count
-    assert narrower < 0.95
+    if count > 1000:
+        assert 0.945 < covered < 0.96
+    else:
+        narrower = sum(math.comb(count, k) for k in range(low + 2, high)) / 2**count
+        assert narrower < 0.95 <= covered
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=60))
@@ -30,13 +33,6 @@ def test_times_keep_the_median_inside(samples):
     assert result.low_us <= result.median_us <= result.high_us
     assert result.samples == len(samples)
     assert result.aten_us == 10.0
-
-
-@given(st.integers(1001, 3000))
-def test_of_many_samples_the_interval_is_nearly_the_same(count):
-    low, high = interval(count)
-    covered = sum(math.comb(count, k) for k in range(low + 1, high + 1)) / 2**count
-    assert 0.945 < covered < 0.96
 
 
 SAMPLES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=40)
@@ -51,14 +47,9 @@ def test_a_gain_is_an_interval_around_it(before, after):
     assert gain(span(after), span(before)).low == pytest.approx(1 / found.high)
 
 
-@pytest.mark.parametrize(
-    ("after", "verdict"),
-    [
-        (Span(50, 49, 51), "faster"),
-        (Span(200, 199, 201), "slower"),
-        (Span(50, 49, 95), "no difference"),
-        (Span(100, 99, 101), "no difference"),
-    ],
-)
+@pytest.mark.parametrize(("after", "verdict"), [
+    (Span(50, 49, 51), "faster"), (Span(200, 199, 201), "slower"), (Span(50, 49, 95), "no difference"),
+    (Span(100, 99, 101), "no difference"),
+])  # fmt: skip
 def test_a_gain_whose_interval_contains_1_is_no_difference(after, verdict):
     assert gain(Span(100, 94, 106), after).verdict == verdict

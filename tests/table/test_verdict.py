@@ -8,22 +8,85 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.tables import Kit
 
 from gemmdb import Config, Status
 from gemmdb.table.measurement import DISTURBED, EMITTED, marks
 from gemmdb.table.verdict import decide, decide_all, pool
 
+KIT = Kit()
+ATEN, A, B, C = KIT.configs
+row = KIT.row
+
+
+def emitted(config, us, **fields):
+    return replace(row(config, us, **fields), detail=EMITTED)
+
+
+def busy(config=ATEN, us=10.0, code=False, **fields):
+    """A time of a busy machine, perhaps of emitted `code`."""
+    return replace(row(config, us, **fields), detail=marks(code, True))
+
+
+def gemv(n):
+    return Config.of("triton", "gemv", block_n=n, block_k=256, unroll=1, dequant="cast", warps=4, stages=3)
+
+
+def split(parts):
+    rest = {"block_m": 16, "block_n": 32, "block_k": 64, "group_m": 8, "swap": 0, "warps": 4, "stages": 4}
+    return Config.of("triton", "tile", split_k=parts, **rest, reduce="kernel", load="pointer", dequant="cast")
+
+
+CLOSE = [row(), row(A, 5.0), row(B, 5.2), row(C, 5.4)]
+FAILED = replace(emitted(A, 9.0), status=Status.ERROR, times=None, error=None)
+DECISIONS = {
+    "the fastest wins": ([row(), row(A, 5.0), row(B, 7.0)], (A,), 0.5),
+    "1% is a tie, which goes to ATen": ([row(spread=0.0001), row(A, 9.95, spread=0.0001)], (ATEN, A), 1.0),
+    "so are intervals that overlap": ([row(spread=0.06), row(A, 9.0, spread=0.06)], (ATEN, A), 1.0),
+    "of ties that compile alike the faster": ([row(), row(gemv(2), 5.0), row(gemv(4), 5.02)], (gemv(2), gemv(4)), 0.5),
+    "and not the first": ([row(), row(gemv(4), 5.0), row(gemv(2), 5.02)], (gemv(4), gemv(2)), 0.5),
+    "the fewer parts of a split sum": ([row(), row(split(16), 5.0), row(split(2), 5.02)], (split(2), split(16)), 0.502),
+    "a config slower than ATen is in no tie set":
+        ([row(), row(A, 8.0), row(B, 11.0, spread=0.5), row(C, 9.0, spread=0.2)], (A, C), 0.8),
+    "ATen's interval is no wider": ([row(us=2.0, aten=2.0), row(A, 1.9, aten=2.0)], (A,), 0.95),
+    "but a tie": ([row(us=2.0, aten=2.0), row(A, 1.95, aten=2.0)], (ATEN, A), 1.0),
+    "a slow estimate is never picked": ([row(), row(A, 5.0, status=Status.SLOW)], (ATEN,), 1.0),
+    "the kernel alone": ([row(), row(A, 5.0)], (A,), 0.5),
+    "it does not count beside emitted code": ([row(), row(A, 5.0), emitted(A, 9.0)], (A,), 0.9),
+    "emitted code may be slower": ([row(), row(A, 5.0), emitted(A, 12.0)], (ATEN,), 1.0),
+    "code that disappoints": ([*CLOSE, emitted(A, 9.0)], (A,), 0.9),
+    "code that fails": ([*CLOSE, FAILED], (A, B, C), 0.5),
+    "of others only what was timed again": ([*CLOSE, emitted(A, 9.0), row(C, 6.0, run="again")], (C,), 0.57, 2),
+    "the code of default mode confirms no others": ([emitted(ATEN, 10.0), row(A, 5.0)], (A,), 0.5),
+    "a busy machine decides nothing against ATen": ([busy(), busy(A, 5.0)], (ATEN,), 1.0),
+    "beside a config of a quiet one": ([row(), busy(A, 2.0), row(B, 7.0)], (B,), 0.7),
+    "nor beside quiet times of the same": ([row(), row(A, 8.0), busy(A, 2.0, run="b")], (A,), 0.8),
+    "busy code is no reason for the kernel alone": ([row(), row(A, 5.0), busy(A, 12.0, code=True)], (ATEN,), 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DECISIONS)
+def test_the_pick_and_what_ties_with_it(case):
+    assert split(16).text < split(2).text, "the text alone would decide otherwise"
+    rows, ties, ratio, *runs = DECISIONS[case]
+    verdict = decide(rows)
+    assert (verdict.pick, verdict.ties) == (ties[0], ties)
+    assert verdict.ratio == pytest.approx(ratio)
+    assert verdict.expected_us == pytest.approx(ratio * rows[0].times.aten_us)
+    assert verdict.speedup == pytest.approx(1 / ratio)
+    assert [verdict.runs] == (runs or [1])
+
 
 @given(data=st.data())
-def test_the_order_of_rows_does_not_count(kit, data):
-    rows = [row for row in data.draw(kit.rows()) if row.problem == kit.problem]
+def test_the_order_of_rows_does_not_count(data):
+    rows = [row for row in data.draw(KIT.rows()) if row.problem == KIT.problem]
     shuffled = data.draw(st.permutations(rows))
     assert decide_all(rows) == decide_all(shuffled)
 
 
 @given(data=st.data())
-def test_a_pick_is_measured_in_full_never_wrong_and_not_slower_than_aten(kit, data):
-    rows = [row for row in data.draw(kit.rows()) if row.problem == kit.problem]
+def test_a_pick_is_measured_in_full_never_wrong_and_not_slower_than_aten(data):
+    rows = [row for row in data.draw(KIT.rows()) if row.problem == KIT.problem]
     for verdict in decide_all(rows):
         assert verdict.ratio <= 1
         assert verdict.ties[0] == verdict.pick
@@ -31,28 +94,9 @@ def test_a_pick_is_measured_in_full_never_wrong_and_not_slower_than_aten(kit, da
         for config in verdict.ties:
             assert not any(r.status in (Status.WRONG, Status.CRASH) for r in rows if r.config == config)
             assert any(r.status is Status.OK for r in rows if r.config == config)
-
-
-def test_the_fastest_wins(kit):
-    verdict = decide([kit.row(), kit.row(kit.configs[1], 5.0), kit.row(kit.configs[2], 7.0)])
-    assert (verdict.pick, verdict.ties) == (kit.configs[1], (kit.configs[1],))
-    assert (verdict.expected_us, verdict.aten_us, verdict.speedup) == (5.0, 10.0, 2.0)
-
-
-@pytest.mark.parametrize(("us", "spread"), [(9.95, 0.0001), (9.0, 0.06)])
-def test_a_tie_goes_to_aten(kit, us, spread):
-    rows = [kit.row(spread=spread), kit.row(kit.configs[1], us, spread=spread)]
-    verdict = decide(rows)
-    assert verdict.pick == kit.aten
-    assert set(verdict.ties) == {kit.aten, kit.configs[1]}
-
-
-def test_of_ties_that_compile_alike_the_faster_is_picked(kit):
-    tiles = [
-        Config.of("triton", "gemv", block_n=n, block_k=256, unroll=1, dequant="cast", warps=4, stages=3) for n in (2, 4)
-    ]
-    for first, second in (tiles, reversed(tiles)):
-        assert decide([kit.row(), kit.row(first, 5.0), kit.row(second, 5.02)]).ties == (first, second)
+    loaded = [replace(row, detail=marks(row.emitted, True)) if row.times else row for row in rows]
+    for verdict in decide_all(loaded):
+        assert (verdict.pick, verdict.ties, verdict.ratio) == (ATEN, (ATEN,), 1.0)
 
 
 @pytest.mark.parametrize(("us", "other", "times", "tied"), [
@@ -60,141 +104,56 @@ def test_of_ties_that_compile_alike_the_faster_is_picked(kit):
     (2.0, 2.11, 2, True), (2.0, 2.13, 2, False),  # Two processes know more than one.
     (30.0, 30.55, 1, True), (30.0, 30.65, 1, False),
 ])  # fmt: skip
-def test_an_interval_is_not_narrower_than_what_processes_differ_by(kit, us, other, times, tied):
-    fast, slow = kit.configs[1:3]
-    rows = [kit.row(us=100.0, aten=100.0)]
+def test_an_interval_is_not_narrower_than_what_processes_differ_by(us, other, times, tied):
+    rows = [row(us=100.0, aten=100.0)]
     for run in range(times):
-        rows += [
-            kit.row(fast, us, run=f"run-{run}", aten=100.0, spread=0.001),
-            kit.row(slow, other, run=f"run-{run}", aten=100.0, spread=0.001),
-        ]
-    assert (slow in decide(rows).ties) == tied
-
-
-def test_aten_itself_is_compared_with_no_wider_an_interval(kit):
-    """The ratio of a config holds what ATen differs by, too."""
-    assert decide([kit.row(us=2.0, aten=2.0), kit.row(kit.configs[1], 1.9, aten=2.0)]).pick == kit.configs[1]
-    assert decide([kit.row(us=2.0, aten=2.0), kit.row(kit.configs[1], 1.95, aten=2.0)]).pick == kit.aten
-
-
-def test_a_tie_goes_to_the_fewer_parts_of_a_split_sum(kit):
-    rest = {"block_m": 16, "block_n": 32, "block_k": 64, "group_m": 8, "swap": 0, "warps": 4, "stages": 4}
-    words = {"reduce": "kernel", "load": "pointer", "dequant": "cast"}
-    many, few = (Config.of("triton", "tile", split_k=parts, **rest, **words) for parts in (16, 2))
-    assert many.text < few.text, "the text alone would decide otherwise"
-    assert decide([kit.row(), kit.row(many, 5.0), kit.row(few, 5.02)]).ties == (few, many)
-
-
-def test_a_noisy_config_slower_than_aten_is_in_no_tie_set(kit):
-    rows = [kit.row(), kit.row(kit.configs[1], 8.0), kit.row(kit.configs[2], 11.0, spread=0.5)]
-    verdict = decide([*rows, kit.row(kit.configs[3], 9.0, spread=0.2)])
-    assert set(verdict.ties) == {kit.configs[1], kit.configs[3]}
+        rows += [row(one, time, run=f"run-{run}", aten=100.0, spread=0.001) for one, time in ((A, us), (B, other))]
+    assert (B in decide(rows).ties) == tied
 
 
 @pytest.mark.parametrize("status", [Status.WRONG, Status.CRASH])
-def test_one_wrong_result_bars_a_config_in_every_run_protocol_and_class(kit, status):
-    rows = [kit.row(), kit.row(kit.configs[1], 5.0), kit.row(kit.configs[2], 7.0)]
-    elsewhere = kit.row(kit.configs[1], run="run-2", protocol=kit.hot, toolchain=kit.old, status=status)
-    assert [v.pick for v in decide_all(rows)] == [kit.configs[1]]
-    assert [v.pick for v in decide_all([*rows, elsewhere])] == [kit.configs[2]]
+def test_one_wrong_result_bars_a_config_in_every_run_protocol_and_class(status):
+    rows = [row(), row(A, 5.0), row(B, 7.0)]
+    elsewhere = row(A, run="run-2", protocol=KIT.hot, toolchain=KIT.old, status=status)
+    assert [v.pick for v in decide_all(rows)] == [A]
+    assert [v.pick for v in decide_all([*rows, elsewhere])] == [B]
 
 
-def test_runs_are_pooled_by_the_median_and_their_disagreement_is_the_spread(kit):
-    aten = [kit.row(run=f"run-{i}") for i in (1, 2, 3)]
-    mine = [kit.row(kit.configs[1], us, run=f"run-{i}") for i, us in ((1, 4.0), (2, 5.0), (3, 8.0))]
-    verdict = decide([*aten, *mine])
+def test_runs_are_pooled_by_the_median_and_their_disagreement_is_the_spread():
+    aten = [row(run=f"run-{i}") for i in (1, 2, 3)]
+    verdict = decide([*aten, *(row(A, us, run=f"run-{i}") for i, us in ((1, 4.0), (2, 5.0), (3, 8.0)))])
     assert (verdict.ratio, verdict.spread, verdict.runs) == (0.5, pytest.approx(0.4), 3)
 
 
-def test_nothing_is_decided_without_aten(kit):
-    assert decide([kit.row(kit.configs[1], 5.0)]) is None
-    assert decide([kit.row(status=Status.SLOW), kit.row(kit.configs[1], 5.0)]) is None
-    assert decide([]) is None
+def test_nothing_is_decided_without_aten():
+    for rows in ([], [row(A, 5.0)], [row(status=Status.SLOW), row(A, 5.0)]):
+        assert decide(rows) is None
 
 
-def test_a_slow_estimate_is_pooled_for_prediction_but_never_picked(kit):
-    rows = [kit.row(), kit.row(kit.configs[1], 5.0, status=Status.SLOW)]
-    assert decide(rows).pick == kit.aten
-    assert [p.config for p in pool(rows)] == [kit.aten]
-    assert [(p.config, p.servable) for p in pool(rows, slow=True)] == [(kit.configs[1], False), (kit.aten, True)]
+def test_slow_estimates_are_pooled_for_predictions_alone_and_not_beside_full_measurements():
+    rows = [row(), row(A, 5.0, status=Status.SLOW)]
+    assert [p.config for p in pool(rows)] == [ATEN]
+    assert [(p.config, p.servable) for p in pool(rows, slow=True)] == [(A, False), (ATEN, True)]
+    assert [p.ratio for p in pool([*rows[1:], row(A, 8.0, run="run-2")], slow=True)] == [0.8]
 
 
-def test_a_full_measurement_outranks_an_estimate(kit):
-    rows = [kit.row(kit.configs[1], 5.0, status=Status.SLOW), kit.row(kit.configs[1], 8.0, run="run-2")]
-    assert [p.ratio for p in pool(rows, slow=True)] == [0.8]
-
-
-def test_the_toolchain_is_the_newest_by_version_not_by_text(kit):
-    chains = [replace(kit.new, torch="2.13.0+cpu", gemmdb=version) for version in ("0.9.0", "0.10.0")]
-    rows = [kit.row(toolchain=chain) for chain in chains]
+def test_the_toolchain_is_the_newest_by_version_not_by_text():
+    chains = [replace(KIT.new, torch="2.13.0+cpu", gemmdb=version) for version in ("0.9.0", "0.10.0")]
+    rows = [row(toolchain=chain) for chain in chains]
     random.shuffle(rows)
     assert decide(rows).toolchain.gemmdb == "0.10.0"
 
 
-def test_each_protocol_and_toolchain_class_has_its_own_verdict(kit):
-    rows = [kit.row(protocol=p, toolchain=t) for p in (kit.cold, kit.hot) for t in (kit.old, kit.new, kit.newer)]
+def test_each_protocol_and_toolchain_class_has_its_own_verdict():
+    rows = [row(protocol=p, toolchain=t) for p in (KIT.cold, KIT.hot) for t in (KIT.old, KIT.new, KIT.newer)]
     found = {(v.protocol.l2, v.klass) for v in decide_all(rows)}
     assert found == {(l2, klass) for l2 in ("cold", "hot") for klass in ("cpu-torch2.9", "cpu-torch2.13")}
 
 
-def test_where_emitted_code_was_timed_the_kernel_by_itself_does_not_count(kit):
-    alone, emitted = kit.row(kit.configs[1], 5.0), replace(kit.row(kit.configs[1], 9.0), detail=EMITTED)
-    assert decide([kit.row(), alone]).ratio == 0.5
-    assert decide([kit.row(), alone, emitted]).ratio == 0.9
-    slow = replace(kit.row(kit.configs[1], 12.0), detail=EMITTED)
-    assert decide([kit.row(), alone, slow]).pick == kit.aten
-
-
-def test_where_winners_were_timed_as_emitted_code_only_what_was_timed_again_is_picked(kit):
-    first, second, third = kit.configs[1:4]
-    rows = [kit.row(), *(kit.row(config, us) for config, us in ((first, 5.0), (second, 5.2), (third, 5.4)))]
-    disappointing = replace(kit.row(first, 9.0), detail=EMITTED)
-    assert decide([*rows, disappointing]).pick == first
-    assert decide([*rows, replace(disappointing, status=Status.ERROR, times=None, error=None)]).pick == first
-    again = kit.row(third, 6.0, run="again")
-    assert decide([*rows, disappointing, again]).ties == (third,)
-
-
-def test_the_code_of_default_mode_is_no_confirmation_of_others(kit):
-    reference, alone = replace(kit.row(), detail=EMITTED), kit.row(kit.configs[1], 5.0)
-    assert decide([reference, alone]).pick == kit.configs[1]
-
-
-def marked(row, emitted=False):
-    return replace(row, detail=marks(emitted, True))
-
-
-def test_a_time_of_a_busy_machine_decides_nothing_against_aten(kit):
-    verdict = decide([marked(kit.row()), marked(kit.row(kit.configs[1], 5.0))])
-    assert (verdict.pick, verdict.ties, verdict.ratio) == (kit.aten, (kit.aten,), 1.0)
-    # The other config was timed on a quiet machine.
-    rows = [kit.row(), marked(kit.row(kit.configs[1], 2.0)), kit.row(kit.configs[2], 7.0)]
-    assert decide(rows).ties == (kit.configs[2],)
-
-
-def test_times_of_a_busy_machine_do_not_count_beside_those_of_a_quiet_one(kit):
-    rows = [kit.row(), kit.row(kit.configs[1], 8.0), marked(kit.row(kit.configs[1], 2.0, run="b"))]
-    verdict = decide(rows)
-    assert (verdict.pick, verdict.ratio, verdict.runs) == (kit.configs[1], 0.8, 1)
-    (_, ours) = sorted(pool(rows), key=lambda one: one.config != kit.aten)
-    assert not ours.disturbed
-
-
-@pytest.mark.parametrize(("emitted", "disturbed"), [(False, False), (False, True), (True, False), (True, True)])
-def test_a_row_knows_its_marks(kit, emitted, disturbed):
-    row = replace(kit.row(), detail=marks(emitted, disturbed))
-    assert (row.emitted, row.disturbed) == (emitted, disturbed)
-    assert {EMITTED, DISTURBED} >= {word for word in row.detail.split(", ") if word}
-
-
-def test_emitted_code_of_a_busy_machine_is_no_reason_for_the_kernel_alone(kit):
-    rows = [kit.row(), kit.row(kit.configs[1], 5.0), marked(kit.row(kit.configs[1], 12.0), emitted=True)]
-    assert decide(rows).pick == kit.aten
-
-
-@given(data=st.data())
-def test_whatever_a_busy_machine_timed_no_verdict_is_against_aten(kit, data):
-    rows = [row for row in data.draw(kit.rows()) if row.problem == kit.problem]
-    rows = [replace(row, detail=marks(row.emitted, True)) if row.times else row for row in rows]
-    for verdict in decide_all(rows):
-        assert (verdict.pick, verdict.ties, verdict.ratio) == (kit.aten, (kit.aten,), 1.0)
+@pytest.mark.parametrize(("code", "load"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_row_knows_its_marks(code, load):
+    marked = replace(row(), detail=marks(code, load))
+    assert (marked.emitted, marked.disturbed) == (code, load)
+    assert {EMITTED, DISTURBED} >= {word for word in marked.detail.split(", ") if word}
+    (pooled,) = pool([marked])
+    assert (pooled.emitted, pooled.disturbed) == (code, load)
