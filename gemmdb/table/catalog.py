@@ -25,7 +25,7 @@ from gemmdb.table.reader import Table
 
 GROUP = "gemmdb.tables"  # The entry-point group of packages with tables: `sm90 = "gemmdb_tables_example"`
 MOST_PACKAGED = 1000  # The most tables of all packages
-_INSTALLED = ("package", "shipped")  # Origins of files that an installation wrote, and that nobody writes afterwards
+_INSTALLED = ("package", "shipped")  # Origins of files that only an installation writes
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _log = logging.getLogger("gemmdb")
 _warned: set[str] = set()

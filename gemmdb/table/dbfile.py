@@ -1,4 +1,4 @@
-"""Opens a table file for reading. The file is treated as a stranger's: opened read-only and checked before use."""
+"""Opens a table file for reading. Files are untrusted: they are opened read-only and checked before use."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 _PAUSES = (0.01, 0.05, 0.0)  # Seconds between attempts to open a file that a writer seems to have left unfinished
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 _PRAGMAS = ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON")
-"""SQLite advises these for a stranger's file, and not to map it. A mapped file that is cut short ends the process."""
-_CACHE = "cache_size=-65536"  # It is set after the checks, since setting it reads the file
+"""SQLite recommends these for untrusted files, and no memory mapping: truncating a mapped file kills the process."""
+_CACHE = "cache_size=-65536"  # Set after the checks, because setting it reads the file
 
 
 def connect(
@@ -35,8 +35,8 @@ def connect(
     remedy.
 
     `deadline`: of its statements; without one, only opening the file has one. `longest`: bytes of the longest value.
-    `immutable` is for the shipped files, which nobody writes: SQLite takes no locks. Only SQLite
-    opens the file, because closing any other descriptor of it would drop the process's locks.
+    `immutable`: no process writes the file, so SQLite takes no locks. Only SQLite opens the file: closing any other
+    descriptor of it would drop the process's locks.
     """
     check_file(path)
     if not immutable:

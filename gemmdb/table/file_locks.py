@@ -1,8 +1,8 @@
 """Locks between the processes that write one table, and the replacement of a table's file under such a lock.
 
-SQLite lets whoever asks at the right moment begin a write. Of two hundred writers that poll, some never hit it. The
-system serves those that wait for one lock in order of arrival. So the first writer that finds another one at work makes
-a file `TABLE.turn`, and from then on all writers lock it first.
+With SQLite, the writer that polls at the right moment begins. Of two hundred writers, some never get a turn. The system
+grants a file lock in order of arrival. So the first writer that finds another one at work creates a file `TABLE.turn`,
+and from then on all writers lock it first.
 
 SQLite finds a file's journal by the path. A writer that begins on a replaced file would take the journal of the new one
 for its own, and delete it. So writers check the file and begin under a shared lock on the folder, and a merge replaces
@@ -28,7 +28,7 @@ try:
 except ImportError:  # Windows: writers poll, and nobody can replace a file that is open.
     fcntl = None  # type: ignore[assignment]
 
-FOLDER_TIMEOUT_S = 5.0  # How long to wait for the lock on a folder, which nobody holds for longer than a check takes
+FOLDER_TIMEOUT_S = 5.0  # How long to wait for the lock on a folder, which is held for as long as a check takes
 _PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02  # Seconds between two attempts: the first pause, and the longest
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -68,9 +68,9 @@ def unsupported(error: OSError) -> bool:
 
 
 def rejection(path: Path) -> Rejected | None:
-    """What the system says when a file beside `path` is locked that nobody else has. None if that works, or if no file
-    can be made there. SQLite calls a file locked also where the file system refuses every lock, as network file systems
-    do that are mounted without them. Locks of the table's own file would be lost by trying."""
+    """Why the file system of `path` cannot lock files; None if it can, or if no file can be created there to try. On
+    such a file system, for instance a network one mounted without locks, SQLite says that every file is locked. The
+    table itself is not tried, because that would drop SQLite's locks on it."""
     if fcntl is None:
         return None
     try:
@@ -116,8 +116,8 @@ def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
 
 @contextlib.contextmanager
 def queue(path: Path, seconds: float) -> Iterator[None]:
-    """Wait until this process is the first in the queue of the table's writers, at most so many `seconds`. Whoever
-    times out, or cannot make the file, goes on as if it had come to its turn."""
+    """Wait until this process is first in the queue of the table's writers, for at most `seconds`. A writer that times
+    out, or cannot create the file, goes on as if it were its turn."""
     file = -1
     if fcntl is not None:
         with contextlib.suppress(OSError, ValueError):  # The path holds a NUL.

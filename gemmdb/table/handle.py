@@ -36,12 +36,11 @@ _inherited: list[sqlite3.Connection] = []
 
 class Handle:
     """A table file that is open for reading, or opens at the next read. `immutable` promises that no process writes it.
-    `db` is the connection, None while the file is closed; hold `lock` to use it, and let `busy` be true meanwhile:
-    SQLite does not allow a second statement while it asks about the deadline of the first. `replaced` is called with
-    the header whenever the file opens again with another one; it must not read the file. `check` is called before the
-    file is opened, and raises TableError for one that may not be used. `cache`: what lookups read of the open file;
-    None where it cannot be told whether the file has changed. Every method raises TableError when something is wrong
-    with the file."""
+    `db` is the connection, None while the file is closed; hold `lock` to use it, and set `busy` meanwhile: SQLite does
+    not allow a second statement while it calls the deadline of the first. `replaced` is called with the header when the
+    file reopens with another one; it must not read the file. `check` is called before the file is opened, and raises
+    TableError for one that may not be used. `cache`: what lookups read of the open file; None where changes to the file
+    cannot be detected. Every method raises TableError when something is wrong with the file."""
 
     def __init__(
         self,

@@ -33,8 +33,8 @@ _Stamp = tuple[int, int, int]
 
 
 class LookupCache:
-    """What lookups have read of one open file. Make it before the file is opened, and ask afterwards whether it
-    `watches_path`. `immutable`: nobody writes the file.
+    """What lookups have read of one open file. Create it before the file is opened, and check `watches_path` after
+    that. `immutable`: no process writes the file.
 
     The descriptor is one that cannot be read from (`O_PATH`): to close another one would drop SQLite's locks.
     """
@@ -56,7 +56,7 @@ class LookupCache:
             self.close()
 
     def watches_path(self) -> bool:
-        """Whether the path still leads to the watched file, and it can be told whether that has changed."""
+        """Whether the path still leads to the watched file, and changes to it can be detected."""
         here = identity(self._file)
         return self._immutable if self._file < 0 else here is not None and here == identity(self._path)
 

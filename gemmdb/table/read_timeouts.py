@@ -18,7 +18,7 @@ WALL_CLOCK_FACTOR = 30
 """How many times as long it may take by the clock: the machine may be overloaded, or the disk slow."""
 _STEPS = 1_000  # Instructions of SQLite between two looks at the clock, about 50 microseconds
 _slow_files: dict[str, tuple[object, str]] = {}
-"""By path: the state of a file that took too long to read, and what was said of it."""
+"""By path: the state of a file that took too long to read, and its error message."""
 
 
 class Budget:
@@ -87,7 +87,7 @@ def interrupted(error: BaseException | None) -> bool:
 
 
 def remember_slow(path: Path, why: str) -> None:
-    """Note that a file took too long to read, and what was said of it."""
+    """Note that a file took too long to read, and the error message."""
     _slow_files[real(path)] = _state(path), why
 
 

@@ -225,8 +225,8 @@ class Table:
             yield self._cache.problem(problem), self._cache.device(device)
 
     def _known(self, device: Device) -> Device | None:
-        """The file's own record of a device; None if it has none. For a file that nobody writes, a None is remembered:
-        every lookup asks each shipped table, and most of them are about other devices."""
+        """The file's own record of a device; None if it has none. For an immutable file a None is cached: every lookup
+        queries each shipped table, and most of them are about other devices."""
         if device.key in self._unknown_devices:
             return None
         found = self._cache.find_device(device)

@@ -22,7 +22,7 @@ Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
 
 _LIMIT = 65_536  # Values of one kind kept in memory. When a cache is full, it is emptied.
-_PROBLEM_LIMIT = 4_096  # The same for problems, which take 5 KiB each. Whoever reads a whole file comes to each once.
+_PROBLEM_LIMIT = 4_096  # The same for problems, which take 5 KiB each. Reading a whole file needs each once.
 CONTEXT_BYTES = 24  # Bytes of the keys of protocol, toolchain and family, which come before the keys of the tie set
 
 
@@ -219,7 +219,7 @@ class RowCache:
             try:
                 numbering = Numbering.parse(parts)
             except InputError as error:
-                self._fault = str(error)  # Every access asks for the numbering, and parsing it again takes long.
+                self._fault = str(error)  # Every access needs the numbering, and parsing it again takes long.
                 raise self.error(self._fault) from error
             found = numbering, numbering.reader(self.config, self.toolchain)
             if resets == self._resets:

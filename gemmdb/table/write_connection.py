@@ -92,8 +92,8 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_target(path: Path) -> None:
-    """Raise TableError for what cannot be written. SQLite opens it for reading, and complains at the first write: by
-    then a build has asked for its lock, and chosen what to measure. Its journal lies beside the file."""
+    """Raise TableError for what cannot be written. SQLite would open it for reading and fail at the first write, after
+    a build has taken its lock and chosen what to measure. Its journal lies beside the file."""
     try:
         if path.is_dir():
             raise TableError(f"{path} is a directory, not a table; name a .db file in it")

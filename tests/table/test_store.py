@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sqlite3
 import tempfile
 from pathlib import Path
 
@@ -103,22 +102,6 @@ def test_two_texts_under_one_key_are_refused(kit, tmp_path):
     edit(path, "UPDATE problem SET text = 'another'")
     with Store.open(path) as store, pytest.raises(TableError, match="share a 64-bit key"):
         store.add([kit.row(run="run-2")])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: path.mkdir(), "is a directory"),
-        (lambda path: path.write_text("a text file\n" * 50), "not a SQLite file"),
-        (lambda path: sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close(), "not a gemmdb table"),
-        (os.mkfifo, "not a regular file"),
-    ],
-)
-def test_what_is_no_table_is_not_written_to(tmp_path, make, message):
-    path = tmp_path / "x.db"
-    make(path)
-    with pytest.raises(TableError, match=message):
-        Store.open(path)
 
 
 def test_an_unusable_folder_is_named(tmp_path):
