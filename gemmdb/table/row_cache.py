@@ -102,9 +102,11 @@ class RowCache:
 
     def find_device(self, device: Device) -> Device | None:
         """The file's own record of `device`; None if it has none."""
-        if device.key not in self._devices and not self._fetch("SELECT 1 FROM device WHERE id = ?", (device.key,)):
-            return None
-        found = self.device(device.key)
+        found = self._devices.get(device.key)
+        if found is None:
+            if not self._fetch("SELECT 1 FROM device WHERE id = ?", (device.key,)):
+                return None
+            found = self.device(device.key)
         return found if found.text == device.text else None
 
     def context(self, kind: str, keys: bytes) -> Context:
