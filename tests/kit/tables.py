@@ -125,7 +125,7 @@ def names(catalog: Catalog) -> list[str]:
     return [table.path.name for table in catalog.tables]
 
 
-def refusal(read: Callable[..., object], *args: Any, match: str = "") -> str:
+def refusal(read: Callable[..., object], *args: Any, match: str | None = None) -> str:
     """The one line with which something is refused as a broken table."""
     with pytest.raises(TableError, match=match) as error:
         read(*args)

@@ -54,7 +54,7 @@ HANDLER = """
     signal.setitimer(signal.ITIMER_REAL, 0.003)
     until = time.monotonic() + 2
     seen = []
-    while time.monotonic() < until:
+    while time.monotonic() < until or (min(len(seen), len(handled)) < 21 and time.monotonic() < until + 30):
         seen.append(table.verdict(problem, device) == wanted[0])
         seen.append(table.rows(problem, device) == wanted[1])
         table._file.fetch("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 9000)"
