@@ -12,6 +12,7 @@ from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.lower.adapter import branching, state, symbolic
 from gemmdb.inductor.match import fx, ops
+from gemmdb.rejected import Rejected
 
 aten = torch.ops.aten
 
@@ -27,14 +28,14 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, torch.fx.Node)]
     operands = [(args[i], node.args[i].meta["val"]) for i in tensors]
     m = args[place].get_size()[0]
-    reason = branching.unbranched()
-    if not reason and symbolic.number(m) is not None:
-        reason = "M turned out to be fixed"
+    rejected = branching.rejection()
+    if rejected is None and symbolic.number(m) is not None:
+        rejected = Rejected("M turned out to be fixed")
     # A branch sees where an operand begins, but not how far into its storage that is.
-    if not reason and not all(fx.known(fake.storage_offset() == 0) for _, fake in operands):
-        reason = "an operand begins inside its storage"
-    if reason:
-        outcome.refuse(decision, reason)
+    if rejected is None and not all(fx.known(fake.storage_offset() == 0) for _, fake in operands):
+        rejected = Rejected("an operand begins inside its storage")
+    if rejected is not None:
+        outcome.refuse(decision, rejected)
         return None
     first, rest = _divided(decision)
     limit = first.query.ranges["m"][1]

@@ -18,6 +18,7 @@ from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 
 FLOATS = ("bf16", "fp16", "fp32")
@@ -34,8 +35,8 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
     Raises Refused if the kernel cannot take the operands, and NotCompiled if it cannot be had for them.
     """
     check(problem, operands, symbolic=True)
-    if reason := cutlass.unlinked():
-        raise Refused(reason)
+    if rejected := cutlass.link_rejection():
+        raise Refused(rejected.reason)
     m, n = problem.m, problem.n
     nodes = {"a": operands.a, "b": operands.b}
     problem = kernels_cutlass.inside(problem)
@@ -56,8 +57,8 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
             raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
     apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
     ready = apart and prebuilt_kernels.usable(archive.name(config, problem, vectors))
-    if not ready and (reason := _not_compiled(config, policy)):
-        raise NotCompiled(reason)
+    if not ready and (rejected := _compile_rejection(config, policy)):
+        raise NotCompiled(rejected.reason)
     source = kernels_cutlass.render(config, problem, vectors)
     leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
@@ -65,11 +66,12 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
     return cutlass.gemm(kernel, nodes, operands.sizes, dtype)
 
 
-def _not_compiled(config: Config, policy: Policy) -> str:
-    """Why nvcc does not compile a kernel that is not in the archive, empty if it does."""
+def _compile_rejection(config: Config, policy: Policy) -> Rejected | None:
+    """Why nvcc does not compile a kernel that is not in the archive, None if it does."""
     if policy.compile_cost < config.spec.cost:
-        return "the kernel for these operands is not compiled in advance, and nvcc takes longer than the policy allows"
-    return cutlass.missing()
+        slow = "nvcc takes longer than the policy allows"
+        return Rejected(f"the kernel for these operands is not compiled in advance, and {slow}")
+    return cutlass.compiler_rejection()
 
 
 def _workspace(config: Config, problem: Problem, operands: Operands) -> int:

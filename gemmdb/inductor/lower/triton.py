@@ -205,8 +205,8 @@ def check_offsets(problem: Problem, operands: Operands) -> None:
 def check_maps(problem: Problem, operands: Operands) -> None:
     """Raise Refused unless tensor maps of the operands are valid at every run. The problem only knows the alignment at
     compile time."""
-    if reason := templates.unmapped():
-        raise Refused(reason)
+    if rejected := templates.tensor_map_rejection():
+        raise Refused(rejected.reason)
     for node, operand in ((operands.a, problem.a), (operands.b, problem.b)):
         if ir_view.anywhere(node):
             raise Refused(ANYWHERE)

@@ -36,6 +36,6 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(templates, "gemm", stop)
     monkeypatch.setattr(inductor_templates, "gemm", stop)
     monkeypatch.setattr(inductor_templates, "tma_constants", lambda *orders: {})
-    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)
     monkeypatch.setattr(cutlass, "gemm", stop)
     return found

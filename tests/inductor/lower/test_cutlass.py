@@ -70,7 +70,7 @@ class Output:
 @pytest.fixture
 def tensor(monkeypatch):
     # What is missing on this machine is the compiler, not the renderer.
-    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)
     graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
     graph.wrapper_code = Output()
     with V.set_graph_handler(graph):
@@ -164,7 +164,7 @@ def rows():
 
 
 def test_a_symbolic_m_is_an_argument(rows, monkeypatch):
-    monkeypatch.setattr(cutlass, "missing", lambda: "")
+    monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)
     tensor, m = rows
     problem = Problem.gemm("mixed_mm", m=24, n=256, k=512, fusion="scale")
     a = tensor("x", [m, 512], [512, 1], torch.bfloat16)
@@ -219,15 +219,15 @@ def test_on_a_cpu_the_kernel_is_refused_and_the_product_is_right():
 def test_what_is_missing_is_said(monkeypatch, tmp_path):
     import torch._inductor.config as inductor_config
 
-    cutlass.missing.cache_clear()
+    cutlass.compiler_rejection.cache_clear()
     monkeypatch.setattr(cutlass.cutlass, "headers", lambda: None)
-    assert "nvidia-cutlass" in cutlass.missing()
+    assert "nvidia-cutlass" in str(cutlass.compiler_rejection())
     (tmp_path / "include" / "cutlass").mkdir(parents=True)
     (tmp_path / "include" / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 3\n")
-    cutlass.missing.cache_clear()
+    cutlass.compiler_rejection.cache_clear()
     with inductor_config.patch({"cutlass.cutlass_dir": str(tmp_path)}):
-        assert "not version 4" in cutlass.missing()
-    cutlass.missing.cache_clear()
+        assert "not version 4" in str(cutlass.compiler_rejection())
+    cutlass.compiler_rejection.cache_clear()
 
 
 def test_the_headers_of_the_package_unless_the_user_has_their_own(monkeypatch, tmp_path):

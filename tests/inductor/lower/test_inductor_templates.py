@@ -109,7 +109,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[Generated]:
     for name in ("gemm", "scaled_gemm"):
         monkeypatch.setattr(inductor_templates, name, stop)
     monkeypatch.setattr(inductor_templates, "get_num_sms", lambda: 132)
-    monkeypatch.setattr(templates, "unmapped", lambda: "")
+    monkeypatch.setattr(templates, "tensor_map_rejection", lambda: None)
     return found
 
 

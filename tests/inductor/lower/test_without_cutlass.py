@@ -24,6 +24,7 @@ from gemmdb.inductor.lower import cutlass
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.writer import Store
 
@@ -39,7 +40,7 @@ def served(config: Config | None) -> Any:
 def test_the_next_best_answer_is_lowered(
     monkeypatch: pytest.MonkeyPatch, reached: list[str], next_best: Config | None, template: list[str], rung: str
 ) -> None:
-    monkeypatch.setattr(cutlass, "_not_compiled", lambda *_: "no compiled kernel")
+    monkeypatch.setattr(cutlass, "_compile_rejection", lambda *_: Rejected("no compiled kernel"))
     of = FakeSession(served(CUTLASS), Policy(), None, without_cutlass=served(next_best))
     x, w = ints(64, 512), ints(256, 512).t()
     gemmdb.inductor.reset_stats()

@@ -15,6 +15,7 @@ from torch._inductor.virtualized import V
 
 from gemmdb.inductor.lower.adapter import ir_view, symbolic
 from gemmdb.inductor.lower.adapter.state import replaced
+from gemmdb.rejected import Rejected
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class Branch:
     graph: torch.fx.GraphModule
 
 
-def unbranched() -> str:
-    """Why the compile in progress should not choose at run time, empty when it may."""
-    return "Inductor records no CUDA graph of a choice at run time" if inductor_config.triton.cudagraphs else ""
+def rejection() -> Rejected | None:
+    """Why the compile in progress should not choose at run time, None when it may."""
+    graphs = inductor_config.triton.cudagraphs
+    return Rejected("Inductor records no CUDA graph of a choice at run time") if graphs else None
 
 
 def either(

@@ -26,6 +26,7 @@ from torch._inductor.virtualized import V
 
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import entry
+from gemmdb.rejected import Rejected
 
 PROBE_S = 60
 """An empty source compiles in a second or two."""
@@ -82,14 +83,14 @@ def _defined(unit: entry.Unit) -> str:
     return unit.source
 
 
-def unlinked() -> str:
-    """Why the graph that is being lowered cannot link a CUDA kernel, empty when it can."""
+def link_rejection() -> Rejected | None:
+    """Why the graph that is being lowered cannot link a CUDA kernel, None when it can."""
     if not V.graph.cpp_wrapper:
-        return ""
+        return None
     if not V.graph.aot_mode:
-        return "a C++ wrapper outside of AOTInductor links no CUDA kernels"
+        return Rejected("a C++ wrapper outside of AOTInductor links no CUDA kernels")
     several = inductor_config.aot_inductor.emit_multi_arch_kernel
-    return "AOTInductor links no CUDA kernels into a package for several GPUs" if several else ""
+    return Rejected("AOTInductor links no CUDA kernels into a package for several GPUs") if several else None
 
 
 def dense(value: Any) -> Any:
@@ -121,14 +122,14 @@ def _users_version() -> Path:
 
 
 @functools.cache
-def missing() -> str:
-    """What is missing to compile a kernel, empty if nothing is. It compiles an empty source, once per process: the
+def compiler_rejection() -> Rejected | None:
+    """Why no kernel can be compiled, None if one can. It compiles an empty source, once per process: the
     kernel itself is compiled when the graph is loaded, and then it is too late to take another one."""
     if _users_version().is_file():
         if "#define CUTLASS_MAJOR 4\n" not in _users_version().read_text():
-            return "the CUTLASS that Inductor is set up with is not version 4"
+            return Rejected("the CUTLASS that Inductor is set up with is not version 4")
     elif cutlass.headers() is None:
-        return "the nvidia-cutlass package is not installed"
+        return Rejected("the nvidia-cutlass package is not installed")
     with tempfile.TemporaryDirectory(prefix="gemmdb-nvcc-") as folder:
         source = Path(folder, "empty.cu")
         source.write_text("")
@@ -136,9 +137,9 @@ def missing() -> str:
         try:
             done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=PROBE_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"nvcc: {type(error).__name__}"
+            return Rejected(f"nvcc: {type(error).__name__}")
     lines = done.stderr.strip().splitlines()
-    return "" if done.returncode == 0 else f"nvcc: {lines[0][:200] if lines else done.returncode}"
+    return None if done.returncode == 0 else Rejected(f"nvcc: {lines[0][:200] if lines else done.returncode}")
 
 
 def gemm(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:

@@ -22,6 +22,7 @@ from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.kernels.triton import MAX_COUNTERS
 from gemmdb.key.ops import OPS
+from gemmdb.rejected import Rejected
 
 aten = torch.ops.aten
 
@@ -144,14 +145,14 @@ def multiprocessors(node: Any) -> int:
     return int(DeviceProperties.create(node.get_device()).multi_processor_count)
 
 
-def unmapped() -> str:
-    """Why the code being generated must not call a Triton kernel that builds tensor maps, empty when it may: the C++
+def tensor_map_rejection() -> Rejected | None:
+    """Why the code being generated must not call a Triton kernel that builds tensor maps, None when it may: the C++
     code of torch 2.11's Inductor allocates scratch for the maps of one program, and others write past its end."""
     if not V.graph.cpp_wrapper:
-        return ""
+        return None
     scratch = CUDADeviceOpOverrides().cpp_scratch(0, TritonScratchWorkspace(1, lambda: ""))
     enough = scratch is None or "grid_0" in "".join(scratch[0])
-    return "" if enough else "this torch's C++ wrapper has no room for the tensor maps of more than one program"
+    return None if enough else Rejected("this torch's C++ wrapper has no room for the tensor maps of several programs")
 
 
 def settled(matrix: Any, row_major: bool | None = None) -> Any:
