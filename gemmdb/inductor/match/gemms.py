@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import calls, epilogues, extract, int_mm_scale, linears, ops
+from gemmdb.inductor.match import calls, epilogues, extract, int_mm_scale, linears
 from gemmdb.inductor.match.extract import Gemm, two_operands
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.linears import marked
@@ -66,13 +67,8 @@ def uncovered(node: Any) -> str | None:
 
 def _reader(node: Any) -> Callable[[Any], Gemm | None] | None:
     target = node.target
-    if target is ops.overload("mixed_mm"):
-        return linears.mixed_op
-    if target is ops.overload("int4_mm"):
-        return linears.int4_op
-    plain = _PLAIN.get(str(target))
-    if plain is not None:
-        return plain
+    if (reader := _READERS.get(str(target))) is not None:
+        return reader
     # Inductor's lowering patterns use partials of their handlers as targets: a oneDNN linear with its activation, or
     # the weight-only GEMM.
     match = linears.match(target)
@@ -85,20 +81,13 @@ def _reader(node: Any) -> Callable[[Any], Gemm | None] | None:
     return None
 
 
-def _mm(node: Any) -> Gemm | None:
+def _mm(node: Any, op: str = "mm") -> Gemm | None:
     a, b = node.args[:2]
-    return marked(node, a) or two_operands("mm", node, a, b, fusion=epilogues.fusion(node))
-
-
-def _bmm(node: Any) -> Gemm | None:
-    a, b = node.args[:2]
-    # With one weight for the whole batch, this may be a mixed GEMM.
+    # A bmm with one weight for the whole batch may be a mixed GEMM, too.
     mixed = marked(node, a)
-    if mixed is not None:
-        return mixed
-    if _has_symbolic_batch(node):
+    if mixed is None and op == "bmm" and _has_symbolic_batch(node):
         raise Unsupported("a symbolic batch")
-    return two_operands("bmm", node, a, b, fusion=epilogues.fusion(node))
+    return mixed or two_operands(op, node, a, b, fusion=epilogues.fusion(node))
 
 
 def _baddbmm(node: Any) -> Gemm | None:
@@ -123,12 +112,10 @@ def _has_symbolic_batch(node: Any) -> bool:
 
 def _addmm(node: Any) -> Gemm | None:
     bias, a, b = node.args[:3]
-    mixed = marked(node, a)
-    if mixed is not None:
+    if (mixed := marked(node, a)) is not None:
         return mixed
-    m, n = (extract.hint(size) for size in value(node).shape)
     return two_operands(
-        "addmm", node, a, b, bias=extract.bias(value(bias), m, n),
+        "addmm", node, a, b, bias=extract.bias(value(bias), *map(extract.hint, value(node).shape)),
         scalars=extract.scalars(node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)),
         fusion=epilogues.fusion(node),
     )  # fmt: skip
@@ -143,20 +130,20 @@ def _int_mm(node: Any) -> Gemm | None:
 def _scaled_mm(node: Any) -> Gemm | None:
     if not state.lowers(node.target):
         raise Unsupported("this torch's Inductor leaves it to ATen")
+    return _of_call("scaled_mm", node, calls.scaled_fields)
+
+
+def _of_call(op: str, node: Any, fields: Callable[[calls.Call], dict[str, Any]]) -> Gemm | None:
     call = calls.read(node.target, node.args, node.kwargs)
-    fields = {**calls.scaled_fields(call), "fusion": epilogues.fusion(node)}
-    return two_operands("scaled_mm", node, call.a, call.b, call.fast, **fields)
+    return two_operands(op, node, call.a, call.b, call.fast, **fields(call), fusion=epilogues.fusion(node))
 
 
-def _grouped_mm(node: Any) -> Gemm | None:
-    call = calls.read(node.target, node.args, node.kwargs)
-    fields = {**calls.grouped_fields(call), "fusion": epilogues.fusion(node)}
-    return two_operands("grouped_mm", node, call.a, call.b, call.fast, **fields)
+_grouped_mm = partial(_of_call, "grouped_mm", fields=calls.grouped_fields)
 
 
-_PLAIN: dict[str, Callable[[Any], Gemm | None]] = {
+_READERS: dict[str, Callable[[Any], Gemm | None]] = {
     "aten.mm.default": _mm,
-    "aten.bmm.default": _bmm,
+    "aten.bmm.default": partial(_mm, op="bmm"),
     "aten.baddbmm.default": _baddbmm,
     "aten.addmm.default": _addmm,
     "aten._int_mm.default": _int_mm,
@@ -165,6 +152,8 @@ _PLAIN: dict[str, Callable[[Any], Gemm | None]] = {
     "aten._scaled_mm_v2.default": _scaled_mm,
     "aten._grouped_mm.default": _grouped_mm,
     "aten._scaled_grouped_mm.default": _grouped_mm,
+    "gemmdb.mixed_mm.default": linears.mixed_op,
+    "gemmdb.int4_mm.default": linears.int4_op,
     "mkl._mkl_linear": linears.mkl_linear,
     "mkl._mkl_linear.default": linears.mkl_linear,
     "mkldnn._linear_pointwise.default": linears.onednn_linear,
