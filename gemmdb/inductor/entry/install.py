@@ -54,7 +54,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "save_graph": hooks.unless_provisional,
         "tracing": decomposition.tracing,
         "replacing": decomposition.replacing,
-        "lowering": lowering.steer,
+        "lowering": lowering.as_decided,
         "should_pad": partial(
             hooks.unless_padding_is_answered, answered=lambda node: padding.answered(active.current(), node)
         ),

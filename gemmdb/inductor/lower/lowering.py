@@ -29,7 +29,7 @@ def register() -> None:
     int4.register()
 
 
-def steer(original: Callable[..., Any]) -> Callable[..., Any]:
+def as_decided(original: Callable[..., Any]) -> Callable[..., Any]:
     """`original`, except on nodes that carry a Decision."""
 
     @functools.wraps(original)

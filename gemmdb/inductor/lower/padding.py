@@ -25,7 +25,7 @@ def answered(current: Session | None, node: Any) -> bool:
     try:
         gemm = gemms.read(node)
     except Exception:
-        # gemmdb does not steer a node that it cannot read.
+        # gemmdb leaves a node alone that it cannot read.
         return False
     if gemm is None:
         return False

@@ -37,7 +37,7 @@ class Patch:
     reason: str
 
 
-_STEERED = (
+_GEMM_LOWERINGS = (
     "aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default", "aten._int_mm.default",
     "aten._weight_int8pack_mm", "aten._scaled_mm.default", "aten._scaled_mm_v2.default", "aten._grouped_mm.default",
     "aten._scaled_grouped_mm.default", "mkldnn._linear_pointwise", "mkl._mkl_linear",
@@ -71,7 +71,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     *(
         Patch("lowering", f"torch._inductor.lowering:lowerings[{name}]", "lowers a GEMM as its Decision says")
-        for name in _STEERED
+        for name in _GEMM_LOWERINGS
     ),
     Patch(
         "should_pad", "torch._inductor.fx_passes.pad_mm:_should_pad",
