@@ -107,5 +107,3 @@ BY_ROWS = {
                                              (A, W, torch.rand(8, 1), torch.rand(16, 1)), "scales=row fast=0"),
 }  # fmt: skip
 PRODUCTS = {**BATCHED, **SCALED, **BY_ROWS}
-EVERY_SCALED = [*SCALED, *(pytest.param(name, marks=ROWS) for name in BY_ROWS)]
-"""The names of those that this torch can multiply on a CPU."""

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.for_a_gpu import CUTLASS, NARROW, PERSISTENT, TILE, asked, ints, linear
+from kit.program_batch import ProgramBatch
 from torch._inductor.lowering import lowerings
 
 import gemmdb.inductor
@@ -25,40 +26,38 @@ EARLY = {
 
 
 KERNELS = (NARROW, TILE, PERSISTENT, CUTLASS)
-IN_FP16 = [
-    *(("per channel", config, weight) for config in KERNELS for weight in (torch.int8, torch.uint8)),
-    *((name, config, torch.int8) for name in EARLY if name != "per channel" for config in (TILE, CUTLASS)),
-]
-"""Every kernel and weight with one spelling, and a kernel of each backend with every spelling."""
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "weight"), IN_FP16, ids=[f"{name}-{config.name}-{weight}" for name, config, weight in IN_FP16]
-)
-def test_an_early_scale_in_fp16(name: str, config: Config, weight: Any, reached: list[str]) -> None:
-    """Kernels scale their fp32 accumulator. What is not to be one scales the weight, as the program does: the product
-    of the bare integers would overflow."""
+@pytest.mark.parametrize("config", KERNELS, ids=lambda config: config.name)
+def test_an_early_scale_in_fp16(config: Config, reached: list[str]) -> None:
+    """Kernels scale their fp32 accumulator. What is not to be one scales the weight, as the program does: the GEMM of
+    the bare integers would overflow."""
+    cases = [("per channel", torch.int8), ("per channel", torch.uint8)]
+    if config in (TILE, CUTLASS):  # A kernel of each backend with every spelling.
+        cases += [(name, torch.int8) for name in EARLY if name != "per channel"]
     x, s = torch.full((48, 512), 16.0).half(), (torch.rand(1024) / 64).half()
-    w = torch.randint(90, 120, (1024, 512), dtype=weight)
-    asked_about = []
+    inputs = [(x.clone(), torch.randint(90, 120, (1024, 512), dtype=weight), s.clone()) for _, weight in cases]
+    programs, asked_about = ProgramBatch([EARLY[name] for name, _ in cases]), set()
 
     def chosen(problem: Problem) -> Config:
-        asked_about.append(problem)
+        asked_about.add(problem)
         return config
 
     with torch.no_grad(), gemmdb.inductor.force(chosen):
-        found = torch.compile(EARLY[name], dynamic=False)(x, w, s)
-    (product,) = gemmdb.inductor.stats()["products"]
-    assert product["note"] == "that far"
-    assert len(reached) == 1
-    late = Problem.gemm(
-        "mixed_mm", m=46 if name == "of a batch" else 48, n=1024, k=512, dtype="fp16",
-        weight_dtype="uint8" if weight is torch.uint8 else "int8", fusion="scale",
-    )  # fmt: skip
-    assert set(asked_about) == {late}
+        found = torch.compile(programs, dynamic=False)(*inputs)
+    assert {entry["note"] for entry in gemmdb.inductor.stats()["products"]} == {"that far"}
+    assert len(reached) == len(cases)
+    assert asked_about == {
+        Problem.gemm(
+            "mixed_mm", m=46 if name == "of a batch" else 48, n=1024, k=512, dtype="fp16",
+            weight_dtype="uint8" if weight is torch.uint8 else "int8", fusion="scale",
+        )
+        for name, weight in cases
+    }  # fmt: skip
     torch._dynamo.reset()
-    assert torch.equal(found, torch.compile(EARLY[name], dynamic=False)(x, w, s))
-    assert found.isfinite().all()
+    for one, plain in zip(found, torch.compile(programs, dynamic=False)(*inputs), strict=True):
+        assert torch.equal(one, plain)
+        assert one.isfinite().all()
 
 
 @pytest.mark.parametrize("config", [TILE, CUTLASS], ids=lambda config: config.name)
