@@ -6,20 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.for_a_gpu import (
-    CUTLASS,
-    MAPPED,
-    PERSISTENT,
-    TILE,
-    asked,
-    inside,
-    ints,
-    linear,
-    rand,
-)
+from kit import program_batch
+from kit.for_a_gpu import CUTLASS, MAPPED, PERSISTENT, TILE, asked, inside, ints, linear, rand
 from torch._inductor import config as inductor_config
 
 from gemmdb import Config, Problem
+from gemmdb.inductor import force
+from gemmdb.inductor.observe.journal import JOURNAL
 
 
 def test_an_input_keeps_the_alignment_that_it_has_in_its_storage(reached: list[str]) -> None:
@@ -62,15 +55,16 @@ def test_tensor_maps_of_what_may_begin_anywhere_are_refused(config: Config, reac
 @pytest.mark.parametrize("config", [TILE, *MAPPED], ids=lambda config: config.name)
 def test_a_misaligned_constant_is_refused(config: Config, reached: list[str]) -> None:
     """Inductor tells Triton of every constant that it is aligned."""
-    model = torch.nn.Linear(256, 512).bfloat16().eval()
-    x = rand(48, 256)
-    for weight, bias in ((1, 0), (4, 0), (8, 1), (8, 8)):
+    offsets = ((1, 0), (4, 0), (8, 1), (8, 8))
+    models = [torch.nn.Linear(256, 512).bfloat16().eval() for _ in offsets]
+    for model, (weight, bias) in zip(models, offsets, strict=True):
         model.weight = torch.nn.Parameter(inside(512, 256, weight))
         model.bias = torch.nn.Parameter(rand(512 + bias)[bias:])
-        with inductor_config.patch(freezing=True):
-            product = asked(model, x, config=config)
-        assert ("16 bytes" in product["note"]) == ((weight, bias) != (8, 8))
-        assert f"b=bf16:col:{weight}" in product["problem"]
+    with torch.no_grad(), force(config), inductor_config.patch(freezing=True):
+        program_batch.compiled(models, [(rand(48, 256),) for _ in models])
+    for event, (weight, bias) in zip(JOURNAL.events, offsets, strict=True):
+        assert ("16 bytes" in event.note) == ((weight, bias) != (8, 8))
+        assert f"b=bf16:col:{weight}" in event.problem
     assert len(reached) == 1
 
 

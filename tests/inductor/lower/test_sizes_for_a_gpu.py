@@ -9,17 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.for_a_gpu import (
-    CUTLASS,
-    NARROW,
-    PERSISTENT,
-    TILE,
-    TMA,
-    asked,
-    ints,
-    linear,
-    rand,
-)
+from kit.for_a_gpu import CUTLASS, NARROW, PERSISTENT, TILE, TMA, asked, ints, linear, rand
 from kit.gpu import make
 
 import gemmdb.inductor

@@ -8,10 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
-from gemmdb.inductor.match import (
-    int_mm_scale,
-    ops,
-)
+from gemmdb.inductor.match import int_mm_scale, ops
 
 A, B = (torch.randint(-9, 9, size, dtype=torch.int8) for size in ((16, 32), (32, 24)))
 VECTOR, ROWS = torch.rand(24), torch.rand(16)
