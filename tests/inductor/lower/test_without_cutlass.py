@@ -40,7 +40,6 @@ def served(config: Config | None) -> Any:
 def test_the_next_best_answer_is_lowered(
     monkeypatch: pytest.MonkeyPatch, reached: list[str], next_best: Config | None, template: list[str], rung: str
 ) -> None:
-    monkeypatch.setattr(cutlass.prebuilt_kernels, "usable", lambda name: False)
     monkeypatch.setattr(cutlass, "_compile_rejection", lambda *_: Rejected("no compiled kernel"))
     of = FakeSession(served(CUTLASS), Policy(), None, without_cutlass=served(next_best))
     x, w = ints(64, 512), ints(256, 512).t()
