@@ -7,7 +7,6 @@ import json
 import lzma
 import os
 import re
-import secrets
 import subprocess
 import tempfile
 import zipfile
@@ -19,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 from gemmdb.errors import InputError
+from gemmdb.files import replacing
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import entry, prebuilt
@@ -213,13 +213,6 @@ def _packed(data: bytes) -> bytes:
 
 
 def _zip(members: Mapping[str, bytes], out: Path) -> None:
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    try:
-        with zipfile.ZipFile(part, "w") as archive:
-            for name, content in members.items():
-                archive.writestr(zipfile.ZipInfo(name, _WHEN), content)
-        part.replace(out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); check its folder") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(out) as part, zipfile.ZipFile(part, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name, _WHEN), content)

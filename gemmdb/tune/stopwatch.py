@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
+from gemmdb.files import replacing
 from gemmdb.inductor.decide.session import ForcedSession
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.enable import enable, install
@@ -149,10 +150,8 @@ class Stopwatch:
                     graph.read(wait)
                 names = ("products", "kernels", "calls", "us")
                 graphs = [{name: getattr(graph, name) for name in names} for graph in self._graphs]
-                path = self._folder / f"times-{os.getpid()}.json"
-                partial = path.with_suffix(".partial")
-                partial.write_text(json.dumps({"graphs": graphs}))
-                partial.replace(path)
+                with replacing(self._folder / f"times-{os.getpid()}.json") as part:
+                    part.write_text(json.dumps({"graphs": graphs}))
             except Exception as error:
                 log.warning("gemmdb cannot write the times of graphs: %s", error)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from gemmdb.devices import load
 from gemmdb.errors import InputError
+from gemmdb.files import replacing
 from gemmdb.generators.build.build import BuildReport, BuildRequest
 from gemmdb.generators.build.build import build as build_table
 from gemmdb.generators.progress import Progress
@@ -62,12 +63,11 @@ class State:
         return self.folder / QUEUE
 
     def save(self) -> None:
-        """Write the state. Raises OSError."""
+        """Write the state. Raises InputError."""
         document = {"version": VERSION, **asdict(self)}
         del document["folder"]
-        partial = self.folder / f"{STATE}.partial"
-        partial.write_text(json.dumps(document, indent=2) + "\n")
-        partial.replace(self.folder / STATE)
+        with replacing(self.folder / STATE) as part:
+            part.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:

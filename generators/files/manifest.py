@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb import trust
+from gemmdb.files import replacing
 from gemmdb.kernels.cutlass.archive import Archive
 from gemmdb.table import schema
 from gemmdb.table.reader import Table
@@ -41,6 +42,6 @@ def text(folder: Path) -> str:
 
 def write_manifest(folder: Path) -> Path:
     """Write the manifest of `folder`, replacing the old one atomically. Returns its path."""
-    part = folder / f".{NAME}.part"
-    part.write_text(text(folder))
-    return part.replace(folder / NAME)
+    with replacing(folder / NAME) as part:
+        part.write_text(text(folder))
+    return folder / NAME
