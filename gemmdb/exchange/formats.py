@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -102,20 +102,18 @@ def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchan
         raise InputError(f"{out.absolute().parent} is not a folder; make it, or name another table")
     check_inputs(out, [path])
     tally = Tally()
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     try:
-        carried = total = _write(read(path, kind, tally, given), part, str(path))
-        if out.exists():
-            total = unite([out, part], out)
-        else:
-            part.replace(out)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as folder:
+            part = Path(folder, "part.db")
+            carried = total = _write(read(path, kind, tally, given), part, str(path))
+            if out.exists():
+                total = unite([out, part], out)
+            else:
+                part.replace(out)
     except MemoryError as error:
         raise InputError(f"{path} needs more memory than there is") from error
     except OSError as error:
         raise InputError(f"{out} cannot be written ({error.strerror}); check its folder") from error
-    finally:
-        for left in (part, part.with_name(f"{part.name}-journal")):
-            left.unlink(missing_ok=True)
     return Exchanged(str(path), out, kind, "measurement", carried, tally.left, total)
 
 
