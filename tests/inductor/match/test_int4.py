@@ -101,18 +101,18 @@ class Unpacked(nn.Module):
         return linear(x, self.weight(self, self.dtype), bias)
 
 
-ROWS = range(8, 8 + len(SPELLINGS))
-
-
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
-def test_every_spelling(kit, dtype, name, freezing):
-    models = [Unpacked(dtype, weight) for weight, _, _ in SPELLINGS.values()]
+def test_every_spelling(kit, freezing):
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    cases = [(name, spelling) for name in dtypes for spelling in SPELLINGS]
+    models = [Unpacked(dtypes[name], SPELLINGS[spelling][0]) for name, spelling in cases]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.ATEN):
-        program_batch.compiled(models, [(torch.randn(m, K).to(dtype),) for m in ROWS])
+        inputs = [(torch.randn(m, K).to(dtypes[name]),) for m, (name, _) in enumerate(cases, 8)]
+        program_batch.compiled(models, inputs)
     stats = gemmdb.inductor.stats()
     found = program_batch.by_rows(stats)
-    for m, (spelling, (_, zeros, packing)) in zip(ROWS, SPELLINGS.items(), strict=True):
+    for m, (name, spelling) in enumerate(cases, 8):
+        _, zeros, packing = SPELLINGS[spelling]
         text, config = found.pop(m)
         kind = name if zeros == "float" else zeros
         start = f"mixed_mm m={m} n={N} k={K} a={name}:row:8 b=int4:col:16 out={name} bias=none "
