@@ -1,4 +1,4 @@
-"""Products of batches in real compiles: their backward, what follows them, and a batch of one."""
+"""GEMMs of batches in real compiles: their backward, what follows them, and a batch of one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ EINSUMS = {
         {"batch": 4, "m": 6, "n": 16, "k": 16, "interleaved": "a", "fusion": "pointwise:permuted"},
     ),
 }  # fmt: skip
-"""Spellings of products of batches, with the sizes of their operands, and the problem of each."""
+"""Spellings of GEMMs of batches, with the sizes of their operands, and the problem of each."""
 
 
 def test_einsum_is_found_with_its_layouts(kit):

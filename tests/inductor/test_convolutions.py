@@ -1,4 +1,4 @@
-"""Vision models: which convolutions Inductor makes products of, and linear layers of images that are stored channels
+"""Vision models: which convolutions Inductor makes GEMMs of, and linear layers of images that are stored channels
 last. What stays a convolution is counted."""
 
 from __future__ import annotations

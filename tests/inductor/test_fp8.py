@@ -1,4 +1,4 @@
-"""Products of fp8 operands with scales in real compiles: models, versions, constants, and kernels that take none."""
+"""GEMMs of fp8 operands with scales in real compiles: models, versions, constants, and kernels that take none."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_a_guess_is_not_timed(kit):
 
 
 def test_nothing_is_fused_into_an_output_whose_size_comes_out_of_data(kit):
-    """Inductor does not, so the unfused product is the evidence; a sum over such a size is fused as any other."""
+    """Inductor does not, so the unfused GEMM is the evidence; a sum over such a size is fused as any other."""
     for model, wanted in (
         (lambda x, which: torch.relu(x[which] @ WIDE), "none"),
         (lambda x, which: torch.relu(x[which].t() @ x[which]), "pointwise"),

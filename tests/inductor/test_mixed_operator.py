@@ -1,4 +1,4 @@
-"""The operator that an int8- or uint8-weight product becomes, and where it must be one."""
+"""The operator that an int8- or uint8-weight GEMM becomes, and where it must be one."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_the_operator_scales_an_fp16_weight_first_where_the_program_does():
 
 
 def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(monkeypatch):
-    """ATen's time in a table is that of a cast and a product; on a GPU, Inductor's pattern is far slower."""
+    """ATen's time in a table is that of a cast and a GEMM; on a GPU, Inductor's pattern is far slower."""
     cpu = extract.device(torch.device("cpu"))
     monkeypatch.setattr(extract, "device", lambda of: H200 if of.type == "cuda" else cpu)
 
@@ -106,7 +106,7 @@ def test_where_aten_is_the_best_on_a_gpu_inductor_may_not_take_its_slow_kernel(m
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_only_an_fp16_weight_has_to_be_scaled_first(dtype):
-    """bf16 has the range of fp32, and a weight-only kernel that scales after the product."""
+    """bf16 has the range of fp32, and a weight-only kernel that scales after the GEMM."""
     for name, function in SCALED.items():
         graph = traced(function, dtype)
         (found,) = filter(None, map(mixed.find, graph.nodes))

@@ -1,4 +1,4 @@
-"""The code that Inductor makes for a GPU of products in one kernel, generated where there is none."""
+"""The code that Inductor makes for a GPU of GEMMs in one kernel, generated where there is none."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def int4(x, first, scale, second, other):
 
 
 def found():
-    """By program: the kernels, the notes of the products, and the code. Every group becomes one kernel. Called in a
+    """By program: the kernels, the notes of the GEMMs, and the code. Every group becomes one kernel. Called in a
     process that pretends to have a GPU."""
 
     from kit import gpu, no_gpu

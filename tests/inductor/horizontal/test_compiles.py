@@ -1,4 +1,4 @@
-"""Real compiles with groups, on a CPU, where the lowering takes the products of a group one by one."""
+"""Real compiles with groups, on a CPU, where the lowering takes the GEMMs of a group one by one."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def test_a_kernel_that_cannot_be_generated(compiled):
 
 
 def copied(x, first, second):
-    """Of one product alone, Inductor would store the activation as it reads it: by columns."""
+    """Of one GEMM alone, Inductor would store the activation as it reads it: by columns."""
     return gated(x.t().contiguous() * 2, first, second)
 
 

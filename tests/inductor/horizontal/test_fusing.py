@@ -21,7 +21,7 @@ linear = torch.nn.functional.linear
 
 
 def layers(x, *weights):
-    """Two layers with the same sizes, of two products each."""
+    """Two layers with the same sizes, of two GEMMs each."""
     for place in range(0, len(weights), 2):
         first, second = (linear(x, one) for one in weights[place : place + 2])
         x = first.relu() * second / 64
@@ -58,7 +58,7 @@ def doubted(decision, us):
 
 
 def graph_of(of=None, us=10.0, count=2):
-    """(a graph of layers with `count` products, these with their decisions), as the journal knows them."""
+    """(a graph of layers with `count` GEMMs, these with their decisions), as the journal knows them."""
     graph = traced(layers, half(8, 64), *(half(64, 64) for _ in range(count)))
     return graph, decided(graph, of, us)
 
@@ -68,7 +68,7 @@ def fusion():
 
 
 def fused(of=None, us=10.0, count=4, change=lambda decision: decision):
-    """(how many kernels there are, how many nodes are gone) after fusing layers of two products each."""
+    """(how many kernels there are, how many nodes are gone) after fusing layers of two GEMMs each."""
     graph, pairs = graph_of(of, us, count)
     pairs = [(node, change(decision)) for node, decision in pairs]
     for _, decision in pairs:
@@ -138,7 +138,7 @@ def test_what_was_not_promising_is_tried_once_the_answers_are_slower_than_expect
     assert len(step.fuse(pairs)) == 2
 
 
-def test_products_of_other_layers_stay_far_apart_once_others_are_gone(seen):
+def test_gemms_of_other_layers_stay_far_apart_once_others_are_gone(seen):
     def far(x, *weights):
         found = [linear(x, one).sin() for one in weights[:1]]
         for one in weights[1:-1]:
@@ -192,7 +192,7 @@ def test_a_group_that_cannot_be_cut_out_is_left_alone(seen, monkeypatch):
     assert len(JOURNAL.errors) == errors
 
 
-def test_products_without_an_expected_time_share_that_of_the_trial(seen):
+def test_gemms_without_an_expected_time_share_that_of_the_trial(seen):
     assert fused(session(us=2.0), us=None) == (2, 4)
     for event in JOURNAL.pending():
         assert (event.expected_us, event.speedup) == (5.0, 1.5)
@@ -224,7 +224,7 @@ def test_nothing_changes_without_a_gain(seen, answer):
 def test_what_is_not_expected_to_gain_is_not_tried(seen):
     assert fused(session(us=20.0)) == (0, 0)
     assert seen == []
-    # Products of whose time nothing is known count for little.
+    # GEMMs of whose time nothing is known count for little.
     assert fused(session(us=7.0), us=None) == (0, 0)
     assert fused(session(us=2.0), us=None) == (2, 4)
 
@@ -251,7 +251,7 @@ def test_kernels_that_compile_for_longer_than_they_repay_are_not_waited_for(seen
     monkeypatch.setattr(HorizontalJob, "begin", lambda job, carry_out: setattr(job, "begun", (slow,)))
     policy = replace(POLICY, live_calls=10_000)
     assert fused(session(us=5.0, policy=policy)) == (0, 0)
-    # Two groups of two products of 10 us each, which one kernel of 5 us could replace.
+    # Two groups of two GEMMs of 10 us each, which one kernel of 5 us could replace.
     assert slow.waited == [pytest.approx(30e-6 * 10_000, abs=0.1)]
 
 

@@ -1,4 +1,4 @@
-"""Which products of a graph can become one kernel."""
+"""Which GEMMs of a graph can become one kernel."""
 
 from dataclasses import replace
 
@@ -19,12 +19,12 @@ BIASES = [half(32), half(16), half(16)]
 
 @pytest.fixture(autouse=True)
 def enabled(clean):
-    """Inductor's own lowering of fp8 products knows no decision."""
+    """Inductor's own lowering of fp8 GEMMs knows no decision."""
     gemmdb.inductor.enable()
 
 
 def used(*products):
-    """What reads products, so that the graph returns none of them."""
+    """What reads GEMMs, so that the graph returns none of them."""
     return [product.sin() for product in products]
 
 
@@ -32,7 +32,7 @@ def widths(function, *tensors):
     return [group.widths for group in grouped(traced(function, *tensors))]
 
 
-def test_products_of_one_activation_are_a_group_in_the_order_of_the_graph():
+def test_gemms_of_one_activation_are_a_group_in_the_order_of_the_graph():
     assert widths(lambda x, *w: used(*(linear(x, one) for one in w)), X, *W) == [(32, 16, 16)]
 
 
@@ -171,11 +171,11 @@ def test_fp8_whose_sums_differ_is_no_group():
     ],
     ids=["activations", "order", "bias", "computed weight", "odd width", "alone", "k", "fp32"],
 )
-def test_other_products_are_no_group(function, tensors):
+def test_other_gemms_are_no_group(function, tensors):
     assert widths(function, *tensors) == []
 
 
-def test_a_product_that_the_graph_returns_keeps_its_memory():
+def test_a_gemm_that_the_graph_returns_keeps_its_memory():
     assert widths(lambda x, a, b, c: (linear(x, a).view(2, 4, 32), *used(linear(x, b), linear(x, c))), X, *W) == [
         (16, 16)
     ]
@@ -190,7 +190,7 @@ def test_a_product_that_the_graph_returns_keeps_its_memory():
     ],
     ids=["strided", "returned in part", "returned diagonal"],
 )
-def test_what_sees_the_memory_of_a_product_keeps_it_out(see):
+def test_what_sees_the_memory_of_a_gemm_keeps_it_out(see):
     assert widths(lambda x, a, b: (linear(x, a).sin(), see(linear(x, b))), X, W[1], W[2]) == []
 
 
@@ -237,7 +237,7 @@ def test_what_is_not_for_a_gpu_or_has_no_answer_is_left_alone():
         assert groups.find(changed, numbers) == []
 
 
-def test_the_query_of_a_group_is_that_of_a_product_with_all_columns():
+def test_the_query_of_a_group_is_that_of_a_gemm_with_all_columns():
     (group,) = grouped(traced(lambda x, *w: used(*(linear(x, one) for one in w)), X, *W))
     problem = group.query.problem
     assert (problem.m, problem.n, problem.k, problem.fusion) == (8, 64, 64, "none")

@@ -1,4 +1,4 @@
-"""The call in the place of a group's products computes the same."""
+"""The call in the place of a group's GEMMs computes the same."""
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ def test_the_graph_computes_the_same(clean, name):
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.1)
 
 
-def test_the_parts_lie_in_memory_as_the_products_did():
+def test_the_parts_lie_in_memory_as_the_gemms_did():
     graph = traced(attention, *CASES["attention"][1])
     (group,) = grouped(graph)
     strides = [member.node.meta["val"].stride() for member in group.members]

@@ -29,7 +29,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         raise triton.Refused("that far")
 
     monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
-    # A CPU with bf16 instructions has a product of its own for frozen weights.
+    # A CPU with bf16 instructions has a GEMM of its own for frozen weights.
     monkeypatch.setattr(mkldnn_fusion, "is_mkldnn_bf16_supported", lambda device: False, raising=False)
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(templates, "multiprocessors", lambda node: 132)

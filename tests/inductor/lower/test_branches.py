@@ -1,4 +1,4 @@
-"""A product with a symbolic M that several kernels share: the choice is made at run time, in Inductor's own code."""
+"""A GEMM with a symbolic M that several kernels share: the choice is made at run time, in Inductor's own code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def installed():
 
 @pytest.fixture
 def dividing():
-    """Compile with a session that divides every product with a symbolic M as it is told."""
+    """Compile with a session that divides every GEMM with a symbolic M as it is told."""
 
     def made(*parts):
         def find(query):
@@ -92,7 +92,7 @@ def test_m_may_be_a_product_of_sizes(kit, dividing):
 
 @pytest.mark.parametrize("weight", [WEIGHT, WEIGHT.abs().to(torch.uint8)], ids=["int8", "uint8"])
 def test_every_branch_scales_an_fp16_weight_first_where_the_program_does(kit, dividing, weight):
-    """The product of the bare integers would overflow."""
+    """The GEMM of the bare integers would overflow."""
 
     def early(x, w, s):
         return torch.nn.functional.linear(x, w.to(x.dtype) * s[:, None])
@@ -203,7 +203,7 @@ def test_an_operand_inside_its_storage_stays_whole(kit, dividing):
     assert gemmdb.inductor.stats()["products"][0]["note"] == "an operand begins inside its storage"
 
 
-def test_graphs_are_recorded_of_whole_products_only(kit, dividing):
+def test_graphs_are_recorded_of_whole_gemms_only(kit, dividing):
     import torch._inductor.config as config
 
     with config.patch({"triton.cudagraphs": True}), dividing(*THREE):

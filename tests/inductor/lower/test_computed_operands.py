@@ -1,4 +1,4 @@
-"""Operands that the program computes: their order is Inductor's own, and a product of another layout than the graph
+"""Operands that the program computes: their order is Inductor's own, and a GEMM of another layout than the graph
 pass saw is decided again, by what is certain without timing anything."""
 
 import pytest
@@ -38,7 +38,7 @@ def anywhere(monkeypatch):
 
 @pytest.fixture
 def asked(kit):
-    """The one product of a program in the journal, compiled with a session; its result is right."""
+    """The one GEMM of a program in the journal, compiled with a session; its result is right."""
 
     def run(model, using):
         x, w, s = torch.randn(5, 13), torch.randn(24, 13), torch.rand(24)
@@ -53,7 +53,7 @@ def asked(kit):
 
 
 def by_order(**rungs):
-    """A lookup that answers a padded product, on a rung for each order of B."""
+    """A lookup that answers a padded GEMM, on a rung for each order of B."""
 
     def find(query):
         rung = rungs.get(query.problem.b.layout.order)
@@ -118,7 +118,7 @@ def test_in_strict_mode_a_miss_fails_the_compile(asked):
         asked(other, strict)
 
 
-def test_a_comparison_takes_the_kernel_from_the_product_that_it_became(asked):
+def test_a_comparison_takes_the_kernel_from_the_gemm_that_it_became(asked):
     served = FakeSession(by_order(row="exact", col="exact"), Policy(), None)
     text = asked(other, served)["problem"]
     torch._dynamo.reset()

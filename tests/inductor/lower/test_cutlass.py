@@ -207,7 +207,7 @@ def test_a_graph_that_links_no_cuda_kernels_is_left_alone():
             lower(Problem.gemm("mm", m=512, n=512, k=512, layout="nn"), Operands(x, x))
 
 
-def test_on_a_cpu_the_kernel_is_refused_and_the_product_is_right():
+def test_on_a_cpu_the_kernel_is_refused_and_the_gemm_is_right():
     x, w = torch.randn(24, 64), torch.randn(64, 64)
     with gemmdb.inductor.force(CONFIG):
         result = torch.compile(lambda x, w: x @ w.t())(x, w)

@@ -1,4 +1,4 @@
-"""Products of groups in Inductor's code for a GPU, generated where there is none: which kernel each becomes, and why
+"""GEMMs of groups in Inductor's code for a GPU, generated where there is none: which kernel each becomes, and why
 not."""
 
 import pytest
@@ -88,7 +88,7 @@ def found():
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_product_of_groups_is_one_kernel_or_atens(program, name, answers):
+def test_a_gemm_of_groups_is_one_kernel_or_atens(program, name, answers):
     problem, note, kernels = answers[f"{program}, {name}"]
     reason = REFUSED.get((program, name), "")
     assert problem.startswith("grouped_mm m=256 n=512 k=64 " if program == "gradient" else "grouped_mm m=64 ")

@@ -1,4 +1,4 @@
-"""What Inductor's code for a GPU has of products with int4 weights, generated where there is none."""
+"""What Inductor's code for a GPU has of GEMMs with int4 weights, generated where there is none."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Padded products: right, with Inductor's own means, and no benchmark of Inductor's where a table answers."""
+"""Padded GEMMs: right, with Inductor's own means, and no benchmark of Inductor's where a table answers."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def anywhere(monkeypatch):
     ],
     ids=lambda problem: problem.text,
 )
-def test_the_product_is_right_and_dense(problem, anywhere):
+def test_the_gemm_is_right_and_dense(problem, anywhere):
     made = operands(problem, CPU, 1)
     product = Product(problem, made)
     torch._dynamo.reset()
@@ -121,7 +121,7 @@ def test_what_will_be_tuned_live_is_not_padded_with_a_benchmark(asked, monkeypat
     ("exact", ATEN, False), ("near", ATEN, True), ("epilogue", ATEN, True), ("near", PADDED, False),
     ("exact", TILE, False), ("near", TILE, True), ("epilogue", TILE, True),
 ])  # fmt: skip
-def test_an_expectation_says_nothing_about_padding_unless_it_is_a_padded_product(asked, rung, config, padded):
+def test_an_expectation_says_nothing_about_padding_unless_it_is_a_padded_gemm(asked, rung, config, padded):
     """A kernel that was not measured is confirmed beside ATen without padding, and may be refused then."""
     match = matched(node(torch.mm, (33, 77), (77, 99)))
     with active.use(FakeSession(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):
@@ -130,7 +130,7 @@ def test_an_expectation_says_nothing_about_padding_unless_it_is_a_padded_product
 
 @pytest.mark.parametrize(("rung", "config", "padded"), [("near", ATEN, True), ("near", TILE, False)])
 def test_rows_that_are_aligned_stay_as_many_as_they_are_where_a_kernel_is_expected_to_win(asked, rung, config, padded):
-    """Inductor padded four rows to eight where its timings were disturbed. Products of one activation then had no
+    """Inductor padded four rows to eight where its timings were disturbed. GEMMs of one activation then had no
     common kernel."""
     match = matched(node(torch.mm, (4, 96), (96, 128)))
     with active.use(FakeSession(lambda query: Hit(rung, config, 1.0, 1.0, ""), Policy(), None)):

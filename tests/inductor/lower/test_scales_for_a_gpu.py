@@ -1,4 +1,4 @@
-"""What a GPU would be handed of products with scales: whose work the scales are."""
+"""What a GPU would be handed of GEMMs with scales: whose work the scales are."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ SCALED = [
 @pytest.mark.parametrize(
     ("model", "config", "dynamic"), SCALED, ids=[f"{model.__name__}-{c.name}-{many}" for model, c, many in SCALED]
 )
-def test_the_scales_of_an_integer_product_are_the_kernels(
+def test_the_scales_of_an_integer_gemm_are_the_kernels(
     model: Any, config: Config, dynamic: bool, reached: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever follows: the kernel itself stores two bytes per element."""

@@ -1,4 +1,4 @@
-"""The class of a product's epilogue, as torch.compile shows it to the passes."""
+"""The class of a GEMM's epilogue, as torch.compile shows it to the passes."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ M, K, N = B * S, 64, HEADS * SIZE
 
 
 def fusions(model, *inputs, **options):
-    """The problems of all products of a model, in a list that its backward adds to, and what the model returns."""
+    """The problems of all GEMMs of a model, in a list that its backward adds to, and what the model returns."""
     seen = []
     with force(lambda problem: seen.append(problem)):
         torch._dynamo.reset()
@@ -31,7 +31,7 @@ def heads(y):
     return y.view(B, S, HEADS, SIZE).permute(0, 2, 1, 3)
 
 
-# Each takes a product y [M, N] and tensors r, g of its size, a vector v over N, and a square matrix q [N, N].
+# Each takes a GEMM y [M, N] and tensors r, g of its size, a vector v over N, and a square matrix q [N, N].
 ONE = {
     "relu": (lambda y, r, g, v, q: torch.relu(y) * 3, "pointwise"),
     "number": (lambda y, r, g, v, q: y * 0.125, "pointwise"),
@@ -73,7 +73,7 @@ ONE = {
 
 
 def every(names, see):
-    """The fusion context of the product of each case, all in one program. Each has its own K. `see` returns the
+    """The fusion context of the GEMM of each case, all in one program. Each has its own K. `see` returns the
     problems of a model and its inputs."""
     depths = {name: 40 + 8 * place for place, name in enumerate(names)}
     inputs = [
@@ -129,13 +129,13 @@ class Gated(nn.Module):
         return self.down(functional.silu(self.gate(x)) * self.up(x)) + x
 
 
-def test_the_second_product_of_a_gated_layer_has_the_epilogue():
+def test_the_second_gemm_of_a_gated_layer_has_the_epilogue():
     with torch.no_grad():
         seen, _ = fusions(Gated(), torch.randn(B, S, K))
     assert words(seen)[:2] == ["none", "pointwise:math:reads1"]
 
 
-def test_the_last_of_several_products_has_the_epilogue():
+def test_the_last_of_several_gemms_has_the_epilogue():
     def model(x, w, a, b):
         return torch.relu(x @ w) * ((x @ a) @ b)
 
@@ -152,11 +152,11 @@ class Feed(nn.Module):
         return self.down(self.dropout(functional.gelu(self.up(x))))
 
 
-def test_training_keeps_the_product_for_the_backward():
+def test_training_keeps_the_gemm_for_the_backward():
     seen, result = fusions(Feed(0.0), torch.randn(M, K, requires_grad=True))
     assert words(seen) == ["pointwise:math:kept", "none"]
     result.sum().backward()
-    # The gradient of GELU reads the product of the forward. The weights' gradients are stored as they are.
+    # The gradient of GELU reads the GEMM of the forward. The weights' gradients are stored as they are.
     assert sorted(words(seen[2:])) == ["none", "none", "none", "pointwise:math:reads1"]
 
 

@@ -83,7 +83,7 @@ UNLIKE = {
         (stacked(s.w).to(d) - 8) * s.s[:, None, :].expand(N, G, K // G).reshape(N, K)),
     "no scale": lambda s, d: (stacked(s.w).to(d) - 8),
 }  # fmt: skip
-"""What is no such weight: the product of a computed weight is looked up, as without int4."""
+"""What is no such weight: the GEMM of a computed weight is looked up, as without int4."""
 
 
 class Unpacked(nn.Module):

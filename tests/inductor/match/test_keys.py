@@ -15,7 +15,7 @@ from gemmdb.key.operands import default_numerics
 
 
 def watch(model, *inputs, **options):
-    """Compile with every product left alone; returns the result and the problems that were seen."""
+    """Compile with every GEMM left alone; returns the result and the problems that were seen."""
     seen = []
     with force(lambda problem: seen.append(problem)):
         torch._dynamo.reset()
@@ -116,7 +116,7 @@ ELEMENTWISE = {
 
 
 def test_what_becomes_part_of_a_reduction_is_no_epilogue():
-    """Inductor joins elementwise work with a reduction of its rows, not with the product before it."""
+    """Inductor joins elementwise work with a reduction of its rows, not with the GEMM before it."""
     rows = range(8, 8 + len(ELEMENTWISE))
     programs = [lambda x, w, r, after=after: after(x @ w, r) for after, _ in ELEMENTWISE.values()]
     inputs = [(torch.randn(m, 64), torch.randn(64, 32), torch.randn(m, 32)) for m in rows]

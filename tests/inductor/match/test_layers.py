@@ -16,7 +16,7 @@ B, S, D, HEADS = 2, 8, 64, 4
 
 
 def fusions(module, *inputs):
-    """The fusion contexts of all products of a layer in inference, in the order of the graph. No code is compiled."""
+    """The fusion contexts of all GEMMs of a layer in inference, in the order of the graph. No code is compiled."""
     seen = []
     given = [*inputs, *module.parameters()]
 
@@ -76,7 +76,7 @@ class Llama(nn.Module):
 
 
 class Phi(nn.Module):
-    """Both halves of a gated layer in one product."""
+    """Both halves of a gated layer in one GEMM."""
 
     def __init__(self):
         super().__init__()
@@ -129,7 +129,7 @@ def test_llama():
     assert fusions(Llama(last=False), tokens()) == ["none", "pointwise:math:reads1", "none"]
 
 
-def test_halves_of_one_product_are_read_by_another_kernel():
+def test_halves_of_one_gemm_are_read_by_another_kernel():
     assert fusions(Phi(), tokens()) == ["none", "none"]
 
 

@@ -1,4 +1,4 @@
-"""int8- and uint8-weight products: every spelling is found, in time, and computed right."""
+"""int8- and uint8-weight GEMMs: every spelling is found, in time, and computed right."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ SPELLINGS = {
     "three dimensions": (lambda s, x: linear(x.view(2, -1, K), s.w.to(x.dtype)) * s.s + s.b, "scale", True),
 }
 EARLY = ("scaled weight", "scaled transposed weight", "per tensor, weight")
-"""Those whose scale comes before the product."""
+"""Those whose scale comes before the GEMM."""
 
 
 class Quantised(nn.Module):
@@ -125,7 +125,7 @@ def test_other_patterns_are_left_alone(kit):
 
 
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
-def test_an_addmm_that_inductor_makes_of_a_product_and_a_sum_is_known(kit, freezing):
+def test_an_addmm_that_inductor_makes_of_a_gemm_and_a_sum_is_known(kit, freezing):
     model = Quantised(torch.int8, torch.bfloat16, lambda s, x: x @ s.w.t().to(x.dtype) + s.b).eval()
     (text,) = kit.problems(kit.forced(None, model, torch.randn(8, K).bfloat16(), freezing=freezing))
     assert text.startswith("mixed_mm ")
@@ -206,7 +206,7 @@ def test_rows_that_only_the_data_know_are_left_alone(kit):
 
 
 def overflowing(weight, forward):
-    """A model that scales its weight first, and activations whose product with the bare integers no fp16 can hold."""
+    """A model that scales its weight first, and activations whose GEMM with the bare integers no fp16 can hold."""
     model = Quantised(weight, torch.float16, forward).eval()
     model.w.fill_(100)
     return model, torch.ones(8, K).half() * 16
@@ -252,12 +252,12 @@ def test_gradients_through_an_early_scale_in_fp16(kit):
     assert gemmdb.inductor.stats()["errors"] == []
 
 
-def test_a_python_number_before_an_fp16_product_leaves_it_a_plain_one(kit):
+def test_a_python_number_before_an_fp16_gemm_leaves_it_a_plain_one(kit):
     model, x = overflowing(torch.int8, lambda s, x: linear(x, s.w.to(x.dtype) * 0.0123))
     assert kit.problems(kit.forced(kit.INT8PACK, model, x))[0].startswith(f"mm m=8 n={N} k={K} ")
 
 
-def test_a_product_with_two_users_keeps_its_value(kit):
+def test_a_gemm_with_two_users_keeps_its_value(kit):
     def forward(s, x):
         y = linear(x, s.w.to(x.dtype))
         return y * s.s, y.float().sum()

@@ -1,4 +1,4 @@
-"""The scale of an int8-weight product is handed to the kernel as it lies in memory."""
+"""The scale of an int8-weight GEMM is handed to the kernel as it lies in memory."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_on_a_cpu_it_is_read_as_the_program_casts_it():
 
 
 def scale_of(scale, sizes):
-    """The dtype of the scale that a rewritten product reads. The graph computes the same."""
+    """The dtype of the scale that a rewritten GEMM reads. The graph computes the same."""
 
     def product(x, w, s):
         return linear(x, w.to(BF16)) * scale(s)

@@ -1,4 +1,4 @@
-"""int8-weight products of activations and weights that are views: what Dynamo makes a bmm of is found as well."""
+"""int8-weight GEMMs of activations and weights that are views: what Dynamo makes a bmm of is found as well."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where products come from in the user's code, for each way into Inductor."""
+"""Where GEMMs come from in the user's code, for each way into Inductor."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Products of fp8 operands without a compile: how their arguments are read."""
+"""GEMMs of fp8 operands without a compile: how their arguments are read."""
 
 from __future__ import annotations
 

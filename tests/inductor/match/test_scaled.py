@@ -1,4 +1,4 @@
-"""An integer product and the scale that follows it, taken together in the graph."""
+"""An integer GEMM and the scale that follows it, taken together in the graph."""
 
 import pytest
 
@@ -66,7 +66,7 @@ ROUNDED = {
 
 
 @pytest.mark.parametrize("chain", [*CHAINS.values(), *ROUNDED.values()], ids=[*CHAINS, *ROUNDED])
-def test_an_integer_product_and_its_scales_become_one_node(chain):
+def test_an_integer_gemm_and_its_scales_become_one_node(chain):
     graph = graph_of(chain, A, B, VECTOR, ROWS)
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
     new = int_mm_scale.absorb(node)
@@ -94,7 +94,7 @@ def batched(a, b, s):
 
 
 def test_activations_of_three_dimensions_may_have_any_sizes():
-    """As linears of int8 weights and activations are written; the views then take symbols besides the product."""
+    """As linears of int8 weights and activations are written; the views then take symbols besides the GEMM."""
     graph = graph_of(batched, A.view(2, 8, 32), B, VECTOR, tracing_mode="symbolic")
     (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten._int_mm.default)
     assert int_mm_scale.absorb(node) is not None
@@ -139,7 +139,7 @@ def test_anything_else_is_left_alone(function):
     assert str(graph.graph) == before
 
 
-def test_a_number_that_is_on_the_cpu_scales_no_product_of_a_gpu():
+def test_a_number_that_is_on_the_cpu_scales_no_gemm_of_a_gpu():
     with FakeTensorMode():
         a, b = (torch.empty(size, dtype=torch.int8, device="cuda") for size in ((32, 64), (64, 24)))
         traced = {

@@ -1,4 +1,4 @@
-"""The kernels of Inductor's code for a GPU, generated where there is none: what is fused into a product's kernel."""
+"""The kernels of Inductor's code for a GPU, generated where there is none: what is fused into a GEMM's kernel."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def heads(y):
     return y.view(2, 12, 4, 64).transpose(1, 2)
 
 
-# Each takes a product y [2, 12, 256] and a tensor r of its size.
+# Each takes the output y [2, 12, 256] of a GEMM and a tensor r of its size.
 BEHIND = {
     "relu": (lambda y, r: y.relu(), "pointwise", 0),
     "by heads": (lambda y, r: heads(y * 0.125).contiguous(), "pointwise:permuted", 0),
@@ -37,7 +37,7 @@ BEHIND = {
     "norm": (lambda y, r: rms_norm(y + r, (256,)), "none", 1),
     "softmax of columns": (lambda y, r: torch.softmax((y * 0.5).transpose(1, 2).contiguous(), -1), "none", 1),
 }  # fmt: skip
-"""What follows a linear, its class, and how many kernels run after the product's."""
+"""What follows a linear, its class, and how many kernels run after the GEMM's."""
 
 
 def model(what):
@@ -93,7 +93,7 @@ def found():
 
 
 @pytest.mark.parametrize("what", BEHIND)
-def test_what_becomes_part_of_the_products_kernel(what, answers):
+def test_what_becomes_part_of_the_gemms_kernel(what, answers):
     _, fusion, others = BEHIND[what]
     fusions, notes, kernels = answers[f"tile, {what}"]
     assert (fusions, notes) == ([fusion], [""])
@@ -129,7 +129,7 @@ def test_a_computed_weight_is_stored_as_in_default_mode(name, answers):
 @pytest.mark.parametrize(("dtype", "op", "bias"), [
     ("torch.bfloat16", "addmm", "1d:bf16:8"), ("torch.float16", "addmm", "1d:fp16:8"), ("torch.float32", "mm", "none"),
 ])  # fmt: skip
-def test_a_bias_before_a_gelu_stays_with_the_product_in_half_precision(dtype, op, bias, answers):
+def test_a_bias_before_a_gelu_stays_with_the_gemm_in_half_precision(dtype, op, bias, answers):
     """Presets and the shipped table hold such layers as Inductor asks for them."""
     (problem,) = answers[dtype]
     assert problem.startswith(f"{op} ")

@@ -93,12 +93,12 @@ BEHIND = {
     "expanded": (lambda y: y.t()[:, None].expand(256, 3, 24) * 2, False),
     "reduced": (lambda y: y.relu().t().sum(1), False),
 }
-"""What follows a product [24, 256], and whether its loops can be turned into the product's."""
+"""What follows a GEMM [24, 256], and whether its loops can be turned into the GEMM's."""
 
 
 @pytest.mark.parametrize("name", BEHIND)
-def test_loops_are_turned_into_the_order_in_which_the_product_is_stored(name, kit, monkeypatch):
-    """A sum stands for the product: it is computed in loops of its own, too, and the scheduler of a CPU knows them."""
+def test_loops_are_turned_into_the_order_in_which_the_gemm_is_stored(name, kit, monkeypatch):
+    """A sum stands for the GEMM: it is computed in loops of its own, too, and the scheduler of a CPU knows them."""
     after, turns = BEHIND[name]
     seen = []
 

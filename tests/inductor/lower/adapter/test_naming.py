@@ -64,7 +64,7 @@ def test_after_a_trial_kernels_are_numbered_again(define):
 
 
 def sources():
-    """The kernels of a trial of a product with a ReLU, and of a graph that has it, by name."""
+    """The kernels of a trial of a GEMM with a ReLU, and of a graph that has it, by name."""
     from kit import no_gpu
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx

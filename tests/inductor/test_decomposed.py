@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 @pytest.fixture
 def one_row(monkeypatch):
-    """On this CPU, torch takes products of one row or one column apart as it does on a GPU with
+    """On this CPU, torch takes GEMMs of one row or one column apart as it does on a GPU with
     coordinate_descent_tuning."""
     table = select_decomp_table()
 
@@ -145,7 +145,7 @@ def test_an_int8_weight_of_one_row_is_served_what_the_table_says(kit, one_row):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_sum_that_becomes_an_addmm_without_an_answer_ends_as_torch_has_it(one_row, gpu, dtype):
-    """In the joint graph the product has a kernel. Inductor then makes an addmm of the product and the sum."""
+    """In the joint graph the GEMM has a kernel. Inductor then makes an addmm of the GEMM and the sum."""
     x, w, c = torch.randn(1, 64).to(dtype), torch.randn(32, 64).to(dtype), torch.randn(32).to(dtype)
 
     def program(x, w, c):
@@ -159,7 +159,7 @@ def test_a_sum_that_becomes_an_addmm_without_an_answer_ends_as_torch_has_it(one_
     assert "torch decomposes it" in entry["note"]
 
 
-def test_strict_mode_names_a_gemm_that_torch_would_take_apart(tmp_path, one_row):
+def test_strict_mode_names_a_gemm_that_torch_would_decompose(tmp_path, one_row):
     gemmdb.inductor.enable(on_miss="error")
     torch.compile(torch.matmul)(torch.randn(1, 64), torch.randn(64, 32))
     (product,) = gemmdb.inductor.stats()["products"]
@@ -261,7 +261,7 @@ def kept(name, config):
 
 @pytest.mark.parametrize("tuning", [False, True])
 @pytest.mark.parametrize("name", ON_A_GPU)
-def test_on_a_gpu_a_missed_gemm_is_taken_apart_as_torch_does_it(name, tuning, gpu):
+def test_on_a_gpu_a_missed_gemm_is_decomposed_as_torch_does_it(name, tuning, gpu):
     with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=tuning):
         plain, found, joint, post_grad = kept(name, None)
         assert joint.whole.kept == (tuning and name in TAKEN)
