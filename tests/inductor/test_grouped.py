@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
-from kit.gemm_programs import rand
+from kit.gemm_programs import placeholders, rand
 from kit.gpu import make
 from torch.nn.functional import silu
 
@@ -86,11 +86,7 @@ def test_a_kernel_that_a_cpu_lacks_leaves_the_gemm_to_aten(kit, kernel):
 
 def test_a_bias_and_other_offsets_are_no_problem():
     """torch itself refuses them today, before any graph."""
-    graph = torch.fx.Graph()
-    tensors = {"a": X, "b": W.mT, "offs": OFFS, "wide": OFFS.long(), "bias": rand(64)}
-    nodes = {name: graph.placeholder(name) for name in tensors}
-    for name, node in nodes.items():
-        node.meta["val"] = tensors[name]
+    graph, nodes = placeholders(a=X, b=W.mT, offs=OFFS, wide=OFFS.long(), bias=rand(64))
     call = torch.ops.aten._grouped_mm.default
     for arguments, reason in (
         (("a", "b", "offs", "bias"), "a bias"),

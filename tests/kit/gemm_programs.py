@@ -43,6 +43,15 @@ class Product:
         return [[*self.batch, m, k], [*self.batch, k, n]]
 
 
+def placeholders(**tensors: Any) -> tuple[torch.fx.Graph, dict[str, Any]]:
+    """A graph with an input for each tensor, and these by name."""
+    graph = torch.fx.Graph()
+    nodes = {name: graph.placeholder(name) for name in tensors}
+    for name, node in nodes.items():
+        node.meta["val"] = tensors[name]
+    return graph, nodes
+
+
 def rand(*sizes: int) -> Any:
     return torch.randn(*sizes).bfloat16()
 

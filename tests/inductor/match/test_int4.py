@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from kit import program_batch
+from kit.gemm_programs import placeholders
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -209,17 +210,9 @@ def test_a_tiled_weight_elsewhere_than_on_a_gpu_is_uncovered(sizes, reason):
     from gemmdb.inductor.match import gemms
     from gemmdb.inductor.match.fx import Unsupported
 
-    graph = torch.fx.Graph()
-    nodes = []
-    for name, shape, dtype in (
-        ("x", (4, K), torch.bfloat16),
-        ("w", sizes, torch.int32),
-        ("s", (1, N, 2), torch.bfloat16),
-    ):
-        nodes.append(graph.placeholder(name))
-        nodes[-1].meta["val"] = torch.empty(shape, dtype=dtype, device="meta")
-    x, w, s = nodes
-    node = graph.call_function(torch.ops.aten._weight_int4pack_mm.default, (x, w, 128, s))
-    node.meta["val"] = torch.empty(4, N, dtype=torch.bfloat16, device="meta")
+    x, s, out = (torch.empty(one, dtype=torch.bfloat16, device="meta") for one in ((4, K), (1, N, 2), (4, N)))
+    graph, nodes = placeholders(x=x, w=torch.empty(sizes, dtype=torch.int32, device="meta"), s=s)
+    node = graph.call_function(torch.ops.aten._weight_int4pack_mm.default, (nodes["x"], nodes["w"], 128, nodes["s"]))
+    node.meta["val"] = out
     with pytest.raises(Unsupported, match=reason):
         gemms.read(node)

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.gemm_programs import placeholders
+
 from gemmdb import Problem
 from gemmdb.inductor.match import calls, fx, gemms
 
@@ -43,15 +45,10 @@ GROUPS = {
 def test_groups_of_fp8_are_read(name):
     changes, reason = GROUPS[name]
     given = {"self": ROWS, "mat2": EXPERTS, "scale_a": ONES[0, :8], "scale_b": ONES, "offs": ENDS} | changes
-    owner = torch.fx.Graph()
-    nodes = {}
-    for key, one in given.items():
-        nodes[key] = one
-        if isinstance(one, torch.Tensor):
-            nodes[key] = owner.placeholder(key)
-            nodes[key].meta["val"] = one
+    graph, nodes = placeholders(**{f"{key}_": one for key, one in given.items() if isinstance(one, torch.Tensor)})
+    nodes = {key: nodes.get(f"{key}_", one) for key, one in given.items()}
     tensors = [nodes.pop(key) for key in ("self", "mat2", "scale_a", "scale_b")]
-    node = owner.call_function(torch.ops.aten._scaled_grouped_mm.default, tuple(tensors), nodes)
+    node = graph.call_function(torch.ops.aten._scaled_grouped_mm.default, tuple(tensors), nodes)
     node.meta["val"] = torch.zeros(8, 16).bfloat16()
     assert gemms.uncovered(node) is None
     if reason is not None:
@@ -64,22 +61,18 @@ def test_groups_of_fp8_are_read(name):
 
 
 SCALES = {
-    "blocks": (torch.rand(8, 1), torch.rand(2, 16), {}, "scales of the sizes [8, 1] and [2, 16]"),
-    "one kind each": (torch.rand(8, 1), torch.rand(1, 2), {}, "scales of the sizes [8, 1] and [1, 2]"),
-    "mx": (torch.ones(8, 1).to(torch.float8_e8m0fnu), torch.ones(1, 16).to(torch.float8_e8m0fnu), {},
-           "scales of torch"),
-    "rows with gaps": (torch.rand(8, 3)[:, :1], torch.rand(1, 16), {}, "scales of the sizes"),
+    "blocks": (torch.rand(8, 1), torch.rand(2, 16), "scales of the sizes [8, 1] and [2, 16]"),
+    "one kind each": (torch.rand(8, 1), torch.rand(1, 2), "scales of the sizes [8, 1] and [1, 2]"),
+    "mx": (torch.ones(8, 1).to(torch.float8_e8m0fnu), torch.ones(1, 16).to(torch.float8_e8m0fnu), "scales of torch"),
+    "rows with gaps": (torch.rand(8, 3)[:, :1], torch.rand(1, 16), "scales of the sizes"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCALES)
 def test_scales_of_other_kinds_have_no_problem(name):
-    first, second, rest, reason = SCALES[name]
-    owner = torch.fx.Graph()
-    nodes = [owner.placeholder(f"x{i}") for i in range(4)]
-    for node, value in zip(nodes, (A, B, first, second), strict=True):
-        node.meta["val"] = value
-    call = calls.read(torch.ops.aten._scaled_mm.default, nodes, rest)
+    first, second, reason = SCALES[name]
+    _, nodes = placeholders(a=A, b=B, first=first, second=second)
+    call = calls.read(torch.ops.aten._scaled_mm.default, list(nodes.values()), {})
     with pytest.raises(fx.Unsupported, match=re.escape(reason)):
         calls.scaled_fields(call)
 
@@ -94,18 +87,13 @@ def test_scales_of_other_kinds_have_no_problem(name):
     ],
 )
 def test_scales_of_blocks(k, n, first, second):
-    owner = torch.fx.Graph()
-    nodes = [owner.placeholder(f"x{i}") for i in range(4)]
-    a, b = torch.zeros(8, k).to(torch.float8_e4m3fn), torch.zeros(n, k).to(torch.float8_e4m3fn).t()
-    for node, value in zip(nodes, (a, b, torch.rand(first), torch.rand(second[::-1]).t()), strict=True):
-        node.meta["val"] = value
-    assert calls.scaled_fields(calls.read(torch.ops.aten._scaled_mm.default, nodes, {})) == {
-        "scales": "block",
-        "bias": None,
-    }
-    nodes[3].meta["val"] = torch.rand(second[0] + 4, second[1])
+    a, b = torch.zeros(8, k).to(F8), torch.zeros(n, k).to(F8).t()
+    _, nodes = placeholders(a=a, b=b, first=torch.rand(first), second=torch.rand(second[::-1]).t())
+    call = calls.read(torch.ops.aten._scaled_mm.default, list(nodes.values()), {})
+    assert calls.scaled_fields(call) == {"scales": "block", "bias": None}
+    nodes["second"].meta["val"] = torch.rand(second[0] + 4, second[1])
     with pytest.raises(fx.Unsupported, match="scales of the sizes"):
-        calls.scaled_fields(calls.read(torch.ops.aten._scaled_mm.default, nodes, {}))
+        calls.scaled_fields(call)
 
 
 V2 = {
