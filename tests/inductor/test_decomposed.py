@@ -256,7 +256,7 @@ def kept(name, config):
     program, inputs = ON_A_GPU[name]()
     joint, post_grad = install.slots(ForcedSession(config, "key")).values()
     plain = traced(program, inputs, select_decomp_table())
-    return plain, traced(program, inputs, joint.whole.keeping(select_decomp_table())), joint, post_grad
+    return plain, traced(program, inputs, joint.apart.keeping(select_decomp_table())), joint, post_grad
 
 
 @pytest.mark.parametrize("tuning", [False, True])
@@ -264,7 +264,7 @@ def kept(name, config):
 def test_on_a_gpu_a_missed_gemm_is_decomposed_as_torch_does_it(name, tuning, gpu):
     with FakeTensorMode(), inductor_config.patch(coordinate_descent_tuning=tuning):
         plain, found, joint, post_grad = kept(name, None)
-        assert joint.whole.kept == (tuning and name in TAKEN)
+        assert joint.apart.kept == (tuning and name in TAKEN)
         joint(found)
         assert targets(found) == targets(plain)
         post_grad(found)

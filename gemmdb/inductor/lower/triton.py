@@ -61,11 +61,6 @@ class Operands:
         (*_, m, k), (*_, n) = self.a.get_size(), self.b.get_size()
         return m, n, k
 
-    @property
-    def batch(self) -> tuple[Any, ...]:
-        """The number of matrices, if there is a batch of them."""
-        return tuple(self.a.get_size()[:-2])
-
     def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
         """The epilogue for (alpha, beta). A bias whose beta is zero is not read. Raises Refused for unknown scalars."""
         if not all(isinstance(value, int | float) for value in scalars):
@@ -93,8 +88,9 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     dtype, epilogue = stored(problem, operands), operands.epilogue(scalars)
     pair: tuple[Any, ...] = (operands.a, operands.b)
     m, n, _ = operands.sizes
+    batch = tuple(operands.a.get_size()[:-2])
     split, fixup = int(config.values.get("split_k", 1)), counts_arrivals(config)
-    if not symbolic.addressable((*operands.batch, 1 if fixup else split, m, n), pair):
+    if not symbolic.addressable((*batch, 1 if fixup else split, m, n), pair):
         unbounded = any(symbolic.from_data(size) for size in operands.sizes)
         raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
     kernel = template_kernel(config, names, problem, operands.ranges)
@@ -108,7 +104,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     if names.get("SCALES"):
         # It applies those of blocks within the sum.
         pair, epilogue = (*pair, *map(templates.settled, operands.scales)), replace(epilogue, scales=())
-    return templates.gemm(kernel, pair, (dtype, (*operands.batch, m, n)), epilogue)
+    return templates.gemm(kernel, pair, (dtype, (*batch, m, n)), epilogue)
 
 
 def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> Any:

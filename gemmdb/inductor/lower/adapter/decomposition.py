@@ -180,7 +180,7 @@ def replacing(original: Function) -> Function:
 
 def _of_this_compile() -> Decompositions | None:
     body = slots.in_force("joint_custom_pre_pass")
-    return getattr(body, "whole", None)
+    return getattr(body, "apart", None)
 
 
 @contextmanager
