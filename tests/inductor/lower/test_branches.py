@@ -64,6 +64,14 @@ def check(kit, run, sizes, shape=()):
         kit.close(run(x, WEIGHT, SCALE), model(x, WEIGHT, SCALE))
 
 
+def check_rows(kit, function, inputs):
+    """Compile a function of rows, of which there may be any number, and run it on each of the inputs."""
+    run = torch.compile(function)
+    for x in inputs:
+        torch._dynamo.mark_dynamic(x, 0)
+        kit.close(run(x), function(x))
+
+
 THREE = ((64, PACK), (128, ATEN), (None, PACK))
 
 
@@ -116,15 +124,9 @@ def test_every_branch_scales_an_fp16_weight_first_where_the_program_does(kit, di
 def test_addmm_keeps_its_scalars_in_every_branch(kit, dividing):
     w, bias = torch.randn(64, 96), torch.randn(96)
 
-    def scaled(x):
-        return torch.addmm(bias, x, w, alpha=2.0, beta=0.5)
-
     with dividing((64, ATEN), (None, ATEN)):
-        run = torch.compile(scaled)
-        for m in (32, 64, 65):
-            x = torch.randn(m, 64)
-            torch._dynamo.mark_dynamic(x, 0)
-            kit.close(run(x), scaled(x))
+        inputs = [torch.randn(m, 64) for m in (32, 64, 65)]
+        check_rows(kit, lambda x: torch.addmm(bias, x, w, alpha=2.0, beta=0.5), inputs)
     assert gemmdb.inductor.stats()["products"][0]["note"] == ""
 
 
@@ -147,12 +149,8 @@ def unscaled(x, w):
 
 def test_a_branch_without_a_scale_makes_its_own_ones(kit, dividing):
     with torch.no_grad(), dividing((64, PACK), (None, ATEN)):
-        run = torch.compile(unscaled)
-        for m in (32, 64, 65):
-            x = rows(m)
-            kit.close(run(x, WEIGHT), unscaled(x, WEIGHT))
-    (product,) = gemmdb.inductor.stats()["products"]
-    assert product["note"] == ""
+        check_rows(kit, lambda x: unscaled(x, WEIGHT), [rows(m) for m in (32, 64, 65)])
+    assert kit.only()["note"] == ""
 
 
 def test_in_a_branch_of_the_program_nothing_sees_where_the_weight_begins(kit):
@@ -185,10 +183,7 @@ def test_a_weight_that_is_no_constant_of_a_branch_is_not_packed_there(kit, divid
     model.register_buffer("w", weight)
     model.forward = lambda x: unscaled(x, model.w)
     with torch.no_grad(), config.patch(freezing=True), dividing((64, kit.CPP), (None, ATEN)):
-        run = torch.compile(model)
-        for m in (32, 65):
-            x = rows(m)
-            kit.close(run(x), unscaled(x, weight))
+        check_rows(kit, model, [rows(m) for m in (32, 65)])
     assert gemmdb.inductor.stats()["errors"] == []
 
 
@@ -196,10 +191,7 @@ def test_an_operand_inside_its_storage_stays_whole(kit, dividing):
     storage = torch.randn(100, 96)
 
     with dividing((64, ATEN), (None, ATEN)):
-        run = torch.compile(lambda x: x @ storage[36:])
-        x = torch.randn(32, 64)
-        torch._dynamo.mark_dynamic(x, 0)
-        kit.close(run(x), x @ storage[36:])
+        check_rows(kit, lambda x: x @ storage[36:], [torch.randn(32, 64)])
     assert gemmdb.inductor.stats()["products"][0]["note"] == "an operand begins inside its storage"
 
 
