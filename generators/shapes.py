@@ -113,9 +113,7 @@ def _document(text: str, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _skip(text: str, position: int) -> int:
-    while text[position].isspace():
-        position += 1
-    return position
+    return next(at for at in range(position, len(text)) if not text[at].isspace())
 
 
 def _unique(items: Iterable[tuple[str, Any]]) -> list[Problem]:

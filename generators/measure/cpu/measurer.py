@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,7 @@ IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.mea
 POLL_S = 0.1
 """How often, in seconds, a busy machine is tried again."""
 MAX_COMPILES = 200
-"""After this many compilations, the processes that compile are replaced, since they never free what they have
-loaded."""
+"""After this many compilations, the processes that compile, which never free what they have loaded, are replaced."""
 MAX_LOADED_BYTES = 2 * 2**30
 """The most memory of candidates that are timed together. Each holds its own packed copy of the weight."""
 
@@ -73,11 +72,12 @@ class CpuMeasurer(Measurer):
     def __post_init__(self) -> None:
         threads = {"OMP_NUM_THREADS": str(self.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         self._server = ForkServer({**threads, "GEMMDB_DISABLE": ""}, IMPORTS)
-        timer, *compilers = (IsolatedProcess({}, self.limits, self._server) for _ in range(1 + self.compilers))
-        self._timer, self._compilers = timer, compilers
+        self._timer, *self._compilers = (
+            IsolatedProcess({}, self.limits, self._server) for _ in range(1 + self.compilers)
+        )
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """Compile all candidates of the jobs into the compiler's cache on disk. Returns when all are done."""
+        """Compile all candidates of the jobs into the compiler's cache on disk, and wait for that."""
         pairs = dict.fromkeys((job.problem, config) for job in jobs for config in job.legal)
         wanted = [pair for pair in pairs if pair not in self._compiled]
         tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
@@ -129,7 +129,7 @@ class CpuMeasurer(Measurer):
         return (problem, config) in self._compiled
 
     def fresh(self) -> CpuMeasurer:
-        """This measurer with a new process. Two processes at once would keep two sets of packed weights."""
+        # Two processes at once would keep two sets of packed weights.
         self._timer.end()
         self._loaded, self._current = {}, None
         return self
@@ -156,8 +156,7 @@ class CpuMeasurer(Measurer):
         return True
 
     def _time(self, problem: Problem, configs: list[Config], protocol: Protocol, samples: int) -> dict[Config, Times]:
-        """Times by config. If a round with several candidates fails, each candidate gets its own round, to find the one
-        to blame."""
+        """Times by config. If a round with several candidates fails, each gets its own, to find the one to blame."""
         if ATEN not in configs:
             return {}
         budget = self.effort.measure_s / 2
@@ -213,20 +212,18 @@ def _lock_file() -> IO[bytes]:
     places = Path(tempfile.gettempdir()), data_home()
     for folder in places:
         path = folder / f"gemmdb-{os.getuid()}.lock"
-        try:
+        with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             file = os.fdopen(file_locks.open_lock_file(path, 0o600, writable=True), "rb+")
-        except OSError:
-            continue
-        if os.fstat(file.fileno()).st_uid == os.getuid():
-            return file
-        file.close()
+            if os.fstat(file.fileno()).st_uid == os.getuid():
+                return file
+            file.close()
     raise InputError(f"no file can be locked in {' or '.join(map(str, places))}; set TMPDIR to a folder of your own")
 
 
 class CpuBackend(Backend):
-    """This machine's CPU with the threads that torch would use. Compiles nothing ahead, which would disturb the times.
-    Raises InputError without torch."""
+    """This machine's CPU with the threads that torch would use. It compiles nothing while it times, which would disturb
+    that. Raises InputError without torch."""
 
     workers = 1
     chunk = 4
@@ -253,9 +250,7 @@ class CpuBackend(Backend):
 
     def provenance(self) -> dict[str, object]:
         # The governor of the frequency decides how steady the clock is.
-        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-        try:
-            steady = governor.read_text().strip()
-        except OSError:
-            steady = "unknown"
+        steady = "unknown"
+        with suppress(OSError):
+            steady = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
         return {"last_level_cache_bytes": last_level_cache_bytes(), "governor": steady}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,19 +104,15 @@ def working(lines: Sequence[str], ours: Collection[str]) -> str:
 
 def loaded_driver() -> str:
     """The version of the driver by Linux, empty if unknown: nvidia-smi may take a second to start."""
-    try:
-        text = DRIVER_FILE.read_text()
-    except OSError:
-        return ""
-    found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", text)
-    return found[0] if found else ""
+    with suppress(OSError):
+        found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", DRIVER_FILE.read_text())
+        return found[0] if found else ""
+    return ""
 
 
 def _smi(query: str) -> list[str]:
     """A line for each GPU of what nvidia-smi tells; none where it fails or is not there."""
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
-    try:
-        reply = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return reply.stdout.splitlines()
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    return []

@@ -44,12 +44,8 @@ def product_dtype(problem: Problem) -> str:
 
 def cast(problem: Problem) -> Launch:
     """Casts the dense weight of a mixed_mm, `B`, to the activation's dtype, into `cast`."""
-    lines = (
-        f"at = tl.program_id(0).to(tl.int64) * {CAST_BLOCK} + tl.arange(0, {CAST_BLOCK})",
-        "inside = at < elements",
-        f"tl.store(cast + at, tl.load(B + at, mask=inside).to(tl.{TL[problem.a.dtype]}), mask=inside)",
-    )
-    return _over_weight(problem, lines)
+    dtype = f"tl.{TL[problem.a.dtype]}"
+    return _over_weight(problem, f"tl.store(cast + at, tl.load(B + at, mask=inside).to({dtype}), mask=inside)")
 
 
 def dequantise(problem: Problem) -> Launch:
@@ -59,18 +55,18 @@ def dequantise(problem: Problem) -> Launch:
     assert own is not None
     place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
     start = "8.0" if own.zeros == "none" else f"tl.load(zeros + at // {own.size}, mask=inside).to({dtype})"
-    lines = (
-        f"at = tl.program_id(0).to(tl.int64) * {CAST_BLOCK} + tl.arange(0, {CAST_BLOCK})",
-        "inside = at < elements",
+    return _over_weight(
+        problem,
         f"number = ((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15).to({dtype})",
         f"shifted = (number - {start}).to({dtype})",
         f"scaled = shifted.to(tl.float32) * tl.load(scale + at // {own.size}, mask=inside).to(tl.float32)",
         f"tl.store(cast + at, scaled.to({dtype}), mask=inside)",
     )
-    return _over_weight(problem, lines)
 
 
-def _over_weight(problem: Problem, lines: tuple[str, ...]) -> Launch:
+def _over_weight(problem: Problem, *lines: str) -> Launch:
+    at = f"at = tl.program_id(0).to(tl.int64) * {CAST_BLOCK} + tl.arange(0, {CAST_BLOCK})"
+    lines = (at, "inside = at < elements", *lines)
     args = (*weight_args(problem), ("cast", POINTERS[problem.a.dtype]), ("elements", "i32"))
     elements = problem.n * problem.k
     return Launch(unit(lines, args, {"elements": elements}, 4, 3), (math.ceil(elements / CAST_BLOCK), 1, 1))
