@@ -75,7 +75,7 @@ def _strides(order: str, rows: int, columns: int, widest: int) -> list[tuple[int
 
 SKEW = 1.2
 """In a skewed split, the group at place r of those that have work gets a share proportional to 1 / r ** SKEW."""
-_STEP = 0.618
+GOLDEN_SECTION = 0.618
 """Neighbours in the order of size are about so large a share of all groups apart: the golden section spreads them."""
 
 
@@ -103,6 +103,6 @@ def _divided(total: int, shares: Sequence[float]) -> list[int]:
 def _ends(sizes: Sequence[int], groups: int) -> list[int]:
     """The ends of `groups` groups, of which some have these sizes, in an order that mixes large and small ones, and the
     others none."""
-    order = sorted(range(groups), key=lambda place: place * _STEP % 1)
+    order = sorted(range(groups), key=lambda place: place * GOLDEN_SECTION % 1)
     size_of = dict(zip(order, sizes, strict=False))
     return list(accumulate(size_of.get(group, 0) for group in range(groups)))

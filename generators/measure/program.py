@@ -25,14 +25,14 @@ from gemmdb.key.representatives import head
 
 FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
-Beside = Sequence[torch.Tensor]
-BESIDE = ("scale_a", "scale_b", "offsets")
+Tensors = Sequence[torch.Tensor]
+EXTRA_INPUTS = ("scale_a", "scale_b", "offsets")
 """The names of what an op may take beside its matrices, in order."""
 MAX_GELU_SLOPE = 1.13
 """The largest slope of a GELU."""
 
 
-def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Beside, bias: torch.Tensor | None, **out: Any) -> torch.Tensor:
+def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Any, bias: torch.Tensor | None, **out: Any) -> torch.Tensor:
     if bias is None:
         return torch.mm(a, b, **out)
     alpha, beta = SCALARS[p.scalars]
@@ -40,14 +40,14 @@ def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Beside, bias: torch.Ten
 
 
 def _scaled_mm(
-    p: Problem, a: torch.Tensor, b: torch.Tensor, scales: Beside, bias: torch.Tensor | None, **out: Any
+    p: Problem, a: torch.Tensor, b: torch.Tensor, scales: Tensors, bias: torch.Tensor | None, **out: Any
 ) -> torch.Tensor:
     dtype, fast = DTYPES[p.out], p.numerics.fast
     return torch._scaled_mm(a, b, *scales, bias=bias, out_dtype=dtype, use_fast_accum=fast, **out)
 
 
-def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, beside: Beside, *_: Any, **out: Any) -> torch.Tensor:
-    *scales, offsets = beside
+def _grouped_mm(p: Problem, a: torch.Tensor, b: torch.Tensor, more: Tensors, *_: Any, **out: Any) -> torch.Tensor:
+    *scales, offsets = more
     if not p.scaled:
         return torch._grouped_mm(a, b, offs=offsets)
     dtype, fast = DTYPES[p.out], p.numerics.fast
@@ -59,9 +59,9 @@ SPELLINGS: Mapping[str, Callable[..., torch.Tensor]] = {
     "int_mm": lambda _p, a, b, *_, **out: torch._int_mm(a, b, **out),
     "bmm": lambda _p, a, b, *_, **out: torch.bmm(a, b, **out),
 }  # fmt: skip
-"""By op: (problem, A [m, k], B [k, n], those of BESIDE that the problem has, bias that the op itself adds or None)
-gives the GEMM [m, n], or the batch of them. A keyword `out` names the tensor to write it to; those in ALLOCATES ignore
-it. The weight of a mixed_mm is cast before."""
+"""By op: (problem, A [m, k], B [k, n], those of EXTRA_INPUTS that the problem has, bias that the op itself adds or
+None) gives the GEMM [m, n], or the batch of them. A keyword `out` names the tensor to write it to; those in ALLOCATES
+ignore it. The weight of a mixed_mm is cast before."""
 ALLOCATES = ("grouped_mm",)
 """Ops that torch computes into new memory only."""
 
@@ -99,7 +99,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         tensors = list(self.constants)  # Dynamo of torch 2.11 cannot unpack a ParameterList into a list.
         tensors += inputs
         b = tensors.pop(0)
-        beside = [*first, *([tensors.pop(0)] if problem.scaled else []), *offsets]
+        more = [*first, *([tensors.pop(0)] if problem.scaled else []), *offsets]
         bias = tensors.pop(0) if self.has_bias else None
         scale = tensors.pop(0) if self.has_scale else None
         a = _stored(problem.a.layout.order, a)
@@ -108,7 +108,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             out, bias = (out if bias is None else out + bias), None
         else:
             b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts else b)
-            out = self.multiply(problem, a, b, beside, None if self.has_scale else bias)
+            out = self.multiply(problem, a, b, more, None if self.has_scale else bias)
         if out.dtype != DTYPES[problem.out]:
             out = out.to(DTYPES[problem.out])
         if scale is not None:

@@ -16,7 +16,7 @@ from gemmdb.generators.measure.cuda.artifacts import Library, only_emitted
 from gemmdb.generators.measure.cuda.compilers import compile_unit, load_library
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.operands import DTYPES
-from gemmdb.generators.measure.program import ALLOCATES, BESIDE, SPELLINGS
+from gemmdb.generators.measure.program import ALLOCATES, EXTRA_INPUTS, SPELLINGS
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -97,14 +97,14 @@ def _aten_call(
         after = [_finish(problem, names, elementwise.product_dtype(problem), last)]
         product = names["product"]
     multiply = SPELLINGS[problem.op]
-    beside = [names[name] for name in BESIDE if name in names]
+    more = [names[name] for name in EXTRA_INPUTS if name in names]
     # The kernel that follows adds the bias of a dequantised GEMM, after the scale.
     bias = None if problem.spec.dequantises else names.get("bias")
 
     def call() -> None:
         for step in before:
             step()
-        multiply(problem, names["A"], weight, beside, bias, out=product)
+        multiply(problem, names["A"], weight, more, bias, out=product)
         for step in after:
             step()
 
@@ -113,14 +113,14 @@ def _aten_call(
 
 def _allocating_call(problem: Problem, names: Tensors, last: Launch | None) -> Callable[[], torch.Tensor | None]:
     """As `_aten_call`, where ATen puts the result into new memory, which costs nothing when a graph replays."""
-    beside, own = [names[name] for name in BESIDE if name in names], problem.int4
+    more, own = [names[name] for name in EXTRA_INPUTS if name in names], problem.int4
 
     def call() -> torch.Tensor | None:
         product: torch.Tensor
         if own is not None:
             product = torch.ops.aten._weight_int4pack_mm(names["A"], names["B"], own.size, names["scale"])
         else:
-            product = SPELLINGS[problem.op](problem, names["A"], names["B"], beside, None)
+            product = SPELLINGS[problem.op](problem, names["A"], names["B"], more, None)
         if last is None:
             return product
         launcher(last, {**names, "product": product}, _sizes(problem, names))()
