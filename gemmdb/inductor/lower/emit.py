@@ -37,8 +37,8 @@ def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
 
 
 def bound_to_its_constants(decision: Decision) -> None:
-    """Keep the graph out of the compile caches if its code is only right for a constant's values or its place in
-    memory. The caches only know the constant's shape, and would give the graph to another model."""
+    """Keep the graph out of the compile caches, which only know a constant's shape, if its code is only right for the
+    constant's values or its place in memory."""
     if decision.problem.constant:
         JOURNAL.provisional = True
 

@@ -69,8 +69,7 @@ def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same dtype and device. A number in CPU memory may multiply a tensor on a GPU, but no
-    kernel on the GPU can read it."""
+    """Whether two tensors have the same dtype and device. No kernel on a GPU can read a number in CPU memory."""
     return bool(one.dtype == other.dtype and one.device == other.device)
 
 

@@ -1,9 +1,8 @@
 """An integer GEMM with the scales after it as one node: the kernel multiplies by the scales before it stores.
 
-Without this, the int32 output goes through memory where Inductor does not fuse what follows into the GEMM's kernel:
-after a CUTLASS kernel always, after a Triton kernel where the scaled output leads to a reduction of rows, such as a
-norm or the next layer's quantisation. Only GEMMs with a generated kernel are rewritten. Every other one keeps its
-operator.
+Otherwise the int32 output goes through memory where Inductor does not fuse what follows: after a CUTLASS kernel always,
+after a Triton kernel where the scaled output leads to a reduction of rows, such as a norm or the next layer's
+quantisation. Only GEMMs with a generated kernel are rewritten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""GEMMs that torch decomposes into elementwise work before any graph pass sees them.
-
-In compiles of ours they are kept whole, so that the passes can look them up. `Decompositions.decompose` then does with
-a node what torch would have done while it traced.
-"""
+"""GEMMs that torch decomposes into elementwise work before any graph pass sees them: kept whole in our compiles, so
+that the passes can look them up. `Decompositions.decompose` then does what torch would have done while it traced."""
 
 from __future__ import annotations
 

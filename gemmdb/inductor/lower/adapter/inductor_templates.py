@@ -53,8 +53,7 @@ def gemm(
     bias: tuple[Any, float, float] | None = None,
     epilogue: Epilogue | None = None,
 ) -> Any:
-    """The output [M, N] in dtype `out`, or a batch of such outputs, in Inductor's IR. The template is generated with
-    this one choice.
+    """The output [M, N] in dtype `out`, or a batch of such outputs, in Inductor's IR.
 
     `operands`: A and B, settled. `bias`: expanded to [M, N], with alpha and beta. `epilogue`: the scales of an integer
     GEMM. Raises Inductor's exception if it cannot generate the kernel.
