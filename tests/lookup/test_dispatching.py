@@ -6,6 +6,7 @@ import pytest
 from kit.gpu import make
 
 from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
 from gemmdb.lookup.symbolic import MOST_KERNELS
@@ -17,31 +18,22 @@ SIZES = (2, 4, 8, 16, 32)
 NARROW, WIDE, OTHER, LAST = (make("tile", block_m=size) for size in (16, 32, 64, 128))
 
 
-@pytest.fixture
-def gpu():
-    from gemmdb.key.device import Device
-
-    return Device("cuda", "sm90", "Some GPU", 132, 140, figures={"smem_bytes": 232448.0})
+GPU = Device("cuda", "sm90", "Some GPU", 132, 140, figures={"smem_bytes": 232448.0})
 
 
 def product(m=16, **rest):
     return Problem.gemm("mm", **{"m": m, "n": 256, "k": 256} | rest)
 
 
-def asked(lab, gpu, ratios, *, ranges=(2, 32), m=16, policy=POLICY, sizes=SIZES, **rest):
+def asked(lab, ratios, *, ranges=(2, 32), m=16, policy=POLICY, sizes=SIZES, **rest):
     """What is answered for a range of M, with one row per size and config: `ratios` maps a config to its ratios."""
-    catalog = lab.catalog([
-        row
-        for i, size in enumerate(sizes)
-        for row in lab.rows(
-            product(size, **rest), {c: values[i] for c, values in ratios.items()}, device=gpu, clock="graph"
-        )
-    ])  # fmt: skip
-    return answer(lab.query(product(m, **rest), gpu, ranges={"m": ranges}), catalog, replace(policy, near=False))
+    known = {product(size, **rest): {c: values[i] for c, values in ratios.items()} for i, size in enumerate(sizes)}
+    catalog = lab.catalog(lab.rows_of(known, device=GPU, clock="graph"))
+    return answer(lab.query(product(m, **rest), GPU, ranges={"m": ranges}), catalog, replace(policy, near=False))
 
 
-def test_each_config_takes_the_part_where_it_is_best(lab, gpu):
-    hit = asked(lab, gpu, {NARROW: [0.5, 0.5, 0.5, 1.5, 2.0], WIDE: [0.9, 0.9, 0.9, 0.6, 0.6]})
+def test_each_config_takes_the_part_where_it_is_best(lab):
+    hit = asked(lab, {NARROW: [0.5, 0.5, 0.5, 1.5, 2.0], WIDE: [0.9, 0.9, 0.9, 0.6, 0.6]})
     assert hit.branches == ((8, NARROW), (None, WIDE))
     assert (hit.rung, hit.config, hit.speedup) == ("exact", WIDE, pytest.approx(1 / 0.6, rel=STEP))
     first, second = hit.evidence["kernels"]
@@ -51,83 +43,77 @@ def test_each_config_takes_the_part_where_it_is_best(lab, gpu):
     assert 0 < hit.evidence["spread"] < 0.2
 
 
-def test_aten_takes_what_nothing_else_gains_in(lab, gpu):
-    hit = asked(lab, gpu, {NARROW: [0.5, 0.5, 0.5, 0.99, 1.3]}, m=32)
+def test_aten_takes_what_nothing_else_gains_in(lab):
+    hit = asked(lab, {NARROW: [0.5, 0.5, 0.5, 0.99, 1.3]}, m=32)
     assert hit.branches == ((16, NARROW), (None, ATEN))
     assert (hit.config, hit.speedup, hit.evidence["spread"]) == (ATEN, 1.0, 0.0)
 
 
-def test_aten_takes_what_was_not_measured(lab, gpu):
+def test_aten_takes_what_was_not_measured(lab):
     """Beyond the largest M in a table nothing is known, and `mark_dynamic` knows no end."""
-    hit = asked(lab, gpu, {NARROW: [0.5] * 5}, ranges=(2, None))
+    hit = asked(lab, {NARROW: [0.5] * 5}, ranges=(2, None))
     assert hit.branches == ((32, NARROW), (None, ATEN))
 
 
-def test_one_config_that_always_gains_needs_no_division(lab, gpu):
+def test_one_config_that_always_gains_needs_no_division(lab):
     """NARROW would be 2% faster at the hint: too much for one config to hold the regret, too little for a kernel."""
-    hit = asked(lab, gpu, {NARROW: [0.9, 0.9, 0.9, 0.49, 0.9], WIDE: [0.5] * 5})
+    hit = asked(lab, {NARROW: [0.9, 0.9, 0.9, 0.49, 0.9], WIDE: [0.5] * 5})
     assert (hit.config, hit.branches) == (WIDE, ())
 
 
-def test_never_slower_than_aten_by_more_than_the_regret(lab, gpu):
+def test_never_slower_than_aten_by_more_than_the_regret(lab):
     ratios = {NARROW: [0.5, 1.1, 0.5, 0.5, 0.5]}
-    hit = asked(lab, gpu, ratios)
+    hit = asked(lab, ratios)
     assert hit.branches == ((2, NARROW), (4, ATEN), (None, NARROW))
-    relaxed = asked(lab, gpu, ratios, policy=replace(POLICY, range_regret=0.2))
+    relaxed = asked(lab, ratios, policy=replace(POLICY, range_regret=0.2))
     assert (relaxed.config, relaxed.branches) == (NARROW, ())
 
 
-def test_no_more_kernels_than_three(lab, gpu):
+def test_no_more_kernels_than_three(lab):
     best = {NARROW: 0, WIDE: 1, OTHER: 2, LAST: 3}
-    hit = asked(lab, gpu, {c: [0.5 if i == j else 0.8 for i in range(5)] for c, j in best.items()}, sizes=SIZES, m=2)
+    hit = asked(lab, {c: [0.5 if i == j else 0.8 for i in range(5)] for c, j in best.items()}, sizes=SIZES, m=2)
     assert 1 <= len(hit.branches) <= MOST_KERNELS
     assert all(part["worst_regret"] <= 0.8 / 0.5 - 1 + 1e-9 for part in hit.evidence["kernels"])
 
 
 @pytest.mark.parametrize("fusion", ["pointwise", "scale"])
-def test_what_follows_is_not_fused_into_a_branch(lab, gpu, fusion):
+def test_what_follows_is_not_fused_into_a_branch(lab, fusion):
     """So the unfused product is the evidence; an integer product and its scale are one kernel, and stay whole."""
     op = {"pointwise": "mm", "scale": "int_mm"}[fusion]
-    ratios = {NARROW: (0.5, 0.5, 0.5, 1.5, 2.0)}
-    catalog = lab.catalog([
-        row
-        for which in ("none", fusion)
-        for i, size in enumerate((32, 64, 128, 256, 512))
-        for row in lab.rows(
-            Problem.gemm(op, m=size, n=256, k=256, fusion=which), {NARROW: ratios[NARROW][i]}, device=gpu
-        )
-    ])  # fmt: skip
+    ratios = {32: 0.5, 64: 0.5, 128: 0.5, 256: 1.5, 512: 2.0}
+    known = {
+        Problem.gemm(op, m=size, n=256, k=256, fusion=which): {NARROW: ratio}
+        for which in ("none", fusion) for size, ratio in ratios.items()
+    }  # fmt: skip
+    catalog = lab.catalog(lab.rows_of(known, device=GPU))
     problem = Problem.gemm(op, m=64, n=256, k=256, fusion=fusion)
-    hit = answer(lab.query(problem, gpu, ranges={"m": (32, 512)}), catalog, replace(POLICY, near=False))
+    hit = answer(lab.query(problem, GPU, ranges={"m": (32, 512)}), catalog, replace(POLICY, near=False))
     assert hit.branches == (((128, NARROW), (None, ATEN)) if fusion == "pointwise" else ())
 
 
-def test_what_is_not_divided(lab, gpu):
+def test_what_is_not_divided(lab):
     ratios = {NARROW: [0.5, 0.5, 0.5, 1.5, 2.0]}
-    assert asked(lab, gpu, ratios).branches
-    assert not asked(lab, gpu, ratios, policy=replace(POLICY, batch_invariant=True)).branches
-    assert not asked(lab, gpu, ratios, constant_weight=True).branches
-    both = lab.catalog(list(lab.rows(product(), {NARROW: 0.5}, device=gpu)))
-    query = lab.query(product(), gpu, ranges={"m": (2, 32), "n": (2, 256)})
+    assert asked(lab, ratios).branches
+    assert not asked(lab, ratios, policy=replace(POLICY, batch_invariant=True)).branches
+    assert not asked(lab, ratios, constant_weight=True).branches
+    both = lab.catalog(list(lab.rows(product(), {NARROW: 0.5}, device=GPU)))
+    query = lab.query(product(), GPU, ranges={"m": (2, 32), "n": (2, 256)})
     assert not answer(query, both, POLICY).branches
 
 
-def test_denied_configs_take_no_part(lab, gpu):
+def test_denied_configs_take_no_part(lab):
     ratios = {NARROW: [0.5, 0.5, 0.5, 1.5, 2.0], WIDE: [0.6, 0.6, 0.6, 1.5, 2.0]}
-    hit = asked(lab, gpu, ratios, policy=replace(POLICY, deny="block_m=16 "))
+    hit = asked(lab, ratios, policy=replace(POLICY, deny="block_m=16 "))
     assert hit.branches == ((8, WIDE), (None, ATEN))
 
 
 @pytest.mark.parametrize(("ratio", "taken"), [(0.5, NARROW), (0.99, ATEN)])
-def test_a_doubtful_forecast_counts_as_far_as_it_is_sure(lab, gpu, ratio, taken):
+def test_a_doubtful_forecast_counts_as_far_as_it_is_sure(lab, ratio, taken):
     """Between rows that were measured, a gain of half outlives the doubt, and one of 1% does not."""
-    catalog = lab.catalog([
-        row
-        for size in (2, 8, 32)
-        for row in lab.rows(product(size), {NARROW: ratio, WIDE: 2.0}, device=gpu, clock="graph")
-    ])  # fmt: skip
+    known = {product(size): {NARROW: ratio, WIDE: 2.0} for size in (2, 8, 32)}
+    catalog = lab.catalog(lab.rows_of(known, device=GPU, clock="graph"))
     policy = replace(POLICY, min_gain=0.005, near_loss=0.001, model=False)
-    hit = answer(lab.query(product(8), gpu, ranges={"m": (2, 32)}), catalog, policy)
+    hit = answer(lab.query(product(8), GPU, ranges={"m": (2, 32)}), catalog, policy)
     branches = hit.branches or ((None, hit.config),)
     for m in (4, 16):
         assert next(config for limit, config in branches if limit is None or m <= limit) == taken

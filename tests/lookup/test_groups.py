@@ -27,18 +27,17 @@ def experts(m: int = 64, groups: int = 32, **rest: Any) -> Problem:
 
 @pytest.fixture
 def catalog(lab):
-    known = [experts(m) for m in (32, 64, 128, 256)]
-    return lab.catalog(
-        [row for problem in known for row in lab.rows(problem, {BEST: 0.5, OTHER: 0.7}, device=H200, clock="graph")]
-    )
+    return around(lab)
 
 
-def test_a_measured_problem_is_answered(lab, catalog):
+def around(lab, **rest):
+    known = {experts(m, **rest): {BEST: 0.5, OTHER: 0.7} for m in (32, 64, 128, 256)}
+    return lab.catalog(lab.rows_of(known, device=H200, clock="graph"))
+
+
+def test_a_measured_problem_and_neighbours_of_as_many_groups_answer(lab, catalog):
     hit = answer(lab.query(experts(), H200), catalog, Policy())
     assert (hit.rung, hit.config) == ("exact", BEST)
-
-
-def test_neighbours_of_as_many_groups_answer(lab, catalog):
     hit = answer(lab.query(experts(96), H200), catalog, Policy())
     assert (hit.rung, hit.config) == ("near", BEST)
     assert hit.speedup == pytest.approx(2, rel=0.05)
@@ -59,10 +58,6 @@ def test_others_are_no_neighbours(lab, catalog, asked):
     steps = {step.rung: step for step in explain(lab.query(asked, H200), catalog, Policy())}
     assert steps["near"].hit is None
     assert "no similar problem" in steps["near"].reason
-
-
-def test_they_are_not_modelled(lab, catalog):
-    steps = {step.rung: step for step in explain(lab.query(experts(groups=33), H200), catalog, Policy())}
     assert "grouped_mm are not modelled" in steps["model"].reason
 
 
@@ -94,9 +89,7 @@ def test_live_tuning_tries_the_menu_of_fp8_too(lab):
 
 
 def test_a_sum_of_fewer_bits_is_no_neighbour(lab):
-    known = [experts(m, dtype="fp8_e4m3", fast_accum=True) for m in (32, 64, 128, 256)]
-    rows = [row for problem in known for row in lab.rows(problem, {BEST: 0.5, OTHER: 0.7}, device=H200, clock="graph")]
-    catalog = lab.catalog(rows)
+    catalog = around(lab, dtype="fp8_e4m3", fast_accum=True)
     hit = answer(lab.query(experts(96, dtype="fp8_e4m3", fast_accum=True), H200), catalog, Policy())
     assert (hit.rung, hit.config) == ("near", BEST)
     exact = {step.rung: step for step in explain(lab.query(experts(96, dtype="fp8_e4m3"), H200), catalog, Policy())}

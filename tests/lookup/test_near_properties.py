@@ -68,10 +68,10 @@ def test_near_declines_exactly_beyond_the_bound(lab, known, m, n):
 )
 def test_what_is_served_is_within_the_policy_and_repeatable(lab, ratios, m, near_loss):
     configs = [lab.cpp(blocks_m=count) for count in range(3)]
-    catalog = lab.catalog([
-        *lab.rows(lab.problem(m=32), {c: low for c, (low, _) in zip(configs, ratios, strict=True)}),
-        *lab.rows(lab.problem(m=64), {c: high for c, (_, high) in zip(configs, ratios, strict=True)}),
-    ])  # fmt: skip
+    known = {
+        lab.problem(m=m): {c: pair[i] for c, pair in zip(configs, ratios, strict=True)} for i, m in ((0, 32), (1, 64))
+    }
+    catalog = lab.catalog(lab.rows_of(known))
     policy = replace(POLICY, near_loss=near_loss)
     hit = answer(lab.query(lab.problem(m=m)), catalog, policy)
     assert answer(lab.query(lab.problem(m=m)), catalog, policy) == hit
@@ -81,5 +81,5 @@ def test_what_is_served_is_within_the_policy_and_repeatable(lab, ratios, m, near
         assert hit.speedup > 1.02
         assert answer(lab.query(lab.problem(m=m)), catalog, replace(policy, on_miss="live")) is None
     if hit.config != ATEN:
-        low, high = sorted(ratios[configs.index(hit.config)])
-        assert low * (1 - STEP) <= 1 / hit.speedup <= high * (1 + STEP)
+        least, most = sorted(ratios[configs.index(hit.config)])
+        assert least * (1 - STEP) <= 1 / hit.speedup <= most * (1 + STEP)
