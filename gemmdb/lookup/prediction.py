@@ -64,7 +64,7 @@ class Support(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Supports(Mapping[Config, Support]):
-    """The Support of each predicted config, made when it is asked for: a lookup asks about the few that it may serve.
+    """The Support of each predicted config, made when it is read: a lookup needs that of the few that it may serve.
 
     `around`: the neighbours. `origins`: the group that each config was predicted by, and the logarithm of its expected
     time at the problem; `aten`: that of ATen."""

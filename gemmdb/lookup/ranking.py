@@ -86,27 +86,27 @@ def _unranked(problem: Problem, known: Machine) -> Rejected | None:
     if problem.op not in TREE_OPS:
         return uncovered(problem)
     if known.capability not in data.own()["capabilities"]:
-        return Rejected(f"products of the op {problem.op} are not modelled on sm{known.capability}")
+        return Rejected(f"GEMMs of the op {problem.op} are not modelled on sm{known.capability}")
     return outside(problem)
 
 
 def uncovered(problem: Problem) -> Rejected | None:
     """Why the formula, which needs no trees, does not cover a problem."""
     if problem.op not in OPS:
-        return Rejected(f"products of the op {problem.op} are not modelled")
+        return Rejected(f"GEMMs of the op {problem.op} are not modelled")
     return outside(problem)
 
 
 def outside(problem: Problem) -> Rejected | None:
     """Why no model covers a problem, whatever its op."""
     if problem.int4 is not None:
-        return Rejected("products with an int4 weight are not modelled")
+        return Rejected("GEMMs with an int4 weight are not modelled")
     if problem.scales == "block":
         return Rejected("scales of blocks are not modelled")
     if problem.empty:
-        return Rejected("there is nothing to compute in a product of size zero")
+        return Rejected("there is nothing to compute in a GEMM of size zero")
     if problem.a.dtype not in DTYPES:
-        return Rejected(f"products of {problem.a.dtype} are not modelled")
+        return Rejected(f"GEMMs of {problem.a.dtype} are not modelled")
     for operand in (problem.a, problem.b):
         if operand.layout.order not in ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
             return Rejected("rows that do not start at multiples of 16 bytes are not modelled")

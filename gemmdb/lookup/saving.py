@@ -12,7 +12,7 @@ from gemmdb.rejected import Rejected
 LEAST_US = 2.0
 """No kernel is faster than its launch: the fastest of 4,112 problems on an H200 took this long, with cold caches."""
 TINY_US = 0.25
-"""A product with less work than this is mostly launch. On 114 such problems of the H200's table ATen takes 3 to 9 us;
+"""A GEMM with less work than this is mostly launch. On 114 such problems of the H200's table ATen takes 3 to 9 us;
 the best configs of all of them together save 190 us, a 600th of what the whole table saves."""
 OPTIMISM = 0.05
 """The best config may be this much faster than the cost model expects. Over the 3,561 problems of the H200's table that
@@ -29,7 +29,7 @@ UNMODELLED = {
 }
 """ATen's time where the cost model does not cover a problem: microseconds, plus this many times the roofline; and the
 share of its distance to the roofline that the best config saves. Fitted to 551 problems of the H200's table, for groups
-to seven products of experts at few rows. Of batches, the model alone would miss more: of 377, held out and 32 times in
+to seven grouped GEMMs at few rows. Of batches, the model alone would miss more: of 377, held out and 32 times in
 a graph, it leaves 30% of all savings untuned, and the kind 5%. The larger of both counts."""
 
 
@@ -47,7 +47,7 @@ class Saving:
 
 
 def trivial(problem: Problem) -> bool:
-    """Whether a product has nothing to save on any device: it is empty, or each of its sums has a single term."""
+    """Whether a GEMM has nothing to save on any device: it is empty, or each of its sums has a single term."""
     return problem.empty or problem.k <= 1
 
 
@@ -74,7 +74,7 @@ def saving(ask: Ask) -> Saving | None:
 
 
 def _of_kind(problem: Problem, roof_us: float) -> Saving:
-    """The saving that products of the kind have at this roofline."""
+    """The saving that GEMMs of the kind have at this roofline."""
     launch_us, times, share = UNMODELLED[_kind(problem)]
     aten_us = launch_us + times * roof_us
     return Saving(aten_us, aten_us - share * max(aten_us - max(roof_us, LEAST_US), 0.0))

@@ -147,9 +147,9 @@ def _first(measured: list[_Measured]) -> list[ConfigGroup]:
 
 
 def usual(ask: Ask) -> list[Config]:
-    """The configs that were the best on measured problems of the kind, the most frequent first; for products of groups
-    those of the menu. For int4 weights, the first of the menu for a few rows where these are mostly the fastest, some
-    of the menu for all, evenly spread, and ATen's product of a dequantised weight. Empty for an arch or a kind without
+    """The configs that were the best on measured problems of the kind, the most frequent first; for grouped GEMMs those
+    of the menu. For int4 weights, the first of the menu for a few rows where these are mostly the fastest, some of the
+    menu for all rows, evenly spread, and ATen's GEMM of a dequantised weight. Empty for an arch or a kind without
     measurements."""
     known = machine(ask.device)
     if ask.problem.int4 is not None:

@@ -228,7 +228,7 @@ def test_ops_with_trees_of_their_own_need_them(file, problem, caplog):
     shipped.cache_clear()
     aten_us = FITTED.predict_aten(Setting.of(problem, machine(H200)))
     assert rank(ask(problem)).aten_us > 10 * aten_us
-    assert rank(ask(problem, A100)).reason == f"products of the op {problem.op} are not modelled on sm80"
+    assert rank(ask(problem, A100)).reason == f"GEMMs of the op {problem.op} are not modelled on sm80"
 
 
 def test_rows_with_scales_of_their_own_cost_aten_more():

@@ -103,7 +103,7 @@ def case(request):
 def test_the_model_says_nothing_on_other_archs(lab, case):
     problem = case.problem()
     steps = {step.rung: step.reason for step in explain(lab.query(problem, A100), lab.catalog([]), Policy())}
-    assert steps["model"] == f"products of the op {problem.op} are not modelled on sm80"
+    assert steps["model"] == f"GEMMs of the op {problem.op} are not modelled on sm80"
 
 
 @pytest.mark.parametrize("problem", [bmm(), bmm(m=8, k=4096), scaled(m=16)], ids=str)

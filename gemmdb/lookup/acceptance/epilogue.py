@@ -15,7 +15,7 @@ from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import from_neighbours
 from gemmdb.lookup.acceptance import confirming, exact, required_gain
-from gemmdb.lookup.acceptance.near import left_to_sku, near
+from gemmdb.lookup.acceptance.near import elsewhere, left_to_sku, near
 from gemmdb.lookup.acceptance.ranges import ranged
 from gemmdb.lookup.ask import Ask, Step
 from gemmdb.lookup.evidence import barred
@@ -35,7 +35,7 @@ def epilogue(ask: Ask) -> Step:
         return Step("epilogue", None, "the problem has no epilogue")
     if ask.policy.on_miss == "error" and not ask.symbolic:  # Of a range, only some sizes are ever measured.
         return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
-    if rejected := left_to_sku(ask):
+    if rejected := left_to_sku(elsewhere(ask)):
         return Step("epilogue", None, rejected.reason)
     doubts: list[str] = []
     first: Hit | None = None

@@ -26,8 +26,8 @@ def near_unless_measured(ask: Ask) -> Step:
     """Rung `near`, which leaves to `sku` what another SKU measured itself. Neighbours on an H100 gained 1.865x over
     ATen, where rows of the problems on an H200 gained 1.896x (77 problems, `benchmarks.offtable sku`). If ATen won
     there, that may be for want of candidates, so a kernel that was not among them is served."""
-    other = _elsewhere(ask)
-    if rejected := _left(other):
+    other = elsewhere(ask)
+    if rejected := left_to_sku(other):
         return Step("near", None, rejected.reason)
     step = near(ask)
     if other is None or other.hit is None or step.hit is None or not _lost(ask, step.hit.config):
@@ -146,19 +146,15 @@ def sku(ask: Ask) -> Step:
     return Step("sku", None, reason, step.evidence)
 
 
-def left_to_sku(ask: Ask) -> Rejected | None:
+def left_to_sku(other: Step | None) -> Rejected | None:
     """Why a rung with less telling rows leaves a problem to `sku`, which serves a kernel that won this very problem on
-    another SKU."""
-    return _left(_elsewhere(ask))
-
-
-def _left(other: Step | None) -> Rejected | None:
+    another SKU. `other`: what `elsewhere` says."""
     if other is None or other.hit is None or other.hit.config == ATEN:
         return None
     return Rejected(f"left to rung sku: {other.evidence['sku']} measured this very problem")
 
 
-def _elsewhere(ask: Ask) -> Step | None:
+def elsewhere(ask: Ask) -> Step | None:
     """What `sku` says from rows of this very problem alone; None where the policy or symbolic sizes rule that out."""
     return _sku(ask, measured) if ask.policy.near and ask.policy.sku and not ask.symbolic else None
 

@@ -78,7 +78,7 @@ def test_a_weight_of_int4_gives_no_sample():
     row = Measurement(int4, ATEN, H200, Protocol("graph", "cold", 1, 30), Toolchain(), "run", Status.OK,
                       Times(10.0, 9.9, 10.1, 30, 10.0))  # fmt: skip
     assert cost_model.samples([row]) == []
-    assert uncovered(int4).reason == "products with an int4 weight are not modelled"
+    assert uncovered(int4).reason == "GEMMs with an int4 weight are not modelled"
 
 
 def test_the_menu_holds_the_winners_and_what_runs_everywhere():
