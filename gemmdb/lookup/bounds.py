@@ -18,7 +18,7 @@ from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.calibration import CAPABILITIES, MODEL, NEAR, WEIGHTS
-from gemmdb.lookup.prediction import Prediction, Support
+from gemmdb.lookup.prediction import Prediction
 
 FEATURES = ("no_trees", "spread", "rows", "sides", "worst", "slowest", "unseen", "once", "library", "gemv")
 """`no_trees`: no trees corrected the time; `spread`: the prediction's standard deviation; `rows`, `sides`: doublings of
@@ -61,7 +61,7 @@ class Certainty:
         """The FEATURES of a config other than ATen."""
         found, (rows, sides, library) = self.prediction, self.common
         log, spread, _ = found.estimates[config]
-        support = found.support.get(config, Support())
+        support = found.support(config)
         return (
             float(not found.corrected or tile(config) is None),
             math.hypot(spread, found.estimates[ATEN].spread),

@@ -6,8 +6,9 @@ numerics. No neighbour's winner is copied: the time of each config is predicted.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
@@ -21,7 +22,7 @@ from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.evidence import least_of
 from gemmdb.lookup.expected import Codes
 from gemmdb.lookup.neighbours import MOST_DISTANCE, MOST_NEIGHBOURS, Neighbour, neighbours, unfit
-from gemmdb.lookup.prediction import Estimate, Prediction, Supports, remembered
+from gemmdb.lookup.prediction import Estimate, Prediction, Support, remembered, support_of
 from gemmdb.lookup.timings import Timings, timings_of
 from gemmdb.rejected import Rejected
 from gemmdb.table.record import STEP
@@ -126,25 +127,22 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     blends = [(key, allowed, _blend(key, nearest, around))
               for key, allowed in _contenders(ask, timings, unsafe).items()]  # fmt: skip
     estimates, aten, support = _estimates(blends, Scale.of(problem, ask.device), timings)
+    neighbours = [
+        {"problem": one.problem.text, "distance": distance, "table": one.table, "aten_us": one.aten_us}
+        for distance, one in used
+    ]
     return Prediction(
         "near",
         estimates,
-        LOSS_PER_DOUBLING * nearest,
-        math.exp(aten + level),
-        None if ask.klass is None else all(one.verified for one in timings),
-        timings[0].table,
-        {
-            "neighbours": [
-                {"problem": one.problem.text, "distance": distance, "table": one.table, "aten_us": one.aten_us}
-                for distance, one in used
-            ],
-            "distance": nearest,
-            "configs": len(estimates),
-        },
-        unsafe,
-        any(one.problem.n == problem.n and one.problem.k == problem.k for one in timings),
-        support,
-        timings,
+        far=LOSS_PER_DOUBLING * nearest,
+        aten_us=math.exp(aten + level),
+        verified=None if ask.klass is None else all(one.verified for one in timings),
+        table=timings[0].table,
+        evidence={"neighbours": neighbours, "distance": nearest, "configs": len(estimates)},
+        unsafe=unsafe,
+        beside=any(one.problem.n == problem.n and one.problem.k == problem.k for one in timings),
+        support=support,
+        around=timings,
     )
 
 
@@ -230,7 +228,7 @@ def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> 
 
 def _estimates(
     blends: Iterable[tuple[ConfigGroup, Sequence[Member], _Blend]], scale: Scale, timings: Sequence[Timings]
-) -> tuple[dict[Config, Estimate], float, Supports]:
+) -> tuple[dict[Config, Estimate], float, Callable[[Config], Support]]:
     """The estimates, relative to ATen's, whose group comes first; the logarithm of ATen's time, up to the level; and
     what single neighbours say."""
     found: dict[Config, Estimate] = {}
@@ -248,4 +246,4 @@ def _estimates(
                 origins[config] = key, expected
             elif full and not before.full:
                 found[config] = before._replace(full=True)
-    return found, aten, Supports(timings, origins, expected_aten)
+    return found, aten, functools.partial(support_of, timings, origins, expected_aten)

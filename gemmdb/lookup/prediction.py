@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -62,33 +62,22 @@ class Support(NamedTuple):
     slowest: float = -math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Supports(Mapping[Config, Support]):
-    """The Support of each predicted config, made when it is read: a lookup needs that of the few that it may serve.
-
-    `around`: the neighbours. `origins`: the group that each config was predicted by, and the logarithm of its expected
-    time at the problem; `aten`: that of ATen."""
-
-    around: Sequence[Timings]
-    origins: Mapping[Config, tuple[ConfigGroup, float]]
-    aten: float
-
-    def __getitem__(self, config: Config) -> Support:
-        key, expected = self.origins[config]
-        timed, worst, slowest = 0, -math.inf, -math.inf
-        for one in self.around:
-            if key in one.codes:
-                value, code, _ = one.codes[key]
-                timed += 1
-                worst = max(worst, (value - one.least) * STEP - one.aten[0])
-                slowest = max(slowest, (code - one.fastest) * STEP - one.aten[1])
-        return Support(timed, worst + expected - self.aten, slowest)
-
-    def __iter__(self) -> Iterator[Config]:
-        return iter(self.origins)
-
-    def __len__(self) -> int:
-        return len(self.origins)
+def support_of(
+    around: Sequence[Timings], origins: Mapping[Config, tuple[ConfigGroup, float]], aten: float, config: Config
+) -> Support:
+    """The Support of a predicted config by the neighbours `around`. `origins`: the group that each config was predicted
+    by, and the logarithm of its expected time at the problem; `aten`: that of ATen."""
+    if config not in origins:
+        return Support()
+    key, expected = origins[config]
+    timed, worst, slowest = 0, -math.inf, -math.inf
+    for one in around:
+        if key in one.codes:
+            value, code, _ = one.codes[key]
+            timed += 1
+            worst = max(worst, (value - one.least) * STEP - one.aten[0])
+            slowest = max(slowest, (code - one.fastest) * STEP - one.aten[1])
+    return Support(timed, worst + expected - aten, slowest)
 
 
 @dataclass(frozen=True)
@@ -97,9 +86,9 @@ class Prediction:
 
     `estimates`: what is expected of each. `far`: what the distance adds to a loss. `aten_us`: expected microseconds of
     ATen. `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a neighbour has the problem's N
-    and K. `support`: of the configs that neighbours timed. `around`: the neighbours, nearest first. `corrected`:
-    whether trees corrected the times. `intervals`: half the 95% interval of each time that was measured at the problem
-    itself, relative.
+    and K. `support`: makes the Support of a config, which a lookup needs of the few that it may serve. `around`: the
+    neighbours, nearest first. `corrected`: whether trees corrected the times. `intervals`: half the 95% interval of
+    each time that was measured at the problem itself, relative.
     """
 
     rung: str
@@ -111,7 +100,7 @@ class Prediction:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     unsafe: frozenset[ConfigGroup] = frozenset()
     beside: bool = False
-    support: Mapping[Config, Support] = field(default_factory=dict)
+    support: Callable[[Config], Support] = lambda config: Support()
     around: Sequence[Timings] = ()
     corrected: bool = False
     intervals: Mapping[Config, float] = field(default_factory=dict)

@@ -42,7 +42,7 @@ GOOD, BESIDE = Support(3, math.log(0.8), math.log(0.8)), (neighbour(),)
 def prediction(ratio=0.8, spread=0.05, support=GOOD, around=BESIDE):
     return Prediction(
         "near", {TILE: Estimate(math.log(ratio), spread, True), ATEN: Estimate(0.0, 0.05, False)}, 0.01, 20.0, None,
-        "table", support={TILE: support}, around=around, corrected=True,
+        "table", support=lambda config: support, around=around, corrected=True,
     )  # fmt: skip
 
 
