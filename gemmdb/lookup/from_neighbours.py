@@ -127,7 +127,7 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
     blends = [(key, allowed, _blend(key, nearest, around))
               for key, allowed in _contenders(ask, timings, unsafe).items()]  # fmt: skip
     estimates, aten, support = _estimates(blends, Scale.of(problem, ask.device), timings)
-    neighbours = [
+    used_rows = [
         {"problem": one.problem.text, "distance": distance, "table": one.table, "aten_us": one.aten_us}
         for distance, one in used
     ]
@@ -138,7 +138,7 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
         aten_us=math.exp(aten + level),
         verified=None if ask.klass is None else all(one.verified for one in timings),
         table=timings[0].table,
-        evidence={"neighbours": neighbours, "distance": nearest, "configs": len(estimates)},
+        evidence={"neighbours": used_rows, "distance": nearest, "configs": len(estimates)},
         unsafe=unsafe,
         beside=any(one.problem.n == problem.n and one.problem.k == problem.k for one in timings),
         support=support,
