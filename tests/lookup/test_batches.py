@@ -1,4 +1,4 @@
-"""Products of batches on the ladder: no product of two matrices answers for them, and ranges are ATen's."""
+"""Batched GEMMs: rows of a GEMM of two matrices do not answer for them, and ranges are ATen's."""
 
 import math
 
@@ -7,7 +7,6 @@ from kit.devices import H200
 from kit.gpu import make
 
 import gemmdb
-from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
@@ -18,16 +17,6 @@ TILE = make("tile", block_m=64, block_n=128)
 
 def bmm(batch: int = 64, m: int = 64, n: int = 256, k: int = 256, **rest: object) -> Problem:
     return Problem.gemm("bmm", batch=batch, m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def ask(lab):
-    """A lookup among the given rows."""
-
-    def find(problem, rows, **query) -> Hit | None:
-        return answer(lab.query(problem, H200, **query), lab.catalog(rows), Policy())
-
-    return find
 
 
 def test_no_product_of_two_matrices_answers(lab, ask):

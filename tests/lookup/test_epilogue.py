@@ -125,9 +125,8 @@ def test_rows_without_an_epilogue_tell_which_kernel_gains_with_the_light_one(lab
     assert found(lab, catalog(lab, pointwise_math=0.5), fusion="pointwise") is None
 
 
-def test_where_the_fastest_cannot_be_fused_the_next_one_is_served(lab, monkeypatch, tmp_path):
+def test_where_the_fastest_cannot_be_fused_the_next_one_is_served(lab, no_shipped_tables):
     """A persistent loop over the tiles of all groups cannot be fused with what follows."""
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
     h200, alone = registry.find("NVIDIA H200"), Problem.gemm("grouped_mm", m=64, n=1536, k=2048, groups=8)
     flat, plain = (make("grouped", flatten=number, load="tma") for number in (1, 0))
     tables = lab.catalog(lab.rows(alone, {flat: 0.6, plain: 0.7}, device=h200, clock="graph"))

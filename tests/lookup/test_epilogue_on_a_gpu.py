@@ -26,9 +26,7 @@ LIGHT = Problem.gemm("addmm", m=25088, n=512, k=128, fusion="pointwise")
 """A layer of Swin and of ConvNeXt. With a GELU, the kernel that the model would take made both slower."""
 
 
-@pytest.fixture(autouse=True)
-def no_shipped_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
+pytestmark = pytest.mark.usefixtures("no_shipped_tables")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import pytest
 from kit.devices import A100, H200
 from kit.gpu import make
 
-from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
@@ -22,16 +21,6 @@ def changed(**values: int) -> Config:
 
 def scaled(m: int = 512, n: int = 4096, k: int = 4096, **rest: object) -> Problem:
     return Problem.gemm("scaled_mm", m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def ask(lab):
-    """A lookup among the given rows."""
-
-    def find(problem, rows, **query) -> Hit | None:
-        return answer(lab.query(problem, H200, **query), lab.catalog(rows), Policy())
-
-    return find
 
 
 def around(lab, times, **rest):

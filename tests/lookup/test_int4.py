@@ -30,11 +30,6 @@ def rows(lab):
     return around
 
 
-@pytest.fixture
-def ask(lab):
-    return lambda problem, rows: answer(lab.query(problem, H200), lab.catalog(rows), Policy())
-
-
 def test_what_was_measured_answers(lab, ask):
     hit = ask(int4(), lab.rows(int4(), {OURS: 0.5}, device=H200))
     assert (hit.rung, hit.config) == ("exact", OURS)

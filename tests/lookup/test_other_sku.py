@@ -26,10 +26,7 @@ THIN = Problem.gemm("mm", m=16, n=4096, k=4096)
 WIDE = Problem.gemm("mm", m=2048, n=4096, k=4096)
 
 
-@pytest.fixture(autouse=True)
-def no_shipped_tables(tmp_path, monkeypatch):
-    """The shipped table has rows of a real H200."""
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
+pytestmark = pytest.mark.usefixtures("no_shipped_tables")
 
 
 def tile(n, m=16):

@@ -5,8 +5,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kit.devices import H200
 
 from gemmdb.errors import TableError
@@ -14,10 +12,8 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer, explain, from_neighbours, prediction
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.neighbours import metric
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
-from gemmdb.table.neighbours import Family, bounds
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -150,29 +146,3 @@ def test_the_shipped_tables_answer_alike_in_any_order():
     alone = answers(True)
     draw.shuffle(asked)
     assert answers(False) == answers(False) == alone
-
-
-SIZES = st.integers(0, 400)
-
-
-@given(
-    rows=st.lists(st.tuples(SIZES, SIZES, SIZES), max_size=60, unique=True),
-    asked=st.tuples(SIZES, SIZES, SIZES), limit=st.integers(1, 20), within=st.sampled_from([(), (32.0, 8.0, 8.0)]),
-    metric=st.sampled_from([metric("cpu"), metric("cuda")]),
-)  # fmt: skip
-def test_the_nearest_of_a_family_are_those_of_all(rows, asked, limit, within, metric):
-    problem = Problem.gemm("mm", m=8, n=8, k=8).resized(*asked)
-    family = Family.of([(key, *sizes) for key, sizes in enumerate(rows)])
-    (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
-
-    def distance(key):
-        return metric.apart(problem, problem.resized(*rows[key]))
-
-    inside = [
-        key for key, (m, n, k) in enumerate(rows) if m0 <= m <= m1 and n0 <= n <= n1 and k0 <= k <= k1
-    ]  # fmt: skip
-    found = family.nearest(problem, limit, within, metric)
-    assert len(found) == min(limit, len(inside))
-    assert {key for _, key in found} <= set(inside)
-    assert [far for far, _ in found] == [distance(key) for _, key in found]
-    assert [far for far, _ in found] == pytest.approx(sorted(map(distance, inside))[:limit])

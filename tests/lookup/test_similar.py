@@ -24,9 +24,8 @@ def tile(split=1, **changes):
 
 
 @pytest.fixture
-def ask(lab, monkeypatch, tmp_path):
+def ask(lab, no_shipped_tables):
     """An ask about ASKED with tables of (problem, ratios) pairs; a config with no ratio crashed."""
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
     def ask(*known, problem=ASKED, device=GPU, **policy):
         rows = []
@@ -99,8 +98,7 @@ def test_few_are_named_and_another_device_is_not_asked(ask, lab):
     assert similar(Ask(lab.query(ASKED, elsewhere), asked.tables, Policy(), None)) == []
 
 
-def test_a_modelled_table_goes_before_the_formula(lab, monkeypatch, tmp_path):
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
+def test_a_modelled_table_goes_before_the_formula(lab, no_shipped_tables):
     device = Device("cuda", "sm80", "NVIDIA A100-SXM4-80GB", 108, 80)
     asked = Problem.gemm("mm", m=64, n=1024, k=2048)
     bare = Ask(lab.query(asked, device), (), Policy(), None)

@@ -29,9 +29,8 @@ ASKED = KNOWN.resized(16, 2560, 5120)
 
 
 @pytest.fixture
-def asks(lab, monkeypatch, tmp_path):
+def asks(lab, no_shipped_tables):
     """Asks about ASKED with one measured neighbour, on which the model's first configs were timed or failed."""
-    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
 
     def asks(device=GPU, status=Status.OK, count=3, problem=ASKED, known=(KNOWN,), **policy):
         bare = Ask(lab.query(KNOWN, device), (), Policy(**policy), None)

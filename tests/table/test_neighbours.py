@@ -14,10 +14,13 @@ from kit.btree import File, record
 
 from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
+from gemmdb.key.problem import Problem
 from gemmdb.lookup import explain
+from gemmdb.lookup.neighbours import metric
 from gemmdb.settings import Policy
 from gemmdb.table import neighbours
 from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.neighbours import Family, bounds
 from gemmdb.table.reader import Table
 
 FORMS = pytest.mark.parametrize("form", ["measurements", "immutable", "packed"])
@@ -180,3 +183,29 @@ def test_a_large_family_is_searched_as_a_small_one_and_one_that_may_change_as_a_
             assert [round(distance(one)[0], 9) for one in found] == [round(distance(one)[0], 9) for one in wanted]
     args = query, kit.device, "cold", limit, bound, neighbours.Metric(rows=0.4, tiles=0.8)
     assert opened.distances(*args) == fixed.distances(*args)
+
+
+ANY_SIZE = st.integers(0, 400)
+
+
+@given(
+    rows=st.lists(st.tuples(ANY_SIZE, ANY_SIZE, ANY_SIZE), max_size=60, unique=True),
+    asked=st.tuples(ANY_SIZE, ANY_SIZE, ANY_SIZE), limit=st.integers(1, 20),
+    within=st.sampled_from([(), (32.0, 8.0, 8.0)]), metric=st.sampled_from([metric("cpu"), metric("cuda")]),
+)  # fmt: skip
+def test_the_nearest_of_a_family_are_those_of_all(rows, asked, limit, within, metric):
+    problem = Problem.gemm("mm", m=8, n=8, k=8).resized(*asked)
+    family = Family.of([(key, *sizes) for key, sizes in enumerate(rows)])
+    (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
+
+    def distance(key):
+        return metric.apart(problem, problem.resized(*rows[key]))
+
+    inside = [
+        key for key, (m, n, k) in enumerate(rows) if m0 <= m <= m1 and n0 <= n <= n1 and k0 <= k <= k1
+    ]  # fmt: skip
+    found = family.nearest(problem, limit, within, metric)
+    assert len(found) == min(limit, len(inside))
+    assert {key for _, key in found} <= set(inside)
+    assert [far for far, _ in found] == [distance(key) for _, key in found]
+    assert [far for far, _ in found] == pytest.approx(sorted(map(distance, inside))[:limit])
