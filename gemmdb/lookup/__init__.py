@@ -19,6 +19,7 @@ from gemmdb.key.problem import L2_STATES, Problem, Query
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.lookup import environment
 from gemmdb.lookup.ask import Ask, Exclude, Step
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
@@ -101,22 +102,22 @@ def _step(rung: Rung, ask: Ask) -> Step:
     if ask.excluded is None:
         return step
     while len(ask.left_out) < MOST_LEFT_OUT and (found := _excluded(ask, step.hit)) is not None:
-        config, reason = found
-        ask = replace(ask, left_out={**ask.left_out, config: reason})
+        config, rejected = found
+        ask = replace(ask, left_out={**ask.left_out, config: rejected})
         step = rung(ask)
     if not ask.left_out or step.hit is None:
         return step
-    evidence = {**step.hit.evidence, "left_out": {config.text: reason for config, reason in ask.left_out.items()}}
+    evidence = {**step.hit.evidence, "left_out": {config.text: one.reason for config, one in ask.left_out.items()}}
     return replace(step, hit=replace(step.hit, evidence=evidence), evidence=evidence)
 
 
-def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, str] | None:
+def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, Rejected] | None:
     """The first config of a hit that is ruled out, and why; ATen never is."""
     if hit is None or ask.excluded is None:
         return None
     for config, rows in hit.kernels(ask.query.ranges):
-        if config != ATEN and (reason := ask.excluded(config, rows)):
-            return config, reason
+        if config != ATEN and (rejected := ask.excluded(config, rows)):
+            return config, rejected
     return None
 
 

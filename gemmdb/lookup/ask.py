@@ -24,8 +24,8 @@ from gemmdb.table.reader import Table
 
 LOG = logging.getLogger("gemmdb")
 
-Exclude = Callable[[Config, Range | None], str | None]
-"""Why the caller cannot carry out a config for some rows (None: all sizes of the query); None when it can."""
+Exclude = Callable[[Config, Range | None], Rejected | None]
+"""Why the caller cannot carry out a config for some rows (None: all sizes of the query)."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -87,7 +87,7 @@ class Ask:
     policy: Policy
     toolchain: Toolchain | None
     excluded: Exclude | None = None
-    left_out: Mapping[Config, str] = field(default_factory=dict)
+    left_out: Mapping[Config, Rejected] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     faults: list[str] = field(default_factory=list, compare=False, repr=False)
 
@@ -133,7 +133,7 @@ class Ask:
         """Why `config` cannot be the answer: the caller excluded it, the policy does not serve it, or it is not
         legal."""
         if self.left_out and config in self.left_out:
-            return Rejected(self.left_out[config])
+            return self.left_out[config]
         try:
             found: Rejected | None = self.memo[config]
         except KeyError:

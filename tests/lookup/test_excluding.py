@@ -14,6 +14,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import MOST_LEFT_OUT, _step, answer, explain
 from gemmdb.lookup.ask import Ask, Step
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 
@@ -22,6 +23,7 @@ SHIPPED = Catalog.load(Settings.read({}))
 EXACT = Query(Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale", layout="nt"), H200)
 NEAR = replace(EXACT, problem=EXACT.problem.resized(24, 4096, 4096))
 RANGE = replace(EXACT, problem=EXACT.problem.resized(4, 8192, 1024), ranges={"m": (2, 256)})
+BROKEN = Rejected("broken")
 POLICY = Policy(on_miss="aten", min_gain=0.0, near_loss=0.5, range_regret=0.02)
 
 
@@ -43,7 +45,7 @@ def denied(query, policy, excluded):
 def test_the_next_best_is_served_and_the_evidence_says_why(query):
     best = answer(query, SHIPPED, POLICY)
     assert best.config != ATEN
-    hit = answer(query, SHIPPED, POLICY, excluded=lambda config, rows: "broken" if config == best.config else None)
+    hit = answer(query, SHIPPED, POLICY, excluded=lambda config, rows: BROKEN if config == best.config else None)
     assert hit.config != best.config
     assert hit.evidence["left_out"] == {best.config.text: "broken"}
     assert "left_out" not in best.evidence
@@ -52,7 +54,7 @@ def test_the_next_best_is_served_and_the_evidence_says_why(query):
 
 def test_what_is_not_the_answer_is_not_left_out():
     best = answer(EXACT, SHIPPED, POLICY)
-    assert answer(EXACT, SHIPPED, POLICY, excluded=lambda c, rows: "" if c == best.config else "broken") == best
+    assert answer(EXACT, SHIPPED, POLICY, excluded=lambda c, rows: None if c == best.config else BROKEN) == best
 
 
 def test_a_range_is_asked_about_with_the_rows_of_each_kernel():
@@ -73,7 +75,7 @@ def test_explain_says_what_lookup_does():
     best = answer(EXACT, SHIPPED, POLICY)
 
     def excluded(config, rows):
-        return "broken" if config == best.config else None
+        return BROKEN if config == best.config else None
 
     first = explain(EXACT, SHIPPED, POLICY, excluded=excluded)[0]
     assert first.hit == answer(EXACT, SHIPPED, POLICY, excluded=excluded)
@@ -81,7 +83,7 @@ def test_explain_says_what_lookup_does():
 
 
 def test_aten_is_never_excluded():
-    hit = answer(EXACT, SHIPPED, POLICY, excluded=lambda config, rows: "broken")
+    hit = answer(EXACT, SHIPPED, POLICY, excluded=lambda config, rows: BROKEN)
     assert hit.config == ATEN
     assert len(hit.evidence["left_out"]) > 1
     assert ATEN.text not in hit.evidence["left_out"]
@@ -95,7 +97,7 @@ def test_the_answer_is_that_of_a_policy_that_denies_what_is_excluded(query, seed
     def excluded(config, rows):
         seen = "" if rows is None or not scale else str((rows[0] // 64, scale))
         draw = hashlib.blake2b(f"{seed} {config.text} {seen}".encode(), digest_size=4).digest()
-        return "by chance" if int.from_bytes(draw) % 10 < tenths else None
+        return Rejected("by chance") if int.from_bytes(draw) % 10 < tenths else None
 
     found, wanted = answer(query, SHIPPED, POLICY, excluded=excluded), denied(query, POLICY, excluded)
     assert (found.rung, found.config, found.branches) == (wanted.rung, wanted.config, wanted.branches)
@@ -111,6 +113,6 @@ def test_a_table_full_of_what_cannot_run_is_not_asked_without_end():
         config = Config.of("cpp", "packed_gemm", blocks_m=len(asked), **blocks)
         return Step("exact", Hit("exact", config, 1.0, 1.0, ""), "")
 
-    step = _step(rung, Ask(EXACT, (), POLICY, None, lambda config, rows: "broken"))
+    step = _step(rung, Ask(EXACT, (), POLICY, None, lambda config, rows: BROKEN))
     assert len(asked) == MOST_LEFT_OUT + 1
     assert len(step.hit.evidence["left_out"]) == MOST_LEFT_OUT

@@ -12,6 +12,7 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer, explain, from_neighbours, prediction
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
@@ -49,7 +50,7 @@ def test_another_question_has_its_own_answer(lab, predictions):
     before = len(predictions)
     assert before >= len(POLICIES) + 3
     first = lab.cpp()
-    hit = answer(query, catalog, Policy(), None, lambda config, rows: "broken" if config == first else None)
+    hit = answer(query, catalog, Policy(), None, lambda config, rows: Rejected("broken") if config == first else None)
     assert hit is None or hit.config != first
     assert len(predictions) > before
 

@@ -10,6 +10,7 @@ from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer, best_kernel
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 
@@ -25,8 +26,8 @@ def shipped() -> Catalog:
 def asked(
     catalog: Catalog, n: int, policy: Policy = POLICY, kernels: tuple[str, ...] = ("tile", "narrow")
 ) -> Hit | None:
-    def excluded(config: Config, rows: object) -> str | None:
-        return None if config.kernel in kernels else "another kernel"
+    def excluded(config: Config, rows: object) -> Rejected | None:
+        return None if config.kernel in kernels else Rejected("another kernel")
 
     return best_kernel(gate_and_up(n), catalog, policy, None, excluded)
 

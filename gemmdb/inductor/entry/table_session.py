@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,8 +62,10 @@ class TableSession(Session):
         return hit and replace(hit, evidence={**hit.evidence, "instead_of": query.l2})
 
     def best_kernel(self, query: Query, allowed: Callable[[Config], bool]) -> Hit | None:
-        def excluded(config: Config, rows: Range | None) -> str | None:
-            return _excluded(query, config, rows) or (None if allowed(config) else "not allowed here")
+        def excluded(config: Config, rows: Range | None) -> Rejected | None:
+            return legality.rejection(config, query, rows) or (
+                None if allowed(config) else Rejected("not allowed here")
+            )
 
         policy = self._applied(query, self._policies[Mode.UNTUNED])
         return best_kernel(query, self.catalog(), policy, installed(query.device.kind), excluded)
@@ -94,7 +95,9 @@ class TableSession(Session):
         return written(self._settings.user_table)
 
     def _answer(self, query: Query, policy: Policy) -> Hit | None:
-        excluded = functools.partial(_excluded, query)
+        def excluded(config: Config, rows: Range | None) -> Rejected | None:
+            return legality.rejection(config, query, rows)
+
         return answer(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)
 
     def _applied(self, query: Query, policy: Policy) -> Policy:
@@ -108,8 +111,3 @@ class TableSession(Session):
             if rules.confirm_rejection(query, policy):
                 return replace(policy, confirm=False)
         return policy
-
-
-def _excluded(query: Query, config: Config, rows: Range | None) -> str | None:
-    rejected = legality.rejection(config, query, rows)
-    return None if rejected is None else rejected.reason

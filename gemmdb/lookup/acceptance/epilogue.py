@@ -72,7 +72,7 @@ def _answer(ask: Ask, at: Ask) -> Step | None:
         rejected = ask.rejection(hit.config)
         if rejected is None:
             break
-        at = replace(at, left_out={**at.left_out, hit.config: rejected.reason})
+        at = replace(at, left_out={**at.left_out, hit.config: rejected})
         step = _measured(at)
     return step
 
