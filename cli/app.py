@@ -74,7 +74,7 @@ def gemmdb_command(
     """Tuned GEMM kernels for torch.compile, looked up instead of searched.
 
     \b
-    All of it in one command:
+    Everything in one command:
       gemmdb tune -- python train.py
 
     \b

@@ -91,9 +91,9 @@ def build(options: BuildOptions) -> None:
     Known results are not measured again. If a problem has new candidates, these are measured together with the best
     known ones. Lookups find the default file automatically.
 
-    With --ray the nodes of a cluster measure, each GPU and each CPU one problem at a time, and the results are written
-    here. --arch native then builds for every kind of device that the nodes have. What a lost node was measuring is
-    measured by another one, and set aside as crash or timeout after the third.
+    With --ray, the nodes of a cluster measure, one problem at a time on each GPU and CPU, and the results are written
+    here. --arch native then builds for every kind of device in the cluster. A problem whose node is lost is measured
+    by another node, and set aside as crash or timeout after the third loss.
 
     \b
     Examples:

@@ -39,11 +39,11 @@ def compare(
 ) -> None:
     """Time a whole program with and without gemmdb, side by side.
 
-    SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both versions
-    are compiled and called in turns under `torch.no_grad()`, and their outputs are compared. The gain is an interval:
-    no difference where it contains 1, and none where both versions run the same kernels. On a busy machine it waits a
-    little, and then says that it cannot tell. If gemmdb is slower, its kernels are switched off, all together and then
-    each in turn, to name the GEMMs that cost the time.
+    SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both
+    versions are compiled and called in turns under `torch.no_grad()`, and their outputs are compared. The gain is an
+    interval: no difference where it contains 1, and none where both versions run the same kernels. On a busy machine
+    it waits briefly, and then reports that it cannot tell. If gemmdb is slower, its kernels are switched off, all
+    together and then each in turn, to name the GEMMs that cost the time.
 
     \b
     Examples:

@@ -59,10 +59,10 @@ def coverage(
 ) -> None:
     """Show how much of a recorded workload the tables answer.
 
-    Hits are counted per rung, and how many of them are ATen. Misses are ranked by their share of the time, which is
-    estimated for a miss. The last line weighs the expected gains by calls and time. GEMMs that gemmdb does not support
-    (a baddbmm that adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are named and counted.
-    Convolutions with larger kernels are not recorded.
+    Hits are counted per rung, with the number of those that are ATen. Misses are ranked by their share of the time,
+    which is estimated for a miss. The last line weighs the expected gains by calls and time. GEMMs that gemmdb does
+    not support (a baddbmm that adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are named and
+    counted. Convolutions with larger kernels are not recorded.
 
     \b
     Examples:

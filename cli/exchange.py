@@ -112,9 +112,9 @@ def import_(options: ImportOptions, json: JsonFlag = False) -> None:
     over, and names examples. Where GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) takes only files that it
     lists.
 
-    Files of other programs hold one number per kernel, so each time gets an interval of 10% to each side. If the
-    fastest kernel of a race has no counterpart here, its times are kept, and no verdict is made of them. What vLLM's
-    files hold was never timed: it becomes modelled rows.
+    Files of other programs hold one number per kernel, so each time gets an interval of +-10%. If the fastest kernel
+    of a race has no counterpart here, its times are kept, and no verdict is made of them. vLLM's files hold no times:
+    they become modelled rows.
 
     \b
     Examples:

@@ -57,9 +57,9 @@ def pack(
 ) -> None:
     """Write a small, fast copy of a table for lookups.
 
-    A table keeps every measurement. Its packed form keeps one record per problem: of each config its time relative to
-    ATen, pooled over runs, and how sure that is, in 8 bytes. The 260,283 measurements of an H200 take 4.4 MiB.
-    All answers stay the same.
+    A table keeps every measurement. Its packed form keeps one record per problem: for each config its time relative
+    to ATen, pooled over runs, and the uncertainty of that, in 8 bytes. The 260,283 measurements of an H200 take 4.4
+    MiB. All answers stay the same.
 
     Keep the table itself: nothing can be added to a packed one, and `merge` and `export --to csv` need the
     measurements. The same table gives the same bytes.
@@ -150,9 +150,8 @@ def verify(
     """Check a table; with --remeasure, time it again.
 
     It checks the file's structure, that each row is well-formed and has the right key, that the digest matches the
-    rows, that the verdicts follow from the rows, and that no time is shorter than the device can be. Of an archive
-    (`gemmdb kernels`) it checks that each kernel is what its index says, and that it was compiled from the present
-    source.
+    rows, that the verdicts follow from the rows, and that no time is shorter than the device allows. For an archive
+    (`gemmdb kernels`) it checks that each kernel matches the index and was compiled from the current source.
 
     --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
     many verdicts hold, no longer hold, or are unclear because other programs kept the machine busy or the intervals are

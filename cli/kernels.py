@@ -18,8 +18,8 @@ from gemmdb.key.toolchain import major
 def kernels(context: typer.Context) -> None:
     """Show the CUTLASS kernels that are compiled in advance, or compile them.
 
-    They lie beside the shipped tables. A compile that is served one of them loads it and needs neither nvcc nor
-    CUTLASS's headers.
+    They are stored beside the shipped tables. A compile that is served one of them loads it and needs neither nvcc
+    nor CUTLASS's headers.
 
     \b
     Examples:
@@ -57,8 +57,8 @@ def build(
 ) -> None:
     """Compile the CUTLASS kernels that the tables in use name, into one archive.
 
-    It needs nvcc and CUTLASS's headers (pip install 'gemmdb[cutlass]'), and no GPU. A kernel takes nvcc about a minute.
-    Compiled kernels stay in a cache, so an interrupted build goes on. The same kernels give the same bytes.
+    It needs nvcc and CUTLASS's headers (pip install 'gemmdb[cutlass]'), and no GPU. A kernel takes nvcc about a
+    minute. Compiled kernels stay in a cache, so an interrupted build continues. The same kernels give the same bytes.
 
     \b
     Examples:

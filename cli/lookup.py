@@ -32,10 +32,10 @@ def lookup(
 ) -> None:
     """Look up the kernel for one problem.
 
-    Name the problem by flags, or paste it as gemmdb prints it, or name a line of a workload. The line's ranges count,
-    and its device, unless --device or --arch names one.
+    Give the problem by flags, paste it as gemmdb prints it, or name a line of a workload. The ranges of the line
+    apply, and so does its device unless --device or --arch names another.
 
-    Prints the kernel, its expected time and the rung of the ladder that answered; with --wide all of the evidence.
+    Prints the kernel, its expected time and the rung of the lookup that answered; with --wide all of the evidence.
     Nothing is timed, and torch is not needed. The rungs are tried in order, and each may decline; `gemmdb explain`
     shows what each one said.
 

@@ -80,10 +80,10 @@ def report(
 ) -> None:
     """Write one HTML page about a table, a workload, a comparison or a program.
 
-    A program is run and recorded; the page says of each of its GEMMs what answers it, what that gains, and why ATen
-    runs where it does. The page holds all that it needs and loads nothing from a server, so it can be sent to a
-    colleague as it is. It has filters and a searchable table, and can be printed. docs/how-to/report.md explains its
-    charts. Needs `gemmdb[report]`.
+    A program is run and recorded; the page says for each of its GEMMs what answers it, what that gains, and why ATen
+    runs where it does. The page is self-contained and loads nothing from a server, so it can be sent to a colleague.
+    It has filters and a searchable table, and can be printed. docs/how-to/report.md explains its charts. Needs
+    `gemmdb[report]`.
 
     \b
     Examples:

@@ -178,10 +178,10 @@ def pull(
 ) -> None:
     """Download tables from a URL, where `gemmdb tables push` put them.
 
-    A file takes its place only if its sha256 and its rows are those of the manifest; else nothing is replaced. If a
-    download breaks off, the same command continues it. It may take any time, as long as bytes come. Proxies are those
-    of HTTP_PROXY, HTTPS_PROXY and NO_PROXY. Needs `pip install 'gemmdb[exchange]'`; s3, gs and hf also need
-    s3fs, gcsfs and huggingface_hub.
+    A file is put in place only if its SHA-256 and its rows match the manifest; otherwise nothing is replaced. The
+    same command continues an interrupted download, which may take any time as long as bytes arrive. Proxies are taken
+    from HTTP_PROXY, HTTPS_PROXY and NO_PROXY. Needs `pip install 'gemmdb[exchange]'`; s3, gs and hf also need s3fs,
+    gcsfs and huggingface_hub.
 
     \b
     Examples:
@@ -203,9 +203,9 @@ def push(
 ) -> None:
     """Upload tables to a URL, with a manifest from which `gemmdb tables pull` checks them.
 
-    Every row is read before anything is uploaded. Tables that are there already and are not named stay. Needs `pip
-    install 'gemmdb[exchange]'`; s3, gs and hf also need s3fs, gcsfs and huggingface_hub. An http server cannot be
-    pushed to: push to a folder, and serve it.
+    Every row is read before anything is uploaded. Other tables at the URL stay. Needs `pip install
+    'gemmdb[exchange]'`; s3, gs and hf also need s3fs, gcsfs and huggingface_hub. An http server cannot be pushed to:
+    push to a folder, and serve it.
 
     \b
     Examples:

@@ -29,13 +29,11 @@ class TuneOptions:
     budget: str = Option(
         "10m", metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m."
     )
-    folder: Path = Option(
-        Path("gemmdb-tune"), help="Where what was done is kept. The same command continues from there."
-    )
+    folder: Path = Option(Path("gemmdb-tune"), help="Where the state is kept. The same command continues from there.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
     repeats: int = Option(
-        2, min=0, help="How often the program runs without and with gemmdb at the end; 0 leaves that out."
+        2, min=0, help="How often the program runs without and with gemmdb at the end; 0 for not at all."
     )
     dry_run: bool = Option(False, "--dry-run", help="Record, and say what would be built; build nothing.")
     fresh: bool = Option(False, "--fresh", help="Forget what an earlier run recorded and timed.")
@@ -58,12 +56,12 @@ def tune(options: TuneOptions) -> None:
     """Record a program, build what the tables miss, and show what that gains.
 
     It runs COMMAND and records its GEMMs (as `gemmdb record` does), looks them up (`gemmdb coverage`), measures those
-    that no table answers (`gemmdb build`), and runs COMMAND again without and with gemmdb, in turns. The GEMMs that may
-    save most come first: what a call could save times how often it runs. The program needs no change; every Python
-    process that it starts is recorded and timed. End a server with Ctrl-C each time.
+    that no table answers (`gemmdb build`), and runs COMMAND again without and with gemmdb, alternately. The GEMMs
+    that may save most come first: what a call could save times how often it runs. The program needs no change; every
+    Python process that it starts is recorded and timed. End a server with Ctrl-C each time.
 
-    Timed are the calls of compiled graphs, not their compilation. The outputs are not compared; `gemmdb compare` does
-    that. You can stop at any time: the same command continues from there. Once all is done it prints the result again.
+    Only calls of compiled graphs are timed, not compilation. Outputs are not compared; `gemmdb compare` does that.
+    You can stop at any time and continue with the same command. After a complete run it prints the result again.
 
     \b
     Examples:
