@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from fcntl import ioctl
 from pathlib import Path
 from termios import TIOCSWINSZ
@@ -35,14 +36,9 @@ def on_terminal(columns: int, *arguments: str, **environ: str) -> str:
     )  # fmt: skip
     os.close(theirs)
     printed = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # What Linux answers once the other end is closed.
-            break
-        if not piece:
-            break
-        printed += piece
+    with suppress(OSError):  # What Linux answers once the other end is closed.
+        while piece := os.read(ours, 65536):
+            printed += piece
     os.close(ours)
     process.wait(timeout=60)
     return printed.decode().replace("\r\n", "\n")
@@ -54,36 +50,24 @@ def commands(table: Path, workload: Path, flags: list[str]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_a_terminal_has_colours_and_its_width(commands: list[list[str]], columns: int) -> None:
+def test_a_terminal_has_its_width_and_colours_unless_no_color_is_set(commands: list[list[str]], columns: int) -> None:
     for command in commands:
         text = on_terminal(columns, *command)
         assert "\x1b[" in text, command
-        lines = ANSI.sub("", text).splitlines()
+        bare = on_terminal(columns, *command, NO_COLOR="1")
+        assert bare == ANSI.sub("", text)
         # What is to be copied is one line, which the terminal itself breaks.
-        assert all(terminal.cells(line) <= columns for line in lines if not line.startswith("problem ")), text
+        lines = [line for line in bare.splitlines() if not line.startswith("problem ")]
+        assert all(terminal.cells(line) <= columns for line in lines), text
 
 
-def test_no_color_is_respected_and_changes_nothing_else(commands: list[list[str]]) -> None:
-    for command in commands:
-        bare = on_terminal(100, *command, NO_COLOR="1")
-        assert "\x1b[" not in bare
-        assert ANSI.sub("", on_terminal(100, *command)) == bare
-
-
-def test_a_file_gets_neither_colours_nor_bars_nor_breaks(gemmdb, commands: list[list[str]]) -> None:
-    for command in commands:
-        text = gemmdb(*command).out
-        assert "\x1b" not in text
-        assert not set(text) & set("█▏▎▍▌▋▊▉…")
-    problem = gemmdb("coverage", commands[1][1]).out.splitlines()
-    assert any("addmm 512x4096x4096 fp32 +bias" in line for line in problem)
-
-
-def test_the_width_of_a_terminal_changes_nothing_in_a_file(gemmdb, commands, monkeypatch) -> None:
-    wide = [gemmdb(*command).out for command in commands]
+def test_a_file_gets_neither_colours_nor_bars_nor_breaks(gemmdb, commands: list[list[str]], monkeypatch) -> None:
+    texts = [gemmdb(*command).out for command in commands]
+    assert not set("".join(texts)) & set("\x1b█▏▎▍▌▋▊▉…")
+    assert any("addmm 512x4096x4096 fp32 +bias" in line for line in texts[1].splitlines())
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert [gemmdb(*command).out for command in commands] == wide
+    assert [gemmdb(*command).out for command in commands] == texts
 
 
 def test_bars_show_the_time_of_a_workload(commands: list[list[str]]) -> None:
