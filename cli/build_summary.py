@@ -37,14 +37,12 @@ class Summary:
         try:
             workload = entries.read(Path(request.shapes or ""))
         except InputError:
-            self.is_workload, self.weighed, self.gain = False, "one call of each", self._gain_of_one_call()
+            self.is_workload, self.weighed = False, "one call of each"
+            self.gain = weighted(
+                (one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
+            )
         else:
             self.is_workload, self.weighed, self.gain = True, "weighted by calls and time", self._gain_of(workload)
-
-    def _gain_of_one_call(self) -> Gain:
-        return weighted(
-            (one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
-        )
 
     def _gain_of(self, workload: Workload) -> Gain:
         chosen, devices = set(self.problems), ("", self.report.device.text)

@@ -80,13 +80,10 @@ def compare(
     if found.verdict == "cannot tell":
         note("times of a busy machine, or of an unsteady default mode: repeat it when the machine is quiet")
     if found.verdict == "slower":
-        if why := _cache_hint(found.products):
+        gemms = [(Problem.parse(p["problem"]), Device.parse(p["device"]), int(p["count"])) for p in found.products]
+        if why := cache_hint(gemms):
             note(why)
         raise typer.Exit(1)
-
-
-def _cache_hint(gemms: Sequence[Mapping[str, Any]]) -> str:
-    return cache_hint((Problem.parse(one["problem"]), Device.parse(one["device"]), int(one["count"])) for one in gemms)
 
 
 def say_gemms(gemms: Sequence[Mapping[str, Any]], wide: bool) -> None:
