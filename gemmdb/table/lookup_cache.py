@@ -22,9 +22,6 @@ SETTLED_S = 2.5
 second where inodes are small, as those of an old ext4 may be."""
 LOCAL = frozenset({"btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems that one host alone writes. What the system says of a file of another one may be seconds old."""
-LOG = "-wal"
-"""The end of the name of SQLite's write-ahead log. While there is one, a commit does not touch the file itself. Our
-writers make none."""
 MOST_LOOKUPS = 2**15  # The most lookups whose rows are kept. When there are more, all are forgotten.
 
 Key = tuple[int, int]  # The keys of a problem and a device
@@ -43,7 +40,8 @@ class LookupCache:
         self._path, self._immutable = path, immutable
         self._known: tuple[_Stamp | None, dict[Key, Rows]] = (None, {})
         self._file = -1 if immutable else _open(path)
-        self._log = f"{path}{LOG}"
+        # While SQLite's write-ahead log exists, a commit does not touch the file itself. Our writers make none.
+        self._log = f"{path}-wal"
         self._identity = identity(self._file)
         # Not `__del__`: at the end of the interpreter, what it calls may be gone before this object. The system closes
         # the descriptor then.

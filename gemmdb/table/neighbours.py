@@ -147,9 +147,7 @@ class Families:
     def each(self) -> list[Problem]:
         """See `Table.families`."""
         keys: list[int] = []
-        last = -(2**63)
-        while found := self._file.fetch(_NEXT_FAMILY, (last,)):
-            ((last, key),) = found
+        for _, key in self._file.pages(_NEXT_FAMILY, 1):
             keys.append(key)
             if len(keys) > schema.MOST_FAMILIES:
                 raise TableError(f"{self._file.path} holds more than {schema.MOST_FAMILIES:,} families of problems")
