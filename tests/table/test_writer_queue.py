@@ -1,4 +1,4 @@
-"""Writers wait in a line, in which each comes to its turn."""
+"""Writers wait in a queue, so that each gets its turn."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store, record_live
 
 context = multiprocessing.get_context("fork")
-PATIENT_S = 120.0
+TIMEOUT_S = 120.0
 """Longer than any wait of these tests on a machine that others keep busy."""
 
 
 def _waiting(path):
-    """How many wait for the lock on the line of a table, as Linux lists them."""
+    """How many wait for the queue lock of a table, as Linux lists them."""
     inode = Path(f"{path}.turn").stat().st_ino
     found = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return sum(line[1] == "->" and line[6].endswith(f":{inode}") for line in found)
 
 
 def _until(true):
-    end = time.monotonic() + PATIENT_S
+    end = time.monotonic() + TIMEOUT_S
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs a list of those who wait for a lock")
-def test_who_comes_first_has_the_first_turn(tmp_path):
+def test_turns_are_in_order_of_arrival(tmp_path):
     path, order, threads = tmp_path / "t.db", [], []
 
     def wait(number):
-        with file_locks.queue(path, PATIENT_S):
+        with file_locks.queue(path, TIMEOUT_S):
             order.append(number)
 
-    with file_locks.queue(path, PATIENT_S):
+    with file_locks.queue(path, TIMEOUT_S):
         for number in range(5):
             threads.append(threading.Thread(target=wait, args=(number,)))
             threads[-1].start()
@@ -52,21 +52,21 @@ def test_who_comes_first_has_the_first_turn(tmp_path):
     assert order == list(range(5))
 
 
-def test_who_waits_in_vain_goes_on_and_keeps_nobody_waiting(tmp_path):
+def test_a_writer_that_times_out_goes_on_and_blocks_no_other(tmp_path):
     path = tmp_path / "t.db"
-    with file_locks.queue(path, PATIENT_S):
+    with file_locks.queue(path, TIMEOUT_S):
         start = time.monotonic()
         with file_locks.queue(path, 0.2):
-            assert 0.2 <= time.monotonic() - start < PATIENT_S / 2
+            assert 0.2 <= time.monotonic() - start < TIMEOUT_S / 2
     start = time.monotonic()
-    with file_locks.queue(path, PATIENT_S):
-        assert time.monotonic() - start < PATIENT_S / 2
+    with file_locks.queue(path, TIMEOUT_S):
+        assert time.monotonic() - start < TIMEOUT_S / 2
 
 
-def test_without_a_folder_to_write_there_is_no_line(tmp_path):
+def test_without_a_folder_to_write_there_is_no_queue(tmp_path):
     with (
-        file_locks.queue(tmp_path / "no" / "folder" / "t.db", PATIENT_S),
-        file_locks.queue(tmp_path / "a\0b", PATIENT_S),
+        file_locks.queue(tmp_path / "no" / "folder" / "t.db", TIMEOUT_S),
+        file_locks.queue(tmp_path / "a\0b", TIMEOUT_S),
     ):
         assert not file_locks.has_queue(tmp_path / "a\0b")
 
@@ -84,7 +84,7 @@ def _write(kit, path, number, barrier):
     barrier.wait()
     for again in range(2):
         problem = kit.problem.resized(1 + number, 8 + 8 * again, 8)
-        record_live(path, [kit.row(problem=problem), kit.row(kit.configs[1], 5.0, problem=problem)], busy_s=PATIENT_S)
+        record_live(path, [kit.row(problem=problem), kit.row(kit.configs[1], 5.0, problem=problem)], busy_s=TIMEOUT_S)
 
 
 def test_many_programs_that_tune_at_once_all_write(kit, tmp_path):
