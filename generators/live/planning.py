@@ -31,17 +31,22 @@ LARGE_BEYOND_ROOF = 1.5
 
 def job(request: Request, backend: Backend) -> Job:
     """A build's job: ATen and the candidates that may run, as many as the budget has time for."""
-    chosen = effort.named("quick", backend.device.kind)
+    problem, device = request.problem, backend.device
+    chosen = effort.named("quick", device.kind)
     protocol = backend.protocols(chosen)[0]
-    room = int(request.budget_s / _seconds(request.problem, backend, protocol, LARGE_BEYOND_ROOF) / _FEWEST_ROUNDS) - 1
+    room = int(request.budget_s / _seconds(problem, backend, protocol, LARGE_BEYOND_ROOF) / _FEWEST_ROUNDS) - 1
     most = max(min(room, LIVE_CANDIDATES), 0)
-    others = list(dict.fromkeys(c for c in _candidates(request, backend, chosen) if _allowed(c, request, backend)))
-    padding = [c for c in _paddings(request.problem, backend) if _allowed(c, request, backend)]
-    tried = others[:most]
-    if padding and most and not set(padding) & set(tried):
-        # gemmdb keeps Inductor's own padding pass from timing it.
-        tried = [*tried[: most - 1], padding[-1]]
-    return Job(request.problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
+    configs: Sequence[Config] = request.candidates
+    if not configs:
+        configs = [one.config for one in backend.space.candidates(problem, device, chosen) if not one.rejected]
+    tried = list(dict.fromkeys(config for config in configs if _allowed(config, request, backend)))[:most]
+    if device.kind == "cuda" and most:
+        # gemmdb keeps Inductor's own pass from timing padded GEMMs, which a build tries where rows are misaligned.
+        padded = [config for config in inductor_menu.configs(problem, device) if config.kernel == "padded"]
+        padded = [config for config in padded if _allowed(config, request, backend)]
+        if padded and not set(padded) & set(tried):
+            tried = [*tried[: most - 1], padded[-1]]
+    return Job(problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
 
 
 def rejection(one: Job, request: Request, backend: Backend) -> Rejected | None:
@@ -52,26 +57,12 @@ def rejection(one: Job, request: Request, backend: Backend) -> Rejected | None:
     return Rejected(f"ATen and one more would take longer than {request.budget_s:g} s of the device")
 
 
-def _candidates(request: Request, backend: Backend, chosen: Effort) -> Sequence[Config]:
-    if request.candidates:
-        return request.candidates
-    tried = backend.space.candidates(request.problem, backend.device, chosen)
-    return [one.config for one in tried if not one.rejected]
-
-
 def _allowed(config: Config, request: Request, backend: Backend) -> bool:
     policy = request.policy
     policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
     if config == ATEN or policy_rejection(config, policy, request.problem) or compile_cost_rejection(config, policy):
         return False
     return config.rejection(request.problem, backend.device) is None
-
-
-def _paddings(problem: Problem, backend: Backend) -> list[Config]:
-    """The padded GEMMs that a build would try: where rows are misaligned on a GPU."""
-    if backend.device.kind != "cuda":
-        return []
-    return [config for config in inductor_menu.configs(problem, backend.device) if config.kernel == "padded"]
 
 
 def _seconds(problem: Problem, backend: Backend, protocol: Protocol, beyond_roof: float) -> float:
