@@ -56,15 +56,11 @@ def devices(name: str | None) -> list[Device]:
             # A line of a JSON document, or one that `shapes.load` will reject.
             continue
         if isinstance(item.get("problem"), str) and item.get("device"):
-            found[_device(item["device"], where)] = None
+            try:
+                found[Device.parse(str(item["device"]))] = None
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from error
     return list(found)
-
-
-def _device(text: object, where: str) -> Device:
-    try:
-        return Device.parse(str(text))
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
 
 
 def _names(found: Iterable[Device]) -> str:
