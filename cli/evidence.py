@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gemmdb import Hit
 from gemmdb.cli.output import microseconds
 from gemmdb.errors import InputError
-from gemmdb.hit import Hit
 from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import typer
 
+from gemmdb import Hit
 from gemmdb.cli import terminal
 from gemmdb.cli.evidence import brief_facts, full_facts
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.errors import TableError
-from gemmdb.hit import Hit
 from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
