@@ -1,15 +1,22 @@
-"""Real builds on this CPU, small ones: compiled by Inductor, timed, stored."""
+"""Real builds on this CPU, small ones: compiled by Inductor, timed, stored, resumed."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from kit.replay import stored
 
 from gemmdb.devices.detect import cpu
+from gemmdb.errors import GemmdbError
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.measure.remeasure import remeasure
 from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import Status
+from gemmdb.table.measurement import TIMED, Status
 from gemmdb.table.reader import Table
 
 pytestmark = pytest.mark.slow
@@ -55,6 +62,47 @@ def test_the_table_answers(built):
         verdicts = [table.verdict(problem, cpu()) for problem in {row.problem for row in stored(request.out)}]
     assert len(verdicts) == len(ITEMS)
     assert all(0 < verdict.expected_us < 1e5 and verdict.ratio <= 1 for verdict in verdicts)
+
+
+def test_the_same_build_again_measures_nothing(built):
+    request, _ = built
+    report = build(request)
+    assert (report.before, report.measured, report.rows) == (len(ITEMS), 0, 0)
+
+
+def test_killed_and_run_again_equals_undisturbed(built, shapes, tmp_path):
+    request, _ = built
+    out, ops = tmp_path / "killed.db", ("mm", "int_mm")  # One with several candidates, and one to come after it.
+    script = (
+        "import sys; from pathlib import Path; from gemmdb.generators.build.build import *;"
+        f"build(BuildRequest(arch='cpu', ops={ops}, shapes=sys.argv[1], out=Path(sys.argv[2])))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(shapes), str(out)])
+    while process.poll() is None and not _has_rows(out):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    kept = {row.text for row in stored(out)}
+    report = build(BuildRequest(arch="cpu", ops=ops, shapes=str(shapes), out=out))
+    assert kept < {row.text for row in stored(out)}
+    assert report.measured == len(ops) - report.before > 0
+    assert _outcomes(out, ops) == _outcomes(request.out, ops)
+
+
+def _has_rows(path: Path) -> bool:
+    try:
+        return bool(stored(path))
+    except (OSError, GemmdbError):
+        return False
+
+
+def _outcomes(path, ops):
+    """What two builds have in common: every candidate, and whether it was timed or how it failed."""
+    return {
+        (row.problem.text, row.config.text, "timed" if row.status in TIMED else row.status.value)
+        for row in stored(path)
+        if row.problem.op in ops
+    }
 
 
 def test_remeasuring_compares_with_the_table(built):
