@@ -34,7 +34,8 @@ PRECEDENCE = {
     "sku": "gemmdb.lookup.acceptance.near:sku",
     "model": "gemmdb.lookup.acceptance.model:model",
 }
-"""The rungs for fixed sizes, in order: the first that does not decline answers."""
+"""The rungs for fixed sizes, in order: the first that does not decline answers. `near` and `epilogue` decline where
+`sku` has a kernel that was measured for this very problem."""
 SYMBOLIC = {
     "range": "gemmdb.lookup.acceptance.ranges:ranged",
     "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
