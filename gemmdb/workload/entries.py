@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.files import append_lines, read_bounded
+from gemmdb.files import append_lines
 from gemmdb.key.problem import Problem
 
 SQLITE = b"SQLite format 3\0"
@@ -157,10 +157,13 @@ def is_table(path: Path) -> bool:
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """(`file:line`, text) of the lines that are not empty. Raises InputError for what cannot be read as text."""
-    if is_table(path):
-        raise InputError(f"{path} is a table, not a workload: `gemmdb show {path}` lists what is in it")
-    with _reading(path):
-        text = read_bounded(path, MAX_BYTES).decode()
+    with _reading(path), path.open("rb") as file:  # Opened once: it may be a pipe, such as /dev/stdin.
+        raw = file.read(MAX_BYTES + 1)
+        if raw.startswith(SQLITE):
+            raise InputError(f"{path} is a table, not a workload: `gemmdb show {path}` lists what is in it")
+        if len(raw) > MAX_BYTES:
+            raise InputError(f"{path} is larger than {MAX_BYTES:,} bytes")
+        text = raw.decode()
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield f"{path}:{number}", line

@@ -1,8 +1,10 @@
 """Workload files: written by many processes, read with their lines counted; and origins, bounded and hostile."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -71,6 +73,17 @@ def test_a_file_beyond_all_bounds_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(entries, "MAX_BYTES", path.stat().st_size - 1)
     with pytest.raises(InputError, match="larger than"):
         entries.read(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/fd leads to the pipe itself")
+def test_a_pipe_is_read_once():
+    ours, theirs = os.pipe()
+    os.write(theirs, f"{Entry(PROBLEM, 2).line}\n{Entry(OTHER).line}\n".encode())
+    os.close(theirs)
+    try:
+        assert entries.read(Path(f"/dev/fd/{ours}")).entries == (Entry(PROBLEM, 2), Entry(OTHER))
+    finally:
+        os.close(ours)
 
 
 def test_missing_file_and_unwritable_file(tmp_path):
