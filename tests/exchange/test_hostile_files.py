@@ -85,6 +85,14 @@ def test_damaged_files_are_read_or_refused(kind, good, tmp_path, seed, changes):
     survives(kind, tmp_path / "file")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=200))
+def test_random_files_are_read_or_refused(kind, tmp_path, data):
+    (tmp_path / "file").write_bytes(data)
+    survives(kind, tmp_path / "file")
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20) | st.sampled_from(
