@@ -1,4 +1,4 @@
-"""The ops: what each kind of GEMM takes, one record each.
+"""The ops: what each kind of GEMM takes, one record each; and the fields of a Problem, which their rules read.
 
 Everything in the library reads the traits of these records (`problem.spec.batched`) and does not compare names. To add
 an op, add its record here and follow docs/contributing/op.md.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gemmdb.errors import InputError
 from gemmdb.key import int4
-from gemmdb.key.fields import Fields
+from gemmdb.key.operands import IEEE, Bias, Numerics, Operand
 from gemmdb.rejected import Rejected
 
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
@@ -35,6 +35,29 @@ the experts of a mixture have. `k`: each has columns of A [M, K] and rows of B [
 fp32 number for each row of A [M], and one for each column of each group's B [groups, N]."""
 GROUPED_FP8 = ("fp8_e4m3",)
 _ROWS, _COLUMNS = ("row", "row-padded"), ("col", "col-padded")
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a Problem, which says what each means; `gemmdb.key.rules` says which values they may have."""
+
+    op: str
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    out: str
+    bias: Bias | None = None
+    scalars: str = "unit"
+    fusion: str = "none"
+    numerics: Numerics = IEEE
+    constant: bool = False
+    batch: int = 1
+    scales: str = ""
+    groups: int = 0
+    ragged: str = ""
+    int4: Int4Format | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,12 @@ from gemmdb.key import canonical, epilogue, rules
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import Epilogue
-from gemmdb.key.fields import Fields
 from gemmdb.key.flags import Flags
 from gemmdb.key.flags import fields as described
 from gemmdb.key.int4 import Int4Format
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.operands import Bias, Numerics, Operand, TensorInfo, default_numerics
-from gemmdb.key.ops import OPS, SCALE_BLOCK, Op, named
+from gemmdb.key.ops import OPS, SCALE_BLOCK, Fields, Op, named
 
 L2_STATES = ("cold", "hot")
 """The states of the last-level cache before a call that a lookup may ask for."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from gemmdb.errors import InputError
 from gemmdb.key import epilogue
-from gemmdb.key.fields import Fields
 from gemmdb.key.layout import ITEM_SIZES, item_size
 from gemmdb.key.operands import BIAS_KINDS
-from gemmdb.key.ops import OPS, Op, named
+from gemmdb.key.ops import OPS, Fields, Op, named
 from gemmdb.rejected import Rejected
 
 SCALAR_CLASSES = ("unit", "beta0", "general")
