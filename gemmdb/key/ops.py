@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gemmdb.errors import InputError
 from gemmdb.key import int4
+from gemmdb.key.int4 import Int4Format
 from gemmdb.key.operands import IEEE, Bias, Numerics, Operand
 from gemmdb.rejected import Rejected
 

@@ -21,9 +21,7 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.transfer import ConfigGroup, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus.grouped import MENU as GROUPED
-from gemmdb.kernels.menus.int4 import MENU as INT4_MENU
-from gemmdb.kernels.menus.int4_skinny import MENU as INT4_SKINNY_MENU
-from gemmdb.kernels.menus.int4_skinny import mostly_fastest
+from gemmdb.kernels.menus.int4 import INT4, INT4_SKINNY, skinny_mostly_fastest
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.neighbours import metric, same_side, unfit
@@ -175,10 +173,10 @@ def _of_int4(ask: Ask) -> list[Config]:
     def legal(menu: Iterable[Config]) -> list[Config]:
         return [one for one in dict.fromkeys(menu) if one not in banned and ask.rejection(one) is None]
 
-    few = legal(INT4_SKINNY_MENU.usual(ask.problem, ask.device))[
-        : MOST_INT4_CONFIGS // 2 if mostly_fastest(ask.problem) else 0
+    few = legal(INT4_SKINNY.usual(ask.problem, ask.device))[
+        : MOST_INT4_CONFIGS // 2 if skinny_mostly_fastest(ask.problem) else 0
     ]
-    others = legal((*INT4_MENU.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
+    others = legal((*INT4.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
     return [*few, *others[:: -(-len(others) // (MOST_INT4_CONFIGS - len(few))) or 1]]
 
 

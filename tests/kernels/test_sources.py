@@ -10,7 +10,6 @@ from kit.gpu import make
 from gemmdb.kernels import inductor, triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.kernels.triton import sources as triton_sources
 
 TILE = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "stages": 3, "warps": 4}
 MM = Config.of("triton", "inductor_mm", **TILE)
@@ -71,4 +70,4 @@ def test_each_kernel_of_ours_knows_its_former_sources() -> None:
     its rows at the next release of the table."""
     ours = [kernel for kernel in KERNELS.values() if kernel.template is not None]
     assert len(ours) >= 9
-    assert all(kernel.equivalent is triton_sources.EQUIVALENT for kernel in ours)
+    assert all(kernel.equivalent is triton.EQUIVALENT for kernel in ours)

@@ -1,36 +1,40 @@
-"""What is tried of `int4`: an entry of `int4.json` is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is
-scaled). The pipeline has as many stages as fit, and K is split until the multiprocessors are full once."""
+"""What is tried of `int4` and of `int4_skinny`.
+
+An entry of `int4.json` is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor, what is scaled). The pipeline has as
+many stages as fit, and K is split until the multiprocessors are full once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus.shared import Menu, read_shapes, up_to
 from gemmdb.kernels.triton.int4 import shared_bytes
-from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS
+from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS, MAX_ROWS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
 MIN_STAGES = 2
 _OTHER_BYTES = 2048
 """Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
-W, S = "weights", "sums"
-_MENUS = read_shapes("int4")
+_INT4_SHAPES = read_shapes("int4")
+_SKINNY_SHAPES = read_shapes("int4_skinny")
+"""`adjacent`: with neighbouring steps, of weights in bytes, whose scales are then loaded at once; `lean`: in the lean
+form. Tiled weights and those in bytes have lists of their own."""
 _BESIDE_SKINNY = 3
 """How many legal ones of these are tried for up to eight rows: on an H200, `int4_skinny` was faster on all 13 problems
 with so few, by 3 to 33%."""
 
 
-def _usual(problem: Problem, device: Device) -> Iterator[Config]:
+def _usual_int4(problem: Problem, device: Device) -> Iterator[Config]:
     own = problem.int4
     if own is None:
         return
-    entries = up_to(_MENUS["tiled" if own.inner else "bytes"], problem.m)
+    entries = up_to(_INT4_SHAPES["tiled" if own.inner else "bytes"], problem.m)
     if problem.m <= FEW_ROWS and problem.k % DEPTH == 0:
-        entries = [entry for entry in entries if entry[4] == W or entry[1] <= own.size][:_BESIDE_SKINNY]
+        entries = [entry for entry in entries if entry[4] == "weights" or entry[1] <= own.size][:_BESIDE_SKINNY]
     for height in _heights(problem.m):
         for n, k, warps, residents, scaled in entries:
             for resident in residents:
@@ -43,9 +47,9 @@ def _heights(m: int) -> tuple[int, ...]:
     return (least,) if least <= hardware.SKINNY_ROWS else (64, 128, 256)
 
 
-def _whole(problem: Problem, device: Device) -> Iterator[Config]:
+def _whole_int4(problem: Problem, device: Device) -> Iterator[Config]:
     heights = [height for height in (8, 16, 32, 64, 128, 256) if height < 2 * max(problem.m, 8)]
-    ways = product((1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 8), (W, S))
+    ways = product((1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 8), ("weights", "sums"))
     for block, way in product(product(heights, (32, 64, 128, 256), (32, 64, 128, 256, 512)), list(ways)):
         yield from _configs(problem, device, block, way)
 
@@ -81,4 +85,36 @@ def _stages(problem: Problem, device: Device, block: tuple[int, int, int], way: 
     return 0
 
 
-MENU = Menu(_usual, _whole)
+def skinny_mostly_fastest(problem: Problem) -> bool:
+    """Whether `int4_skinny` is mostly faster than `int4`. With more than eight rows it was so on an H100 on 10 of 11
+    weights in bytes, by up to a fourth, and on 6 of 47 tiled ones."""
+    assert problem.int4 is not None
+    return problem.m <= FEW_ROWS or not problem.int4.inner
+
+
+def _usual_skinny(problem: Problem, device: Device) -> Iterator[Config]:
+    kind = "tiled" if problem.int4 and problem.int4.inner else "bytes"
+    yield from _each(problem, up_to(_SKINNY_SHAPES[f"lean_adjacent_{kind}"], problem.m), lean=1, adjacent=1)
+    yield from _each(problem, up_to(_SKINNY_SHAPES[f"adjacent_{kind}"], problem.m), adjacent=1)
+    yield from _each(problem, up_to(_SKINNY_SHAPES["plain"], problem.m))
+    yield from _each(problem, up_to(_SKINNY_SHAPES[f"lean_{kind}"], problem.m), lean=1)
+
+
+def _whole_skinny(problem: Problem, device: Device) -> Iterator[Config]:
+    for form, activations in (({}, ("registers", "shared")), ({"lean": 1}, ("registers", "shared", "ahead"))):
+        entries = list(product((16, 32, 64), (1, 2, 4, 8, 16), (1, 2, 3, 4), activations, ("before", "after")))
+        yield from _each(problem, entries, **form)
+        yield from _each(problem, [entry for entry in entries if entry[2] in (2, 4)], adjacent=1, **form)
+
+
+def _each(problem: Problem, entries: Iterable[tuple[int, int, int, str, str]], **more: int) -> Iterator[Config]:
+    """The configs of those that have a step for each of their stages."""
+    for n, warps, stages, where, when in entries:
+        if problem.m <= MAX_ROWS and DEPTH * warps * stages <= problem.k:
+            yield Config.of(
+                "triton", "int4_skinny", block_n=n, activations=where, next=when, warps=warps, stages=stages, **more
+            )  # fmt: skip
+
+
+INT4 = Menu(_usual_int4, _whole_int4)
+INT4_SKINNY = Menu(_usual_skinny, _whole_skinny)

@@ -1,8 +1,12 @@
-"""What is tried of `tile`.
+"""What is tried of `tile`, and of `narrow` and `persistent`, whose whole spaces are made from that of `tile`.
 
 An entry of `tile.json` is a shape with the numbers of blocks per multiprocessor, the loads and the swaps that are
 tried. BLOCK_K is for elements of 2 bytes (of 1 byte for int_mm). The pipeline uses the shared memory that each of that
 number of blocks gets, and K is split until the multiprocessors are full once.
+
+An entry of `narrow.json` has modes in place of loads: what the kernel does with rows beyond the end, and whether its
+programs start at different places of K. One of `persistent.json` is (BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs
+per multiprocessor).
 """
 
 from __future__ import annotations
@@ -31,21 +35,21 @@ from gemmdb.key.problem import Problem
 
 MAX_WARPS = 32
 """The most warps of all blocks that share a multiprocessor."""
-
-
-_MENUS = read_shapes("tile")
+MIN_PERSISTENT_ROWS = 33
+"""With fewer rows, tiles are too small for the tensor copy engine to pay off."""
+_TILE_SHAPES, _NARROW_SHAPES, _PERSISTENT_SHAPES = map(read_shapes, ("tile", "narrow", "persistent"))
 _DEPTHS = {"mm": (32, 64, 128, 256)}
 
 
-def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    for m, n, k, warps, *tried in up_to(_MENUS.get(problem.op, _MENUS["mm"]), problem.m):
+def _usual_tile(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, k, warps, *tried in up_to(_TILE_SHAPES.get(problem.op, _TILE_SHAPES["mm"]), problem.m):
         for resident, loads, swap in product(*tried):
             shape = Shape(m, n, depth_of(problem, k), warps, resident)
             yield from split(problem, device, shape, loads, swap, (dequant(problem),), idle=False)
 
 
-def whole(problem: Problem, device: Device) -> Iterator[Config]:
-    """The whole space of tiles. The spaces of `narrow` and `persistent` are made from it."""
+def _whole_tile(problem: Problem, device: Device) -> Iterator[Config]:
+    """The whole space of tiles."""
     # As the left operand, a dequantised weight does not reach the matrix unit from registers in wide enough pieces.
     swaps = PLAIN if problem.spec.dequantises else BOTH
     depths = _DEPTHS.get(problem.op, (64, 128, 256, 512))
@@ -74,4 +78,55 @@ def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int
     return [warps for warps in (1, 2, 4, 8) if 32 <= n * k * size // (warps * 32) <= 512 and n // warps >= 8]
 
 
-MENU = Menu(_usual, whole)
+def _usual_narrow(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, k, warps, residents, modes, swaps in up_to(
+        _NARROW_SHAPES.get(problem.op, _NARROW_SHAPES["mm"]), problem.m
+    ):
+        for resident, swap in product(residents, swaps):
+            shape = Shape(m, n, depth_of(problem, k), warps, resident)
+            for one in split(problem, device, shape, "pointer", swap, (dequant(problem),), idle=False):
+                if one.values["reduce"] != "kernel":
+                    yield from (_of_tile(one, rows, stagger) for rows, stagger in modes)
+
+
+def _whole_narrow(problem: Problem, device: Device) -> Iterator[Config]:
+    if problem.m > hardware.SKINNY_ROWS:
+        return
+    for one in _whole_tile(problem, device):
+        if one.values["load"] == "pointer" and one.values["reduce"] != "kernel":
+            yield from (_of_tile(one, rows, stagger) for rows, stagger in product(("wrap", "mask"), (0, 1)))
+
+
+def _of_tile(one: Config, rows: str, stagger: int) -> Config:
+    """The narrow config with the parameters that it shares with a config of `tile`."""
+    same = {name: value for name, value in one.params if name not in ("group_m", "reduce", "load")}
+    return Config.of("triton", "narrow", **same, rows=rows, stagger=stagger)
+
+
+def _usual_persistent(problem: Problem, device: Device) -> Iterator[Config]:
+    if problem.m < MIN_PERSISTENT_ROWS:
+        return
+    entries = up_to(_PERSISTENT_SHAPES.get(problem.op, _PERSISTENT_SHAPES["mm"]), problem.m)
+    for m, n, k, warps, stages, resident in entries:
+        # The weight as left operand suits few rows. Only the first shape is tried both ways.
+        both = (m, n, k) == entries[0][:3] and problem.m <= 512 and not problem.spec.dequantises
+        for swap in BOTH if both else PLAIN:
+            yield Config.of(
+                "triton", "persistent", block_m=m, block_n=n, block_k=depth_of(problem, k), group_m=hardware.BAND_ROWS,
+                swap=swap, dequant=dequant(problem), resident=resident, warps=warps, stages=stages,
+            )  # fmt: skip
+
+
+def _whole_persistent(problem: Problem, device: Device) -> Iterator[Config]:
+    for one in _whole_tile(problem, device):
+        if problem.m >= MIN_PERSISTENT_ROWS and one.values["load"] == "tma" and one.values["split_k"] == 1:
+            same = {name: value for name, value in one.params if name not in ("split_k", "reduce", "load")}
+            for resident in (1, 2):
+                # The epilogue needs some of the shared memory that `tile` can use for its pipeline alone.
+                stages = max(int(one.values["stages"]) - 1, 1)
+                yield Config.of("triton", "persistent", **{**same, "resident": resident, "stages": stages})
+
+
+TILE = Menu(_usual_tile, _whole_tile)
+NARROW = Menu(_usual_narrow, _whole_narrow)
+PERSISTENT = Menu(_usual_persistent, _whole_persistent)

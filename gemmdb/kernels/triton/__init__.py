@@ -7,9 +7,12 @@ epilogue. Reading a template needs only the standard library; rendering needs ji
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from itertools import pairwise
+
 from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, Template
-from gemmdb.kernels.triton import sources
 from gemmdb.key.problem import Problem
 
 TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "uint8": "uint8", "int32": "int32",
@@ -17,6 +20,25 @@ TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", 
 """Triton's name of each dtype."""
 ZEROING_US = 1.0
 """Microseconds in which a graph zeroes the counters of its kernels, once per call: at least 0.9 us (440 configs)."""
+_HISTORY = (
+    ("079aeed31ef3a5a2", "b8961afbe98e678a", "46cf91b376e7c293", "2285ca0639c8cbf6", "e4fae27619584873"),
+    ("d207994d8700ded2", "078daff6141357c6"),
+    ("f1cfe0fb8fcf5453", "012c2e9c955b0691", "a9f936e578fc31c0", "7d81a1695cc5f968", "e52d1bf60dec2386"),
+    ("3799dccb4110a658", "1d94976414df7a58", "0421d23c09bc24d8", "721c1568a4a2ab56", "f8d699728006d0d6"),
+    ("9ecb33375ecd23f0", "4421a6b02e3a9b49", "d0fda949991afa96", "05c23a31e68b0e76"),
+    ("2b822f06dd6f893e", "81c638bb4e7fa254", "e1740f02d8ecaa49", "9b75edecdcc96ca3"),
+    ("3b992e027bd165b8", "ba042125d931cbdc"),
+    ("189ca5b09cc9b921", "d4c6f8ea1c262a94"),
+    ("7f339d284e2d1986", "84e1da6b62a2dd91", "2f84e281cf81afb3", "e97769d881f34ed8"),
+    ("368fbc0e4b60cf75", "a6f6708ac2f4c0c3"),
+)  # fmt: skip
+"""The digests of each kernel, the former ones first."""
+EQUIVALENT = {former: later for digests in _HISTORY for former, later in pairwise(digests)}
+"""Former digests, each with the later one whose source renders the same kernels, so that rows of the former stay valid.
+Add a pair only if both versions render the same text for every problem and config of our kernels in the shipped
+tables, apart from constants that no line reads."""
+_INT4 = ("int4", "int4_skinny")
+"""Kernels that read the words of an int4 weight. The first has the macros for it."""
 
 
 def template(config: ConfigLike) -> Template:
@@ -56,12 +78,20 @@ def tiles(config: ConfigLike, problem: Problem) -> int:
     return problem.batch * hardware.tile_count(problem.m, problem.n, block)
 
 
+@functools.cache
 def source(kernel: str) -> str:
-    """The jinja2 source of one of our kernels, by its name."""
-    return sources.source(f"{__name__}.{kernel}")
+    """The jinja2 source of one of our kernels, by its name, after the macros that it shares with others."""
+    from importlib import resources  # Imported where it is used: it takes longer than all of gemmdb's own modules.
+
+    # `dependent` defines one macro, which renders nothing. It stays because the digests in shipped tables include it.
+    shared = [(__name__, name) for name in ("dequant", "parts", "dependent")]
+    shared += [(f"{__name__}.{_INT4[0]}", "words")] if kernel in _INT4 else []
+    files = (*shared, (f"{__name__}.{kernel}", "kernel"))
+    return "".join((resources.files(package) / f"{name}.py.jinja").read_text() for package, name in files)
 
 
+@functools.cache
 def digest(kernel: str) -> str:
     """16 hexadecimal digits that change with the source of one of our kernels. Rows of the kernel stay valid while they
     do not change."""
-    return sources.digest(f"{__name__}.{kernel}")
+    return hashlib.sha256(source(kernel).encode()).hexdigest()[:16]

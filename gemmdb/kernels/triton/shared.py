@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmdb.kernels import hardware, rules
 from gemmdb.kernels.kernel import ConfigLike, Domain, IntRange, Kernel, OneOf, Rule, Template
-from gemmdb.kernels.triton import TL, counts_arrivals, memory, sources
+from gemmdb.kernels.triton import EQUIVALENT, TL, counts_arrivals, digest, memory
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
@@ -26,10 +26,10 @@ def kernel(
 ) -> Kernel:
     """The record of one of our Triton kernels, which is named after the folder of its template. `rest`: further fields
     of the record."""
-    package = template.package
+    name = template.package.rpartition(".")[2]
     return Kernel(
-        "triton", package.rpartition(".")[2], ops, ("cuda",), 1, params, rejection=rejection, template=template,
-        digest=partial(sources.digest, package), equivalent=sources.EQUIVALENT, **rest,
+        "triton", name, ops, ("cuda",), 1, params, rejection=rejection, template=template,
+        digest=partial(digest, name), equivalent=EQUIVALENT, **rest,
     )  # fmt: skip
 
 

@@ -21,13 +21,10 @@ from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.kernels.menus.batch import MENU as BATCH
 from gemmdb.kernels.menus.gemv import MENU as GEMV
 from gemmdb.kernels.menus.grouped import MENU as GROUPED
-from gemmdb.kernels.menus.int4 import MENU as INT4
-from gemmdb.kernels.menus.int4_skinny import MENU as INT4_SKINNY
-from gemmdb.kernels.menus.narrow import MENU as NARROW
-from gemmdb.kernels.menus.persistent import MENU as PERSISTENT
+from gemmdb.kernels.menus.int4 import INT4, INT4_SKINNY
 from gemmdb.kernels.menus.scaled_blocks import MENU as SCALED_BLOCKS
 from gemmdb.kernels.menus.shared import Menu
-from gemmdb.kernels.menus.tile import MENU as TILE
+from gemmdb.kernels.menus.tile import NARROW, PERSISTENT, TILE
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key import representatives
 from gemmdb.key.device import Device
