@@ -36,8 +36,8 @@ class Choice:
         """The config: the menu entry with stages and split that fit."""
         if self.entry.backend == "cutlass":
             return self.entry
-        way = "bits" if self.tile.bits else "cast"
-        own: dict[str, Value] = {"stages": self.tile.stages, "split_k": self.tile.split, "dequant": way}
+        dequant = "bits" if self.tile.bits else "cast"
+        own: dict[str, Value] = {"stages": self.tile.stages, "split_k": self.tile.split, "dequant": dequant}
         values = {name: own.get(name, value) for name, value in self.entry.params}
         return Config(self.entry.backend, self.entry.kernel, tuple(values.items()))
 

@@ -28,7 +28,7 @@ BLOCKS, BLOCK = ("int_mm", "mixed_mm"), 11
 def microseconds(w: Work, c: Sequence[float]) -> Any:
     """The time of one call on cold caches, of work and coefficients in the order of COEFFICIENTS.
 
-    It uses operators only, so the same code fits over arrays and answers a lookup over floats. `power` says how far
+    It uses operators only, so the same code fits over arrays and predicts over floats. `power` says how far
     streams, latencies and instructions overlap; launches before and after do not overlap.
     """
     launch, wave, output, fixup, second, partial, dram, l2, latency, sync, wide, fma, shared, cast, bits, steps, p = c
@@ -106,7 +106,7 @@ FITTED = Coefficients(data.RATES, data.TRAITS, data.KINDS)
 
 
 def dot(values: Iterable[float], weights: Sequence[float]) -> float:
-    """The sum of the products, of as many values as there are weights."""
+    """The dot product, of as many values as there are weights."""
     total: float = sum(map(mul, values, weights))
     return total
 

@@ -1,7 +1,7 @@
 """The least time that a problem can take. A table that claims less is wrong, whoever made it.
 
 It is a bound and no estimate, from the figures of the registry alone: those in a table come from its maker. Every exact
-lookup asks for it, so it is arithmetic and imports no cost model.
+lookup computes it, so it is arithmetic and imports no cost model.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Least(NamedTuple):
     with the margin."""
 
     call: float
-    product: float
+    fma: float
     byte: float
 
 
 def possible(us: float, problem: Problem, device: Device, l2: str) -> bool:
     """Whether a call can take `us` microseconds: at least `least_us`. Nearly all times of a table are so far above it
     that a sum which is never below it will do: each operand once, with the eight bytes of the largest dtype."""
-    call, product, byte = _known.get(device.key) or _least(device)
+    call, fma, byte = _known.get(device.key) or _least(device)
     m, n = problem.m, problem.n
-    enough = 8 * problem.k * problem.batch * (product * m * n + byte * (m + n))
+    enough = 8 * problem.k * problem.batch * (fma * m * n + byte * (m + n))
     return us >= enough + call or us >= least_us(problem, device, l2)
 
 
@@ -51,10 +51,10 @@ def least_us(problem: Problem, device: Device, l2: str) -> float:
     Of the memory's traffic only what is surely read from DRAM counts: nothing with a hot cache, the operands with a
     cold one. The output may stay in the cache. Of groups, one may have all the work.
     """
-    call, product, byte = _known.get(device.key) or _least(device)
+    call, fma, byte = _known.get(device.key) or _least(device)
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
     size = ITEM_SIZES[problem.a.dtype]
-    us = max(call, product * size * batch * m * n * k)
+    us = max(call, fma * size * batch * m * n * k)
     if l2 == "hot" or not byte:
         return us
     a, b = problem.a.layout, problem.b.layout

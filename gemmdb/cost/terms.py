@@ -1,7 +1,7 @@
 """The cost model for a lookup: the times of `Coefficients.predict`, with all that does not depend on the sizes computed
 once for each tile.
 
-A lookup asks for the times of some fifty tiles. Most of what a time is made of depends on the tile, op, dtypes and
+A lookup predicts the times of some fifty tiles. Most of what a time is made of depends on the tile, op, dtypes and
 machine alone. `Terms` holds that, so that a tile costs a lookup two microseconds instead of twenty.
 """
 

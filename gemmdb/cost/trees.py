@@ -57,7 +57,7 @@ class Trees:
     """`base`: the start of every prediction. `leaves`: the leaf values of all trees in order, counted from 1.
     `questions`: for each feature its sorted thresholds and, for each number of exceeded thresholds, the leaves that can
     still be reached. `firsts`: the first leaf of every tree. `checks`: rows of features with the fit's own predictions.
-    `shapes`: of the tiles asked for last, the leaves that can be reached on any problem.
+    `shapes`: of the latest tiles, the leaves that can be reached on any problem.
 
     Trees are not walked. The leaves of each tree are the bits of a word, and all words form one integer. Each feature
     masks out the leaves that it rules out in all trees at once. The first remaining leaf of a tree is the one that a

@@ -146,7 +146,7 @@ class Setting:
 
 _SHARED = 256
 _settings: dict[str, Setting] = {}
-"""The settings of the problems asked for last, by their texts."""
+"""The settings of the latest problems, by their texts."""
 
 
 class Work(NamedTuple):

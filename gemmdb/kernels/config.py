@@ -1,4 +1,4 @@
-"""Config: one way to solve a Problem. Frozen, hashable, and valid by construction."""
+"""Config: a kernel and its parameters. Frozen, hashable, and valid by construction."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Config:
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Config) or type(other) is not type(self):
-            return NotImplemented  # A config that is measured in another way is another one.
+            return NotImplemented  # A subclass is measured differently.
         return self is other or (
             self.kernel == other.kernel and self.backend == other.backend and self.params == other.params
         )

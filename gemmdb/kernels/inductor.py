@@ -94,10 +94,8 @@ def reject_sum(config: ConfigLike, problem: Problem, device: Device, symbolic: C
 
 
 def _reject_scaled(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
-    if rejected := rules.reject_fp8(problem, device):
+    if rejected := rules.reject_fp8(problem, device) or rules.reject_block_scales(problem):
         return rejected
-    if problem.scales == "block":
-        return Rejected("scales of blocks are applied within the sum")
     if problem.k <= rules.FP8_MULTIPLE:
         return Rejected(f"Triton fails where K is {rules.FP8_MULTIPLE} or less, says Inductor")
     if rejected := _reject_shallow(config, problem):

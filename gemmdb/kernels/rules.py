@@ -33,8 +33,8 @@ _MAX_CLASSES, _MAX_CONFIGS = 64, 4096
 
 
 def sizeless(rule: SizelessRule) -> SizelessRule:
-    """The rule, with its answers remembered by config, op, family and device. A lookup asks about twenty configs of one
-    problem, and the next lookup about the same configs at other sizes."""
+    """The rule, with its results cached by config, op, family and device. A lookup checks twenty configs of one
+    problem, and the next lookup the same configs at other sizes."""
     classes: dict[tuple[object, ...], dict[ConfigLike, Rejected | None]] = {}
     last: tuple[Problem | None, Device | None, dict[ConfigLike, Rejected | None]] = None, None, {}
 
@@ -103,7 +103,7 @@ def reject_strides(problem: Problem) -> Rejected | None:
 
 
 def reject_batch(problem: Problem) -> Rejected | None:
-    """A dimension of the grid counts the matrices of a batch, and Inductor lowers some batches in another way."""
+    """A dimension of the grid counts the matrices of a batch, and Inductor lowers some batches differently."""
     if problem.batch > MAX_MATRICES:
         return Rejected(f"the grid has room for {MAX_MATRICES} matrices")
     if problem.batch == 1:

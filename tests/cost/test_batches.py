@@ -48,7 +48,7 @@ def test_the_operand_that_a_batch_shares_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("problem", [bmm(), bmm(7, 1, 64, 4096), bmm(500, 512, 512, 64)])
-def test_the_quick_way_gives_the_same_times_and_features(problem: Problem) -> None:
+def test_the_estimator_gives_the_same_times_and_features(problem: Problem) -> None:
     setting = Setting.of(problem, MACHINE)
     estimator, us = Estimator.of(FITTED, setting), FITTED.predict(setting, TILE)
     assert estimator.us(TILE) == pytest.approx(us)
@@ -59,7 +59,7 @@ def test_the_quick_way_gives_the_same_times_and_features(problem: Problem) -> No
 
 @pytest.mark.parametrize(("least", "first"), [(64, 2), (16, 3)])
 def test_its_order_of_measured_templates(least: int, first: int) -> None:
-    """Fitted to products of two matrices, it finds the best template of a batch among its first two. With the smaller
+    """Fitted to plain GEMMs, it finds the best template of a batch among its first two. With the smaller
     tiles, which are newer than the fit, it does among its first three."""
     lost: list[float] = []
     with Table.open(shipped_tables() / "sm90-nvidia-h200.db", immutable=True) as table:

@@ -20,7 +20,7 @@ LARGE = Problem.gemm("mm", m=4096, n=4096, k=4096)
 NARROW = Problem.gemm("mm", m=1, n=57344, k=8192)
 
 
-def test_a_product_takes_at_least_a_quarter_of_what_the_data_sheet_says():
+def test_a_gemm_takes_at_least_a_quarter_of_what_the_data_sheet_says():
     us = 2 * 4096**3 / 989e6
     assert least_us(LARGE, H200, "cold") == pytest.approx(us / 4)
     assert least_us(Problem.gemm("int_mm", m=4096, n=4096, k=4096), H200, "hot") == pytest.approx(us / 8)
@@ -44,7 +44,7 @@ def test_a_batch_of_one_matrix_reads_it_once():
 
 
 @pytest.mark.parametrize("us", [1e-6, 0.01, 30])
-def test_a_large_product_is_not_that_fast(us):
+def test_a_large_gemm_is_not_that_fast(us):
     assert not possible(us, LARGE, H200, "cold")
     assert possible(us, LARGE.resized(1, 16, 16), H200, "cold") == (us >= CALL_US["cuda"])
 

@@ -172,7 +172,7 @@ def test_a_member_larger_than_any_block_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
-def test_another_way_of_packing_is_refused(tmp_path, method):
+def test_another_compression_is_refused(tmp_path, method):
     path = rewritten(kernels.archived(tmp_path), {}, method)
     with pytest.raises(TableError, match="not packed as gemmdb packs it"):
         Archive.open(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kit.devices import H200 as GPU
+from kit.gpu import BASES, make
 
 from gemmdb.cost.data import menus, rest
 from gemmdb.devices import registry
@@ -13,12 +14,9 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Problem
 
 gemm = Problem.gemm
-TILE = {
-    "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
-    "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
-}  # fmt: skip
-NARROW = TILE | {"stagger": 1, "rows": "mask"}
-GEMV = {"block_n": 2, "block_k": 4096, "dequant": "cast", "warps": 4, "stages": 1}
+TILE = BASES["tile"] | {"block_k": 128}
+NARROW = BASES["narrow"] | {"block_k": 128}
+GEMV = {"block_n": 2, "block_k": 4096, "stages": 1}
 BF16, FP16 = (gemm("mm", m=256, n=4096, k=4096, dtype=dtype) for dtype in ("bf16", "fp16"))
 FULL = gemm("mm", m=256, n=4096, k=4096, dtype="fp32")
 TF32 = gemm("mm", m=256, n=4096, k=4096, dtype="fp32", tf32=True)
@@ -73,9 +71,7 @@ def test_what_takes_the_compiler_minutes_is_illegal(kernel, problem, changes, re
 @pytest.mark.parametrize(("m", "unroll", "legal"), [(1, 4, True), (1, 8, False), (2, 4, True), (2, 8, False)])
 def test_the_unrolled_steps_of_a_vector_kernel_are_bounded(m, unroll, legal):
     """The last takes 38 s."""
-    found = Config.of("triton", "gemv", **GEMV, unroll=unroll).rejection(
-        gemm("mm", m=m, n=4096, k=4099, dtype="fp32"), GPU
-    )
+    found = make("gemv", **GEMV, unroll=unroll).rejection(gemm("mm", m=m, n=4096, k=4099, dtype="fp32"), GPU)
     assert found is None if legal else "unrolled steps" in str(found)
 
 

@@ -29,7 +29,7 @@ def skinny(**changes):
 SKINNY = skinny()
 OTHERS = [
     make("narrow", block_k=128, stagger=0),
-    Config.of("triton", "gemv", block_n=8, block_k=256, unroll=1, dequant="cast", warps=4, stages=3),
+    make("gemv"),
     make("tile", block_k=128),
     Config.of("triton", "inductor_sum"),
 ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_aten_takes_every_weight_that_there_is():
     assert "wants K in steps of 128" in str(ATEN.rejection(int4(k=4160), H200))
 
 
-def test_a_program_that_dequantises_needs_no_dequantised_product():
+def test_a_program_that_dequantises_needs_no_dequantised_gemm():
     assert "itself" in str(Config.of("aten", "dequantised").rejection(int4(packing="low-first"), H200))
 
 

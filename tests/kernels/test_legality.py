@@ -3,30 +3,22 @@
 from dataclasses import replace
 
 import pytest
+from kit import gpu
 from kit.devices import H200
 
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton.memory import shared_bytes
 from gemmdb.key.device import Device
 from gemmdb.key.layout import Layout
-from gemmdb.key.operands import Operand
+from gemmdb.key.operands import Bias, Operand
 from gemmdb.key.problem import Problem
 
 BASES = {
     "cpp:packed_gemm": dict.fromkeys(("threads_m", "threads_n", "threads_k", "blocks_m", "blocks_n", "blocks_k"), 0),
-    "triton:tile": {
-        "block_m": 16, "block_n": 64, "block_k": 128, "group_m": 8, "split_k": 1, "reduce": "none", "swap": 0,
-        "load": "pointer", "dequant": "cast", "warps": 4, "stages": 3,
-    },
-    "triton:persistent": {
-        "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,
-        "warps": 8, "stages": 4,
-    },
-    "triton:narrow": {
-        "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "swap": 0, "stagger": 1, "rows": "mask",
-        "dequant": "cast", "warps": 4, "stages": 3,
-    },
-    "triton:gemv": {"block_n": 8, "block_k": 256, "unroll": 1, "dequant": "cast", "warps": 4, "stages": 1},
+    "triton:tile": gpu.BASES["tile"] | {"block_k": 128},
+    "triton:persistent": gpu.BASES["persistent"] | {"block_m": 128, "block_n": 256, "warps": 8, "stages": 4},
+    "triton:narrow": gpu.BASES["narrow"] | {"block_k": 128},
+    "triton:gemv": gpu.BASES["gemv"] | {"stages": 1},
     "cutlass:gemm": {
         "tile_m": 128, "tile_n": 128, "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "schedule": "pingpong",
         "split_k": 1, "swizzle": 1, "raster": "auto", "swap": 0,
@@ -49,6 +41,8 @@ def config_of(kernel, **changes):
 CASES = {
     "triton:tile": [
         (SKINNY, {}, None),
+        (replace(SKINNY, a=Operand("bf16", Layout("broadcast", 8))), {}, "broadcast"),
+        (replace(gemm("addmm", m=16, n=512, k=512), scalars="general"), {}, None),
         (gemm("mm", m=0, n=512, k=512), {}, "size zero"),
         (gemm("mm", m=16, n=2**17, k=2**15), {}, "32 bits wide"),
         (gemm("mm", m=16, n=512, k=512, dtype="fp64"), {}, "no fp64"),
@@ -97,6 +91,24 @@ CASES = {
         (SKINNY, {"block_n": 256, "block_k": 512, "warps": 8}, "do not fit"),
         (SKINNY, {"dequant": "bits"}, "nothing to dequantise"),
     ],
+    "triton:gemv": [
+        (gemm("mm", m=8, n=512, k=512), {}, None),
+        (gemm("mm", m=9, n=512, k=512), {}, "more than 8"),
+        (gemm("mm", m=8, n=512, k=512, layout="nn"), {}, "along memory"),
+        (gemm("mm", m=8, n=512, k=512, layout="tt"), {}, "along memory"),
+        (gemm("mm", m=8, n=512, k=512, dtype="fp32", tf32=True), {}, None),
+        (gemm("int_mm", m=8, n=512, k=512), {}, "does not solve"),
+        # K runs along memory in a single column without gaps.
+        (gemm("mm", m=1, n=1, k=512), {}, None),
+        (replace(gemm("mm", m=1, n=1, k=512), b=Operand("bf16", Layout("row-padded", 8))), {}, "along memory"),
+        # At M=5, these took ten and three times ATen's time: their sums spilled.
+        (gemm("mm", m=5, n=640, k=2560), {"block_k": 1024, "block_n": 4, "warps": 2}, "registers"),
+        (gemm("mm", m=5, n=640, k=2560), {"block_k": 2048, "block_n": 4, "warps": 4}, "registers"),
+        (gemm("mm", m=2, n=640, k=2560), {"block_k": 1024, "block_n": 4, "warps": 2}, None),
+        (gemm("mm", m=3, n=640, k=2560), {"block_k": 1024, "block_n": 4, "warps": 2}, "registers"),
+        (gemm("mm", m=4, n=640, k=2560), {"block_k": 1024, "block_n": 4, "warps": 4}, None),
+        (gemm("mm", m=8, n=640, k=2560), {"block_k": 256, "block_n": 8, "warps": 4}, None),
+    ],
     "cutlass:gemm": [
         (MM, {}, None),
         (gemm("mm", m=0, n=512, k=512), {}, "size zero"),
@@ -108,6 +120,7 @@ CASES = {
         (gemm("mm", m=256, n=512, k=512, fusion="pointwise"), {}, None),
         (replace(gemm("addmm", m=256, n=512, k=512), scalars="general"), {}, "alpha and beta"),
         (gemm("addmm", m=256, n=512, k=512, bias="full"), {}, None),
+        (replace(gemm("addmm", m=256, n=512, k=512), bias=Bias("1d", "bf16", 4)), {}, "the bias is read in vectors"),
         (replace(MM, a=Operand("bf16", Layout("broadcast", 8))), {}, "broadcast operand"),
         (replace(MM, a=Operand("bf16", Layout("row-padded", 8))), {}, None),
         (MIXED, LEFT, None),
@@ -241,57 +254,6 @@ def test_shared_memory_is_what_triton_takes(problem, config, compiled):
     assert 0 <= compiled - shared_bytes(config, problem) <= 32
 
 
-@pytest.mark.parametrize(
-    ("problem", "symbolic", "reason"),
-    [
-        (gemm("mm", m=8, n=512, k=512), "", None),
-        (gemm("mm", m=9, n=512, k=512), "", "more than 8"),
-        (gemm("mm", m=8, n=512, k=512), "m", "is fixed"),
-        (gemm("mm", m=8, n=512, k=512), "nk", None),
-        (gemm("mm", m=8, n=512, k=512, layout="nn"), "", "along memory"),
-        (gemm("mm", m=8, n=512, k=512, layout="tt"), "", "along memory"),
-        (gemm("mm", m=8, n=512, k=512, dtype="fp32", tf32=True), "", None),
-        (gemm("int_mm", m=8, n=512, k=512), "", "does not solve"),
-    ],
-)
-def test_vectors(problem, symbolic, reason):
-    found = config_of("triton:gemv").rejection(problem, H200, symbolic)
-    assert found is None if reason is None else reason in str(found)
-
-
-@pytest.mark.parametrize(
-    ("m", "changes", "fits"),
-    [
-        (2, {"block_k": 1024, "block_n": 4, "warps": 2}, True),
-        (3, {"block_k": 1024, "block_n": 4, "warps": 2}, False),
-        (4, {"block_k": 1024, "block_n": 4, "warps": 4}, True),
-        (5, {"block_k": 1024, "block_n": 4, "warps": 2}, False),
-        (5, {"block_k": 2048, "block_n": 4, "warps": 4}, False),
-        (8, {"block_k": 256, "block_n": 8, "warps": 4}, True),
-    ],
-)
-def test_the_sums_of_a_vector_kernel_fit_into_registers(m, changes, fits):
-    """At M=5, the second last two took ten and three times ATen's time: they spilled."""
-    found = config_of("triton:gemv", **changes).rejection(gemm("mm", m=m, n=640, k=2560), H200)
-    assert found is None if fits else "registers" in str(found)
-
-
-def test_what_no_row_start_steps_by_and_other_devices():
-    config, problem = config_of("triton:tile"), gemm("addmm", m=16, n=512, k=512)
-    assert config.rejection(problem, H200) is None
-    broadcast = replace(problem, a=Operand("bf16", Layout("broadcast", 8)))
-    assert "broadcast" in str(config.rejection(broadcast, H200))
-    assert config.rejection(replace(problem, scalars="general"), H200) is None
-    assert "on cpu" in str(config.rejection(problem, CPU))
-
-
-def test_a_vector_kernel_steps_along_k_one_by_one_also_in_a_single_column():
-    config, problem = config_of("triton:gemv"), gemm("mm", m=1, n=1, k=512)
-    assert config.rejection(problem, H200) is None
-    gaps = replace(problem, b=Operand("bf16", Layout("row-padded", 8)))
-    assert "along memory" in str(config.rejection(gaps, H200))
-
-
 def test_cutlass_is_hoppers_alone_and_its_shared_memory_counts():
     config = config_of("cutlass:gemm")
     a100 = Device("cuda", "sm80", "NVIDIA A100-SXM4-80GB", 108, 80, figures={"smem_bytes": 166912.0})
@@ -300,14 +262,19 @@ def test_cutlass_is_hoppers_alone_and_its_shared_memory_counts():
     assert "shared memory" in str(config.rejection(MM, small))
 
 
-def test_with_a_symbolic_n_or_k_cutlass_has_no_alignment_to_rely_on():
-    config = config_of("cutlass:gemm")
-    assert config.rejection(MM, H200, ("m",)) is None
-    for size in "nk":
-        assert "depends on N and K" in str(config.rejection(MM, H200, (size,)))
+@pytest.mark.parametrize(
+    ("kernel", "problem", "free", "fixed", "reason"),
+    [
+        ("cutlass:gemm", MM, "m", "nk", "depends on N and K"),
+        ("triton:gemv", gemm("mm", m=8, n=512, k=512), "nk", "m", "is fixed"),
+    ],
+)
+def test_sizes_that_may_be_symbolic(kernel, problem, free, fixed, reason):
+    config = config_of(kernel)
+    assert config.rejection(problem, H200, free) is None
+    for size in fixed:
+        assert reason in str(config.rejection(problem, H200, size))
 
 
-def test_cutlass_reads_an_aligned_bias():
-    config, problem = config_of("cutlass:gemm"), gemm("addmm", m=256, n=512, k=512)
-    assert problem.bias is not None
-    assert "bias" in str(config.rejection(replace(problem, bias=replace(problem.bias, align=4)), H200))
+def test_kernels_run_on_their_devices_alone():
+    assert "on cpu" in str(config_of("triton:tile").rejection(SKINNY, CPU))

@@ -13,7 +13,7 @@ from gemmdb.key.problem import Problem
 
 TILE = make("tile", block_n=32)
 NARROW = make("narrow", block_n=32, split_k=4)
-GEMV = Config.of("triton", "gemv", block_n=32, block_k=256, unroll=2, dequant="cast", warps=4, stages=5)
+GEMV = make("gemv", block_n=32, unroll=2, stages=5)
 PERSISTENT = make("persistent", block_n=32, resident=2)
 WIDTHS = (64, 32, 96)
 

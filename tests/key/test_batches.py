@@ -1,4 +1,4 @@
-"""Batches in the vocabulary: sizes that must agree, and the classes of their layouts."""
+"""Batches in the key: sizes that must agree, and the classes of their layouts."""
 
 from dataclasses import replace
 
@@ -32,28 +32,6 @@ def test_batches_must_agree():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "strides", "offset", "expected"),
-    [
-        pytest.param((4, 16, 64), (1024, 64, 1), 0, "row:8", id="one after the other"),
-        pytest.param((4, 64, 16), (1024, 1, 64), 0, "col:8", id="transposed"),
-        pytest.param((4, 16, 64), (1025, 64, 1), 0, "row:1", id="with a gap that moves the rows"),
-        pytest.param((4, 16, 64), (4096, 64, 1), 8, "row:8", id="every fourth one"),
-        pytest.param((4, 16, 64), (3072, 192, 1), 64, "row-padded:8", id="K of a fused projection"),
-        pytest.param((4, 16, 64), (0, 64, 1), 0, "row:8:broadcast", id="one weight for all"),
-        pytest.param((4, 16, 64), (64, 256, 1), 0, "row-padded:8:interleaved", id="heads of [tokens, heads, size]"),
-        pytest.param((4, 64, 16), (64, 1, 256), 0, "col-padded:8:interleaved", id="the same, transposed"),
-        pytest.param((4, 16, 60), (60, 240, 1), 0, "row-padded:4:interleaved", id="heads of 120 bytes"),
-        pytest.param((4, 1, 64), (64, 7, 1), 0, "row:8", id="heads of one token"),
-        pytest.param((1, 16, 64), (3, 64, 1), 0, "row:8", id="a batch of one"),
-        pytest.param((0, 16, 64), (0, 64, 1), 0, "row:8", id="no batch at all"),
-        pytest.param((4, 16, 1), (16, 1, 5), 0, "row:8", id="columns"),
-    ],
-)
-def test_layout_classes_of_a_batch(sizes, strides, offset, expected):
-    assert Operand("bf16", classify(sizes, strides, offset, "bf16")).text == f"bf16:{expected}"
-
-
-@pytest.mark.parametrize(
     ("flags", "a", "b"),
     [
         ({"interleaved": "ab"}, "row-padded:8:interleaved", "col-padded:8:interleaved"),
@@ -66,21 +44,6 @@ def test_layout_classes_of_a_batch(sizes, strides, offset, expected):
 def test_interleaved_matrices_are_described_by_a_flag(flags, a, b):
     problem = GEMM("bmm", **{"batch": 4, "m": 16, "n": 32, "k": 64} | flags)
     assert (problem.a.text, problem.b.text) == (f"bf16:{a}", f"bf16:{b}")
-
-
-@pytest.mark.parametrize(
-    ("sizes", "strides"), [((4, 16, 64), (64, 64, 1)), ((4, 16, 64), (32, 256, 1)), ((4, 16, 64), (64, 200, 1)),
-                           ((4, 16, 64), (1, 512, 8)), ((4, 1, 64), (8, 0, 1))],
-)  # fmt: skip
-def test_batches_that_overlap_have_no_class(sizes, strides):
-    with pytest.raises(InputError, match="overlap"):
-        classify(sizes, strides, 0, "bf16")
-
-
-@pytest.mark.parametrize("layout", [("row", 8, "interleaved"), ("row", 8, "repeated")])
-def test_layouts_outside_the_classes_are_refused(layout):
-    with pytest.raises(InputError):
-        Layout(*layout)
 
 
 def test_only_a_batch_has_a_layout_of_a_batch():

@@ -1,7 +1,10 @@
-"""Every canonical text reads back to an equal value, and nothing else reads back at all."""
+"""Every canonical text reads back to an equal value, and nothing else does; and `lazy` computes a value once."""
 
+import os
 import pickle
 import string
+import threading
+import time
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +14,7 @@ from kit import strategies
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
 from gemmdb.key import canonical
+from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.operands import Bias, Operand
 from gemmdb.key.problem import Problem
@@ -136,3 +140,42 @@ def test_malformed_texts_are_refused(text):
 def test_the_key_of_a_text_never_changes():
     """Tables written years ago must be found: this number is part of the file format."""
     assert canonical.key("mm") == 2122171040140029904
+
+
+class Squared:
+    def __init__(self, number: int, compute=lambda: None) -> None:
+        self.number, self.compute, self.times = number, compute, 0
+
+    @lazy
+    def square(self) -> int:
+        self.times += 1
+        self.compute()
+        return self.number**2
+
+
+def test_a_value_is_computed_once_for_each_instance() -> None:
+    two, three = Squared(2), Squared(3)
+    assert [two.square, three.square, two.square] == [4, 9, 4]
+    assert (two.times, three.times) == (1, 1)
+    assert isinstance(Squared.square, lazy)
+
+
+def test_a_process_that_is_forked_meanwhile_does_not_wait() -> None:
+    """`functools.cached_property` of Python 3.11 has one lock per class, and a copy of it that nobody would release."""
+    began, go_on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: Squared(2, lambda: (began.set(), go_on.wait(30))).square)
+    thread.start()
+    assert began.wait(10)
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if Squared(3).square == 9 else 1)
+    ended, until = (0, 0), time.monotonic() + 10
+    while not ended[0] and time.monotonic() < until:
+        ended = os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.01)
+    go_on.set()
+    thread.join()
+    if not ended[0]:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    assert ended == (pid, 0)

@@ -1,4 +1,4 @@
-"""Products of groups in the vocabulary: which size the groups divide, and how much work they are together."""
+"""Grouped GEMMs in the key: which size the groups divide, and how much work they are together."""
 
 import pytest
 from hypothesis import given
@@ -14,37 +14,6 @@ SIZES = st.integers(1, 300)
 
 def grouped(m: int = 16, n: int = 64, k: int = 32, **rest) -> Problem:
     return Problem.gemm("grouped_mm", m=m, n=n, k=k, **rest)
-
-
-@pytest.mark.parametrize(
-    ("rest", "reason"),
-    [
-        ({"ragged": "n"}, "divide one of the sizes m, k, got 'n'"),
-        ({"groups": -1}, "groups must be an integer of at least 0"),
-        ({"dtype": "fp32"}, "cannot multiply fp32 by fp32"),
-        ({"out_dtype": "fp32"}, "the output has the dtype of A, bf16, not fp32"),
-        ({"bias": "1d"}, "takes none"),
-        ({"fusion": "scale"}, "no scale can be fused"),
-        ({"batch": 2}, "only bmm takes a batch"),
-        ({"scales": "row"}, "only scaled_mm and grouped_mm of fp8 have scales"),
-        ({"fast_accum": True}, "only scaled_mm and grouped_mm of fp8 have scales"),
-        ({"dtype": "fp8_e5m2"}, "cannot multiply fp8_e5m2 by fp8_e5m2"),
-        ({"dtype": "fp8_e4m3", "scales": "tensor"}, "have scales of rows and columns, got 'tensor'"),
-        ({"dtype": "fp8_e4m3", "ragged": "k"}, "groups of fp8 divide M"),
-        ({"dtype": "fp8_e4m3", "out_dtype": "fp16"}, "the output of groups of fp8 is bf16, not fp16"),
-        ({"dtype": "fp8_e4m3", "layout": "nn"}, "B lies by columns in memory, not row"),
-        ({"dtype": "fp8_e4m3", "layout": "tt"}, "A lies by rows in memory, not col"),
-    ],
-)
-def test_what_is_no_product_of_groups_is_refused_with_the_reason(rest, reason):
-    with pytest.raises(InputError, match=reason):
-        grouped(**rest)
-
-
-@pytest.mark.parametrize("rest", [{"groups": 4}, {"ragged": "m"}])
-def test_no_other_op_has_groups(rest):
-    with pytest.raises(InputError, match="only grouped_mm has groups"):
-        Problem.gemm("mm", m=16, n=64, k=32, **rest)
 
 
 def test_literal_tensors_say_which_size_is_divided():
@@ -66,7 +35,7 @@ def test_groups_that_are_not_dense_are_no_problem():
 
 
 @given(SIZES, SIZES, SIZES, st.integers(1, 40))
-def test_all_groups_together_do_the_work_of_one_product(m, n, k, groups):
+def test_all_groups_together_do_the_work_of_one_gemm(m, n, k, groups):
     by_rows, by_depth = grouped(m, n, k, groups=groups), grouped(m, n, k, groups=groups, ragged="k")
     assert by_rows.flops == by_depth.flops == 2 * m * n * k
     assert by_rows.shapes == ((m, k), (groups, k, n), (m, n))

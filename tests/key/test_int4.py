@@ -43,25 +43,6 @@ def test_problems_with_other_groups_are_of_other_families():
     assert int4().family_key != Problem.gemm("mixed_mm", m=16, n=4096, k=4096).family_key
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        ({"group": 48}, "groups have 32, 64, 128, 256"),
-        ({"packing": "awq"}, "no such packing: 'awq'"),
-        ({"zeros": "int32"}, "no such zero points: 'int32'"),
-        ({"zeros": "uint8"}, "tinygemm8 has bf16 activations and zero points"),
-        ({"dtype": "fp16", "packing": "tinygemm8"}, "tinygemm8 has bf16 activations"),
-        ({"dtype": "fp16", "packing": "low-first", "zeros": "bf16"}, "zero points of bf16 do not belong"),
-        ({"fusion": "scale"}, "the scales of an int4 weight are those of its groups"),
-        ({"layout": "nn"}, "an int4 weight is \\[N, K\\]"),
-        ({"weight_dtype": "int8", "group": 64}, "only an int4 weight has groups"),
-    ],
-)
-def test_what_is_no_int4_weight_is_refused_with_the_reason(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        int4(**flags)
-
-
 def test_the_weight_has_one_layout():
     for b in (
         Operand("int4", Layout("row", 16)),

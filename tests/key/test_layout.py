@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gemmdb.errors import InputError
 from gemmdb.key.layout import ALIASES, ITEM_SIZES, Layout, alignment, classify, contiguous, dtype_name
+from gemmdb.key.operands import Operand
 
 DTYPES = st.sampled_from(sorted(ITEM_SIZES))
 
@@ -47,11 +48,23 @@ def test_s22_alignment(dtype, sizes, strides, offset, expected):
         pytest.param((1, 1), (5, 9), 0, "row:1", id="one element"),
         pytest.param((0, 64), (64, 1), 0, "row:8", id="no rows"),
         pytest.param((16, 0), (0, 1), 0, "row:8", id="no columns"),
+        pytest.param((4, 16, 64), (1024, 64, 1), 0, "row:8", id="one after the other"),
+        pytest.param((4, 64, 16), (1024, 1, 64), 0, "col:8", id="transposed"),
+        pytest.param((4, 16, 64), (1025, 64, 1), 0, "row:1", id="with a gap that moves the rows"),
+        pytest.param((4, 16, 64), (4096, 64, 1), 8, "row:8", id="every fourth one"),
+        pytest.param((4, 16, 64), (3072, 192, 1), 64, "row-padded:8", id="K of a fused projection"),
+        pytest.param((4, 16, 64), (0, 64, 1), 0, "row:8:broadcast", id="one weight for all"),
+        pytest.param((4, 16, 64), (64, 256, 1), 0, "row-padded:8:interleaved", id="heads of [tokens, heads, size]"),
+        pytest.param((4, 64, 16), (64, 1, 256), 0, "col-padded:8:interleaved", id="the same, transposed"),
+        pytest.param((4, 16, 60), (60, 240, 1), 0, "row-padded:4:interleaved", id="heads of 120 bytes"),
+        pytest.param((4, 1, 64), (64, 7, 1), 0, "row:8", id="heads of one token"),
+        pytest.param((1, 16, 64), (3, 64, 1), 0, "row:8", id="a batch of one"),
+        pytest.param((0, 16, 64), (0, 64, 1), 0, "row:8", id="no batch at all"),
+        pytest.param((4, 16, 1), (16, 1, 5), 0, "row:8", id="columns"),
     ],
 )
 def test_layout_classes(sizes, strides, offset, expected):
-    layout = classify(sizes, strides, offset, "bf16")
-    assert f"{layout.order}:{layout.align}" == expected
+    assert Operand("bf16", classify(sizes, strides, offset, "bf16")).text == f"bf16:{expected}"
 
 
 @given(data=st.data(), dtype=DTYPES, other=st.integers(1, 64), offset=st.integers(0, 64))
@@ -85,18 +98,29 @@ def test_a_transposed_view_is_the_other_order_with_the_same_alignment(dtype, row
 
 
 @pytest.mark.parametrize(
-    ("sizes", "strides", "dtype"),
-    [((2, 3, 4, 5), (60, 20, 5, 1), "bf16"), ((2, 3), (1,), "bf16"), ((2, 3), (3, 1), "complex64")],
+    ("sizes", "strides", "dtype", "reason"),
+    [
+        ((2, 3, 4, 5), (60, 20, 5, 1), "bf16", "has two dimensions or three"),
+        ((2, 3), (1,), "bf16", "has two dimensions or three"),
+        ((2, 3), (3, 1), "complex64", "unknown dtype"),
+        ((4, 16, 64), (64, 64, 1), "bf16", "overlap"),
+        ((4, 16, 64), (32, 256, 1), "bf16", "overlap"),
+        ((4, 16, 64), (64, 200, 1), "bf16", "overlap"),
+        ((4, 16, 64), (1, 512, 8), "bf16", "overlap"),
+        ((4, 1, 64), (8, 0, 1), "bf16", "overlap"),
+    ],
 )
-def test_what_is_no_matrix_is_refused(sizes, strides, dtype):
-    with pytest.raises(InputError):
+def test_what_is_no_matrix_or_batch_is_refused(sizes, strides, dtype, reason):
+    with pytest.raises(InputError, match=reason):
         classify(sizes, strides, 0, dtype)
 
 
-@pytest.mark.parametrize(("order", "align"), [("diagonal", 8), ("row", 3), ("row", 32)])
-def test_layouts_outside_the_classes_are_refused(order, align):
+@pytest.mark.parametrize("fields", [("diagonal", 8), ("row", 3), ("row", 32), ("row", 8, "repeated")])
+def test_layouts_outside_the_classes_are_refused(fields):
     with pytest.raises(InputError, match="no such layout"):
-        Layout(order, align)
+        Layout(*fields)
+    with pytest.raises(InputError, match="that are row cannot be interleaved"):
+        Layout("row", 8, "interleaved")
 
 
 @pytest.mark.parametrize(("alias", "name"), sorted(ALIASES.items()))

@@ -1,4 +1,4 @@
-"""What holds for every op in the vocabulary: its text and keys stay, other texts are refused, work is counted."""
+"""What holds for every op in the key: its text and keys stay, other texts are refused, work is counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gemmdb.errors import InputError
 from gemmdb.kernels.registry import INDUCTOR_ALONE, KERNELS
 from gemmdb.key.layout import Layout
-from gemmdb.key.operands import Operand, TensorInfo
+from gemmdb.key.operands import Bias, Numerics, Operand, TensorInfo
 from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 
@@ -120,7 +120,7 @@ APART = {
 
 
 @pytest.mark.parametrize("op", APART)
-def test_everything_that_tells_products_apart_is_in_the_key(op):
+def test_everything_that_tells_gemms_apart_is_in_the_key(op):
     assert len({problem.key for problem in APART[op]}) == len(APART[op])
     assert all(Problem.parse(problem.text) == problem for problem in APART[op])
 
@@ -223,6 +223,22 @@ WORK: Mapping[str, tuple[Problem, Work]] = {
 def test_work_counts_batches_and_scales(name):
     problem, work = WORK[name]
     assert Work(problem.flops, problem.bytes) == work
+
+
+def test_scales_of_blocks():
+    problem = GEMM("scaled_mm", m=16, n=144, k=400, scales="block")
+    assert problem.text.endswith("scales=block fast=0")
+    assert Problem.parse(problem.text) == problem
+    assert problem.scale_sizes == ((16, 4), (4, 2))
+    assert problem.bytes - GEMM("scaled_mm", m=16, n=144, k=400).bytes == 4 * (16 * 4 + 4 * 2 - 2)
+
+
+def test_padded_rows_are_rows():
+    problem = replace(
+        _scaled(), a=Operand("fp8_e5m2", Layout("row-padded", 16)), b=Operand("fp8_e4m3", Layout("col-padded", 1)),
+        bias=Bias("1d", "fp16", 1), numerics=Numerics(fast=True),
+    )  # fmt: skip
+    assert Problem.parse(problem.text) == problem
 
 
 def test_the_ops_that_inductor_alone_solves_are_those_without_a_kernel_of_ours():

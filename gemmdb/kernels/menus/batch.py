@@ -1,6 +1,9 @@
-"""What is tried of `batch`: what Inductor's template cannot do, tiles that are computed transposed and slices of K.
+"""What is tried of `batch` and of `scaled_blocks`.
 
-BLOCK_K and the blocks per multiprocessor of an entry of `batch.json` are as in the menu of `tile`."""
+Of `batch`: what Inductor's template cannot do, tiles that are computed transposed and slices of K. BLOCK_K and the
+blocks per multiprocessor of an entry of `batch.json` are as in the menu of `tile`. An entry of `scaled_blocks.json` is
+(BLOCK_M, BLOCK_N, warps, blocks per multiprocessor, swap).
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,20 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus.shared import Menu, Shape, depth_of, read_shapes, stages, up_to
 from gemmdb.key.device import Device
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
-_MENUS = read_shapes("batch")
+_SHAPES = read_shapes("batch")["bmm"]
+_SCALED_SHAPES = read_shapes("scaled_blocks")["scaled_mm"]
 _MAX_WARPS = 32
 
 
-def _usual(problem: Problem, device: Device) -> Iterator[Config]:
-    for m, n, k, warps, resident, swap in up_to(_MENUS["bmm"], problem.m):
+def _usual_batch(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, k, warps, resident, swap in up_to(_SHAPES, problem.m):
         yield from _configs(problem, device, Shape(m, n, depth_of(problem, k), warps, resident), swap)
 
 
-def _whole(problem: Problem, device: Device) -> Iterator[Config]:
+def _whole_batch(problem: Problem, device: Device) -> Iterator[Config]:
     sides = product((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (32, 64, 128, 256))
     for (m, n, k), warps, resident, swap in product(sides, (2, 4, 8), (1, 2, 4), (0, 1)):
         if m < 2 * max(problem.m, 8) and warps * resident <= _MAX_WARPS and m * n <= 128 * 256:
@@ -44,10 +49,7 @@ def _configs(problem: Problem, device: Device, shape: Shape, swap: int) -> Itera
     if ahead < 2:
         return
     for slices in (*([1] if swap else []), *_splits(tiles, device.units * shape.resident, steps)):
-        yield Config.of(
-            "triton", "batch", block_m=m, block_n=n, block_k=k, group_m=hardware.BAND_ROWS, split_k=slices, swap=swap,
-            warps=shape.warps, stages=ahead,
-        )  # fmt: skip
+        yield _config("batch", cut, slices, swap, ahead)
 
 
 def _splits(tiles: int, programs: int, steps: int) -> list[int]:
@@ -59,4 +61,34 @@ def _splits(tiles: int, programs: int, steps: int) -> list[int]:
     return [most] if 1 < most < programs // tiles else []
 
 
-MENU = Menu(_usual, _whole)
+def _usual_scaled(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, warps, resident, swap in up_to(_SCALED_SHAPES, problem.m):
+        yield from _scaled_configs(problem, device, Shape(m, n, SCALE_BLOCK, warps, resident), swap)
+
+
+def _whole_scaled(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, warps, resident, swap in product((16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 4), (0, 1)):
+        if m < 2 * max(problem.m, 8):
+            yield from _scaled_configs(problem, device, Shape(m, n, SCALE_BLOCK, warps, resident), swap)
+
+
+def _scaled_configs(problem: Problem, device: Device, shape: Shape, swap: int) -> Iterator[Config]:
+    """The configs of a shape without a split of K, and with the splits that fill the multiprocessors once. None for
+    other kinds of scales."""
+    ahead = stages(problem, device, shape, "pointer", swap) if problem.scales == "block" else 0
+    if ahead < 2 or problem.constant:
+        return
+    tiles = hardware.tile_count(problem.m, problem.n, (shape.m, shape.n))
+    for slices in (1, *hardware.splits(tiles, device.units * shape.resident, -(-problem.k // shape.k))):
+        yield _config("scaled_blocks", shape, slices, swap, ahead)
+
+
+def _config(kernel: str, shape: Shape, split: int, swap: int, ahead: int) -> Config:
+    return Config.of(
+        "triton", kernel, block_m=shape.m, block_n=shape.n, block_k=shape.k, group_m=hardware.BAND_ROWS, split_k=split,
+        swap=swap, warps=shape.warps, stages=ahead,
+    )  # fmt: skip
+
+
+BATCH = Menu(_usual_batch, _whole_batch)
+SCALED_BLOCKS = Menu(_usual_scaled, _whole_scaled)

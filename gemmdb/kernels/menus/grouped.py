@@ -1,5 +1,5 @@
 """What is tried of `grouped`. An entry of `grouped.json` is (BLOCK_M, BLOCK_N, BLOCK_K, warps, programs per
-multiprocessor, ways). A way is (swap, load, flatten). As many stages as fit are used."""
+multiprocessor, modes). A mode is (swap, load, flatten). As many stages as fit are used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gemmdb.kernels.menus.shared import Menu, Shape, read_shapes, stages, up_to
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-Way = tuple[int, str, int]
-Entry = tuple[int, int, int, int, int, Sequence[Way]]
+Mode = tuple[int, str, int]
+Entry = tuple[int, int, int, int, int, Sequence[Mode]]
 POINTER, SWAPPED, TMA, SWAPPED_TMA = (0, "pointer", 0), (1, "pointer", 0), (0, "tma", 0), (1, "tma", 0)
 FLAT, SWAPPED_FLAT = (0, "tma", 1), (1, "tma", 1)
 _MENUS = read_shapes("grouped")
@@ -30,17 +30,17 @@ def _usual(problem: Problem, device: Device) -> Iterator[Config]:
     rows, split = ("fp8_rows", "fp8_split") if problem.scaled else ("rows", "split")
     entries, total = (rows, problem.m) if problem.ragged == "m" else ("depths", problem.k)
     mean = -(-total // max(problem.active_groups, 1))
-    for shape, way in _shapes(up_to(_MENUS[entries], mean)):
-        yield from _fitted(problem, device, shape, way)
-    for shape, way in _shapes(up_to(_MENUS[split], mean) if problem.ragged == "m" else ()):
+    for shape, mode in _shapes(up_to(_MENUS[entries], mean)):
+        yield from _fitted(problem, device, shape, mode)
+    for shape, mode in _shapes(up_to(_MENUS[split], mean) if problem.ragged == "m" else ()):
         if _few(problem, device, shape):
-            yield from _fitted(problem, device, shape, way, SLICES)
+            yield from _fitted(problem, device, shape, mode, SLICES)
 
 
-def _shapes(entries: Sequence[Entry]) -> Iterator[tuple[Shape, Way]]:
-    for *shape, ways in entries:
-        for way in ways:
-            yield Shape(*shape), way
+def _shapes(entries: Sequence[Entry]) -> Iterator[tuple[Shape, Mode]]:
+    for *shape, modes in entries:
+        for mode in modes:
+            yield Shape(*shape), mode
 
 
 def _few(problem: Problem, device: Device, shape: Shape) -> bool:
@@ -53,16 +53,16 @@ def _few(problem: Problem, device: Device, shape: Shape) -> bool:
 
 def _whole(problem: Problem, device: Device) -> Iterator[Config]:
     sides, depths = (16, 32, 64, 128, 256), (16, 32, 64, 128, 256, 512)
-    ways = (POINTER, SWAPPED, TMA, SWAPPED_TMA, FLAT, SWAPPED_FLAT)
-    for m, n, k, warps, resident, way in product(sides, sides, depths, (2, 4, 8), (1, 2, 3, 4), ways):
+    modes = (POINTER, SWAPPED, TMA, SWAPPED_TMA, FLAT, SWAPPED_FLAT)
+    for m, n, k, warps, resident, mode in product(sides, sides, depths, (2, 4, 8), (1, 2, 3, 4), modes):
         shape = Shape(m, n, k, warps, resident)
-        for slices in (1, SLICES) if problem.ragged == "m" and not way[2] else (1,):
-            yield from _fitted(problem, device, shape, way, slices)
+        for slices in (1, SLICES) if problem.ragged == "m" and not mode[2] else (1,):
+            yield from _fitted(problem, device, shape, mode, slices)
 
 
-def _fitted(problem: Problem, device: Device, shape: Shape, way: Way, slices: int = 1) -> Iterator[Config]:
+def _fitted(problem: Problem, device: Device, shape: Shape, mode: Mode, slices: int = 1) -> Iterator[Config]:
     """The config with the stages that fit, if at least two do."""
-    swap, loads, flatten = way
+    swap, loads, flatten = mode
     ahead = stages(problem, device, shape, loads, swap)
     split = {"split_k": slices} if slices > 1 else {}
     if ahead >= 2:

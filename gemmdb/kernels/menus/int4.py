@@ -49,20 +49,20 @@ def _heights(m: int) -> tuple[int, ...]:
 
 def _whole_int4(problem: Problem, device: Device) -> Iterator[Config]:
     heights = [height for height in (8, 16, 32, 64, 128, 256) if height < 2 * max(problem.m, 8)]
-    ways = product((1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 8), ("weights", "sums"))
-    for block, way in product(product(heights, (32, 64, 128, 256), (32, 64, 128, 256, 512)), list(ways)):
-        yield from _configs(problem, device, block, way)
+    launches = product((1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 8), ("weights", "sums"))
+    for block, launch in product(product(heights, (32, 64, 128, 256), (32, 64, 128, 256, 512)), list(launches)):
+        yield from _configs(problem, device, block, launch)
 
 
 def _configs(
-    problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]
+    problem: Problem, device: Device, block: tuple[int, int, int], launch: tuple[int, int, str]
 ) -> Iterator[Config]:
     """The configs of a tile `block` (rows, columns, depth): with the splits of K that fill the multiprocessors once,
-    and without a split if that leaves less than half of them without work. `way`: warps, blocks per multiprocessor,
+    and without a split if that leaves less than half of them without work. `launch`: warps, blocks per multiprocessor,
     and what is scaled."""
-    warps, resident, scaled = way
+    warps, resident, scaled = launch
     own = problem.int4
-    stages = _stages(problem, device, block, way) if own is not None else 0
+    stages = _stages(problem, device, block, launch) if own is not None else 0
     if stages < MIN_STAGES:
         return
     tiles = hardware.tile_count(problem.m, problem.n, block[:2])
@@ -75,9 +75,9 @@ def _configs(
         )  # fmt: skip
 
 
-def _stages(problem: Problem, device: Device, block: tuple[int, int, int], way: tuple[int, int, str]) -> int:
+def _stages(problem: Problem, device: Device, block: tuple[int, int, int], launch: tuple[int, int, str]) -> int:
     """The stages that fit when so many blocks share a multiprocessor, at most MAX_STAGES; 0 if none does."""
-    warps, resident, scaled = way
+    warps, resident, scaled = launch
     room = hardware.shared_bytes(device) // resident - _OTHER_BYTES
     for stages in range(hardware.MAX_STAGES, 0, -1):
         if shared_bytes(block, (warps, scaled), stages, problem, device) <= room:

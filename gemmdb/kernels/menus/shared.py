@@ -80,7 +80,7 @@ def dequant(problem: Problem) -> str:
 
 
 def dequants(problem: Problem) -> tuple[str, ...]:
-    """All ways to dequantise a weight tile."""
+    """The modes of dequantising a weight tile that are tried."""
     return ("cast", "bits") if problem.spec.dequantises else ("cast",)
 
 
@@ -108,8 +108,8 @@ def split(
     whole = [(1, "none")] if idle or not splits or 2 * tiles >= device.units else []
     if ahead < 2:
         return
-    for way, (slices, reduce) in product(dequants, [*whole, *product(splits, ("fixup", "kernel"))]):
+    for mode, (slices, reduce) in product(dequants, [*whole, *product(splits, ("fixup", "kernel"))]):
         yield Config.of(
             "triton", "tile", block_m=shape.m, block_n=shape.n, block_k=shape.k, group_m=hardware.BAND_ROWS,
-            split_k=slices, reduce=reduce, swap=swap, load=load, dequant=way, warps=shape.warps, stages=ahead,
+            split_k=slices, reduce=reduce, swap=swap, load=load, dequant=mode, warps=shape.warps, stages=ahead,
         )  # fmt: skip

@@ -108,7 +108,7 @@ def _usual_persistent(problem: Problem, device: Device) -> Iterator[Config]:
         return
     entries = up_to(_PERSISTENT_SHAPES.get(problem.op, _PERSISTENT_SHAPES["mm"]), problem.m)
     for m, n, k, warps, stages, resident in entries:
-        # The weight as left operand suits few rows. Only the first shape is tried both ways.
+        # The weight as left operand suits few rows. Only the first shape is tried with both.
         both = (m, n, k) == entries[0][:3] and problem.m <= 512 and not problem.spec.dequantises
         for swap in BOTH if both else PLAIN:
             yield Config.of(

@@ -93,7 +93,7 @@ _last: tuple[Problem | None, Device | None, Rejected | None] = None, None, None
 
 
 def reject_problem(problem: Problem, device: Device) -> Rejected | None:
-    """Why none of our kernels can run. It is remembered: a lookup asks for twenty configs of one problem."""
+    """Why none of our kernels can run. It is cached: a lookup checks twenty configs of one problem."""
     global _last
     before, there, rejected = _last
     if before is not problem or there is not device:

@@ -18,11 +18,10 @@ from gemmdb.kernels import rules
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cutlass as cutlass_menu
 from gemmdb.kernels.menus import inductor as inductor_menu
-from gemmdb.kernels.menus.batch import MENU as BATCH
+from gemmdb.kernels.menus.batch import BATCH, SCALED_BLOCKS
 from gemmdb.kernels.menus.gemv import MENU as GEMV
 from gemmdb.kernels.menus.grouped import MENU as GROUPED
 from gemmdb.kernels.menus.int4 import INT4, INT4_SKINNY
-from gemmdb.kernels.menus.scaled_blocks import MENU as SCALED_BLOCKS
 from gemmdb.kernels.menus.shared import Menu
 from gemmdb.kernels.menus.tile import NARROW, PERSISTENT, TILE
 from gemmdb.kernels.registry import KERNELS

@@ -85,16 +85,16 @@ def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Reject
 
 
 def shared_bytes(
-    block: tuple[int, int, int], way: tuple[int, str], stages: int, problem: Problem, device: Device
+    block: tuple[int, int, int], launch: tuple[int, str], stages: int, problem: Problem, device: Device
 ) -> int:
-    """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. `way`: warps, and what is
+    """Shared memory of the pipeline, in bytes. `block`: rows, columns and depth of a tile. `launch`: warps, and what is
     scaled. Warp-group instructions read the activations of a stage while the next one is loaded. Scales of weights that
     have their zero points beside them are loaded ahead like the weight."""
     (m, n, k), own = block, problem.int4
     assert own is not None
     ahead = max(stages - 1, 1)
-    late = grouped(block, way[0]) and hardware.has_warp_groups(device.capability)
-    scales = 4 * n * max(k // own.size, 1) if own.inner and way[1] == "weights" else 0
+    late = grouped(block, launch[0]) and hardware.has_warp_groups(device.capability)
+    scales = 4 * n * max(k // own.size, 1) if own.inner and launch[1] == "weights" else 0
     return 2 * m * k * (ahead + late) + (n * k // 2 + scales) * ahead
 
 
