@@ -251,7 +251,7 @@ def test_cutlass_takes_rows_that_come_out_of_data_but_not_none(kit: Any, capture
         assert masked(kit, some, CHOSEN[1:])["config"] == config.text
         kit.anew()
         product = masked(kit, lambda x: x @ w.t().to(x.dtype))
-    assert (product["config"], product["note"]) == (ATEN.text, "CUTLASS refuses a product of size zero")
+    assert (product["config"], product["note"]) == (ATEN.text, "CUTLASS rejects a GEMM of size zero")
 
 
 @pytest.mark.parametrize("config", OPEN, ids=str, indirect=True)

@@ -155,7 +155,7 @@ ON_A_GPU = """
 
     import gemmdb.inductor
     from gemmdb import Policy, Problem
-    from gemmdb.inductor.lower.adapter import emitting
+    from gemmdb.inductor.lower.adapter import emission
     from gemmdb.table.writer import Store
 
     def plain(x, w, v, u, p):
@@ -173,7 +173,7 @@ ON_A_GPU = """
         gemmdb.inductor.reset_stats()
         gemmdb.inductor.enable(on_miss="aten", policy=Policy(confirm=False, unverified_gain=0), **given)
         patches = {"compile_threads": 1, "fx_graph_cache": False, "shape_padding": False}
-        with torch.no_grad(), config.patch(patches), emitting.no_gpu_context():
+        with torch.no_grad(), config.patch(patches), emission.no_gpu_context():
             with FakeTensorMode():
                 made = [torch.empty(sizes, dtype=torch.bfloat16, device="cuda") for sizes in SIZES]
                 made.append(torch.empty((), dtype=torch.bool, device="cuda"))
