@@ -1,1 +1,1 @@
-"""Timing candidates during a compile: live tuning and confirming."""
+"""Benchmarks during a compile: live tuning, confirmation and horizontal fusion."""

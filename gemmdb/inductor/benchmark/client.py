@@ -1,9 +1,9 @@
-"""The client of live tuning: problems that no table answers are measured now, in a process of their own.
+"""Client for live tuning: measures problems that miss in all tables, in a separate process.
 
-The process runs a small build (`generators/live/process.py`): it compiles in parallel, measures in isolated workers and
-stores what it measured in the user's table. It is kept for a while, since starting it takes most of the time. The
-program that tunes imports nothing of it. So tuning changes neither the program's random states nor its GPU state, and
-spawned processes do not run its main module again.
+The process runs a small build (`generators/live/process.py`): it compiles in parallel, benchmarks in isolated workers
+and stores the results in the user table. It is kept alive for a while, since starting it takes most of the time. The
+program being compiled imports none of its code, so tuning changes neither the program's random state nor its GPU state,
+and spawned processes do not run its main module again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from gemmdb.table.measurement import Status
 from gemmdb.table.verdict import Verdict
 
 PROGRAM = RemoteModule("gemmdb.generators.live.process")
-"""What the process runs, by name: the generator lies above this package, and only the process imports it."""
+"""Entry point of the process, by name: the generator is in a higher layer, and only the process imports it."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to tune. `table`: the user's. `candidates`: configs to try, the most likely best first; empty for the head
-    of the generator's menu. `budget_s`: seconds of device time. `gpu`: its number on this host. `policy`: only configs
-    that it serves, and that it lets live tuning compile, are tried. `compile_s`: when nothing else is left to measure,
-    candidates that are not compiled within this many seconds are left out."""
+    """A problem to tune. `table`: the user table. `candidates`: configs to try, most promising first; empty for the
+    first candidates of the generator. `budget_s`: seconds of device time. `gpu`: its index on this host. `policy`: only
+    configs that it serves and allows live tuning to compile are tried. `compile_s`: how many seconds to wait for
+    candidates that are still compiling when there is nothing left to measure."""
 
     problem: Problem
     device: Device
@@ -52,11 +52,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of some requests. `verdicts`: of each problem that was decided in time; `declined`: why others were
-    not measured. `device_s`: seconds of device time, None if unknown. `late`: time ran out; `waited`: it ran out while
-    other threads or processes measured, and this one measured nothing; `starting`: it ran out before what measures was
-    ready. `spent`: the seconds that were spent waiting for its `start`, waiting for what is to `compile`, and on what
-    is to `measure`."""
+    """The result of a list of requests. `verdicts`: for each problem that was decided in time; `declined`: why others
+    were not measured. `device_s`: seconds of device time, None if unknown. `late`: the time limit was reached;
+    `waited`: it was reached while other threads or processes measured, and this one measured nothing; `starting`: it
+    was reached before the measuring process was ready. `spent`: seconds spent waiting for the process to `start`,
+    waiting for candidates to `compile`, and on `measure`."""
 
     verdicts: Mapping[Problem, Verdict] = field(default_factory=dict)
     device_s: float | None = None
@@ -68,11 +68,11 @@ class Tuned:
 
 
 def tune(requests: Sequence[Request], limit_s: float = limits.REQUEST_S) -> Tuned:
-    """Verdicts on problems of one device, the first requests first. They are measured now and stored, unless the table
-    has them by then.
+    """Measure problems of one device in the order of `requests`, and store the results. Problems that the table
+    contains by then are not measured again.
 
-    After `limit_s` seconds no further problem is begun; the table keeps what was measured until then. Raises
-    GemmdbError if this machine cannot measure, or if the file is no table.
+    After `limit_s` seconds no new problem is started; the table keeps the results so far. Raises GemmdbError if this
+    machine cannot measure or the file is not a table.
     """
     until = monotonic() + limit_s
     if not requests or not _TUNER.lock.acquire(timeout=limit_s):
@@ -105,17 +105,17 @@ def start(device: Device, gpu: int = 0) -> None:
 
 
 def ready() -> bool:
-    """Whether the process has measured something already, so that nobody waits for its start."""
+    """Return whether the process has already measured something, so there is no start-up wait."""
     return _TUNER.ready
 
 
 def close() -> None:
-    """End the process and its work. Idempotent; the next `tune` starts another."""
+    """End the process and its work. Idempotent; the next `tune` starts a new one."""
     _TUNER.end()
 
 
 class _Tuner:
-    """The process, kept between calls."""
+    """The measuring process, kept between calls."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -124,7 +124,7 @@ class _Tuner:
         self._timer: threading.Timer | None = None
 
     def process(self) -> IsolatedProcess:
-        """The process. It starts quickly; its imports come with its first work."""
+        """Return the process. It starts quickly; it imports its modules with its first request."""
         if self._timer is not None:
             self._timer.cancel()
         if self._process is None:
@@ -138,7 +138,7 @@ class _Tuner:
         self._timer.start()
 
     def end(self) -> None:
-        """End it now; a `tune` in another thread raises Stopped."""
+        """End the process now; a `tune` in another thread raises Stopped."""
         if self._timer is not None:
             self._timer.cancel()
         process, self._process, self.ready = self._process, None, False
@@ -158,7 +158,7 @@ atexit.register(close)
 
 
 def _forget() -> None:
-    """After a fork: the process belongs to the parent, which ends it."""
+    """After a fork, leave the process to the parent, which ends it."""
     global _TUNER
     _TUNER = _Tuner()
 

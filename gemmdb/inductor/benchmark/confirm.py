@@ -1,8 +1,8 @@
-"""Times the unmeasured answers of one graph beside ATen, as the code that Inductor makes of them, and decides anew.
+"""Confirmation: times the unmeasured configs of one graph against ATen in Inductor's generated code, and decides again.
 
-Each GEMM is compiled twice, with the elementwise work that follows it, and both codes run on random tensors in this
-process. The rows go to the user's table, so the next compile finds the problem measured. What cannot be timed is
-answered as without confirming. Nothing in here fails a compile.
+Each GEMM is compiled twice with the elementwise operators that follow it, and both versions run on random tensors in
+this process. The rows are stored in the user table, so the next compile hits a measured row. A GEMM that cannot be
+timed is decided as without confirmation. Nothing here fails a compile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RUN = f"confirm-{uuid.uuid4().hex[:16]}"
 
 
 class Confirmation(Step):
-    """The answers of one graph that are to be confirmed. Nothing in it raises, and random states stay as they are."""
+    """Confirms the hits of one graph. Never raises, and keeps random states unchanged."""
 
     name = "confirming"
 
@@ -52,8 +52,7 @@ class Confirmation(Step):
         self._decided: dict[object, Decision] = {}
 
     def begin(self, pairs: Sequence[tuple[Any, Decision]]) -> None:
-        """Begin to compile the answers among these that no measurement stands behind. Each GEMM is given with its
-        node."""
+        """Start compiling the unmeasured configs among these decisions. Each decision comes with its GEMM's node."""
         doubted: list[tuple[Any, Decision]] = []
         try:
             new = [(node, one) for node, one in pairs if one.entry not in self._seen]
@@ -66,7 +65,8 @@ class Confirmation(Step):
             self._give_up([decision for _, decision in doubted], FAILED)
 
     def decide(self, pairs: Sequence[tuple[Any, Decision]]) -> list[Decision]:
-        """The decisions on GEMMs of the graph: those that were begun by a trial, or as without confirming."""
+        """Return the final decisions for the graph's GEMMs: by trial where one was started, else as without
+        confirmation."""
         if self.jobs:
             try:
                 with BUDGET.spending():
@@ -92,7 +92,7 @@ class Confirmation(Step):
                     self._give_up(job.decisions, rejected)
 
     def _jobs(self, doubted: Sequence[tuple[Any, Decision]]) -> list[ConfirmJob]:
-        """The jobs, those that save most first. Gives up what cannot be cut out."""
+        """Return the jobs, largest saving first. Gives up on GEMMs that cannot be extracted."""
         places = {node: place for place, node in enumerate(doubted[0][0].graph.nodes)}
         jobs: dict[object, ConfirmJob] = {}
         for node, decision in doubted:
@@ -123,14 +123,14 @@ class Confirmation(Step):
         log.info("confirmed %d of %d answers in %.2f s", confirmed, len(decisions), self._limit.spent_s())
 
     def _give_up(self, decisions: Sequence[Decision], why: object) -> None:
-        """Decide as without confirming what is not decided yet."""
+        """Decide everything that is still undecided as without confirmation."""
         for one in decisions:
             if one.entry not in self._decided:
                 self._decided[one.entry] = _unconfirmed(one, why)
 
 
 def _by_trial(decision: Decision, found: Result) -> Decision:
-    """The decision for the faster of the answer and ATen. The answer has to gain what the policy asks for."""
+    """Decide for the faster of the config and ATen. The config must reach the gain that the policy requires."""
     assert decision.config is not None
     verdict, old, name = found.verdict, decision.event, decision.config.name
     if verdict is None:
@@ -150,20 +150,20 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
 
 
 def _unconfirmed(decision: Decision, why: object) -> Decision:
-    """The decision that is made where nothing is confirmed; its event says why it was not."""
+    """Decide as without confirmation; the event's note contains the reason."""
     event, note = decision.event, f"not confirmed: {why}"
     if event.rung in UNMEASURED_RUNGS:
         return deciding.decide_again(decision, Mode.CERTAIN, note)
-    if rules.unmeasured(decision):  # It was measured, though not as it is served.
+    if rules.unmeasured(decision):  # It was measured, but not as it is served.
         return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
-    # It was measured with a weight from memory, and the program computes the weight.
+    # It was measured with a cold weight, but the program computes the weight.
     return replace(decision, config=ATEN, event=event.refused(note))
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial says: the verdict, the microseconds of the answer and of ATen, and the rows for the user's table.
-    Without a verdict, the result of the answer is not ATen's, and nothing was timed."""
+    """The result of a trial: the verdict, the microseconds of the config and of ATen, and the rows for the user table.
+    Without a verdict, the config's output did not match ATen's, and nothing was timed."""
 
     verdict: Verdict | None
     us: float = 0.0
@@ -172,20 +172,20 @@ class Result:
 
 
 class ConfirmJob(Job):
-    """GEMMs of one graph with the same code and the same answer."""
+    """GEMMs of one graph with the same code and the same config."""
 
     def __init__(self, piece: Piece, key: object, decision: Decision) -> None:
         super().__init__(piece, key, decision.session.policy)
         self.decision, self.decisions = decision, list[Decision]()
 
     def add(self, decision: Decision) -> None:
-        """Let the trial decide for one more GEMM."""
+        """Add a GEMM that shares this trial."""
         event = decision.event
         self.decisions.append(decision)
         self.saved_us += (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1)
 
     def codes(self, carry_out: CarryOut) -> tuple[emission.Code, emission.Code]:
-        """The code of ATen and of the answer."""
+        """Return the code with ATen and with the config."""
         config, query = self.decision.config, self.decision.query
         assert config is not None
         rejected = rules.device_rejection(query.device) or rules.compile_rejection(config, query, self.policy)
@@ -194,7 +194,7 @@ class ConfirmJob(Job):
         return self._code(ATEN, carry_out), self._code(config, carry_out)
 
     def _code(self, config: Config, carry_out: CarryOut) -> emission.Code:
-        """The code of the piece with `config`."""
+        """Return the code of the piece with `config`."""
         graph, new = self.piece.copies()
         decision = fixed(self.decision, config)
         with JOURNAL.aside(), emission.undisturbed():
@@ -207,22 +207,22 @@ class ConfirmJob(Job):
         return code
 
     def finish(self) -> Result:
-        """The result of the trial, once the code is compiled."""
-        # The share of one GEMM in the zeroing of the graph's counters, which the trial does not include.
+        """Return the result of the trial once the code is compiled."""
+        # One GEMM's share of zeroing the graph's counters, which the trial does not include.
         counts = self.decision.config and counts_arrivals(self.decision.config)
         rows = measurements(self.decision, self.time(), ZEROING_US / len(self.decisions) if counts else 0.0)
         timed = rows[-1].times
         if timed is None:
             return Result(None, rows=rows)
-        # A key does not say that the program computes the weight: what was timed with it in the cache is no evidence
-        # for a weight that comes from memory.
+        # The key does not record whether the program computes the weight: a time with a hot weight is no evidence for
+        # a cold one.
         kept = () if computes_weight(self.piece.gemm) else rows
         return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
 
 def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list[Measurement]:
-    """The rows of a trial: ATen and the answer, or the answer alone where its result is wrong. `more_us`: what a call
-    of the answer costs beside the time in the trial. Raises Untimed where the times are too unsteady."""
+    """Return the rows of a trial: ATen and the config, or only the config if its result is wrong. `more_us`: overhead
+    per call of the config that the trial does not include. Raises Untimed if the times are too noisy."""
     toolchain, device = installed(decision.query.device.kind), decision.query.device
     assert decision.config is not None
     if toolchain is None:
@@ -245,7 +245,8 @@ def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list
 
 @PHASES("store")
 def store(table: Path | None, rows: Sequence[Measurement]) -> None:
-    """Keep rows in the user's table, all at once. A table that cannot be written is an entry in `stats()["errors"]`."""
+    """Store rows in the user table in one transaction. A table that cannot be written adds an entry to
+    `stats()["errors"]`."""
     if table is None or not rows:
         return
     try:
@@ -259,5 +260,5 @@ def store(table: Path | None, rows: Sequence[Measurement]) -> None:
 
 @functools.lru_cache(maxsize=16)
 def _not_kept(path: str, why: str) -> None:
-    """Say once that times cannot be kept: the answers are served all the same."""
-    log.warning("the next process confirms the same answers again, since %s cannot keep their times: %s", path, why)
+    """Warn once that times cannot be stored; the configs are still served."""
+    log.warning("times cannot be stored in %s, so the next process confirms the same configs again: %s", path, why)

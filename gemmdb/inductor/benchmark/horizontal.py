@@ -1,4 +1,5 @@
-"""Horizontal fusion: which groups of a graph become one kernel, by trials in the program. Rewrites the graph."""
+"""Horizontal fusion: fuses groups of GEMMs into one kernel where a trial in the program shows a speedup. Rewrites the
+graph."""
 
 from __future__ import annotations
 
@@ -31,18 +32,17 @@ from gemmdb.table.stats import times
 
 log = logging.getLogger("gemmdb")
 UNKNOWN_US = 3.0
-"""The assumed time of a GEMM of which none is known."""
+"""Assumed time of a GEMM whose time is unknown."""
 PROMISING = 0.97
-"""The largest expected time of the one kernel, relative to the GEMMs', that is worth a trial."""
+"""Maximum expected time of the fused kernel, relative to the separate GEMMs, that is worth a trial."""
 MAX_KNOWN = 256
 _KNOWN: dict[object, Timed | None] = {}
-"""What trials of this process said, by what was compiled: many programs compile their layers one by one. None: there
-are no times."""
+"""Results of this process's trials, by compiled code: many programs compile their layers one by one. None: no times."""
 
 
 class Fusion(Step):
-    """Horizontal fusion of one graph. `jobs`: what was begun, or is known, and not finished. No group is tried twice.
-    Nothing in it raises."""
+    """Horizontal fusion of one graph. `jobs`: trials that were started, or whose result is known, and are not finished.
+    No group is tried twice. Never raises."""
 
     name = "horizontal fusion"
 
@@ -50,23 +50,23 @@ class Fusion(Step):
         super().__init__(carry_out, ahead)
         self._tried: set[Any] = set()
         self._numbers: dict[Any, int] = {}
-        self._kernel = functools.cache(_kernel)  # Layers of a model need the same one, which takes milliseconds.
+        self._kernel = functools.cache(_kernel)  # Layers of a model share the lookup, which takes milliseconds.
 
     def fuse(self, pairs: Sequence[tuple[Any, Decision]]) -> set[Any]:
-        """Rewrite the graph where one kernel is faster than the GEMMs of a group; returns the nodes that are gone.
-        `pairs`: the GEMMs of the graph with their decisions. One that is in doubt counts as ATen."""
+        """Rewrite the graph where one kernel is faster than the GEMMs of a group, and return the removed nodes.
+        `pairs`: the GEMMs of the graph with their decisions. An unconfirmed decision counts as ATen."""
         self.begin(pairs)
         return self.finish()
 
     def begin(self, pairs: Sequence[tuple[Any, Decision]]) -> set[Any]:
-        """Begin to compile one kernel for each promising group; returns the nodes that `finish` may replace."""
+        """Start compiling one kernel for each promising group, and return the nodes that `finish` may replace."""
         self.jobs = []
         policy = pairs[0][1].session.policy if pairs else None
         if policy is None or not policy.horizontal or not policy.confirm:
             return set()
         try:
             places = {node: place for place, node in enumerate(pairs[0][0].graph.nodes)}
-            # GEMMs that are gone by the second time still lie between others.
+            # GEMMs that are removed by the second pass still lie between others.
             self._numbers = self._numbers or groups.numbered(pairs, places)
             found = groups.find(pairs, self._numbers)
             found = [one for one in found if _allowed(one) and self._tried.isdisjoint(one.nodes)]
@@ -81,7 +81,7 @@ class Fusion(Step):
         return {node for job in self.jobs for group in job.groups for node in group.nodes}
 
     def finish(self) -> set[Any]:
-        """Rewrite the graph where one kernel is faster; returns the nodes that are gone."""
+        """Rewrite the graph where one kernel is faster, and return the removed nodes."""
         gone: set[Any] = set()
         if self.jobs:
             try:
@@ -108,7 +108,7 @@ class Fusion(Step):
         log.info("horizontal fusion: %d of %d GEMMs in %.2f s", len(gone), count, self._limit.spent_s())
 
     def _promising(self, found: Sequence[Group[Decision]], places: Mapping[Any, int]) -> list[HorizontalJob]:
-        """The jobs of promising groups, those that save most first."""
+        """Return the jobs of promising groups, largest saving first."""
         jobs: dict[object, HorizontalJob] = {}
         for group in found:
             one = self._attempt(self._job, group, places)
@@ -120,12 +120,12 @@ class Fusion(Step):
         return sorted(worth, key=lambda job: -job.saved_us)
 
     def _job(self, group: Group[Decision], places: Mapping[Any, int]) -> HorizontalJob | None:
-        """The job of a group; None if no kernel is expected to gain over what was decided."""
+        """Return the job of a group; None if no kernel is expected to beat the current decisions."""
         query = group.query
         hit = self._kernel(group.members[0].decision.session, query.problem, query.device, group.widths)
         if hit is None or hit.expected_us > PROMISING * _expected_us(group):
             return None
-        group.unify()  # The piece reads the activation once, and the graph may do so, too.
+        group.unify()  # The piece reads the activation once, and so may the graph.
         piece = cutting.cut_all([(one.node, one.decision.problem) for one in group.members], places)
         return HorizontalJob(piece, _cautious(group), hit)
 
@@ -153,8 +153,8 @@ def _pays(timed: Timed, job: HorizontalJob) -> bool:
 
 
 def _cautious(group: Group[Decision]) -> Group[Decision]:
-    """The group with ATen for each GEMM whose answer is in doubt. A trial beside ATen says whether the one kernel is
-    faster than default mode, so those answers need not be confirmed first."""
+    """Return the group with ATen for each unconfirmed GEMM. A trial against ATen shows whether the fused kernel is
+    faster than default mode, so these GEMMs need no confirmation first."""
 
     def certain(decision: Decision) -> Decision:
         if not rules.in_doubt(decision):
@@ -166,12 +166,12 @@ def _cautious(group: Group[Decision]) -> Group[Decision]:
 
 @PHASES("lookup")
 def _kernel(session: Session, problem: Problem, device: Device, widths: tuple[int, ...]) -> Hit | None:
-    """The best kernel that takes weights of these widths, with its expected time."""
+    """Return the best kernel for weights of these widths, with its expected time."""
     return session.best_kernel(Query(problem, device), lambda config: parts.rejection(config, widths) is None)
 
 
 def _expected_us(group: Group[Decision]) -> float:
-    """The microseconds that the GEMMs take, as decided."""
+    """Return the expected microseconds of the separate GEMMs, as decided."""
     return sum(member.decision.event.expected_us or UNKNOWN_US for member in group.members)
 
 
@@ -183,9 +183,9 @@ def _rewrite(group: Group[Decision], hit: Hit, timed: Timed) -> set[Any]:
 
 
 def _event(member: Member[Decision], group: Group[Decision], hit: Hit, timed: Timed) -> Event:
-    """What the journal says of one GEMM: as expected by itself, times what the trial says of all together. Where
-    nothing was expected, it is its share of the columns. No table has measured the kernel with several weights, so the
-    rung is never `exact`."""
+    """Return the journal event of one GEMM: its own expected time, scaled by the trial's result for the group. Without
+    an expected time, use its share of the columns. No table has measured the kernel with several weights, so the rung
+    is never `exact`."""
     old, faster, count = member.decision.event, timed.apart_us / timed.us, len(group.members)
     us = timed.us * member.width / sum(group.widths) if old.expected_us is None else old.expected_us / faster
     facts = {"products": count, "us": timed.us, "apart_us": timed.apart_us, "instead_of": old.config}
@@ -199,14 +199,15 @@ def _event(member: Member[Decision], group: Group[Decision], hit: Hit, timed: Ti
 
 @dataclass(frozen=True)
 class Timed:
-    """Microseconds of the GEMMs as one kernel and as they are without it, with the work that follows each."""
+    """Microseconds of the GEMMs as one kernel and as separate kernels, including the operators that follow each."""
 
     us: float
     apart_us: float
 
 
 class HorizontalJob(Job):
-    """One or more groups of a graph with the same code. `hit`: the kernel. `apart`: the configs that run without it."""
+    """One or more groups of a graph with the same code. `hit`: the fused kernel. `apart`: the configs of the separate
+    GEMMs."""
 
     def __init__(self, piece: Piece, group: Group[Decision], hit: Hit) -> None:
         self.hit, self.groups = hit, list[Group[Decision]]()
@@ -215,23 +216,22 @@ class HorizontalJob(Job):
 
     @property
     def text(self) -> str:
-        """The GEMMs and the kernel, for a log."""
+        """The GEMMs and the kernel, for the log."""
         group = self.groups[0]
         return f"{group.query.problem.head} ({'+'.join(map(str, group.widths))}) as {self.hit.config.text}"
 
     def codes(self, carry_out: CarryOut) -> tuple[emission.Code, emission.Code]:
-        """The code of the GEMMs one by one, and of the kernel."""
+        """Return the code of the separate GEMMs and of the fused kernel."""
         return self._apart(carry_out), self._fused()
 
     def finish(self) -> Timed:
-        """The times, once the code is compiled. Raises Untimed also where the results differ."""
+        """Return the times once the code is compiled. Also raises Untimed if the results differ."""
         found = self.time()
         if found.differs:
             raise Untimed("the results differ")
         if noisy(found.aten, found.ours):
             raise Untimed("its times vary too much")
-        # The share of one group in the zeroing of the graph's counters, which the trial does not include, if the graph
-        # may have none without the kernel.
+        # One group's share of zeroing the graph's counters, which the trial does not include. Without the kernel, the graph may have none.
         counted = any(config is not None and counts_arrivals(config) for config in self.apart)
         zeroing_us = ZEROING_US / len(self.groups) if counts_arrivals(self.hit.config) and not counted else 0.0
         us = times(found.ours, found.aten).median_us + zeroing_us
@@ -262,14 +262,14 @@ class HorizontalJob(Job):
 
 
 def fused(group: Group[Decision], hit: Hit) -> Fused:
-    """What the lowering carries out for a group."""
+    """Return the fused decision for the lowering."""
     members = tuple(member.decision for member in group.members)
     whole = replace(members[0], query=group.query, config=hit.config, branches=(), entry=object())
     return Fused(whole, members)
 
 
 def _copied(group: Group[Decision], new: Mapping[Any, Any]) -> Group[Decision]:
-    """The group in a copy of its graph, with decisions whose events start without a note."""
+    """Return the group in a copy of its graph, with events that have no notes yet."""
     return Group(
         tuple(
             replace(

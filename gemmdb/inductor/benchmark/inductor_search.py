@@ -1,7 +1,7 @@
 """Inductor's own search for one missed GEMM. Its timings become rows of the user's table.
 
-For GEMMs that the generator cannot measure during a compile: symbolic sizes, or an installation without the
-generator's libraries. Only where the policy allows the time.
+Used for GEMMs that the generator cannot measure during a compile: symbolic sizes, or an installation without the
+generator's libraries. Only if the policy allows enough time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 log = logging.getLogger("gemmdb")
 PROTOCOL = Protocol("host", "hot", 1, 10, version=1)
-"""What Inductor does on a CPU: calls in a row, by the wall clock."""
+"""Inductor's protocol on a CPU: back-to-back calls, wall clock."""
 SPREAD = 0.05
-"""Half width of a time's interval, relative to the time. Inductor gives one number per choice and no interval. This is
-the gain that a default policy asks of an unverified row, so two choices within 10% are tied."""
+"""Relative half width of a time's interval. Inductor reports one number per choice and no interval. This equals the
+gain that the default policy requires of an unverified row, so two choices within 10% are tied."""
 
 
 _searching = threading.local()
@@ -34,7 +34,7 @@ _run = f"live-{uuid.uuid4().hex[:16]}"
 
 
 def search(decision: Decision, lower: Callable[[], Any]) -> Any:
-    """Lower one GEMM with Inductor's search, and store its timings."""
+    """Lower one GEMM with Inductor's search and store its timings."""
     _searching.decision = decision
     try:
         with state.searching():
@@ -67,7 +67,7 @@ def keep(timings: dict[Any, float], *_: Any) -> None:
 
 
 def measurements(decision: Decision, timings: dict[Any, float]) -> list[Measurement]:
-    """One row per timed choice that a Config can name; none without a timed ATen choice to compare with.
+    """Return one row per timed choice that maps to a Config; no rows without a timed ATen choice to compare with.
 
     `timings`: choice -> milliseconds, infinite for a choice that failed.
     """
@@ -90,7 +90,7 @@ def measurements(decision: Decision, timings: dict[Any, float]) -> list[Measurem
 
 
 def _config(choice: Any) -> Config | None:
-    """The Config that names a choice of Inductor's, None for a kernel that the registry does not know."""
+    """Return the Config for one of Inductor's choices, None for a kernel that is not in the registry."""
     kind = type(choice).__name__
     if kind == "ExternKernelCaller":
         return ATEN

@@ -1,6 +1,6 @@
-"""All time limits of a compile: how long live tuning, confirming and horizontal fusion may make it wait.
+"""Time limits of a compile: how long live tuning, confirmation and horizontal fusion may delay it.
 
-The three share one budget per process. This module imports no torch: the process of live tuning loads it.
+The three share one budget per process. This module does not import torch: the live-tuning process loads it.
 """
 
 from __future__ import annotations
@@ -15,58 +15,57 @@ from gemmdb.lookup.acceptance import SLOW_S
 from gemmdb.settings import CONFIRM_S, EXPLICIT_LIVE_CALLS, EXPLICIT_LIVE_S, LIVE_S, UNLIMITED_LIVE_S, Policy
 
 now = time.monotonic
-"""The clock of all limits."""
+"""The clock for all limits."""
 PROCESS_S = 8.0
-"""What a process of the default policy may spend. A program in many pieces must not wait for each of them, and what
-the steps do past their limits must stay below ten seconds."""
+"""Budget per process under the default policy. A program with many graphs must not wait for each of them, and with
+overruns the total must stay below ten seconds."""
 GRAPHS = 3
-"""A policy that allows more seconds to confirm a graph allows so many graphs of a process that much."""
+"""Number of graphs per process that may use a policy's longer confirmation limit."""
 
 BEGIN_SHARE = 0.5
-"""The share of a graph's time for trials after which no further trial is begun."""
+"""Fraction of a graph's trial time after which no new trial starts."""
 TRIAL_S = 0.2
-"""What a trial takes at least: its two codes are generated and timed."""
+"""Minimum seconds per trial, to generate and time both versions."""
 CPU_TRIAL_S = 3.0
-"""A trial on a CPU ends after this long, once it has the fewest rounds."""
+"""A trial on a CPU ends after this many seconds, once it has the minimum number of rounds."""
 STORE_S = 1.0
-"""How long storing the rows of trials waits for other writers, while a compile waits for it."""
+"""How many seconds a compile may wait for other writers to store the rows of trials."""
 
 FIRST_S, FURTHER_S = 3.0, 1.0
-"""The seconds that live tuning may take for the first GEMM of a process, whose measuring process still has to start,
-and for each further one."""
+"""Seconds that live tuning may take for the first GEMM of a process, including starting the measuring process, and for
+each further GEMM."""
 RESTART_S = 30.0
-"""Whether the measuring process should start is checked at most this often."""
+"""Minimum seconds between checks whether to start the measuring process."""
 IDLE_S = 30.0
-"""The measuring process ends after this long without work."""
+"""Idle seconds after which the measuring process ends."""
 GRACE_S = 2.0
-"""How long the measuring process may run past its time limit, to finish the GEMM that it measures, before it is
-ended."""
+"""Seconds that the measuring process may run past its limit to finish the current GEMM before it is ended."""
 REQUEST_S = 300.0
-"""The limit of a request to the measuring process without one of its own."""
+"""Default limit in seconds for a request to the measuring process."""
 LOAD_SAMPLE_S, LOAD_VALID_S = 0.2, 10.0
-"""How long the load of the machine is sampled before live tuning, and how long that sample is valid: all GEMMs of a
+"""Seconds that the machine's load is sampled before live tuning, and seconds that a sample stays valid: all GEMMs of a
 compile share it."""
 
 
 class Budget:
-    """What has been spent in this process, by all threads."""
+    """Time spent by all threads of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spent_s = 0.0
 
     def left_s(self, policy: Policy) -> float:
-        """The seconds that are left under a policy, 0 when none are."""
+        """Return the seconds left under a policy, at least 0."""
         return max(allowed_s(policy) - self._spent_s, 0.0)
 
     def spend(self, seconds: float) -> None:
-        """Count what a step has taken."""
+        """Add a step's time to the total."""
         with self._lock:
             self._spent_s += seconds
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time that is spent inside."""
+        """Add the time spent inside the block."""
         start = now()
         try:
             yield
@@ -74,7 +73,7 @@ class Budget:
             self.spend(now() - start)
 
     def clear(self) -> None:
-        """Start over: nothing is spent."""
+        """Reset the time spent to zero."""
         with self._lock:
             self._spent_s = 0.0
 
@@ -83,77 +82,75 @@ BUDGET = Budget()
 
 
 def allowed_s(policy: Policy) -> float:
-    """The seconds that a process may spend under a policy: PROCESS_S, and what the policy allows beyond the defaults.
-    `live` chosen by name waits for live tuning as long as it takes, and that does not count."""
+    """Return the budget in seconds per process: PROCESS_S plus what the policy allows beyond the defaults. Explicit
+    `live` waits for live tuning as long as it takes, which does not count."""
     live_s = 0.0 if policy.live_s >= UNLIMITED_LIVE_S else max(policy.live_s - LIVE_S, 0.0)
     return PROCESS_S + live_s + GRAPHS * max(policy.confirm_s - CONFIRM_S, 0.0)
 
 
 def exhausted(policy: Policy) -> str:
-    """Why nothing more is timed, once nothing is left."""
+    """Return the reason why nothing more is timed once the budget is spent."""
     return f"{allowed_s(policy):g} s compile budget exhausted"
 
 
 class TrialLimit:
-    """How long the trials of one step may hold up a graph, from now on."""
+    """Limit on how long the trials of one step may delay a graph, starting now."""
 
     def __init__(self, policy: Policy) -> None:
         self._start, self.limit_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
 
     def spent_s(self) -> float:
-        """The seconds since the start."""
+        """Return the seconds since the start."""
         return now() - self._start
 
     def left_s(self) -> float:
-        """The seconds that are left, negative when the limit is exceeded."""
+        """Return the seconds left, negative if the limit is exceeded."""
         return self._start + self.limit_s - now()
 
     def may_begin(self) -> bool:
-        """Whether another trial may be begun."""
+        """Return whether another trial may start."""
         return self.spent_s() <= BEGIN_SHARE * self.limit_s
 
 
 def patience_s(saved_us: float, policy: Policy) -> float:
-    """How long a compile waits for the kernels of a trial: as long as what is expected to be saved repays within the
-    policy's number of calls. `saved_us`: microseconds of one call of the graph. A policy that lets a graph wait long
-    says how long itself."""
+    """Return how many seconds a compile waits for the kernels of a trial: the expected saving over the policy's number
+    of calls. `saved_us`: microseconds saved per call of the graph. A policy with a long wait sets its own limit."""
     if policy.confirm_s >= SLOW_S:
         return math.inf
     return saved_us * 1e-6 * calls(policy)
 
 
 def repays(saved_us: float, policy: Policy) -> bool:
-    """Whether a trial can repay what it takes. `saved_us`: as for `patience_s`."""
+    """Return whether a trial can pay off. `saved_us`: as for `patience_s`."""
     return patience_s(saved_us, policy) >= TRIAL_S
 
 
 def calls(policy: Policy) -> int:
-    """The calls of a graph within which what it waited for must be repaid."""
+    """Return the number of graph calls within which the compile-time wait must pay off."""
     return policy.live_calls or EXPLICIT_LIVE_CALLS
 
 
 def is_patient(policy: Policy) -> bool:
-    """Whether a graph may wait for everything that live tuning can measure."""
+    """Return whether a graph may wait for everything that live tuning can measure."""
     return policy.live_s >= UNLIMITED_LIVE_S
 
 
 def tuning_s(policy: Policy, problems: int, ready: bool) -> float:
-    """The most seconds that tuning this number of problems may hold up a graph, 0 when the process has none left.
-    `ready`: the measuring process runs already. `live` chosen by name waits as long as it takes, up to the policy's
-    limit."""
+    """Return the maximum seconds that tuning this many problems may delay a graph, 0 if the budget is spent. `ready`:
+    the measuring process is already running. Explicit `live` waits as long as it takes, up to the policy's limit."""
     limit_s = policy.live_s or EXPLICIT_LIVE_S
     if is_patient(policy):
         return limit_s
-    # Most of what programs gain comes from confirming: what one graph may take for that is kept.
+    # Most of a program's speedup comes from confirmation, so one graph's confirmation time is reserved.
     left_s = BUDGET.left_s(policy) - (policy.confirm_s if policy.confirm else 0.0)
     return min(limit_s, left_s, first_s(ready) + FURTHER_S * (problems - 1)) if left_s >= FURTHER_S else 0.0
 
 
 def first_s(ready: bool) -> float:
-    """The seconds that tuning takes for the first GEMM. `ready`: as for `tuning_s`."""
+    """Return the seconds that tuning takes for the first GEMM. `ready`: as for `tuning_s`."""
     return FURTHER_S if ready else FIRST_S
 
 
 def problem_s(policy: Policy) -> tuple[float, float]:
-    """(the seconds of device time for a problem, the seconds that measuring waits for what is not compiled)."""
+    """Return (seconds of device time per problem, seconds that measuring waits for candidates to compile)."""
     return (1.0, math.inf) if is_patient(policy) else (0.3, 1.0)

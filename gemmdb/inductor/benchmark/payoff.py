@@ -1,4 +1,4 @@
-"""Which missed GEMMs of a graph are tuned live: those that repay the time that it takes, the most valuable first."""
+"""Selects the missed GEMMs of a graph that are worth tuning live, most valuable first."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from gemmdb.settings import FAST_COMPILE_COST, Policy
 
 log = logging.getLogger("gemmdb")
 BUSY = 0.5
-"""The share of the processors that others keep busy from which on there is no time for quick tuning."""
+"""Fraction of processors busy with other work above which quick tuning is skipped."""
 _load_s = -math.inf
 _load_rejection: Rejected | None = None
-"""When the load was last sampled, and what came of it."""
+"""Time of the last load sample and its result."""
 
 
 def ask_of(session: Session, query: Query) -> Ask:
-    """The question what to try for a query: only configs that live tuning may compile."""
+    """Return the Ask for a query, limited to configs that live tuning may compile."""
     policy = session.policy
     policy = replace(policy, compile_cost=min(policy.compile_cost, policy.live_cost))
-    if policy.live_cost <= FAST_COMPILE_COST:  # It compiles with nvcc also what ships compiled.
+    if policy.live_cost <= FAST_COMPILE_COST:  # It would also compile prebuilt kernels with nvcc.
         policy = policy.without_cutlass
     return Ask(query, tuple(session.tables()), policy, installed(query.device.kind))
 
@@ -41,8 +41,8 @@ def ask_of(session: Session, query: Query) -> Ask:
 def pays(
     session: Session, queries: Sequence[Query], ready: bool, missed: Callable[[Query], bool] = lambda query: True
 ) -> bool:
-    """Whether tuning those of these GEMMs that `missed`, with their repetitions, repays the time that it takes. They
-    are GEMMs of one graph and device. No more of them are looked up than it takes to know."""
+    """Return whether tuning the GEMMs that `missed`, counted with repetitions, pays off. All belong to one graph and
+    device. Stops looking up GEMMs as soon as the result is clear."""
     counts = Counter(query.problem for query in queries)
     by_problem = {query.problem: query for query in queries}
     us: dict[Problem, float] = {}
@@ -55,8 +55,8 @@ def pays(
 
 
 def chosen(group: Sequence[Decision], ready: bool) -> tuple[list[Decision], Mapping[Problem, Rejected]]:
-    """(the decisions on GEMMs that repay being tuned, in the order in which to tune them; by problem, why the others
-    are not tuned). `group`: missed GEMMs of one graph and device, at least one, with their repetitions."""
+    """Return (decisions whose GEMMs are worth tuning, in tuning order; by problem, why the others are not tuned).
+    `group`: missed GEMMs of one graph and device, at least one, with repetitions."""
     session = group[0].session
     counts = Counter(decision.problem for decision in group)
     queries = {decision.problem: decision.query for decision in group}
@@ -73,7 +73,7 @@ def chosen(group: Sequence[Decision], ready: bool) -> tuple[list[Decision], Mapp
 
 
 def saved_us(session: Session, query: Query) -> float:
-    """The microseconds that tuning may save of each call of a GEMM; infinite where there is no estimate."""
+    """Return the microseconds that tuning may save per call of a GEMM; infinite without an estimate."""
     try:
         found = saving(ask_of(session, query))
     except Exception as error:
@@ -87,8 +87,8 @@ def _repaying(us: Mapping[Problem, float], policy: Policy, ready: bool) -> list[
 
 
 def load_rejection(device: Device, policy: Policy) -> Rejected | None:
-    """Why other programs leave too few processors to compile the candidates of quick tuning. What this process and its
-    children do does not count. `live` chosen by name waits, and so does a CPU, which is tuned only on request.
+    """Return why other programs leave too few processors to compile the candidates of quick tuning. This process and
+    its children do not count. Explicit `live` waits, and so does a CPU, which is tuned only on request.
 
     13 of 28 programs that were compiled ten at a time on 16 processors tuned GEMMs, and none got a result in time.
     """

@@ -1,4 +1,4 @@
-"""Which answers are confirmed and which misses are tuned live; each rule with its reason."""
+"""Rules for which hits are confirmed and which misses are tuned live; each rule with its reason."""
 
 from __future__ import annotations
 
@@ -31,55 +31,55 @@ from gemmdb.settings import FAST_COMPILE_COST, UNLIMITED_LIVE_S, Policy
 from gemmdb.table.measurement import Protocol
 
 NEEDED = ("sqlite_utils", "jinja2")
-"""The libraries of `gemmdb[build]` that measuring needs."""
+"""Libraries of `gemmdb[build]` required for measuring."""
 DIVERGE = "the ranks of a job could come to different kernels"
 
 
 def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
-    """Why the answer to a query is not confirmed, known before it is looked up."""
+    """Return why the hit for a query is not confirmed, known before the lookup."""
     found = acceptance.confirm_rejection(query, policy)
     return found or (Rejected(DIVERGE) if state.is_distributed() else None)
 
 
 def compile_rejection(config: Config, query: Query, policy: Policy) -> Rejected | None:
-    """Why a config is not compiled to be confirmed."""
+    """Return why a config is not compiled for confirmation."""
     if config.spec.cost <= FAST_COMPILE_COST or policy.confirm_s >= SLOW_S:
         return None
-    # Nothing else is as slow as CUTLASS, and a kernel of the archive is there already.
+    # Only CUTLASS compiles this slowly, and kernels in the archive are already compiled.
     ready = prebuilt.cost(config, query.problem, installed(query.device.kind)) <= FAST_COMPILE_COST
     return None if ready else Rejected("nvcc takes half a minute")
 
 
 def device_rejection(device: Device) -> Rejected | None:
-    """Why nothing may be timed on the device now."""
+    """Return why nothing may be timed on the device now."""
     if device.kind == "cuda" and torch.cuda.is_current_stream_capturing():
         return Rejected("a CUDA graph is being captured")
     return None
 
 
 def in_doubt(decision: Decision, node: Any = None) -> bool:
-    """Whether a decision is to be confirmed before it is served. `node`: that of its GEMM, if it is known."""
+    """Return whether a decision must be confirmed before it is served. `node`: its GEMM's node, if known."""
     doubted = unmeasured(decision) or (node is not None and _measured_with_cold_weight(decision, node))
     return doubted and not confirm_rejection(decision.query, decision.session.policy)
 
 
 def unmeasured(decision: Decision) -> bool:
-    """Whether a decision is for a config that nobody has timed as part of this program's code. ATen is what runs
+    """Return whether a decision's config was never timed as part of this program's code. ATen needs no timing: it runs
     without gemmdb."""
     config, rung = decision.config, decision.event.rung
     if config is None or config == ATEN or decision.branches or "confirmed" in decision.event.evidence:
         return False
     if rung in UNMEASURED_RUNGS:
         return True
-    # Live tuning times our kernels by themselves on a GPU, and all kernels with a stand-in for the epilogue.
+    # Live tuning times our kernels in isolation on a GPU, and all kernels with a substitute for the epilogue.
     by_itself = decision.query.device.kind == "cuda" and not config.spec.emitted
     stand_in = by_itself or decision.problem.fusion != "none"
     return stand_in and (rung == "live" or (rung == "exact" and _from_live(decision)))
 
 
 def _measured_with_cold_weight(decision: Decision, node: Any) -> bool:
-    """Whether a kernel on a GPU was measured with a weight from memory, and the program has just computed the weight:
-    an fp8 weight that it casts, for example. What the kernel gains with a weight in the cache is another question."""
+    """Return whether a GPU kernel was measured with a cold weight although the program has just computed the weight,
+    such as an fp8 weight that it casts. The speedup with a hot weight may differ."""
     kernel = decision.config not in (None, ATEN) and not decision.branches
     if not kernel or decision.query.device.kind != "cuda" or "confirmed" in decision.event.evidence:
         return False
@@ -89,7 +89,7 @@ def _measured_with_cold_weight(decision: Decision, node: Any) -> bool:
 
 
 def _from_live(decision: Decision) -> bool:
-    """Whether an exact answer is one of live tuning that was not confirmed."""
+    """Return whether an exact hit comes from live tuning and was not confirmed."""
     if decision.event.table != str(decision.session.user_table):
         return False
     protocol = _protocol(decision)
@@ -102,7 +102,7 @@ def _protocol(decision: Decision) -> Protocol | None:
 
 
 def tuning_rejection(query: Query, policy: Policy) -> Rejected | None:
-    """Why a query that misses is not tuned under `on_miss="live"`: it would take long, or processes could come to
+    """Return why a query that misses is not tuned with `on_miss="live"`: it would take too long, or ranks could choose
     different kernels."""
     problem, device = query.problem, query.device
     symbolic = any(low != high for low, high in query.ranges.values())
@@ -119,7 +119,7 @@ def tuning_rejection(query: Query, policy: Policy) -> Rejected | None:
 
 
 def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | None:
-    """Why a query is not tuned unless `live` is chosen by name."""
+    """Return why a query is not tuned unless `live` is explicit."""
     kind = query.device.kind
     if kind != "cuda":
         took = f"on a {kind.upper()} that takes {UNLIMITED_LIVE_S:.0f} s at first and 10 s for each problem"
@@ -135,7 +135,7 @@ def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | 
 
 
 def _only_emitted(problem: Problem) -> str:
-    """Why a GEMM cannot be tuned without code that only Inductor can make, empty when it can."""
+    """Return why a GEMM can only be tuned with code that Inductor generates; empty if it can be tuned without."""
     scaled = problem.scaled and not problem.spec.grouped
     if problem.op in INDUCTOR_ALONE or (scaled and problem.m > SKINNY_ROWS):
         return f"{GPU_ALONE[problem.op]} have Inductor's templates alone"
@@ -147,5 +147,5 @@ def _only_emitted(problem: Problem) -> str:
 
 @functools.cache
 def missing_library() -> str:
-    """The first of the needed libraries that is not installed, empty when all are."""
+    """Return the first required library that is not installed, empty if all are."""
     return next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")

@@ -1,8 +1,8 @@
-"""A step of a compile that runs trials: confirming, and horizontal fusion.
+"""A compile step that runs trials: confirmation or horizontal fusion.
 
-All trials of a step compile at once. They are begun at the joint stage, as soon as the GEMMs of a graph are known,
-since Inductor's own passes run between the two stages and its compilers wait for work then. The post-grad pass takes
-over what was begun for the same code, and begins the rest.
+All trials of a step compile in parallel. They start in the joint pass, as soon as the GEMMs of a graph are known, since
+Inductor's compile workers are idle while its own passes run before the post-grad pass. The post-grad pass reuses trials
+that were started for the same code, and starts the rest.
 """
 
 from __future__ import annotations
@@ -28,52 +28,52 @@ from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")
 CarryOut = Callable[[Any, Decision], None]
-"""Carries a decision out on the node of its GEMM: leaves there what the lowering needs, or rewrites the graph."""
+"""Applies a decision to its GEMM's node: stores what the lowering needs, or rewrites the graph."""
 Ahead = dict[object, tuple[emission.Begun, ...]]
-"""The code of one compile that was begun and not waited for yet, by the key of its job. Both passes of the compile
-share it."""
+"""Code of one compile whose compilation was started and not awaited yet, by job key. Both passes of the compile share
+it."""
 
 
 class Job:
-    """One trial: `piece` compiled as without the candidate and with it. `key`: what trials of the same code have in
-    common. `policy`: by which the trial is made. `saved_us`: the microseconds that the candidate is expected to save in
-    one call of the graph."""
+    """One trial: `piece` compiled without and with the candidate. `key`: equal for trials of the same code. `policy`:
+    the policy of the trial. `saved_us`: the microseconds that the candidate is expected to save per call of the
+    graph."""
 
     def __init__(self, piece: Piece, key: object, policy: Policy) -> None:
         self.piece, self.key, self.policy = piece, key, policy
         self.saved_us = 0.0
         self.begun: tuple[emission.Begun, ...] = ()
-        # While the graph is as it was.
+        # While the graph is unchanged.
         self.fakes, self.warm, self.output_bytes = piece.fakes, piece.warm, piece.outputs
 
     def codes(self, carry_out: CarryOut) -> tuple[emission.Code, emission.Code]:
-        """The code without the candidate, and with it. Raises Untimed where Inductor does not carry the candidate out,
-        and what Inductor raises."""
+        """Return the code without and with the candidate. Raises Untimed if Inductor does not use the candidate, and
+        whatever Inductor raises."""
         raise NotImplementedError
 
     def begin(self, carry_out: CarryOut) -> None:
-        """Generate both codes and begin to compile them. Raises what `codes` raises."""
+        """Generate both versions and start compiling them. Raises what `codes` raises."""
         self.begun = tuple(code.begin() for code in self.codes(carry_out))
 
     def ready(self, seconds: float) -> bool:
-        """Whether the kernels are compiled. Waits for them for `seconds` at most."""
+        """Wait at most `seconds` for the kernels and return whether they are compiled."""
         until = limits.now() + seconds
         return all(one.ready(until - limits.now()) for one in self.begun)
 
     def time(self) -> Trial:
-        """Time both codes. Raises Untimed without enough memory, and what compiling raised."""
+        """Time both versions. Raises Untimed without enough memory, and whatever compiling raised."""
         plain, candidate = (begun.function() for begun in self.begun)
         with emission.real_tensors():
             trial.check_memory(self.fakes, self.output_bytes, self.piece.device)
             return trial.run((plain, candidate), self.fakes, self.warm, self.piece.device)
 
     def finish(self) -> Any:
-        """What the trial says, once the code is compiled. Raises as `time`, and Untimed where it says nothing."""
+        """Return the trial's result once the code is compiled. Raises as `time`, and Untimed without a result."""
         raise NotImplementedError
 
 
 class Step:
-    """The trials of one graph: `jobs` holds what was begun and not finished. `name`: for errors."""
+    """The trials of one graph. `jobs`: started and not finished. `name`: for error messages."""
 
     name = ""
 
@@ -83,11 +83,11 @@ class Step:
         self.jobs: list[Any] = []
 
     def keep(self) -> None:
-        """Keep the code of the jobs, which begin again in a later pass."""
+        """Keep the code of the jobs for a later pass, which starts them again."""
         self._ahead.update((job.key, job.begun) for job in self.jobs if job.begun)
 
     def _begin_job(self, job: Job) -> Rejected | None:
-        """Begin a job, unless its code was begun before; why it was not begun."""
+        """Start a job unless its code was started before. Return why it was not started."""
         assert self._limit is not None
         if not self._limit.may_begin():
             return _exceeded(job)
@@ -100,8 +100,8 @@ class Step:
         return rejected
 
     def _wait(self, job: Job, start: float) -> Rejected | None:
-        """Wait for the kernels of a job; why they are not waited for any longer. `start`: when the step began to wait
-        for the first one."""
+        """Wait for the kernels of a job. Return why the wait ended early. `start`: when the step began to wait for the
+        first job."""
         assert self._limit is not None
         left_s = self._limit.left_s()
         patience_s = limits.patience_s(job.saved_us, job.policy) + start - limits.now()
@@ -110,7 +110,7 @@ class Step:
         return Rejected("compile cost exceeds expected saving") if 0 <= left_s > patience_s else _exceeded(job)
 
     def _attempt(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What a function returns; a Rejected if it raises."""
+        """Call a function and return its result, or a Rejected if it raises."""
         try:
             return function(*args)
         except Untimed as error:
@@ -127,14 +127,14 @@ def _exceeded(job: Job) -> Rejected:
 
 
 def fixed(decision: Decision, config: Config) -> Decision:
-    """A copy of a decision with one config, and with a session that has no other answer."""
+    """Return a copy of a decision with one config and a session that has no other."""
     session = ForcedSession(config).variant(identity=None, policy=decision.session.policy)
     event = replace(decision.event, config=config.text, note="")
     return replace(decision, session=session, config=config, event=event, branches=(), entry=object())
 
 
 def generated(graph: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> emission.Code:
-    """The code of a rewritten graph."""
+    """Return the code of a rewritten graph."""
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return emission.generate(graph, fakes)

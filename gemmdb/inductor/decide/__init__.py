@@ -1,1 +1,1 @@
-"""Turning a query into a Decision, and what became of it."""
+"""Decisions for the GEMMs of a compile, and their outcomes."""

@@ -1,4 +1,4 @@
-"""Deciding: a Query becomes a Decision. The one place of the integration that asks a session."""
+"""Turns a Query into a Decision. The only module of the integration that queries a session."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gemmdb.key.problem import Query
 from gemmdb.phases import PHASES
 
 LAYOUT_CHANGED = "layout changed during lowering; cannot benchmark"
-"""Why a GEMM that the graph pass decided is ATen's after all."""
+"""Why a GEMM falls back to ATen after the graph pass chose a config."""
 
 
 def ask(session: Session, query: Query, mode: Mode = Mode.POLICY) -> Hit | None:
-    """The session's answer; a failure inside it is a miss, and under `on_miss="error"` it raises TableError."""
+    """Return the session's hit. A failure inside it is a miss; with `on_miss="error"` it raises TableError."""
     try:
         with PHASES("lookup"):
             return session.find(query, mode)
@@ -31,7 +31,7 @@ def ask(session: Session, query: Query, mode: Mode = Mode.POLICY) -> Hit | None:
 
 
 def decide(session: Session, query: Query) -> Decision:
-    """Look `query` up and say what to do. Raises MissError for a miss under `on_miss="error"`."""
+    """Look up `query` and return a Decision. Raises MissError for a miss with `on_miss="error"`."""
     hit = ask(session, query)
     if uncompiled.again():
         event = _event(query) if hit is None else _event(query).answered(hit)
@@ -40,8 +40,8 @@ def decide(session: Session, query: Query) -> Decision:
 
 
 def decide_late(session: Session, query: Query) -> Decision:
-    """As `decide`, for a GEMM whose layouts changed during lowering. Nothing can be timed any more: what was not
-    measured is served only if it needs no confirmation. A miss is ATen, or raises as above."""
+    """Like `decide`, for a GEMM whose layouts changed during lowering. Nothing can be timed at this point, so an
+    unmeasured config is served only if it needs no confirmation. A miss runs ATen or raises, as above."""
     hit = ask(session, query)
     if hit is None or hit.rung not in ("exact", "forced"):
         hit = ask(session, query, Mode.CERTAIN)
@@ -49,7 +49,7 @@ def decide_late(session: Session, query: Query) -> Decision:
 
 
 def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
-    """The decision that another mode of the session makes, ATen without an answer. `note`: for its event."""
+    """Decide again in another mode of the session; ATen on a miss. `note`: added to the event."""
     old, query = decision.event, decision.query
     event = replace(_event(query), module=old.module, source=old.source)
     try:
@@ -65,7 +65,7 @@ def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
 
 
 def decide_without_cutlass(session: Session, query: Query, why: str) -> Decision:
-    """As `decide_late`, for a GEMM whose CUTLASS kernel cannot be had (`why`): the next best answer."""
+    """Like `decide_late`, for a GEMM whose CUTLASS kernel is unavailable (`why`): use the next best config."""
     return _answered_late(session, query, ask(session, query, Mode.WITHOUT_CUTLASS), why)
 
 
@@ -79,7 +79,7 @@ def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) ->
 
 
 def _event(query: Query) -> Event:
-    """The event of a GEMM that is left to ATen."""
+    """Return the event of a GEMM that falls back to ATen."""
     return Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=dict(query.ranges))
 
 
@@ -92,8 +92,8 @@ def _answered(session: Session, query: Query, hit: Hit) -> Decision:
 
 
 def _missed(session: Session, query: Query, late: str = "") -> Decision:
-    """Live tuning where the policy allows it and it is not too `late`, else ATen. Under `on_miss="error"` ATen only
-    where nothing else is possible, which no build would measure; elsewhere it raises MissError."""
+    """Use live tuning where the policy allows it and it is not too `late`, else ATen. With `on_miss="error"`, use ATen
+    only if no other kernel is possible, which no build would measure; otherwise raise MissError."""
     event = _event(query)
     try:
         why = session.explain_miss(query)
@@ -118,5 +118,5 @@ def _missed(session: Session, query: Query, late: str = "") -> Decision:
 
 
 def to_tune(session: Session, query: Query) -> bool:
-    """Whether a query that misses is tuned now."""
+    """Return whether a query that misses is tuned live."""
     return session.policy.on_miss == "live" and session.tuning_rejection(query) is None

@@ -1,4 +1,4 @@
-"""Decision: what was decided for one GEMM of a graph. All steps from the passes to the lowering read it."""
+"""Decision: the config chosen for one GEMM of a graph. All steps from the passes to the lowering read it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DECISION = "gemmdb_decision"
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do with one GEMM. `config` None: live tuning or Inductor's search decides.
+    """The decision for one GEMM. `config` None: live tuning or Inductor's search decides.
 
-    `event`: what the journal says of it as decided. What the lowering finds out later is recorded by `outcome` under
-    `entry`, which all versions of a decision share. `branches`: as in a Hit. `is_branch`: this is one branch of a
-    divided GEMM, which has no journal entry of its own; its rows are the range of M in `query`. `refused`: the tables'
-    answer cannot be carried out, and `config` is ATen instead.
+    `event`: its journal event at decision time. `outcome` records later results of the lowering under `entry`, which
+    all versions of a decision share. `branches`: as in a Hit. `is_branch`: one branch of a GEMM that is split by M; it
+    has no separate journal entry, and its rows are the range of M in `query`. `refused`: the config from the tables
+    cannot be lowered, and `config` is ATen instead.
     """
 
     session: Session
@@ -37,12 +37,12 @@ class Decision:
 
     @property
     def unanswered(self) -> bool:
-        """Whether ATen is there for want of an answer: no table has one, or Inductor cannot carry it out."""
+        """Whether `config` is ATen because no table hits or Inductor cannot lower the hit."""
         return self.refused or (self.event.rung == "aten" and self.config is not None)
 
     @property
     def problem(self) -> Problem:
-        """The GEMM's problem."""
+        """The problem of the GEMM."""
         return self.query.problem
 
     def __deepcopy__(self, memo: object) -> Decision:
@@ -50,20 +50,20 @@ class Decision:
         return self
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        # A pickled graph must not bring gemmdb along: its decisions are spent.
+        # A pickled graph must not depend on gemmdb: its decisions are already carried out.
         return type(None), ()
 
 
 @dataclass(frozen=True)
 class Fused:
-    """GEMMs that become one kernel. `decision`: the kernel, for the GEMM with all columns; `members`: the decision for
-    each GEMM, in the order of the columns."""
+    """GEMMs fused into one kernel. `decision`: for the GEMM with all columns; `members`: the decision for each GEMM, in
+    column order."""
 
     decision: Decision
     members: tuple[Decision, ...]
 
     def __deepcopy__(self, memo: object) -> Fused:
-        # As a Decision.
+        # As for a Decision.
         return self
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -71,6 +71,6 @@ class Fused:
 
 
 def decision_of(node: Any) -> Decision | None:
-    """The Decision that a pass left on an FX node; None without a node or a Decision."""
+    """Return the Decision that a pass stored on an FX node; None without a node or a Decision."""
     found: Decision | None = node.meta.get(DECISION) if node is not None else None
     return found

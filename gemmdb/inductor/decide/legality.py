@@ -1,7 +1,7 @@
-"""What Inductor cannot carry out although the backend could: each rule with its reason.
+"""Configs that a backend supports but Inductor cannot lower: each rule with its reason.
 
-`Config.rejection` has the rules of the kernels themselves. These are checked before anything is rewritten; what
-only the IR knows (a flexible layout) is left to the lowering, which falls back to ATen.
+`Config.rejection` has the rules of the kernels themselves. The rules here are checked before anything is rewritten.
+What only the IR knows (a flexible layout) is checked by the lowering, which falls back to ATen.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.rejected import Rejected
 
 PACKED = Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0))
-"""The C++ template with a blocking of its own choice, which has the fewest limits."""
+"""The C++ template that chooses its own blocking; it has the fewest restrictions."""
 ON_CPU = (PACKED, Config.of("aten", "int8pack_mm"))
-"""What may beat ATen on a CPU."""
+"""Configs that may beat ATen on a CPU."""
 FREEZING = "torch._inductor.config.freezing"
-"""The setting of torch that makes constants of weights, where no gradient is computed."""
+"""torch setting that turns weights into constants when no gradient is computed."""
 
 
 def rejection(config: Config, query: Query, rows: Range | None = None) -> Rejected | None:
-    """Why `config` cannot be compiled for `query`. `rows`: it serves only this range of M."""
+    """Return why `config` cannot be compiled for `query`. `rows`: the range of M that it serves."""
     if rows is not None:
         query = replace(query, ranges={**query.ranges, "m": rows})
     problem = query.problem
@@ -44,14 +44,14 @@ def rejection(config: Config, query: Query, rows: Range | None = None) -> Reject
 
 
 def hit_rejection(hit: Hit, query: Query) -> Rejected | None:
-    """Why Inductor cannot carry out one of the configs of a hit."""
+    """Return why Inductor cannot lower one of a hit's configs."""
     found = (rejection(config, query, rows) for config, rows in hit.kernels(query.ranges) if config != ATEN)
     return next(filter(None, found), None)
 
 
 def only_aten(query: Query) -> Rejected | None:
-    """Why no kernel but ATen can serve `query`: a build leaves it out, and no table will ever answer it. On a GPU there
-    always is another one."""
+    """Return why only ATen can serve `query`: a build skips it, and no table will ever hit. On a GPU there is always
+    another kernel."""
     problem, device = query.problem, query.device
     if device.kind != "cpu":
         return None
@@ -71,7 +71,7 @@ def _unmeasurable(problem: Problem) -> Rejected | None:
 
 
 def lowering_rejection(config: Config, problem: Problem) -> Rejected | None:
-    """Why Inductor cannot lower `problem` with `config`."""
+    """Return why Inductor cannot lower `problem` with `config`."""
     if config.spec.template is not None:
         found = _counters_rejection(config, problem)
         if found is None and config.spec.maps(config) and 1 in (problem.m, problem.n, problem.k):
@@ -87,7 +87,7 @@ def _cutlass(config: Config, problem: Problem) -> Rejected | None:
     archive = prebuilt.archive()
     name = prebuilt.name(config, problem) if archive is not None else ""
     if archive is None or name not in archive.kernels or not archive.runs_with(prebuilt_kernels.running()):
-        return None  # nvcc compiles it, if the policy allows that.
+        return None  # nvcc compiles it if the policy allows.
     return None if prebuilt_kernels.usable(name) else Rejected("its compiled kernel cannot be loaded here")
 
 
@@ -97,7 +97,7 @@ def _int8pack(config: Config, problem: Problem) -> Rejected | None:
     if problem.b.layout.order != "col":
         return Rejected("_weight_int8pack_mm takes a dense [N, K] weight")
     if problem.a.dtype != "bf16":
-        # other dtypes have no kernel of their own: ATen converts the activations at each call
+        # other dtypes have no dedicated kernel: ATen converts the activations at each call
         return Rejected("_weight_int8pack_mm is measured for bf16 activations")
     return None
 
@@ -130,7 +130,7 @@ def _counters_rejection(config: Config, problem: Problem) -> Rejected | None:
 
 
 def _rejection_over_ranges(config: Config, query: Query) -> Rejected | None:
-    """Why a config that is legal at the hints of symbolic sizes is not legal at all of their values."""
+    """Return why a config that is legal at the hints of symbolic sizes is illegal at some of their values."""
     smallest, largest = _end(query, 0), _end(query, 1)
     for end in (smallest, largest):
         if found := config.rejection(end, query.device, query.ranges):
@@ -142,14 +142,14 @@ def _rejection_over_ranges(config: Config, query: Query) -> Rejected | None:
     if found := _empty_rejection(config, query):
         return found
     unbounded = any(high is None for name, (_, high) in query.ranges.items() if name != "k")
-    grows = counts_arrivals(config) and not query.problem.spec.grouped  # Groups have sums for all programs at once.
+    grows = counts_arrivals(config) and not query.problem.spec.grouped  # Groups have partial sums for all programs.
     if unbounded and (grows or (config.backend == "cutlass" and config.values["split_k"] != 1)):
         return Rejected("the workspace has a fixed size, and the GEMM's sizes have no bound")
     return _counters_rejection(config, largest) if config.backend == "triton" else None
 
 
 def _empty_rejection(config: Config, query: Query) -> Rejected | None:
-    """Why a config cannot be served where a size may be zero, which only data-dependent sizes may."""
+    """Return why a config cannot be served if a size may be zero, which only happens for data-dependent sizes."""
     empty = {name for name, (low, _) in query.ranges.items() if low == 0}
     if empty and config.backend == "cutlass":
         return Rejected("CUTLASS rejects a GEMM of size zero")
@@ -159,8 +159,8 @@ def _empty_rejection(config: Config, query: Query) -> Rejected | None:
 
 
 def _end(query: Query, which: int) -> Problem:
-    """The problem at the lower (0) or upper (1) end of all ranges; at the hint where there is no upper end, since
-    Inductor then guards what the kernel was generated for."""
+    """Return the problem at the lower (0) or upper (1) end of all ranges. A range without an upper end uses the hint,
+    since Inductor guards the sizes that the kernel was generated for."""
     sizes = {name: getattr(query.problem, name) for name in ("m", "n", "k")}
     for name, ends in query.ranges.items():
         bound = ends[which]

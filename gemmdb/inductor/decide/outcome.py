@@ -1,4 +1,4 @@
-"""What became of a Decision when it was lowered, recorded in the journal entry of its GEMM."""
+"""Outcomes of lowering a Decision, recorded in the GEMM's journal entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gemmdb.rejected import Rejected
 
 
 def refuse(decision: Decision, why: str | Rejected) -> None:
-    """ATen is lowered instead of the decided config. A branch adds its rows and the reason to its GEMM's note."""
+    """Record that ATen is lowered instead of the chosen config. A branch adds its rows and the reason to its GEMM's
+    note."""
     if not decision.is_branch:
         JOURNAL.correct(decision.entry, lambda event: _unanswered(event.refused(why)))
         return
@@ -26,7 +27,7 @@ def refuse(decision: Decision, why: str | Rejected) -> None:
 
 
 def replaced(decision: Decision, again: Decision) -> None:
-    """The GEMM was decided again, for the layouts that its operands have in Inductor's IR."""
+    """Record a new decision for the GEMM, based on its operands' layouts in Inductor's IR."""
     if decision.is_branch:
         return
     new = _unanswered(again.event) if again.unanswered else again.event
@@ -38,18 +39,18 @@ def replaced(decision: Decision, again: Decision) -> None:
 
 
 def left_alone(decision: Decision) -> None:
-    """The GEMM is left to Inductor for want of an answer."""
+    """Record that the GEMM is left to Inductor because the lookup missed."""
     JOURNAL.correct(decision.entry, _unanswered)
 
 
 def fallback(decision: Decision) -> AbstractContextManager[None]:
-    """Within this block the lowering of a GEMM makes what its event says: ATen, or a search."""
+    """Inside this block, the lowering of a GEMM follows its event: ATen, or a search."""
     event = JOURNAL.read(decision.entry)
     return nullcontext() if event is not None and event.config == SEARCH else state.only_aten()
 
 
 def _unanswered(event: Event) -> Event:
-    """The event of a GEMM without an answer: ATen is lowered, or a search goes on if the user asked for it."""
+    """Return the event of a missed GEMM: ATen is lowered, or Inductor searches if the user enabled that."""
     if not state.autotuning() or event.config != ATEN.text:
         return event
     note = "; ".join(filter(None, ("Inductor searches, as max_autotune asks", event.note)))
@@ -57,12 +58,12 @@ def _unanswered(event: Event) -> Event:
 
 
 def searched(decision: Decision, config: Config) -> None:
-    """Inductor's search chose `config`."""
+    """Record that Inductor's search chose `config`."""
     JOURNAL.correct(decision.entry, lambda event: replace(event, config=config.text))
 
 
 def not_searched(decision: Decision) -> None:
-    """Inductor's search is over. If nothing was timed, the GEMM is ATen's."""
+    """Record the end of Inductor's search. If nothing was timed, the GEMM runs ATen."""
     note = "Inductor had one choice: nothing to search"
     JOURNAL.correct(
         decision.entry, lambda event: event if event.config else replace(event, config=ATEN.text, note=note)
@@ -70,8 +71,8 @@ def not_searched(decision: Decision) -> None:
 
 
 def attempt(decision: Decision | None, lower: Callable[[Decision], Any]) -> Any:
-    """What `lower` makes of a decision; None without one, or if it fails, which is recorded. Raises MissError and
-    TableError: strict mode wants them."""
+    """Lower a decision and return the result; None without a decision, or if `lower` fails, which is recorded. Raises
+    MissError and TableError, for strict mode."""
     if decision is None:
         return None
     try:
@@ -84,6 +85,6 @@ def attempt(decision: Decision | None, lower: Callable[[Decision], Any]) -> Any:
 
 
 def failed(decision: Decision, error: Exception) -> None:
-    """The lowering raised `error`; ATen is lowered instead."""
+    """Record that the lowering raised `error` and ATen is lowered instead."""
     JOURNAL.failure("lowering", error)
     refuse(decision, f"the lowering failed: {type(error).__name__}")

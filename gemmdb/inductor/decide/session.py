@@ -1,6 +1,6 @@
-"""Session: what a compile asks about its GEMMs, and by which policy.
+"""Session: looks up the GEMMs of a compile under a policy.
 
-`gemmdb.inductor.entry` has the session that asks tables, and says which session is active.
+`gemmdb.inductor.entry` contains the session that reads tables, and tracks the active session.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from gemmdb.table.reader import Table
 
 FORCED = Policy(compile_cost=10)
-"""The policy of a forced config: whoever names a kernel waits for its compiler."""
+"""Policy of a forced config: a user who forces a kernel waits for its compiler."""
 
 
 class Mode(Enum):
-    """Which answers a query may get."""
+    """Which hits a query may get."""
 
     POLICY = auto()
-    """All that the policy allows."""
+    """Everything that the policy allows."""
     UNTUNED = auto()
-    """As if live tuning were off: the GEMM should have been tuned, and could not be."""
+    """As if live tuning were off: the GEMM should have been tuned but could not be."""
     CERTAIN = auto()
-    """What needs no confirmation: the answer should have been confirmed, and could not be."""
+    """Only hits that need no confirmation: the hit should have been confirmed but could not be."""
     WITHOUT_CUTLASS = auto()
-    """What needs no confirmation and is no CUTLASS kernel: one could not be compiled."""
+    """Only hits that need no confirmation and no CUTLASS kernel: one could not be compiled."""
 
 
 class Session:
-    """What answers the queries of a compile; this one answers none.
+    """Answers the queries of a compile; the base class always misses.
 
     `identity`: the part of the compile-cache key that stands for the answers; None keeps graphs out of every cache.
-    `user_table`: where live timings go.
+    `user_table`: where live timings are stored.
     """
 
     def __init__(self, policy: Policy, identity: str | None = None, user_table: Path | None = None) -> None:
@@ -51,23 +51,23 @@ class Session:
         self._hits: dict[object, Hit] | None = None
 
     def variant(self, **changes: Any) -> Self:
-        """A copy with other attributes. Its answers are by the policy that the session was made with."""
+        """Return a copy with other attributes. It still applies the policy that the session was created with."""
         one = copy.copy(self)
         vars(one).update(changes)
         return one
 
     def remembering(self) -> Self:
-        """A copy that keeps its hits: both passes of a compile ask for a GEMM, and layers of a model for the same one.
-        A miss may have been tuned when it is asked for again."""
+        """Return a copy that caches hits: both passes of a compile look up each GEMM, and many layers share one. Misses
+        are not cached, since they may have been tuned by the next lookup."""
         return self.variant(_hits={})
 
     def with_aten_for(self, problems: Collection[str]) -> Self:
-        """A copy with ATen for some problems (by text), and the same answers for all others. It tunes nothing."""
+        """Return a copy with ATen for some problems (by text) and unchanged hits for all others. It never tunes."""
         policy = replace(self.policy, on_miss="aten")
         return self.variant(_aten_for=problems, identity=None, policy=policy)
 
     def find(self, query: Query, mode: Mode = Mode.POLICY) -> Hit | None:
-        """The answer to a query, None for a miss."""
+        """Return the hit for a query, None for a miss."""
         if self._aten_for and query.problem.text in self._aten_for:
             return _forced(ATEN)
         if self._hits is None:
@@ -82,25 +82,25 @@ class Session:
         return None
 
     def best_kernel(self, query: Query, allowed: Callable[[Config], bool]) -> Hit | None:
-        """The best of the kernels that `allowed` accepts, even if ATen is expected to be faster."""
+        """Return the best kernel that `allowed` accepts, even if ATen is expected to be faster."""
         return None
 
     def explain_miss(self, query: Query) -> str:
-        """Why a query has no answer, source by source."""
+        """Explain why a query misses, source by source."""
         return ""
 
     def tuning_rejection(self, query: Query) -> Rejected | None:
-        """Why a query that misses is not tuned live."""
+        """Return why a query that misses is not tuned live."""
         return None
 
     def tables(self) -> Sequence[Table]:
-        """The tables that are asked, in order."""
+        """Return the tables in lookup order."""
         return ()
 
 
 class ForcedSession(Session):
-    """Gives each GEMM one config, or what a function of its Problem says (None: Inductor's own choice). It reads no
-    table. `key`: stands for the function in compile-cache keys; a config is its own key."""
+    """Uses one config for each GEMM, or the one that a function of its Problem returns (None: Inductor's choice). Reads
+    no table. `key`: represents the function in compile-cache keys; a config is its own key."""
 
     def __init__(self, chosen: Config | Callable[[Problem], Config | None] | None, key: str | None = None) -> None:
         if isinstance(chosen, Config):
@@ -109,7 +109,7 @@ class ForcedSession(Session):
         self._chosen = chosen
 
     def _find(self, query: Query, mode: Mode) -> Hit | None:
-        if mode is not Mode.POLICY:  # Nothing else was asked for.
+        if mode is not Mode.POLICY:  # There is no other config.
             return None
         config = self._chosen(query.problem) if callable(self._chosen) else self._chosen
         return None if config is None else _forced(config)

@@ -1,7 +1,7 @@
-"""Kernels that Inductor lowered and that a compiler then rejected: their graph is compiled again with ATen.
+"""Kernels that Inductor lowered but a compiler rejected: their graph is recompiled with ATen.
 
-A config may be legal and still be rejected by a compiler: by a newer Triton, by ptxas, or because nobody has tried it.
-Inductor compiles kernels when a graph's code is complete, too late to lower one GEMM anew.
+A compiler may reject a legal config: a newer Triton, ptxas, or any compiler if the config is untested. Inductor
+compiles kernels after a graph's code is complete, too late to lower one GEMM again.
 """
 
 from __future__ import annotations
@@ -19,44 +19,45 @@ from gemmdb.rejected import Rejected
 
 log = logging.getLogger("gemmdb")
 WITH_ATEN = Rejected("a kernel of its graph could not be compiled")
-"""Why ATen runs a GEMM of a graph that is compiled again."""
+"""Why a GEMM in a recompiled graph runs ATen."""
 MAX_REMEMBERED = 10_000
 T = TypeVar("T")
 _local = threading.local()
 _rejected: dict[tuple[str, str], Rejected] = {}
-"""By canonical texts of a problem and a config: what this process could not compile."""
+"""Kernels that this process could not compile, by the canonical texts of problem and config."""
 
 
 def rejection(config: Config, problem: Problem) -> Rejected | None:
-    """Why a config is not served for a problem: a graph with it could not be compiled in this process."""
+    """Return why a config is not served for a problem: a graph with it failed to compile in this process."""
     return _rejected.get((problem.text, config.text)) if _rejected else None
 
 
 def remember(problem: str, config: str, why: str) -> None:
-    """Remember that a graph with this kernel could not be compiled. `problem`, `config`: canonical texts."""
+    """Record that a graph with this kernel failed to compile. `problem`, `config`: canonical texts."""
     if len(_rejected) < MAX_REMEMBERED:
         _rejected[problem, config] = Rejected(f"a graph with this kernel could not be compiled ({why})")
 
 
 def clear() -> None:
-    """Forget what could not be compiled."""
+    """Forget all failed kernels."""
     _rejected.clear()
 
 
 def again() -> bool:
-    """Whether this thread compiles a graph again, with ATen for every GEMM."""
+    """Return whether this thread is recompiling a graph with ATen for every GEMM."""
     return bool(getattr(_local, "again", False))
 
 
 def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
-    """What `compile_graph` returns. If it raises, and kernels of gemmdb were part of the graph: what `with_aten`
-    returns, while `again()` is true. Then no further graph of the process gets these kernels for the same problems.
+    """Return the result of `compile_graph`. If it raises and the graph contained kernels from gemmdb, return the result
+    of `with_aten`, during which `again()` is true. No later graph in this process gets these kernels for the same
+    problems.
 
-    Forced kernels are not replaced: who measures them wants to know that they do not compile. If ATen does not compile
-    either, the kernels were not at fault, and what it raises is raised.
+    Forced kernels are not replaced: a measurement must report that they do not compile. If ATen does not compile
+    either, the kernels are not the cause, and its exception is raised.
     """
     before = JOURNAL.entries()
-    JOURNAL.provisional |= bool(_rejected)  # Graphs of this process may differ from those of another one.
+    JOURNAL.provisional |= bool(_rejected)  # Graphs in this process may differ from those in another.
     try:
         return compile_graph()
     except Exception as error:
@@ -65,7 +66,7 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
             raise
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     JOURNAL.restore(before)
-    JOURNAL.provisional = True  # Another process may have a compiler that works, or more memory.
+    JOURNAL.provisional = True  # Another process may have a working compiler or more memory.
     _local.again = True
     try:
         result = with_aten()
@@ -79,7 +80,7 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
 
 
 def _is_strict(error: BaseException | None) -> bool:
-    """Whether strict mode raised an error. Inductor wraps what a lowering raises."""
+    """Return whether strict mode raised an error. Inductor wraps exceptions from a lowering."""
     while error is not None:
         if isinstance(error, MissError | TableError):
             return True
@@ -88,8 +89,8 @@ def _is_strict(error: BaseException | None) -> bool:
 
 
 def _served(events: list[Event]) -> set[tuple[str, str]]:
-    """The problems and configs of the GEMMs that got a kernel from a table, a model or live tuning; none if some were
-    forced."""
+    """Return the problems and configs of the GEMMs whose kernel came from a table, a model or live tuning; empty if any
+    was forced."""
     kernels = [event for event in events if event.config not in ("", ATEN.text)]
     if any(event.rung == "forced" for event in kernels):
         return set()

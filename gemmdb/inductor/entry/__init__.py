@@ -1,1 +1,1 @@
-"""How a compile enters gemmdb: enabling, the backend, the active session, and the two graph passes."""
+"""Entry points of gemmdb into a compile: `enable`, the backend, the active session, and the two graph passes."""

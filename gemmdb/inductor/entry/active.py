@@ -1,4 +1,4 @@
-"""Which session compiles use now. A program that enables gemmdb and compiles nothing imports only this."""
+"""The active session. A program that enables gemmdb but never compiles imports only this module."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _holders = 0
 
 
 def current() -> Session | None:
-    """The active session: that of `use`, else the enabled one, else the recorder's. None with GEMMDB_DISABLE."""
+    """Return the active session: from `use`, else from `enable`, else the recorder's. None if GEMMDB_DISABLE is set."""
     return None if Settings.read().disabled else requested() or next(iter(_fallbacks), None)
 
 
 def requested() -> Session | None:
-    """The session that was asked for: that of `use`, else the enabled one. None with GEMMDB_DISABLE, and while a
-    recorder only looks on."""
+    """Return the session from `use`, else from `enable`. None if GEMMDB_DISABLE is set or only a recorder is active."""
     global _enabled
     if Settings.read().disabled:
         return None
@@ -42,23 +41,23 @@ def requested() -> Session | None:
 
 
 def set_enabled(session: Session | Callable[[], Session] | None) -> None:
-    """Make `session` (or what the function returns at the first compile) the one of the whole process."""
+    """Set the session for the whole process: `session`, or the result of calling it at the first compile."""
     global _enabled
     with _lock:
         _enabled = session
 
 
 def pin(session: Session) -> None:
-    """Let every compile of this process use `session`, whatever else is enabled: a program that is timed without
-    gemmdb may enable gemmdb itself."""
+    """Force every compile in this process to use `session`, even if something else is enabled: a program that is timed
+    without gemmdb may call `enable` itself."""
     global _pinned
     _pinned = session
     hold()
 
 
 def add_fallback(session: Session) -> Callable[[], None]:
-    """What compiles use while nothing is enabled, until the returned function is called: record mode looks at the
-    GEMMs and changes nothing. Of several, the oldest."""
+    """Use `session` while nothing is enabled, until the returned function is called. Record mode uses this to see the
+    GEMMs without changing them. If there are several, the oldest wins."""
     _fallbacks.append(session)
     hold()
 
@@ -72,7 +71,7 @@ def add_fallback(session: Session) -> Callable[[], None]:
 
 @contextmanager
 def use(session: Session) -> Iterator[None]:
-    """Compile with `session` inside the block, in this thread."""
+    """Use `session` for compiles inside the block, in this thread."""
     token = _override.set(session)
     hold()
     try:
@@ -83,7 +82,7 @@ def use(session: Session) -> Iterator[None]:
 
 
 def hold() -> None:
-    """Say that a compile, a recorder or a `use` block needs the patches of torch, until `release`."""
+    """Keep torch patched until `release`: a compile, a recorder or a `use` block needs it."""
     global _holders
     with _lock:
         _holders += 1
@@ -97,5 +96,5 @@ def release() -> None:
 
 
 def held() -> bool:
-    """Whether anyone needs the patches of torch now."""
+    """Return whether anyone needs torch to stay patched."""
     return _holders > 0

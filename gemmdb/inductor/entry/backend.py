@@ -1,4 +1,4 @@
-"""`torch.compile(model, backend="gemmdb")`: Inductor with gemmdb in it, whether `enable()` was called or not."""
+"""`torch.compile(model, backend="gemmdb")`: Inductor with gemmdb, with or without `enable()`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmdb.lookup.environment import Environment, FileState, file_states
 from gemmdb.settings import Policy
 
 PREFIX = "gemmdb."
-"""How the options that are gemmdb's begin."""
+"""Prefix of gemmdb's own options."""
 
 
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
@@ -46,5 +46,5 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
 
 @functools.lru_cache(maxsize=8)
 def _session(policy: Policy, tables: tuple[Path, ...], here: Environment, named: tuple[FileState, ...]) -> TableSession:
-    """A long-lived process sees what `gemmdb build` wrote: another state of a table's file is another session."""
+    """Cached per file state, so a long-lived process picks up what `gemmdb build` wrote."""
     return TableSession(policy, tables, here.settings)

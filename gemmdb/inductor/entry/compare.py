@@ -1,4 +1,5 @@
-"""`compare()`: times a whole program with and without gemmdb, side by side, and finds the GEMMs that cost the time."""
+"""`compare()`: times a whole program with and without gemmdb, side by side, and finds the GEMMs that cause a
+slowdown."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from gemmdb.table.measurement import NOISY
 from gemmdb.table.stats import Span, gain, span
 
 QUIET_TIMEOUT_S = 15.0
-"""The most seconds to wait for a quiet machine."""
+"""Maximum seconds to wait for a quiet machine."""
 Spans = tuple[Span, Span]
 Say = Callable[[str], None]
 
@@ -40,14 +41,14 @@ def compare(
     kwargs: Mapping[str, Any] | None = None,
     say: Say = lambda text: None,
 ) -> Comparison:
-    """Compile `model` with Inductor's default and with gemmdb (as enabled, else as the environment says). Time both on
-    `inputs` in turns, `calls` times each, without gradients. Takes two compiles. If gemmdb turns out slower, it takes
-    one more with ATen for all GEMMs, and if that is faster, one for each distinct problem with another kernel. The
-    outputs are compared for the same random numbers and for copies of the inputs, because a model may change its
-    inputs. Resets `stats()`.
+    """Compile `model` with Inductor's default mode and with gemmdb (as enabled, else as the environment configures it).
+    Time both on `inputs` alternately, `calls` times each, without gradients. This takes two compiles. If gemmdb is
+    slower, it takes one more with ATen for all GEMMs and, if that is faster, one for each distinct problem that does
+    not run ATen. The outputs are compared with the same random seed and on copies of the inputs, because a model may
+    modify its inputs. Resets `stats()`.
 
-    `inputs`: the arguments of `model`, or one tuple or list of them. So if the only argument of a model is a list, wrap
-    it in a tuple. `kwargs`: its keyword arguments. `say` is told, in a phrase, what begins. Raises InputError
+    `inputs`: the arguments of `model`, or a single tuple or list of them. If a model's only argument is a list, wrap it
+    in a tuple. `kwargs`: its keyword arguments. `say` is called with a short message at each step. Raises InputError
     for `calls` below 1."""
     if calls < 1:
         raise InputError(f"compare: calls must be at least 1, got {calls!r}")
@@ -93,15 +94,15 @@ def compare(
 
 
 def _quietly(measure: Callable[[], Spans], say: Say, patient: bool) -> tuple[Spans, Load | None]:
-    """What `measure` returns, and the load meanwhile. If it is `patient`, it waits on a busy machine, and measures a
-    second time if the machine became busy during the first."""
+    """Return the result of `measure` and the machine's load during it. If `patient`, wait while the machine is busy,
+    and measure again if it became busy during the first measurement."""
     limit_s = QUIET_TIMEOUT_S if patient else 0.0
     for _ in range(2):
         before = load.wait(limit_s, say=lambda busy: say(f"waiting for a quiet machine: {busy.text}"))
         say("timing")
         start = load.reading()
         found = measure()
-        busy = load.between(start, load.reading()) or before  # A short program is over before its load can be told.
+        busy = load.between(start, load.reading()) or before  # A short program ends before its load can be sampled.
         if busy is None or not busy.disturbs or not patient or (before is not None and before.disturbs):
             break
     return found, busy
@@ -112,8 +113,8 @@ def _is_disturbed(default: Span, busy: Load | None) -> bool:
 
 
 def _blamed(suspects: Sequence[str], lost_us: Callable[[Collection[str]], float]) -> tuple[dict[str, float], float]:
-    """(the microseconds that each GEMM costs, without those that cost nothing; what all cost together). `lost_us`:
-    what some GEMMs cost, which takes a compile to find out."""
+    """Return (microseconds lost to each GEMM that loses any, microseconds lost to all of them). `lost_us` returns the
+    microseconds lost to some GEMMs; each call takes a compile."""
     together_us = lost_us(suspects) if suspects else 0.0
     if not together_us or len(suspects) == 1:
         return dict.fromkeys(suspects, together_us) if together_us else {}, together_us
@@ -122,7 +123,7 @@ def _blamed(suspects: Sequence[str], lost_us: Callable[[Collection[str]], float]
 
 
 def _compile(model: Any, inputs: Any, using: Session) -> Callable[..., Any]:
-    """`model`, compiled again with `using`. Compiled functions of earlier calls still work."""
+    """Compile `model` again with `using`. Functions compiled by earlier calls still work."""
 
     # Each compile has its own backend. With the same one, Dynamo would return its earlier compile of `model`.
     def backend(graph: Any, examples: Any) -> Any:
@@ -135,7 +136,7 @@ def _compile(model: Any, inputs: Any, using: Session) -> Callable[..., Any]:
 
 
 def _timed(first: Callable[..., Any], second: Callable[..., Any], inputs: Any, calls: int) -> Spans:
-    """Both in turns, each first in every second round."""
+    """Time both alternately; the order flips each round."""
     times: tuple[list[float], list[float]] = ([], [])
     turns = list(zip((first, second), times, strict=True))
     for place in range(calls + 2):
@@ -149,13 +150,13 @@ def _timed(first: Callable[..., Any], second: Callable[..., Any], inputs: Any, c
 
 
 def _synchronize() -> None:
-    # Also when no input is a tensor on a GPU: the model's parameters may be, or tensors inside a container.
+    # Even if no input is on a GPU: the model's parameters or tensors inside a container may be.
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def output_of(function: Callable[..., Any], inputs: Any) -> Any:
-    """The output of a compiled function for copies of its inputs, with the same random seed."""
+    """Call a compiled function on copies of its inputs with a fixed random seed and return its output."""
     # The other GPUs draw no random numbers, and reading their state would create contexts on them.
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
         torch.manual_seed(0)
@@ -163,7 +164,7 @@ def output_of(function: Callable[..., Any], inputs: Any) -> Any:
 
 
 def copied(inputs: Any) -> Any:
-    """Copies of all tensors, with the same strides: other strides would cause another compile."""
+    """Copy all tensors and keep their strides: different strides would trigger a recompile."""
 
     def copied(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
@@ -179,8 +180,8 @@ def copied(inputs: Any) -> Any:
 
 
 def difference(wanted: Any, found: Any) -> float:
-    """The largest difference of two outputs, relative to the largest value of its tensor. It is infinite if only one
-    of them has a NaN or an infinity at some place."""
+    """Return the largest difference between two outputs, relative to the largest value in the tensor. Infinite if only
+    one of them has a NaN or infinity at some position."""
     worst = 0.0
     for a, b in zip(_pytree.tree_leaves(wanted), _pytree.tree_leaves(found), strict=True):
         if isinstance(a, torch.Tensor) and a.numel():

@@ -1,4 +1,4 @@
-"""Comparison: what `compare()` returns, and what to do about a slowdown."""
+"""Comparison: the result of `compare()`, and advice on a slowdown."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.table.stats import Gain
 
 MIN_SLOWDOWN = 1.01
-"""From this ratio to default mode on, `compare` looks for the slow GEMMs. A smaller ratio is noise."""
+"""Minimum ratio to default mode at which `compare` looks for the slow GEMMs. Smaller ratios are noise."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`default_us`, `gemmdb_us`: median microseconds of one call; the two take turns. `error`: `difference` of the
-    outputs. `configs`: the lowered configs, by problem text. `slower`: by problem text, how many microseconds the model
-    gains when that GEMM goes back to ATen; empty unless gemmdb is slower. `together_us`: what it gains when all
-    GEMMs go back to ATen, 0 if gemmdb is not slower or its kernels are not the reason. `products`: those of
-    `stats()`, without the evidence. `interval`: that of the gain. `load`: how many cores other processes kept busy
-    meanwhile, None if unknown; `disturbed`: too many, or the times of default mode were unsteady."""
+    """`default_us`, `gemmdb_us`: median microseconds per call, timed alternately. `error`: `difference` of the outputs.
+    `configs`: the lowered configs, by problem text. `slower`: by problem text, the microseconds that the model gains
+    when that GEMM runs ATen; empty unless gemmdb is slower. `together_us`: the gain when all GEMMs run ATen, 0 if
+    gemmdb is not slower or its kernels are not the cause. `products`: those of `stats()`, without the evidence.
+    `interval`: the interval of the speedup. `load`: how many cores other processes kept busy during the timing, None if
+    unknown; `disturbed`: the load was too high, or the times of default mode were noisy."""
 
     default_us: float
     gemmdb_us: float
@@ -34,12 +34,12 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """The speedup of gemmdb over Inductor's default mode."""
+        """Speedup of gemmdb over Inductor's default mode."""
         return self.default_us / self.gemmdb_us
 
     @property
     def kernels(self) -> int:
-        """How many distinct GEMMs run another kernel than ATen's."""
+        """Number of distinct GEMMs that do not run ATen."""
         return sum(config != ATEN.text for config in self.configs.values())
 
     @property
@@ -54,7 +54,7 @@ class Comparison:
         return "no difference" if found == "slower" and self.speedup * MIN_SLOWDOWN > 1 else found
 
     def advice(self) -> str:
-        """What to do about a slowdown, in lines: about each GEMM in `slower`, or what else is known of it."""
+        """Advice on a slowdown, one line per GEMM in `slower`, or else the known cause."""
         found = [
             f"{gain:.1f} us lost to {self.configs[text]} on {text}: measure it again (gemmdb build) or deny the kernel"
             for text, gain in sorted(self.slower.items(), key=lambda item: -item[1])

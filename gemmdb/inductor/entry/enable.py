@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("gemmdb")
 _TRIGGER = "torch._inductor.compile_fx"
 _wrapped = False
-"""Whether Inductor was ever wrapped in this process."""
+"""Whether Inductor has been wrapped in this process."""
 
 
 def enable(
     on_miss: str | None = None, tables: str | Path | Sequence[str | Path] = (), policy: Policy | None = None
 ) -> None:
-    """Let every compile of this process look up its GEMMs. A second call replaces the settings.
+    """Look up the GEMMs of every compile in this process. A second call replaces the settings.
 
-    `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: files to
-    ask before all others, or one. `policy`: everything else that may be set. The tables are opened at the first
-    compile; the warning that a file is missing comes at once. Raises InputError.
+    `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: one or more
+    files to look up before all others. `policy`: all other settings. The tables are opened at the first compile, but a
+    missing file is reported immediately. Raises InputError.
     """
     settings = Settings.read()
     chosen = policy_of(on_miss, policy, settings)
@@ -63,10 +63,10 @@ def enable(
 
 
 def disable() -> None:
-    """Undo `enable`: later compiles are Inductor's own, and torch is as it was before.
+    """Undo `enable`: later compiles use plain Inductor, and torch is unpatched.
 
-    Graphs that are compiled already stay; a backward that is compiled later belongs to them, and puts the wrappers back
-    in place. While a compile, `force` or `record` is going on, the wrappers stay too, and pass everything else through.
+    Graphs that are already compiled stay; if their backward is compiled later, it puts the wrappers back. While a
+    compile, `force` or `record` is running, the wrappers stay and pass everything else through.
     """
     active.set_enabled(None)
     if active.held():
@@ -80,11 +80,11 @@ def disable() -> None:
 
 @contextlib.contextmanager
 def force(chooser: Config | Callable[[Problem], Config | None], key: str | None = None) -> Iterator[None]:
-    """Inside, compiles of this thread give each GEMM the config that `chooser` says (None: Inductor's own).
+    """Inside the block, compiles in this thread use the config from `chooser` for each GEMM (None: Inductor's choice).
 
-    The generator measures its candidates through this. `chooser`: one Config for every GEMM, or a function of the
+    The generator uses this to measure its candidates. `chooser`: one Config for every GEMM, or a function of the
     Problem. `key` stands for `chooser` in compile-cache keys; a Config is its own key, and a function without one keeps
-    its graphs out of the caches. It also holds for a backward, whenever that is compiled.
+    its graphs out of the caches. It also applies to a backward that is compiled later.
     """
     from gemmdb.inductor.decide.session import ForcedSession
 
@@ -94,10 +94,11 @@ def force(chooser: Config | Callable[[Problem], Config | None], key: str | None 
 
 
 def record(path: str | Path) -> Recording:
-    """Append every GEMM that is compiled from now on to the workload file `path`, with how often its graph was called.
+    """Record every GEMM that is compiled from now on in the workload file `path`, with the number of calls of its
+    graph.
 
-    It records until the program ends, or, as a context manager, until the block ends. The file is written then. While
-    gemmdb is not enabled, recording changes nothing in what Inductor compiles.
+    It records until the program ends, or as a context manager until the block ends, and then writes the file. While
+    gemmdb is not enabled, recording does not change what Inductor compiles.
     """
     from gemmdb.inductor.decide.session import ForcedSession
     from gemmdb.inductor.observe.recording import Recording
@@ -113,7 +114,7 @@ def install() -> None:
         # Waits while another thread is importing it.
         module = importlib.import_module(_TRIGGER)
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
-            # This thread is importing it, and goes on when we return.
+            # This thread is importing it and continues when we return.
             threading.Thread(target=_wrap_loaded, daemon=True).start()
         else:
             _wrap()
@@ -137,10 +138,10 @@ def _wrap() -> None:
 
 
 class _Finder:
-    """An import hook: the other finders find Inductor, and it is wrapped after it is executed."""
+    """Import hook that wraps Inductor after it is executed; the other finders find it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """The spec of Inductor's entry module with our loader around its own; None for every other module."""
+        """Return the spec of Inductor's entry module with our loader around its own; None for any other module."""
         if name != _TRIGGER:
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
@@ -156,7 +157,7 @@ class _Loader:
         self._loader = loader
 
     def create_module(self, spec: Any) -> Any:
-        """What the module's own loader makes."""
+        """Delegate to the module's own loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
@@ -170,7 +171,7 @@ class _Loader:
 
 
 def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
-    """`policy`, or the default one, with `on_miss` from here, from the policy or from GEMMDB_ON_MISS. Raises
+    """Return `policy` or the default, with `on_miss` from the argument, the policy or GEMMDB_ON_MISS. Raises
     InputError."""
     if policy is not None and not isinstance(policy, Policy):
         raise InputError(f"policy: a gemmdb.Policy, not {policy!r}")
@@ -178,7 +179,7 @@ def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) ->
 
 
 def paths_of(tables: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
-    """The files that a user names as tables, one or several. Raises InputError."""
+    """Return the user's table paths, given as one path or several. Raises InputError."""
     try:
         return tuple(map(Path, (tables,) if isinstance(tables, (str, Path)) else tables))
     except TypeError as error:
@@ -186,8 +187,8 @@ def paths_of(tables: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
 
 
 def set_up_log() -> None:
-    """Apply GEMMDB_LOG: its level, and a handler that prints to stderr while the program has set up no logging of its
-    own. An unknown level is ignored, and without the variable nothing is changed."""
+    """Apply GEMMDB_LOG: set its level, and add a handler that prints to stderr unless the program configures logging.
+    An unknown level is ignored; without the variable nothing changes."""
     if level := log_level(os.environ.get("GEMMDB_LOG", "")):
         log.setLevel(level)
         if not any(isinstance(handler, _Stderr) for handler in log.handlers):
@@ -195,7 +196,7 @@ def set_up_log() -> None:
 
 
 class _Stderr(logging.Handler):
-    """Prints a record to the current stderr. The root logger's handlers, if there are any, print it instead."""
+    """Prints a record to the current stderr, unless the root logger has handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:

@@ -1,4 +1,4 @@
-"""Puts gemmdb into a loaded Inductor, and takes it out again."""
+"""Installs gemmdb into a loaded Inductor."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger("gemmdb")
 _lock = threading.Lock()
 _registered = False
 _compared: set[str] = set()
-"""The identities of sessions that were compared with those of other ranks."""
+"""Identities of sessions that were already compared with other ranks."""
 
 
 def install() -> None:
-    """Apply the register of patches. Idempotent; without an active session the wrappers pass through."""
+    """Apply all registered patches. Idempotent; without an active session the wrappers pass everything through."""
     global _registered
     with _lock:
         if not _registered:
@@ -45,7 +45,7 @@ def install() -> None:
 
 
 def _wrappers() -> Mapping[str, patches.Wrapper]:
-    """The wrappers of the register, by name."""
+    """Return the wrappers for the registered patches, by name."""
     return {
         "compile_fx": partial(hooks.with_passes, choose=bodies, after=_after),
         "codegen": partial(hooks.with_another_attempt, attempt=uncompiled.attempt),
@@ -68,9 +68,9 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
 
 
 def bodies() -> Mapping[str, Any] | None:
-    """Our passes by slot for the active session, None without one; called when a compile begins.
+    """Return our passes by slot for the active session, None without one. Called at the start of a compile.
 
-    Unreadable tables are a warning; they fail the compile in strict mode only."""
+    Unreadable tables cause a warning, and fail the compile only in strict mode."""
     BENCHMARKS.tick()
     try:
         with PHASES("tables"):
@@ -91,22 +91,22 @@ def bodies() -> Mapping[str, Any] | None:
 
 
 def slots(session: Session) -> Mapping[str, Any]:
-    """Our passes by slot for one session. Within a compile each GEMM is looked up until it is answered once."""
+    """Return our passes by slot for one session. Within a compile each GEMM is looked up until it hits once."""
     session = session.remembering()
     post_grad = PostGradPass(session, DecomposedGemms(session))
     return {"joint_custom_pre_pass": JointPass(session, post_grad), "post_grad_custom_post_pass": post_grad}
 
 
 def compare_ranks(session: Session) -> None:
-    """Compare a session's identity with that of the first rank that compiled, once per identity and process: all ranks
-    of a job must choose the same kernels.
+    """Compare a session's identity with that of the first rank to compile, once per identity and process: all ranks of
+    a job must choose the same kernels.
 
-    A difference is a warning and an entry in `stats()["errors"]`; under `on_miss="error"` it raises TableError.
+    A mismatch is logged as a warning and added to `stats()["errors"]`; with `on_miss="error"` it raises TableError.
     """
     identity = session.identity
     if identity is None or identity in _compared:
         return
-    # Policies may differ on purpose, so each policy has an entry of its own.
+    # Policies may differ on purpose, so each policy has its own entry.
     own = _digest(identity)
     found = state.first_rank(f"gemmdb/{_digest(session.policy.text)}", own)
     if found is None:
@@ -137,7 +137,7 @@ def _take() -> str:
 def _after(ok: bool) -> None:
     active.release()
     BENCHMARKS.tick()
-    # A graph that became an artefact took its events along. The rest belongs to AOTInductor, or to a failure.
+    # A graph that became an artefact took its events with it. The rest belong to AOTInductor or a failed compile.
     if ok:
         JOURNAL.add(JOURNAL.take())
     else:

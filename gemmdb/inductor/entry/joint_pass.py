@@ -1,7 +1,7 @@
-"""The joint pass: finds weight-only GEMMs before Inductor's own patterns take them, and begins trials early.
+"""The joint pass: matches weight-only GEMMs before Inductor's own patterns do, and starts trials early.
 
-Only an int8-weight or int4-weight GEMM with an answer is rewritten here, and one that torch would decompose is kept
-whole if its answer is a kernel. All other GEMMs wait for the post-grad pass.
+Only int8-weight and int4-weight GEMMs that hit are rewritten here. A GEMM that torch would decompose is kept whole if
+it hits a kernel. All other GEMMs wait for the post-grad pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Found = mixed.Mixed | int4.Int4
 
 
 class JointPass:
-    """Rewrites the weight-only GEMMs whose verdict Inductor would not carry out by itself."""
+    """Rewrites weight-only GEMMs whose decision Inductor would not carry out."""
 
     def __init__(self, session: Session, later: PostGradPass) -> None:
         self.session, self.later, self.apart = session, later, later.apart
@@ -66,7 +66,7 @@ class JointPass:
         self._begin_trials(graph)
 
     def _settle(self, graph: Any, node: Any, found: Found | None, constants: set[Any]) -> bool:
-        """Keep a GEMM that torch decomposes if its answer is a kernel. Returns whether it was rewritten."""
+        """Keep a GEMM that torch decomposes if it hits a kernel. Return whether it was rewritten."""
         wanted = False
         try:
             constant = _is_constant(found.weight if found else node.args[MATRICES[node.target][1]], constants)
@@ -81,7 +81,7 @@ class JointPass:
         return wanted and found is not None
 
     def _visit(self, graph: Any, found: Found, constant: bool, queries: list[Query]) -> bool:
-        """Rewrite a weight-only GEMM with an answer. Returns whether it was rewritten."""
+        """Rewrite a weight-only GEMM that hits. Return whether it was rewritten."""
         try:
             found.leave_mark(constant)
             gemm = gemms.read(found.node)
@@ -92,7 +92,7 @@ class JointPass:
         query = gemm.query
         hit = deciding.ask(self.session, query)
         if hit is None:
-            # Whatever is measured to be the best must still be possible then.
+            # Whichever config turns out fastest must still be possible then.
             if not deciding.to_tune(self.session, query):
                 return False
             queries.append(query)
@@ -100,27 +100,26 @@ class JointPass:
             is_kernel = hit.config != ATEN or hit.branches
             carried_out = is_kernel and legality.hit_rejection(hit, query) is None
             if not carried_out and not _packed_by_inductor(query):
-                return False  # It keeps Inductor's own spelling.
+                return False  # Keep Inductor's own pattern.
         found.rewrite(graph)
         return True
 
     def _look_ahead(self, node: Any, queries: list[Query]) -> None:
-        """Note the query of a GEMM that would be tuned live if it missed."""
+        """Collect the query of a GEMM that would be tuned live on a miss."""
         try:
             gemm = gemms.read(node) if node.op == "call_function" else None
             if gemm and deciding.to_tune(self.session, gemm.query):
                 queries.append(gemm.query)
         except Exception as error:
-            # The post-grad pass will meet it, and say so, if it is still there then.
+            # If it is still in the graph, the post-grad pass will report it.
             log.debug("looking ahead: %s", error)
 
     def _begin_trials(self, graph: Any) -> None:
-        """Begin what the post-grad pass will time, so that it compiles while Inductor's own passes run. Never raises.
+        """Start compiling what the post-grad pass will time, while Inductor's own passes run. Never raises.
 
-        Nothing is decided here. What the later graph has otherwise is begun there, and what was begun in vain costs the
-        time to generate its code and to compile it. So graphs that will differ are left alone. One with a backward is
-        divided first, and what it stores for the backward changes what follows a GEMM. Freezing makes constants of
-        weights.
+        Nothing is decided here. If the later graph differs, its trials start there, and the code compiled here is
+        wasted. So graphs that will change are skipped: a graph with a backward is partitioned first, and the
+        activations it saves change what follows a GEMM; freezing turns weights into constants.
         """
         policy = self.session.policy
         try:
@@ -141,7 +140,7 @@ class JointPass:
             JOURNAL.failure("joint pass", error)
 
     def _decided(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
-        """The GEMMs of a graph with what the tables say. What live tuning will measure has no answer yet."""
+        """Yield the GEMMs of a graph with their decisions. GEMMs to be tuned live have no config yet."""
         for node in graph.nodes:
             if node.op != "call_function" or gemms.uncovered(node) is not None:
                 continue
@@ -157,14 +156,14 @@ class JointPass:
 
 
 def _is_constant(weight: Any, constants: set[Any]) -> bool:
-    """Whether freezing makes a constant of a weight: it is one, or was cut out of one in the graph."""
+    """Return whether freezing makes a weight constant: it is a constant, or a slice of one in the graph."""
     while weight not in constants and weight.op == "call_function" and len(weight.all_input_nodes) == 1:
         weight = weight.all_input_nodes[0]
     return weight in constants or weight.op == "get_attr"
 
 
 def _packed_by_inductor(query: Query) -> bool:
-    """Whether Inductor's own pattern would make `_weight_int8pack_mm` of a GEMM, which on a GPU is many times slower
-    than the cast and the GEMM that ATen stands for in the tables."""
+    """Return whether Inductor's own pattern would turn a GEMM into `_weight_int8pack_mm`. On a GPU that is many times
+    slower than the cast plus GEMM that ATen stands for in the tables."""
     problem, taken = query.problem, ("bf16", "int8")
     return query.device.kind == "cuda" and problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken

@@ -1,7 +1,7 @@
-"""The post-grad pass: looks each GEMM up, writes down the answer, and leaves it on the node for the lowering.
+"""The post-grad pass: looks up each GEMM, records the decision, and stores it on the node for the lowering.
 
-mm, addmm, int_mm and packed linears keep their operator: the answer is node metadata, which the lowering reads. So a
-miss changes nothing at all, and a hit stays visible to every later pass and layout rule that names the operator.
+mm, addmm, int_mm and packed linears keep their operator: the decision is node metadata, which the lowering reads. So a
+miss changes nothing, and on a hit every later pass and layout rule still sees the operator.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.phases import PHASES
 
 Pairs = Sequence[tuple[Any, Decision]]
-"""Nodes of GEMMs with what was decided for them."""
+"""GEMM nodes with their decisions."""
 
 
 class PostGradPass:
-    """Looks every GEMM of the final graph up; this is where events are counted."""
+    """Looks up every GEMM of the final graph, and counts the events."""
 
     def __init__(self, session: Session, apart: DecomposedGemms) -> None:
         self.session, self.apart = session, apart
@@ -42,7 +42,7 @@ class PostGradPass:
 
     def __call__(self, graph: Any) -> None:
         self.apart.report()
-        if uncompiled.again():  # Nested graphs still have what the first attempt decided.
+        if uncompiled.again():  # Nested graphs still have the first attempt's decisions.
             for node in graph.nodes:
                 node.meta.pop(DECISION, None)
         try:
@@ -50,7 +50,7 @@ class PostGradPass:
         except Exception as error:
             JOURNAL.failure("1 x 1 convolutions", error)
         found = list(self._decided(graph))
-        # All at once: tuning compiles for them in parallel, and pays for its start-up once.
+        # All together: tuning compiles their candidates in parallel and starts its process only once.
         missed = [decision for _, decision in found if decision.config is None]
         with PHASES("live"):
             tuned = {decision.entry: decision for decision in tuning.tune(missed)}
@@ -64,10 +64,10 @@ class PostGradPass:
             graph.eliminate_dead_code()
 
     def _timed(self, pairs: Pairs) -> Pairs:
-        """The GEMMs that are still there after horizontal fusion, with what confirming makes of their decisions."""
+        """Return the GEMMs left after horizontal fusion, with their confirmed decisions."""
         fusion = fusing.Fusion(self.carry_out, self.ahead)
         confirmation = confirming.Confirmation(self.carry_out, self.ahead)
-        # What one kernel takes over need not be confirmed. The kernels of both steps compile at once.
+        # GEMMs that fusion replaces need no confirmation. The kernels of both steps compile in parallel.
         confirmation.begin(_without(fusion.begin(pairs), pairs))
         pairs = _without(fusion.finish(), pairs)
         confirmation.begin(pairs)
@@ -75,11 +75,11 @@ class PostGradPass:
         for decision in decided:
             JOURNAL.put(decision.entry, decision.event)
         pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]
-        # One kernel may gain over answers that are slower than they were expected to be.
+        # A fused kernel may beat configs that turned out slower than expected.
         return _without(fusion.fuse(pairs), pairs)
 
     def _decided(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
-        """The GEMMs of the graph with what the tables say. A miss that is to be tuned has no config yet."""
+        """Yield the GEMMs of the graph with their decisions. A miss to be tuned has no config yet."""
         for node in list(graph.nodes):
             try:
                 decision = self._visit(node)
@@ -108,7 +108,7 @@ class PostGradPass:
         decision = deciding.decide(self.session, gemm.query)
         event = decision.event
         if decision.config is None and gemm.guessed:
-            # Inductor would time it at a guess of its own, and the rows would be kept under ours.
+            # Inductor would time it at its own size hint, and the rows would be stored under ours.
             note = f"not tuned: its sizes are data-dependent; {event.note}"
             decision, event = replace(decision, config=ATEN), replace(event, rung="aten", config=ATEN.text, note=note)
         where = fx.origin(node)
@@ -117,13 +117,13 @@ class PostGradPass:
         return decision
 
     def carry_out(self, node: Any, decision: Decision) -> None:
-        """Leave on a node what the lowering needs, or do what torch would have done with it."""
+        """Store on a node what the lowering needs, or do what torch would have done with it."""
         if not self.apart.settle(node, decision):
             _leave(node, decision)
 
 
 def _leave(node: Any, decision: Decision) -> None:
-    """Leave a decision on the node that the lowering will see: this one, or one that takes more of the graph over."""
+    """Store a decision on the node that the lowering will see: this one, or one that covers more of the graph."""
     own = (ops.overload("mixed_mm"), ops.overload("int4_mm"), ops.overload("int_mm_scaled"))  # Always lowered by us.
     if int_mm_scale.scales_in_kernel(decision.config, decision.problem):
         found = int_mm_scale.absorb(node)
@@ -138,7 +138,7 @@ def _leave(node: Any, decision: Decision) -> None:
             linears.absorb_tiled_int4(node).meta[DECISION] = decision
     elif decision.unanswered and node.target not in own:
         outcome.left_alone(decision)
-    # Inductor's default is left alone, except where Inductor would then search, and for our own operators.
+    # Keep Inductor's default, except where Inductor would then search, and for our own operators.
     elif decision.branches or decision.config != ATEN or state.autotuning() or node.target in own[:2]:
         node.meta[DECISION] = decision
 
@@ -148,8 +148,8 @@ def _without(gone: set[Any], pairs: Pairs) -> Pairs:
 
 
 def _mark_anew(node: Any) -> None:
-    """Say of an addmm that its weight is a cast one: in torch 2.11, Inductor makes it of a GEMM and a sum without
-    handing their metadata on."""
+    """Mark an addmm whose weight is cast: in torch 2.11, Inductor fuses a GEMM and an add into it and drops their
+    metadata."""
     if node.target is torch.ops.aten.addmm.default and extract.WEIGHT_MARK not in node.meta.get("custom", {}):
         found = mixed.find(node) or int4.find(node)
         if found is not None:

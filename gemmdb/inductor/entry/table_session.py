@@ -1,4 +1,4 @@
-"""TableSession: the session that answers from tables."""
+"""TableSession: the session that looks GEMMs up in tables."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class TableSession(Session):
-    """Asks a Catalog: `tables`, then GEMMDB_TABLES, the user's own, the shipped ones.
+    """Looks up a Catalog: `tables`, then GEMMDB_TABLES, the user table, and the shipped tables.
 
-    A broken table leaves a warning and its place empty; under `on_miss="error"` it raises TableError. Once live tuning
-    has made the user's table, another catalog has it, so that what was measured for one graph answers the next. The
-    first one stays open: another thread may be reading it.
+    A broken table is skipped with a warning; with `on_miss="error"` it raises TableError. Once live tuning has created
+    the user table, a new catalog includes it, so that later graphs hit what was measured for earlier ones. The old
+    catalog stays open: another thread may be reading it.
     """
 
     def __init__(self, policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> None:
@@ -51,13 +51,13 @@ class TableSession(Session):
             return self._answer(query, self._policies[mode])
         if policy.on_miss != "live" or self.tuning_rejection(query):
             return self._answer(query, self._policies[Mode.UNTUNED])
-        # Timing one doubtful answer takes a fraction of what tuning takes.
+        # Confirming one uncertain answer takes a fraction of the time of tuning.
         quick = policy.live_s < UNLIMITED_LIVE_S and self._applied(query, policy).confirm
         hit = self._answer(query, self._policies[Mode.UNTUNED]) if quick else None
         hit = hit or self._answer(query, policy)
         if hit is not None:
             return hit
-        # A search would repeat what an earlier one has stored: times with the operands in the cache.
+        # A search would repeat what an earlier one stored: times with a hot cache.
         hit = self._answer(replace(query, l2="hot"), replace(policy, near=False))
         return hit and replace(hit, evidence={**hit.evidence, "instead_of": query.l2})
 
@@ -83,7 +83,7 @@ class TableSession(Session):
         return self.catalog().tables
 
     def catalog(self) -> Catalog:
-        """The tables of now."""
+        """The current catalog."""
         if not self._complete and self._has_user_table():
             self._catalog, self._complete = self._load(), True
         return self._catalog
@@ -101,9 +101,9 @@ class TableSession(Session):
         return answer(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)
 
     def _applied(self, query: Query, policy: Policy) -> Policy:
-        """The policy for one query."""
+        """Return the policy for one query."""
         if policy.on_miss == "error" and not any(low != high for low, high in query.ranges.values()):
-            # The other rungs answer with what nobody has measured. Of a range, only some sizes ever are.
+            # The other rungs answer with unmeasured configs. Only some sizes of a range are ever measured.
             return replace(policy, near=False, sku=False, model=False)
         if policy.confirm:
             from gemmdb.inductor.benchmark import rules
