@@ -231,7 +231,8 @@ class HorizontalJob(Job):
             raise Untimed("the results differ")
         if noisy(found.aten, found.ours):
             raise Untimed("its times vary too much")
-        # One group's share of zeroing the graph's counters, which the trial does not include. Without the kernel, the graph may have none.
+        # One group's share of zeroing the graph's counters, which the trial does not include. Without the kernel, the
+        # graph may have none.
         counted = any(config is not None and counts_arrivals(config) for config in self.apart)
         zeroing_us = ZEROING_US / len(self.groups) if counts_arrivals(self.hit.config) and not counted else 0.0
         us = times(found.ours, found.aten).median_us + zeroing_us

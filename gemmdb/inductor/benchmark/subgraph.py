@@ -1,4 +1,4 @@
-"""Cuts a GEMM with the elementwise work that becomes its epilogue out of a graph, as a graph of its own."""
+"""Extracts a GEMM and the elementwise operators of its epilogue from a graph, as a separate graph."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gemmdb.inductor.match import epilogues, fx, int_mm_scale
 from gemmdb.key.problem import Problem
 
 MAX_NODES = 24
-"""The most operators after a GEMM that are cut out with it."""
+"""Maximum number of operators after a GEMM that are extracted with it."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A GEMM and the elementwise operators after it, in the order of the graph. `inputs`: the nodes that these read
-    beside each other. Those that are constants of the graph are constants of the piece, too. `settled`: the nodes in an
-    order that does not depend on that of the graph, which Inductor's passes change."""
+    """A GEMM and the elementwise operators after it, in graph order. `inputs`: the outside nodes that these read.
+    Constants of the graph stay constants of the piece. `settled`: the nodes in an order independent of graph order,
+    which Inductor's passes change."""
 
     gemm: Any
     nodes: tuple[Any, ...]
@@ -32,7 +32,7 @@ class Piece:
 
     @property
     def fakes(self) -> list[torch.Tensor]:
-        """The fake tensors of the inputs that are no constants."""
+        """Return the fake tensors of the inputs that are not constants."""
         return [fx.value(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
@@ -42,19 +42,20 @@ class Piece:
 
     @property
     def outputs(self) -> int:
-        """Bytes of the results."""
+        """Return the size of the outputs in bytes."""
         return total_bytes([fx.value(node) for node in self.results])
 
     @property
     def warm(self) -> list[bool]:
-        """For each of `fakes`, whether an operator of the graph has just computed it, or it is the first operand: then
-        it is in the cache when the GEMM runs. Weights come from memory."""
+        """Return for each of `fakes` whether it is in the cache when the GEMM runs: an operator of the graph has just
+        computed it, or it is the first operand. Weights come from memory."""
         first = self.gemm.args[1 if self.gemm.target is _aten.addmm.default else 0]
         return [node is first or not _given(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
     def text(self) -> str:
-        """What two pieces have in common that compile to the same code: operators, arguments, sizes, strides."""
+        """Return a text that is equal for pieces that compile to the same code: operators, arguments, sizes,
+        strides."""
         names = {node: f"%{place}" for place, node in enumerate((*self.inputs, *self.settled))}
         lines = [_described(node, names[node]) for node in self.inputs]
         for node in self.settled:
@@ -64,14 +65,14 @@ class Piece:
 
     @property
     def results(self) -> list[Any]:
-        """The nodes whose values the rest of the graph reads."""
+        """Return the nodes whose values the rest of the graph reads."""
         inside = set(self.nodes)
         return [
             node for node in self.settled if any(user not in inside for user in node.users) and not _is_expanded(node)
         ]
 
     def copies(self) -> tuple[torch.fx.GraphModule, Mapping[Any, Any]]:
-        """A new graph of this piece that takes tensors like `fakes`, and the copy of each node."""
+        """Return a new graph of this piece that takes tensors like `fakes`, and a map from each node to its copy."""
         graph = torch.fx.Graph()
         new: dict[Any, Any] = {}
         for node in self.inputs:
@@ -88,27 +89,28 @@ class Piece:
 
 
 class _Name(str):
-    """A text that is shown without quotes."""
+    """A string whose repr has no quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def computes_weight(gemm: Any) -> bool:
-    """Whether the graph computes the second operand of a GEMM that is no batch: it is neither an input nor a
-    constant, nor a view of one. Of a batch, such as the scores of an attention, it always does."""
+    """Return whether the graph computes the second operand of a GEMM: it is not an input, a constant, or a view of one.
+    False for a batched GEMM such as attention scores, whose operands are always computed."""
     place = _WEIGHTS.get(gemm.target)
     return place is not None and not _given(gemm.args[place])
 
 
 def cut(gemm: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
-    """The piece of a GEMM. `places`: the number of each node in its graph. Raises Untimed for symbolic sizes, and for
-    inputs that are no tensors."""
+    """Return the piece of a GEMM. `places`: the index of each node in its graph. Raises Untimed for symbolic sizes and
+    for inputs that are not tensors."""
     return cut_all([(gemm, problem)], places)
 
 
 def cut_all(gemms: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> Piece:
-    """One piece of several GEMMs, each with its problem. It stands for the first. Raises Untimed as `cut` does."""
+    """Return one piece for several GEMMs, each with its problem, with the first as its GEMM. Raises Untimed as `cut`
+    does."""
     nodes: set[Any] = set()
     for gemm, problem in gemms:
         own = {gemm}
@@ -127,8 +129,8 @@ def cut_all(gemms: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> 
 
 
 def _settled(nodes: Sequence[Any], gemms: Sequence[Any]) -> list[Any]:
-    """`nodes`, each after what it reads; of those that could come next, first the GEMMs in their order, then the
-    others by a text of what they compute. `nodes`: in the order of their graph."""
+    """Return `nodes` in topological order; among nodes that are ready, the GEMMs come first in their order, then the
+    others sorted by a description of what they compute. `nodes`: in graph order."""
     numbers = {gemm: number for number, gemm in enumerate(gemms)}
     texts: dict[Any, tuple[int, str]] = {}
     for node in nodes:
@@ -144,16 +146,16 @@ def _settled(nodes: Sequence[Any], gemms: Sequence[Any]) -> list[Any]:
 
 
 def _named(target: Any) -> str:
-    """The name of an operator. Inductor's passes turn one kind of view into another."""
+    """Return the name of an operator. view and reshape share one: Inductor's passes swap them."""
     return str(_aten.reshape.default if target in (_aten.view.default, _aten._unsafe_view.default) else target)
 
 
 def _fused(gemm: Any, problem: Problem) -> set[Any]:
-    """The operators after a GEMM that its kernel may compute."""
+    """Return the operators after a GEMM that its kernel may compute."""
     chain = epilogues.follow(gemm)
     found = set() if chain is None or len(chain.members) > MAX_NODES else epilogues.nodes(gemm, chain)
     scaling = int_mm_scale.find(gemm) if problem.spec.integer else None
-    if scaling is not None:  # The kernel applies the scales also where something else computes what follows.
+    if scaling is not None:  # The kernel applies the scales even if the following operators are not fused.
         found |= {*scaling.steps}
     if not found:
         found = {gemm}
@@ -172,7 +174,7 @@ def _follow(gemm: Any, nodes: set[Any]) -> None:
 
 
 def _close(nodes: set[Any], gemms: set[Any], places: Mapping[Any, int]) -> None:
-    """Add what lies between the GEMMs and the operators after them, such as the activation function of a gate."""
+    """Add the operators between the GEMMs and the operators after them, such as a gate's activation function."""
     first = min(places[gemm] for gemm in gemms)
     waiting = list(nodes)
     while waiting:
@@ -186,7 +188,7 @@ def _close(nodes: set[Any], gemms: set[Any], places: Mapping[Any, int]) -> None:
 
 
 def _depends(node: Any, on: set[Any], places: Mapping[Any, int], first: int) -> bool:
-    """Whether a node computes with one of the nodes `on`, of which the first one's number is `first`."""
+    """Return whether a node depends on one of the nodes `on`, whose smallest index is `first`."""
     seen, waiting = {node}, [node]
     while waiting:
         for one in waiting.pop().all_input_nodes:
@@ -199,8 +201,8 @@ def _depends(node: Any, on: set[Any], places: Mapping[Any, int], first: int) -> 
 
 
 def _widen(nodes: set[Any], gemm: Any) -> None:
-    """Add the operators that make what follows the GEMM see a smaller tensor at the GEMM's size, such as a scale
-    [M, 1] that is expanded to [M, N]: as an input, it would be read from memory."""
+    """Add operators that expand a smaller tensor to the GEMM's size, such as a scale [M, 1] to [M, N]: as an input, the
+    expanded tensor would be read from memory."""
     waiting = list(nodes - {gemm})
     while waiting:
         for one in waiting.pop().all_input_nodes:
@@ -210,14 +212,14 @@ def _widen(nodes: set[Any], gemm: Any) -> None:
 
 
 def _is_expanded(node: Any) -> bool:
-    """Whether a node is a tensor that is seen at a larger size, or a cast of one."""
+    """Return whether a node is an expanded tensor or a cast of one."""
     while node.op == "call_function" and node.target is torch.ops.prims.convert_element_type.default:
         node = node.args[0]
     return node.op == "call_function" and node.target is _aten.expand.default
 
 
 def _check(node: Any) -> None:
-    """Raise Untimed unless a node's value is one tensor of fixed sizes."""
+    """Raise Untimed unless a node's value is a single tensor with fixed sizes."""
     try:
         value = fx.value(node)
     except fx.Unsupported as error:
@@ -231,7 +233,7 @@ def _check(node: Any) -> None:
 
 
 def _constant(node: Any) -> torch.Tensor:
-    """The tensor of a constant. Raises Untimed where it has no values."""
+    """Return the tensor of a constant. Raises Untimed if it has no values."""
     found = node.graph.owning_module
     for name in str(node.target).split("."):
         found = getattr(found, name, None)
@@ -241,7 +243,7 @@ def _constant(node: Any) -> torch.Tensor:
 
 
 def _given(node: Any) -> bool:
-    """Whether a node is an input or a constant of the graph, or a view of one."""
+    """Return whether a node is an input or a constant of the graph, or a view of one."""
     while node.op == "call_function" and node.target in _VIEWS:
         node = node.args[0]
     return node.op in ("placeholder", "get_attr")
@@ -249,7 +251,7 @@ def _given(node: Any) -> bool:
 
 _aten = torch.ops.aten
 _WEIGHTS = {_aten.mm.default: 1, _aten.addmm.default: 2, _aten._int_mm.default: 1, _aten._scaled_mm.default: 1}
-"""Where the second operand of a GEMM is among its arguments."""
+"""Argument index of a GEMM's second operand."""
 _VIEWS = (*fx.RESHAPES, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
 
 
@@ -258,6 +260,6 @@ def _described(node: Any, name: str) -> str:
     kind = "constant" if node.op == "get_attr" else "input"
     if value.layout is not torch.strided:
         return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.layout}"
-    # How far a tensor begins from a multiple of 16 bytes decides which loads the code may use.
+    # A tensor's offset from 16-byte alignment determines which loads the code may use.
     offset = value.storage_offset() * value.itemsize % 16
     return f"{name} {kind} {value.dtype} {tuple(value.shape)} {value.stride()} {offset} {value.device}"

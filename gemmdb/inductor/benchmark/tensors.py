@@ -1,4 +1,4 @@
-"""Random inputs for two pieces of compiled code, and whether their outputs agree."""
+"""Random inputs for two compiled functions, and a comparison of their outputs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 
 SEED = 3
 DIFFERENCE = 0.05
-"""The largest difference between two correct outputs, relative to the largest value."""
+"""Maximum difference between two correct outputs, relative to the largest value."""
 
 
 def total_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes of memory behind tensors, with the gaps in them."""
+    """Return the bytes of memory that tensors span, including gaps."""
     return sum(extent(one) * one.itemsize for one in tensors)
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """How many elements lie between the first and the last of a tensor, both included."""
+    """Return the number of elements from a tensor's first to its last in memory, inclusive."""
     return 1 + sum(int(size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size)
 
 
 def inputs(fakes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Random tensors like `fakes`: sizes, strides, dtypes, devices, and the alignment of the first element. They come
-    from generators of their own: torch's random states do not change."""
+    """Return random tensors like `fakes`: sizes, strides, dtypes, devices, and the alignment of the first element. Uses
+    separate generators, so torch's random states do not change."""
     made = []
     for place, fake in enumerate(fakes):
-        # The first element lies as far behind a multiple of 16 bytes as in the program.
+        # The first element has the same offset from 16-byte alignment as in the program.
         start = fake.storage_offset() % max(16 // fake.itemsize, 1)
         random = torch.Generator(device=fake.device).manual_seed(SEED + place)
         values = _values(start + extent(fake), fake.dtype, random)
@@ -45,18 +45,19 @@ def _values(count: int, dtype: torch.dtype, random: torch.Generator) -> torch.Te
         return torch.randint(low, high, (count,), generator=random, device=random.device, dtype=dtype)
     if dtype is torch.bool:
         return torch.randint(0, 2, (count,), generator=random, device=random.device) == 1
-    # Wider integers are numbers of something, and 0 exists everywhere.
+    # Wider integers are counts or indices, for which 0 is always valid.
     return torch.zeros(count, dtype=dtype, device=random.device)
 
 
 def differ(ours: Sequence[Any], aten: Sequence[Any]) -> bool:
-    """Whether two lists of outputs differ by more than rounding explains: by more than DIFFERENCE of the largest value.
-    A kernel that multiplies the wrong numbers is off by far more, and 32 bits of an integer are exact."""
+    """Return whether two lists of outputs differ by more than rounding error: by more than DIFFERENCE of the largest
+    value. A wrong kernel is off by far more, and 32-bit integers are exact."""
     return any(_error(one, other) > DIFFERENCE for one, other in zip(ours, aten, strict=True))
 
 
 def _error(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference, relative to the largest value of `other`; infinite where no rounding explains it."""
+    """Return the largest difference relative to the largest value of `other`; infinite if rounding cannot explain
+    it."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return math.inf
     same = (one == other) | (one != one) & (other != other)

@@ -1,4 +1,4 @@
-"""Timers: CUDA graphs by the clock of the GPU, and single calls on the host clock."""
+"""Timers: CUDA graphs on the GPU clock, and single calls on the host clock."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import torch
 from gemmdb.devices.detect import flush_bytes, last_level_cache_bytes
 
 TRIES = 8
-"""The most tries per sample until one is undisturbed; in a whole round, at most two per sample on average."""
+"""Maximum tries per sample to get an undisturbed one; per round, at most two per sample on average."""
 SETTLE = 10
-"""The most small parallel regions that are run until all threads have their cores."""
+"""Maximum number of small parallel regions to run until all threads have their cores."""
 STALL_US = 1000.0
-"""A call that takes three times as long as the quickest one, and this much longer, has waited for a core. Time slices
-of the operating system are milliseconds; the noise of caches and clocks is far smaller."""
+"""A call that takes three times as long as the fastest one, and at least this much longer, has waited for a core. OS
+time slices are milliseconds; noise from caches and clocks is far smaller."""
 
 
 def captured(steps: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A graph of what `steps` launches on the current stream, which must not be the default one. Everything has to run
+    """Capture what `steps` launches on the current stream, which must not be the default one. All of it must have run
     once before.
 
-    torch.cuda.graph() would also collect garbage and empty the allocator's cache, which takes longer than timing.
+    torch.cuda.graph() would also collect garbage and empty the allocator's cache, which takes longer than the timing.
     """
     graph = torch.cuda.CUDAGraph()
     collected = gc.isenabled()
-    gc.disable()  # Garbage that holds GPU memory would end the capture when it is freed.
+    gc.disable()  # Freeing garbage that holds GPU memory would end the capture.
     try:
-        # Other threads of the program may allocate memory meanwhile.
+        # Other threads of the program may allocate memory during the capture.
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             steps()
@@ -45,7 +45,7 @@ def captured(steps: Callable[[], object]) -> torch.cuda.CUDAGraph:
 
 
 def elapsed(work: Callable[[], object]) -> float:
-    """Microseconds that the GPU takes for what `work` launches on the current stream."""
+    """Return the GPU time in microseconds of what `work` launches on the current stream."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     work()
@@ -55,7 +55,7 @@ def elapsed(work: Callable[[], object]) -> float:
 
 
 def cold_bytes(device: torch.device) -> int:
-    """How many bytes are read to evict the last-level cache of a device, of the current GPU without an index."""
+    """Return how many bytes to read to flush a device's last-level cache. Without an index, use the current GPU."""
     if device.type == "cuda":
         return flush_bytes(int(torch.cuda.get_device_properties(device).L2_cache_size))
     return flush_bytes(last_level_cache_bytes())
@@ -63,8 +63,8 @@ def cold_bytes(device: torch.device) -> int:
 
 @dataclass
 class Sampler:
-    """Times single calls on a CPU. Before each call, `evict` clears the caches, then all threads get their cores, then
-    `touch` brings back what is to be in the caches. `patience`: how many disturbed samples may still be taken again."""
+    """Times single calls on a CPU. Before each call, `evict` flushes the caches, then all threads get their cores, then
+    `touch` reloads the warm tensors. `patience`: how many disturbed samples may still be repeated."""
 
     evict: Callable[[], object]
     settle: Callable[[], None]
@@ -72,7 +72,7 @@ class Sampler:
 
     @classmethod
     def of(cls, state: str, patience: int) -> Sampler:
-        """The sampler of a cache state, `cold` or `hot`."""
+        """Return the sampler for a cache state, `cold` or `hot`."""
         if state != "cold":
             return cls(lambda: None, _settler(), patience)
         buffer = torch.ones(cold_bytes(torch.device("cpu")) // 8, dtype=torch.int64)
@@ -82,8 +82,8 @@ class Sampler:
         self, function: Callable[[list[Any]], Any], arguments: Sequence[Any], best_us: float,
         touch: Callable[[], object] | None = None,
     ) -> float:  # fmt: skip
-        """Microseconds of one call of `function` on a list of the arguments, undisturbed by other processes if a few
-        tries suffice. `best_us`: the quickest call so far."""
+        """Return the microseconds of one call of `function` on a list of the arguments, retrying a few times if other
+        processes disturb it. `best_us`: the fastest call so far."""
         for _ in range(TRIES):
             self.evict()
             self.settle()
@@ -103,8 +103,8 @@ class Sampler:
 
 
 def _settler() -> Callable[[], None]:
-    """A function that returns when all of torch's threads have a core. After a process switch, a thread may wait
-    milliseconds for its core, and the next parallel region would be charged for it."""
+    """Return a function that waits until all of torch's threads have a core. After a process switch, a thread may wait
+    milliseconds for its core, which would count toward the next parallel region."""
     little = torch.zeros(65536)
 
     def region() -> float:

@@ -1,7 +1,7 @@
-"""A trial: two pieces of compiled code on the same random inputs, timed in turns.
+"""A trial: two compiled functions on the same random inputs, timed alternately.
 
-On a GPU, CUDA graphs of a few calls are replayed and timed by the GPU; on a CPU, single calls are timed by the host.
-Before each call the cache is flushed, and what the program has just computed is brought back into it.
+On a GPU, CUDA graphs of a few calls are replayed and timed on the GPU clock; on a CPU, single calls are timed on the
+host clock. Before each call the cache is flushed, then the tensors that the program has just computed are reloaded.
 docs/contributing/measuring.md describes both protocols.
 """
 
@@ -26,18 +26,18 @@ from gemmdb.table.stats import times
 
 GPU = Protocol("graph", "cold", 10, 15, version=4)
 CPU = Protocol("host", "cold", 1, 20, version=2)
-"""The protocols are those of a build, except that what the graph has just computed is in the cache."""
+"""Same protocols as in a build, except that tensors that the graph has just computed are in the cache."""
 MIN_ROUNDS = 5
-"""The fewest rounds of a trial."""
+"""Minimum rounds per trial."""
 CLEAR = 1.1
-"""If every sample of one is this many times every sample of the other, and neither varies much, no more rounds are
-needed."""
+"""A trial stops early if every sample of one function is at least this many times every sample of the other and both
+are steady."""
 SAMPLE_US = 2000.0
-"""A CUDA graph has only as many calls as fit into this time."""
+"""Maximum time of the calls in one CUDA graph."""
 MAX_COPIES, COPIED_BYTES = 4, 2**28
-"""On a GPU, operands are timed at this many addresses, as long as the copies take at most so much memory."""
+"""Maximum number of operand copies timed on a GPU, and the maximum bytes of all copies."""
 FREE_BYTES = 2**30
-"""GPU memory that must stay free beside what a trial takes."""
+"""GPU memory that must stay free in addition to what a trial uses."""
 
 Functions = tuple[Function, Function]
 Tensors = Sequence[torch.Tensor]
@@ -45,13 +45,13 @@ Step = Callable[[int], object]
 
 
 class Untimed(Exception):
-    """A trial that has no result, with the reason."""
+    """A trial without a result; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Samples in microseconds of one call of `aten` and of `ours`, taken in turns. `differs`: the outputs are not the
-    same up to rounding, and nothing was timed."""
+    """Samples in microseconds per call of `aten` and `ours`, taken alternately. `differs`: the outputs differ by more
+    than rounding, and nothing was timed."""
 
     aten: Sequence[float]
     ours: Sequence[float]
@@ -61,14 +61,14 @@ class Trial:
 
 @PHASES("trial")
 def run(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device) -> Trial:
-    """Time two functions, ATen's first, on tensors like `fakes`. `warm`: which of them are in the cache."""
+    """Time two functions, ATen's first, on tensors like `fakes`. `warm`: which tensors are in the cache."""
     return _on_gpu(functions, fakes, warm, device) if device.type == "cuda" else _on_cpu(functions, fakes, warm)
 
 
 def clear(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether it is certain which of the two is faster, so that more samples would change nothing.
+    """Return whether it is already certain which of the two is faster.
 
-    Few samples of which one was disturbed make a noisy time, which would say nothing. Among more, it does not count.
+    With few samples, one disturbed sample makes the time too noisy; with more, it does not matter.
     """
     if min(len(one), len(other)) < MIN_ROUNDS or noisy(one, other):
         return False
@@ -76,13 +76,13 @@ def clear(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def noisy(aten: Sequence[float], ours: Sequence[float]) -> bool:
-    """Whether samples vary too much to compare the two."""
+    """Return whether the samples are too noisy to compare."""
     return max(times(aten, aten).spread, times(ours, aten).spread) > NOISY
 
 
 def check_memory(fakes: Tensors, output_bytes: int, device: torch.device) -> None:
-    """Raise Untimed if a GPU has too little memory for a trial. `output_bytes`: of one call; outputs are compared in
-    fp64."""
+    """Raise Untimed if a GPU has too little memory for a trial. `output_bytes`: output size of one call; outputs are
+    compared in fp64."""
     if device.type != "cuda":
         return
     needed = _copies(fakes) * total_bytes(fakes) + 20 * output_bytes + 2 * cold_bytes(device)
@@ -130,7 +130,7 @@ def _on_gpu(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: 
         stream = _stream(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for function in functions:  # The first call loads kernels and may tune them.
+            for function in functions:  # The first call loads kernels and may autotune them.
                 function(list(copies[-1]))
             differs = _outputs_differ(functions, copies[0])
             samples: tuple[Sequence[float], Sequence[float]] = ((), ())
@@ -145,14 +145,15 @@ def _copies(fakes: Tensors) -> int:
 
 @functools.cache
 def _stream(device: int) -> torch.cuda.Stream:
-    # One for all trials: cuBLAS keeps a workspace per stream.
+    # One stream for all trials: cuBLAS keeps a workspace per stream.
     return torch.cuda.Stream(device)
 
 
 def _samples(
     functions: Functions, copies: Sequence[Tensors], warm: Sequence[bool], stream: torch.cuda.Stream
 ) -> tuple[list[float], list[float]]:
-    """Samples of both functions in microseconds of one call: the time of a graph with it minus that of one without."""
+    """Return samples of both functions in microseconds per call: the time of a graph with the call minus one
+    without."""
     prepare = preparation(copies, warm, stream.device)
 
     def pair(function: Function | None, index: int) -> None:
@@ -181,7 +182,8 @@ def _samples(
 
 
 def preparation(copies: Sequence[Tensors], warm: Sequence[bool], device: torch.device) -> Step:
-    """A function that flushes the cache and then writes the warm tensors of a copy, as the kernels before would."""
+    """Return a function that flushes the cache and then writes the warm tensors of a copy, as the preceding kernels
+    would."""
     buffer = torch.zeros(cold_bytes(device) // 4, dtype=torch.int32, device=device)
     sink = torch.zeros((), dtype=torch.int32, device=device)
     warmed = [[_memory(one) for one, is_warm in zip(copy, warm, strict=True) if is_warm] for copy in copies]
@@ -195,14 +197,14 @@ def preparation(copies: Sequence[Tensors], warm: Sequence[bool], device: torch.d
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory behind a tensor, as bytes or as words where it is a whole number of them."""
+    """Return a tensor's memory, viewed as words if its size allows, else as bytes."""
     flat = tensor.as_strided((extent(tensor),), (1,)).view(torch.uint8)
     whole = flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0
     return flat.view(torch.int32) if whole else flat
 
 
 def _graph(prepare: Step, step: Step, count: int, copies: int) -> torch.cuda.CUDAGraph:
-    """A graph of `count` steps. The stream is the current one."""
+    """Capture a graph of `count` steps on the current stream."""
     for index in range(2):
         prepare(index % copies)
     torch.cuda.current_stream().synchronize()

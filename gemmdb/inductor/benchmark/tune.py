@@ -1,8 +1,8 @@
-"""`on_miss="live"`: the missed GEMMs of a graph are tuned now, and the user's table keeps the timings.
+"""`on_miss="live"`: tunes the missed GEMMs of a graph during the compile, and stores the timings in the user table.
 
-The generator measures ATen and at most LIVE_CANDIDATES other configs in processes of its own (`client.py`). GEMMs with
-a symbolic size, and all GEMMs where the generator's libraries are missing, are left to Inductor's search
-(`inductor_search.py`). `rules.py` says what is not tuned at all.
+The generator measures ATen and at most LIVE_CANDIDATES other configs in separate processes (`client.py`). GEMMs with a
+symbolic size, and all GEMMs if the generator's libraries are missing, are left to Inductor's search
+(`inductor_search.py`). `rules.py` lists what is never tuned.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from gemmdb.table.verdict import Verdict
 
 log = logging.getLogger("gemmdb")
 FREE_BYTES = 4 * 2**30
-"""With less memory free on the GPU nothing is measured."""
+"""Minimum free GPU memory for measuring."""
 BESIDE_BYTES = 2**31
-"""Memory of a measuring process beside the operands: its CUDA context and the workspaces of kernels."""
+"""Memory that a measuring process uses in addition to the operands: its CUDA context and kernel workspaces."""
 EXACT = 16
-"""Bytes of the exact result per element of the weight: the element and its square in double precision."""
+"""Bytes of the exact result per weight element: the element and its square in double precision."""
 IDLE = 6
-"""Bytes of the weights of groups per element, whether they have work or not: the random number and its rounding."""
+"""Bytes per weight element of all groups, including empty ones: the random number and its rounded value."""
 
 _expected = -math.inf
-"""When live tuning was last expected."""
+"""Time at which live tuning was last expected."""
 _late: Rejected | None = None
-"""Why this process tunes nothing more: its first attempt ran out of time without a result."""
+"""Why this process stops tuning: its first attempt hit the time limit without a result."""
 
 
 def expect(session: Session, queries: Sequence[Query]) -> None:
-    """Start the process that `tune` will need, which takes seconds, if tuning those of these GEMMs that miss pays.
-    Called as soon as the GEMMs of a graph are known; that one may still change does no harm."""
+    """Start the process for `tune`, which takes seconds, if tuning the missed GEMMs pays off. Called as soon as the
+    GEMMs of a graph are known; it does no harm if one still changes."""
     global _expected
     if not queries or _expected >= monotonic() - limits.RESTART_S or rules.missing_library():
         return
@@ -65,12 +65,12 @@ def expect(session: Session, queries: Sequence[Query]) -> None:
 
 
 def expects(session: Session, query: Query, count: int) -> bool:
-    """Whether `tune` will measure a GEMM that misses, which its graph has `count` times."""
+    """Return whether `tune` will measure a missed GEMM that its graph contains `count` times."""
     return _is_worthwhile(session, [query] * count, only_missed=False)
 
 
 def _is_worthwhile(session: Session, queries: Sequence[Query], only_missed: bool) -> bool:
-    """Whether these GEMMs of one device, or those that miss, may be tuned and repay it."""
+    """Return whether these GEMMs of one device, or the missed ones, may be tuned and are worth it."""
     ready = client.ready()
     if not queries or device_rejection(device := queries[0].device) or not limits.tuning_s(session.policy, 1, ready):
         return False
@@ -79,9 +79,9 @@ def _is_worthwhile(session: Session, queries: Sequence[Query], only_missed: bool
 
 
 def tune(decisions: Sequence[Decision]) -> list[Decision]:
-    """`decisions` on the missed GEMMs of one graph, each decided by what is measured now, or as without live tuning
-    where nothing can be measured. Those that Inductor is to search stay undecided. Never raises, and leaves random
-    states alone."""
+    """Tune the missed GEMMs of one graph and return their decisions; a GEMM that cannot be measured is decided as
+    without live tuning. GEMMs left to Inductor's search stay undecided. Never raises, and keeps random states
+    unchanged."""
     groups: dict[Device, list[Decision]] = defaultdict(list)
     for decision in decisions:
         symbolic = any(low != high for low, high in decision.query.ranges.values())
@@ -95,7 +95,7 @@ def tune(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def _tuned(device: Device, group: Sequence[Decision]) -> list[Decision]:
-    """As `tune`, for GEMMs of one device."""
+    """Like `tune`, for GEMMs of one device."""
     if rejected := device_rejection(device):
         return [_untuned(decision, rejected) for decision in group]
     taken, left = payoff.chosen(group, client.ready())
@@ -106,7 +106,7 @@ def _tuned(device: Device, group: Sequence[Decision]) -> list[Decision]:
 
 
 def _with_room(device: Device, group: Sequence[Decision]) -> tuple[list[Decision], list[Decision]]:
-    """(GEMMs that the device has memory to measure, the others, decided as without live tuning)."""
+    """Return (GEMMs for which the device has enough memory, the others, decided as without live tuning)."""
     if device.kind != "cuda":
         return list(group), []
     free, _ = torch.cuda.mem_get_info(_gpu(device))
@@ -122,14 +122,14 @@ def _with_room(device: Device, group: Sequence[Decision]) -> tuple[list[Decision
 
 
 def bytes_needed(problem: Problem) -> int:
-    """GPU memory that measuring a GEMM takes: copies of its operands, and its exact result."""
+    """Return the GPU memory needed to measure a GEMM: copies of its operands and its exact result."""
     once, matrix = problem.bytes, problem.n * problem.k
     idle = IDLE * problem.groups * matrix if problem.ragged == "m" else 0
     return BESIDE_BYTES + max(once, min(COPIES * once, COPIED_BYTES)) + EXACT * matrix + idle
 
 
 def _measure(group: Sequence[Decision]) -> list[Decision]:
-    """GEMMs of one device, decided by what the generator measures."""
+    """Measure GEMMs of one device with the generator and return their decisions."""
     if not group:
         return []
     session, device = group[0].session, group[0].query.device
@@ -170,23 +170,23 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
 
 
 def _announced(number: int, limit_s: float) -> str:
-    """What the compile waits for, in a line."""
+    """Return one line about what the compile waits for."""
     waits = "" if client.ready() else " It first waits for the process that measures, which starts now."
     problems = "1 problem is" if number == 1 else f"{number} problems are"
     return f"live tuning: the compile waits {limit_s:.0f} s at most, while {problems} measured.{waits}"
 
 
 def _waited(spent: Mapping[str, float]) -> str:
-    """What the time went into, in words; empty if unknown."""
+    """Describe how the time was spent; empty if unknown."""
     words = {"start": "waiting for the process", "compile": "for compilers", "measure": "measuring"}
     known = [f"{spent[name]:.1f} s {word}" for name, word in words.items() if name in spent]
     return f": {', '.join(known)}" if known else ""
 
 
 def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
-    """If time ran out: tune nothing more where nothing came of it, else let the next process go on from here. A process
-    that was still starting will be ready for the next graph; for this one a cached graph is better than another
-    attempt."""
+    """If the time limit was hit, stop tuning if there was no result, else let the next process continue from here. A
+    process that was still starting will be ready for the next graph; for this one, a cached graph is better than
+    another attempt."""
     global _late
     if tuned.starting:
         return
@@ -198,14 +198,14 @@ def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
 
 
 def candidates(session: Session, query: Query) -> tuple[Config, ...]:
-    """The configs to measure, the most likely best first, by measured neighbours and the cost model. Only configs that
-    Inductor can carry out. Empty where neither knows the problem: the generator then tries its menu."""
+    """Return the configs to measure, most promising first, ranked by measured neighbours and the cost model. Only
+    configs that Inductor can lower. Empty if neither covers the problem: the generator then uses its own candidates."""
     from gemmdb.lookup.acceptance.tuning import candidates as likely  # These import the cost model.
     from gemmdb.lookup.ranking import LIVE_CANDIDATES, uncovered
 
     fits = [c for c in likely(payoff.ask_of(session, query)) if legality.rejection(c, query) is None]
     if uncovered(query.problem) and limits.is_patient(session.policy):
-        # Where rows are not aligned, padding and Inductor's templates are the best.
+        # For unaligned rows, padding and Inductor's templates are fastest.
         return tuple(fits[:LIVE_CANDIDATES])
     # Processes that compile Inductor's own kernels have to load torch first, which takes seconds.
     ours = [c for c in fits if not c.spec.emitted]
@@ -213,7 +213,7 @@ def candidates(session: Session, query: Query) -> tuple[Config, ...]:
 
 
 def device_rejection(device: Device) -> Rejected | None:
-    """Why nothing may be measured on the device now."""
+    """Return why nothing may be measured on the device now."""
     if found := _late or rules.device_rejection(device):
         return found
     if device.kind != "cuda":
@@ -223,7 +223,7 @@ def device_rejection(device: Device) -> Rejected | None:
 
 
 def _gpu(device: Device) -> int:
-    """The number of a GPU that is this device, the current one if it is; 0 for a CPU."""
+    """Return the index of a GPU that matches this device, preferably the current one; 0 for a CPU."""
     if device.kind != "cuda":
         return 0
     now = int(torch.cuda.current_device())
@@ -232,13 +232,13 @@ def _gpu(device: Device) -> int:
 
 
 def _untuned(decision: Decision, why: object) -> Decision:
-    """The decision that is made where live tuning is off; its event says why it was not tuned."""
+    """Decide as without live tuning; the event's note contains the reason."""
     return deciding.decide_again(decision, Mode.UNTUNED, f"not tuned: {why}")
 
 
 def _by_verdict(decision: Decision, found: Verdict, evidence: dict[str, Any]) -> Decision:
-    """The decision for the verdict's pick, or the next of its ties, that the policy serves and Inductor can carry out;
-    else for ATen. `evidence`: facts to add to those of the verdict."""
+    """Decide for the verdict's pick, or the first of its ties, that the policy serves and Inductor can lower; else for
+    ATen. `evidence`: added to the verdict's evidence."""
     query, policy = decision.query, decision.session.policy
     ask = Ask(query, (), policy, installed(query.device.kind))
     picks = (c for c in found.ties if c != ATEN and ask.rejection(c) is None and not legality.rejection(c, query))
