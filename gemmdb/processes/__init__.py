@@ -1,1 +1,1 @@
-"""Isolated processes: a crash, a hang or an out-of-memory ends one of them, and nothing else."""
+"""Isolated processes: a crash, a hang or an out-of-memory error affects only one of them."""

@@ -1,7 +1,7 @@
-"""The code of the process that runs candidates: `main([REQUESTS, REPLIES, LIFELINE, MEMORY_BYTES])`.
+"""Entry point of the process that runs candidates: `main([REQUESTS, REPLIES, LIFELINE, MEMORY_BYTES])`.
 
-The first three are file descriptors. The process reads pickled tasks from one pipe and answers each on another. It
-exits when its parent ends in any way: the lifeline is a pipe that only the parent holds open.
+The first three are file descriptors. The process reads pickled tasks from one pipe and sends replies on another. It
+exits when its parent ends for any reason: the lifeline is a pipe that only the parent holds open.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from gemmdb.table.measurement import Status, one_line
 
 _EXHAUSTED = (
     "out of memory", "can't allocate memory", "cannot allocate memory", "outofmemory", "memoryerror",
-    "killed signal terminated program",  # GCC, of a part of it that was killed.
+    "killed signal terminated program",  # GCC, if a subprocess was killed.
     "died due to signal 9",  # nvcc likewise.
-    "no space left on device", "disk quota exceeded",  # A compiler's, which writes files.
-    "file too short",  # The loader's, of a library that a linker which was killed left unfinished.
+    "no space left on device", "disk quota exceeded",  # From a compiler writing files.
+    "file too short",  # From the loader: a killed linker left the library incomplete.
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Task:
-    """A call to make: an importable function and its arguments. All of them pickle, also for another host."""
+    """A call: an importable function and its arguments. Everything pickles, even for another host."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a task: its value, or the status and one line about the exception that it raised."""
+    """The reply to a task: its value, or the status and one line about the exception."""
 
     value: Any = None
     status: Status = Status.OK
@@ -51,8 +51,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class RemoteModule:
-    """A module that only the process that makes the calls imports, so that whoever lets others do the work need not
-    wait for torch: its attributes are its functions, as a Task takes them."""
+    """A module that only the calling process imports, so the parent does not wait for torch. Its attributes are the
+    module's functions, ready for a Task."""
 
     module: str
 
@@ -67,8 +67,8 @@ def _call(module: str, name: str, *arguments: Any) -> Any:
 
 
 def answer(task: Task) -> Reply:
-    """Make the call. An exception becomes a Reply. Exhausted memory has its own status. So has a compiler or another
-    program that was killed: only the kernel does that, for memory."""
+    """Run the task; an exception becomes a Reply. Out of memory has its own status. So does a killed compiler or other
+    program: only the OS kernel kills them, for memory."""
     try:
         return Reply(task.function(*task.arguments))
     except Exception as error:
@@ -78,14 +78,14 @@ def answer(task: Task) -> Reply:
 
 
 def out_of_memory(text: str) -> bool:
-    """Whether the text of an exception says that the memory of the host or of a GPU was exhausted, or the disk. The
-    libraries that allocate memory share no exception for it."""
+    """Return whether an exception's text reports that host memory, GPU memory or the disk was exhausted. The libraries
+    that allocate memory share no exception for it."""
     found = text.lower()
     return any(phrase in found for phrase in _EXHAUSTED)
 
 
 def _killed(error: BaseException | None) -> bool:
-    """Whether it comes from a program that was killed. Inductor's message does not say so."""
+    """Return whether an exception comes from a killed program. Inductor's message does not contain that."""
     while error is not None:
         if getattr(error, "returncode", 0) == -signal.SIGKILL:
             return True
@@ -94,7 +94,7 @@ def _killed(error: BaseException | None) -> bool:
 
 
 def serve(requests: Connection, replies: Connection) -> bool:
-    """Answer tasks until the parent sends None (true) or goes away."""
+    """Run tasks until the parent sends None (returns True) or ends."""
     while True:
         try:
             task = requests.recv()
@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> None:
         limit = int(arguments[3])
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with contextlib.suppress(OSError):
-        # When memory runs out, the kernel should end this process and not the build.
+        # If memory runs out, the OS should kill this process, not the build.
         Path("/proc/self/oom_score_adj").write_text("500")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -127,12 +127,12 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=watch, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         if serve(Connection(requests), Connection(replies)):
-            os._exit(0)  # The parent ends what is left of the group.
+            os._exit(0)  # The parent ends the rest of the group.
     _orphaned()
 
 
 def _orphaned() -> None:
-    """End with the parent, and take along what this process started: a compiler may run for minutes, or hang."""
-    if os.getpgrp() == os.getpid():  # It leads its group, as the pool starts it.
+    """End with the parent, together with all child processes: a compiler may run for minutes or hang."""
+    if os.getpgrp() == os.getpid():  # It leads its process group, as started by the pool.
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

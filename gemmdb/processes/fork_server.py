@@ -1,7 +1,7 @@
-"""A process that has imported torch once and forks: a copy starts in milliseconds, a new interpreter in seconds.
+"""A process that imports torch once and then forks: a fork starts in milliseconds, a new interpreter in seconds.
 
-Each copy is independent: it has its own session and may crash, while the next one forks from a server that did no work.
-The server does nothing but import, so no thread and no GPU context is copied.
+Each fork is independent: it has its own session, and a crash does not affect the next one, since the server itself does
+no work. The server only imports, so no thread and no GPU context is copied.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from gemmdb.errors import GemmdbError
 from gemmdb.processes import child
 
 FORKS = sys.platform == "linux"
-"""Elsewhere system libraries do not work in a process that was forked after they were loaded."""
+"""On other platforms, system libraries fail in a process that was forked after they were loaded."""
 BOOT = "import sys; from gemmdb.processes.fork_server import main; main(sys.argv[1:])"
 STARTS = 3
-"""How often the server is started for one copy."""
+"""Attempts to start the server for one fork."""
 NUMBER = struct.Struct("=q")
 """A limit of memory in bytes (0: none), a process id, or how a process ended: its exit code, or minus its signal."""
 PIPES = 4
-"""Requests, replies and lifeline of a copy (see `child.main`), and the pipe that says how it ended."""
+"""Requests, replies and lifeline of a fork (see `child.main`), and the pipe that reports its exit code."""
 
 
 @dataclass
 class Forked:
-    """A copy of a server. It has the methods of `subprocess.Popen` that a pool needs."""
+    """A fork of the server. It has the methods of `subprocess.Popen` that a pool needs."""
 
     pid: int
     _status: int
     _code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, or minus the signal; None while it runs."""
+        """Return the exit code, or minus the signal; None while it runs."""
         return self._read(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, or minus the signal. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Return the exit code, or minus the signal. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         code = self._read(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
@@ -58,15 +58,15 @@ class Forked:
         if self._code is None and select.select([self._status], [], [], limit_s)[0]:
             found = os.read(self._status, NUMBER.size)
             os.close(self._status)
-            # Nothing is read if the server was killed: most likely for memory, and its copies too.
+            # Nothing is read if the server was killed: most likely for memory, along with its forks.
             self._code = NUMBER.unpack(found)[0] if found else -signal.SIGKILL
         return self._code
 
 
 @dataclass
 class ForkServer:
-    """Starts copies of a process that has imported `modules`. `environment` is added to that of this process. The
-    server starts with the first copy, and again if it died."""
+    """Starts forks of a process that has imported `modules`. `environment` is added to this process's environment. The
+    server starts with the first fork, and again if it died."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
@@ -75,13 +75,13 @@ class ForkServer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked:
-        """A new copy, which serves these pipes (see `child.main`) within `memory` bytes of address space. Raises
+        """Start a fork that serves these pipes (see `child.main`) within `memory` bytes of address space. Raises
         GemmdbError if the server does not start."""
         for _ in range(STARTS):
             found = self._forked(descriptors, memory)
             if found is not None:
                 return found
-            self.close()  # It was killed so recently that it seemed to run, or while it imported.
+            self.close()  # It was killed during its imports, or so recently that it seemed to run.
         raise GemmdbError("the process that isolated processes fork from ended")
 
     def _forked(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked | None:
@@ -89,7 +89,7 @@ class ForkServer:
         try:
             with self._lock:
                 connection = self._running()
-                # Two descriptors would be lost if the server died between both lines: it is started anew then.
+                # If the server dies between both lines, two descriptors leak, and it is restarted.
                 socket.send_fds(connection, [NUMBER.pack(memory or 0)], [*descriptors, write_status])
         except OSError as error:
             os.close(read_status)
@@ -103,7 +103,7 @@ class ForkServer:
         return Forked(NUMBER.unpack(found)[0], read_status)
 
     def close(self) -> None:
-        """End the server. Its copies go on."""
+        """End the server. Its forks keep running."""
         with self._lock:
             process, self._process = self._process, None
             if self._socket is not None:
@@ -128,10 +128,10 @@ class ForkServer:
 
 
 def main(arguments: list[str]) -> None:
-    """Import the modules and fork: `main([SOCKET, MODULE...])`. A module that is missing is the task's error later."""
+    """Import the modules and fork: `main([SOCKET, MODULE...])`. A missing module fails later, in the task."""
     connection = socket.socket(fileno=int(arguments[0]))
-    # What modules leave in memory no collection of a copy looks at: that would take a third of a second each time, and
-    # copy the pages. Until the copy turns it on there is none, which saves a fifth of the time that torch takes.
+    # Freeze the modules' objects: scanning them in a fork would take a third of a second per collection and copy the
+    # pages. The collector stays off until the fork enables it, which makes importing torch a fifth faster.
     gc.disable()
     with _ending_with(connection):
         for module in arguments[1:]:
@@ -157,8 +157,8 @@ def main(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def _ending_with(connection: socket.socket) -> Iterator[None]:
-    """End this process when the other end of the connection does. Imports take seconds, and no thread may watch: it
-    would run while this process forks."""
+    """End this process when the other end of the connection closes. Imports take seconds, and a watching thread is not
+    allowed: it would run while this process forks."""
 
     def look(*_: object) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -188,7 +188,7 @@ def _fork(
 
 
 def _become(connection: socket.socket, others: tuple[int, ...], message: bytes, pipes: list[int]) -> None:
-    """The copy: it keeps nothing of the server, and serves until it ends."""
+    """Run the fork: release the server's resources, and serve until the end."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -204,7 +204,7 @@ def _become(connection: socket.socket, others: tuple[int, ...], message: bytes, 
 
 
 def _report(running: dict[int, int]) -> None:
-    """Say of the copies that ended how they did."""
+    """Report the exit codes of the forks that ended."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:

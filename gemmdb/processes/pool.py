@@ -1,4 +1,4 @@
-"""Isolated processes: started anew, pinged, limited in time and memory, restarted after a failure."""
+"""Isolated processes: started fresh, pinged, limited in time and memory, restarted after a failure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gemmdb.processes.fork_server import FORKS, Forked, ForkServer
 from gemmdb.table.measurement import Status
 
 START_S = 120.0
-"""Time limit for a new process to answer its first ping."""
+"""Time limit for a new process to reply to its first ping."""
 STARTS = 3
-"""How often a process is started that dies at once: something else may have killed it."""
+"""Attempts to start a process that dies immediately: something else may have killed it."""
 
 BOOT = "import sys; from gemmdb.processes.child import main; main(sys.argv[1:])"
 """The code that a new interpreter runs. With `-m` the module would be loaded twice, and its classes would not
@@ -49,7 +49,7 @@ PING = Task(os.getpid)
 
 @dataclass(frozen=True)
 class _Running:
-    """A process, the pipes to and from it, and the descriptor that keeps it alive while it is open."""
+    """A process, the pipes to and from it, and the descriptor that keeps it alive while open."""
 
     process: subprocess.Popen[bytes] | Forked
     requests: Connection
@@ -61,8 +61,8 @@ class _Running:
 class IsolatedProcess:
     """One process at a time, started at the first task. `environment` is added to the parent's environment: the visible
     GPU, the number of threads, the caches. A new process inherits nothing else, so no state of the parent can disturb
-    it. `server`: what it is forked from, with the environment of the server; None for a new interpreter.
-    `first`: what each new process does before anything else."""
+    it. `server`: the server to fork from, with its environment; None for a new interpreter. `first`: the first task of
+    each new process."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
@@ -75,8 +75,8 @@ class IsolatedProcess:
     def call(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Reply:
         """Run `function(*arguments)` in the process and wait at most `limit_s` seconds.
 
-        A process that does not answer in time is ended (status `timeout`). One that dies has the status `crash`, or
-        `oom` if the kernel killed it. Either way the next call starts a new one. Raises Stopped after `close`, and
+        A process that does not reply in time is ended (status `timeout`). One that dies gets the status `crash`, or
+        `oom` if the OS killed it. Either way, the next call starts a new one. Raises Stopped after `close`, and
         GemmdbError if no process can be started.
         """
         self._ensure()
@@ -84,11 +84,11 @@ class IsolatedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None while there is no process."""
+        """The process ID, None while there is no process."""
         return self._running.process.pid if self._running else None
 
     def end(self) -> None:
-        """Ask the process to end, then send SIGTERM, then SIGKILL, also to its children. The next call starts a new
+        """Ask the process to end, then send SIGTERM, then SIGKILL, to its children too. The next call starts a new
         one."""
         with self._lock:
             running, self._running = self._running, None
@@ -194,7 +194,7 @@ class IsolatedProcess:
 
 
 def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence[Task]) -> list[Reply]:
-    """Run tasks on several processes at once, each on a free one. The replies are in the order of the tasks."""
+    """Run tasks on several processes in parallel, each on a free one. The replies are in task order."""
     free = list(processes)
 
     def run(task: Task) -> Reply:
@@ -209,6 +209,6 @@ def spread(processes: Sequence[IsolatedProcess], limit_s: float, tasks: Sequence
 
 
 def _signal_group(process: subprocess.Popen[bytes] | Forked, number: signal.Signals) -> None:
-    # The group outlives its leader: a compiler may still run in it after the leader has ended.
+    # The group outlives its leader: a compiler may still be running in it.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -1,1 +1,1 @@
-"""From a program to a table and what it gains: running programs, planning a build, and comparing before and after."""
+"""From a program to a table and its speedup: running programs, planning a build, and comparing before and after."""

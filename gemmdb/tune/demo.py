@@ -1,7 +1,7 @@
-"""The main job from end to end: record a program's GEMMs, build a table for them, compile against it, compare.
+"""The main workflow end to end: record a program's GEMMs, build a table for them, compile with it, compare.
 
-`gemmdb demo` runs it. A second run in the same folder measures nothing new. `benchmarks/results/demo.json` is the last
-result from an otherwise idle machine.
+`gemmdb demo` runs it. A second run in the same folder measures nothing new. `benchmarks/results/demo.json` is the
+latest result from an idle machine.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from gemmdb.tune.demo_model import Case
 
 ROUNDS, WARMUP_CALLS = 60, 5
-"""Timed calls of each module in each mode, and calls before them."""
+"""Timed calls of each module in each mode, and warmup calls."""
 QUICK = ("int8-weight linear",)
-"""The modules of a quick demo: one GEMM, which takes a minute."""
+"""Modules of a quick demo: one GEMM, about a minute."""
 WORKLOAD, TABLE, RESULT = "workload.jsonl", "table.db", "result.json"
-"""The files of a demo's folder."""
+"""Files in the demo folder."""
 
 
 def record_and_build(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> None:
-    """The two offline steps for the modules of these names (all if empty), by the commands that a user would type, of
-    which `say` is told each. A second run does not record again. Raises InputError if one fails."""
+    """Run the two offline steps for the named modules (all if empty) with the commands that a user would type, passing
+    each to `say`. A second run does not record again. Raises InputError if a command fails."""
 
     def gemmdb(*arguments: str, tables: str = "") -> None:
         say(f"gemmdb {shlex.join(arguments)}")
@@ -51,15 +51,15 @@ def record_and_build(folder: Path, names: Sequence[str], say: Callable[[str], No
     workload, table = str(folder / WORKLOAD), str(folder / TABLE)
     if not Path(workload).exists():
         gemmdb("record", "--out", workload, "--", sys.executable, "-m", "gemmdb.tune.demo_model", *names)
-    # The model runs on the CPU, also where `native` would be a GPU.
+    # The model runs on the CPU, even if `native` would be a GPU.
     arch = "native" if detect.cuda() is None else "cpu"
     gemmdb("build", "--arch", arch, "--shapes", workload, "--effort", "quick", "--out", table)
     gemmdb("coverage", workload, tables=table)
 
 
 def compare(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Compile every module in three modes in this process, each with an empty kernel cache, and run them in turn.
-    Writes and returns the result."""
+    """Compile every module in three modes in this process, each with an empty kernel cache, and time them alternately.
+    Write and return the result."""
     import torch
     import torch._inductor.config
     from torch._inductor.utils import fresh_cache
@@ -78,7 +78,7 @@ def compare(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     }
     modules = cases(names)
     with torch.no_grad():
-        # No mode pays what the first compile of a process costs: imports, a precompiled header.
+        # No mode pays for the first compile of the process: imports, a precompiled header.
         with fresh_cache():
             torch.compile(torch.nn.Linear(64, 64).eval())(torch.randn(2, 64))
         compiled, compile_s = {}, {}
@@ -97,7 +97,8 @@ def compare(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _compile(modules: Sequence[Case], arguments: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """The modules compiled in one mode, by name, and the seconds to the first results, from an empty kernel cache."""
+    """Return the modules compiled in one mode, by name, and the seconds to the first results from an empty kernel
+    cache."""
     import torch
     from torch._inductor.utils import fresh_cache
 
@@ -112,7 +113,8 @@ def _compile(modules: Sequence[Case], arguments: dict[str, Any]) -> tuple[dict[s
 
 
 def _run_in_turn(case: Case, compiled: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Median microseconds of a call per mode. The modes take turns, so drift and other load affect all of them."""
+    """Return the median microseconds per call for each mode. The modes alternate, so drift and other load affect all of
+    them."""
     times: dict[str, list[float]] = {mode: [] for mode in compiled}
     for round_ in range(ROUNDS + WARMUP_CALLS):
         for mode, functions in compiled.items():
@@ -124,6 +126,6 @@ def _run_in_turn(case: Case, compiled: dict[str, dict[str, Any]]) -> dict[str, f
 
 
 def _max_error(case: Case, function: Any) -> float:
-    """The largest error against the reference, relative to its largest value."""
+    """Return the largest error against the reference, relative to its largest value."""
     reference = case.reference()
     return float((function(case.x).double() - reference).abs().max() / reference.abs().max())

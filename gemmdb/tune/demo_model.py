@@ -1,8 +1,8 @@
 """The demo's program: a transformer block in fp32 and bf16, an int8 x int8 GEMM and an int8-weight linear.
 
-    python -m gemmdb.tune.demo_model [NAME]...          compiles and runs its modules (all) in default mode
+    python -m gemmdb.tune.demo_model [NAME]...          compile and run its modules (all) in default mode
 
-`gemmdb record` runs it like any other program. Nothing in it knows about gemmdb.
+`gemmdb record` runs it like any other program. It does not import gemmdb.
 """
 
 from __future__ import annotations
@@ -68,14 +68,15 @@ class Case:
     x: Tensor
 
     def reference(self) -> Tensor:
-        """The same computation in float64, with exact integers."""
+        """Return the same computation in float64, with exact integers."""
         x = self.x.double() if self.x.is_floating_point() else self.x
         result: Tensor = copy.deepcopy(self.module).double()(x)
         return result
 
 
 def cases(names: Sequence[str] = ()) -> list[Case]:
-    """The demo's modules, or those of the names, with fixed seeds: every process sees the same weights and inputs."""
+    """Return the demo's modules, or only the named ones, with fixed seeds: every process gets the same weights and
+    inputs."""
     torch.manual_seed(0)
     block = Block().eval()
     half = Block().eval()
@@ -95,7 +96,7 @@ def cases(names: Sequence[str] = ()) -> list[Case]:
 
 
 def main(names: Sequence[str]) -> None:
-    """Compile and run the modules of these names, all without any."""
+    """Compile and run the named modules, all if no names are given."""
     torch._inductor.config.freezing = True
     with torch.no_grad():
         for case in cases(names):

@@ -1,4 +1,4 @@
-"""What gemmdb gained a program: the times of its compiled graphs, call by call, without gemmdb and with it."""
+"""A program's speedup from gemmdb: the times of its compiled graphs, call by call, without and with gemmdb."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmdb.table import stats
 from gemmdb.table.stats import Gain, Span
 
 Times = Mapping[tuple[str, ...], "Timed"]
-"""The graphs of one run, by the names of their GEMMs."""
+"""Graphs of one run, by the names of their GEMMs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One kind of graph. `products`: the names of its GEMMs; `kernels`: how many run another kernel than ATen's with
-    gemmdb; `calls`: of a run."""
+    """One kind of graph. `products`: the names of its GEMMs; `kernels`: how many do not run ATen with gemmdb; `calls`:
+    calls per run."""
 
     products: tuple[str, ...]
     kernels: int
@@ -39,9 +39,9 @@ class Graph:
 
 @dataclass(frozen=True)
 class Gained:
-    """The program without and with gemmdb. `graphs`: those that both runs called, of most time first; `unmatched`: how
-    many kinds only one of them called often enough; `runs`: of each; `load`: how many cores other processes kept busy
-    before the first run."""
+    """The program without and with gemmdb. `graphs`: those that both runs called, longest time first; `unmatched`: how
+    many kinds only one side called often enough; `runs`: runs per side; `load`: how many cores other processes kept
+    busy before the first run."""
 
     graphs: tuple[Graph, ...]
     unmatched: int
@@ -55,12 +55,12 @@ class Gained:
 
     @property
     def with_gemmdb(self) -> Span:
-        """The same with gemmdb."""
+        """Microseconds of all calls of one run, with gemmdb."""
         return _total((one.calls, one.with_gemmdb) for one in self.graphs)
 
     @property
     def gain(self) -> Gain:
-        """How many times faster the graphs are with gemmdb."""
+        """Speedup of the graphs with gemmdb."""
         return stats.gain(self.without, self.with_gemmdb) if self.graphs else Gain(1.0, 1.0, 1.0)
 
     @property
@@ -88,13 +88,13 @@ class Gained:
 
 
 def _total(spans: Iterable[tuple[int, Span]]) -> Span:
-    """The spans of single calls, each times its number of calls."""
+    """Return the sum of the spans of single calls, each weighted by its number of calls."""
     parts = [(calls * one.us, calls * one.low, calls * one.high) for calls, one in spans]
     return Span(sum(us for us, _, _ in parts), sum(low for _, low, _ in parts), sum(high for _, _, high in parts))
 
 
 def of_dict(item: Mapping[str, Any]) -> Gained:
-    """What `as_dict` returned. Raises KeyError, TypeError or ValueError for anything else."""
+    """Return the Gained from an `as_dict` result. Raises KeyError, TypeError or ValueError for anything else."""
     graphs = (
         Graph(
             tuple(map(str, one["products"])), int(one["kernels"]), int(one["calls"]),
@@ -106,7 +106,7 @@ def of_dict(item: Mapping[str, Any]) -> Gained:
 
 
 def read(folder: Path) -> dict[tuple[str, ...], Timed]:
-    """The graphs that the processes of one run wrote into a folder. Graphs without timed calls are left out."""
+    """Read the graphs that the processes of one run wrote to a folder. Graphs without timed calls are left out."""
     found: dict[tuple[str, ...], Timed] = {}
     for path in sorted(folder.glob("times-*.json")):
         for graph in json.loads(path.read_text())["graphs"]:
@@ -118,7 +118,7 @@ def read(folder: Path) -> dict[tuple[str, ...], Timed]:
 
 
 def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0) -> Gained:
-    """What the runs with gemmdb gained over those without."""
+    """Compare the runs with gemmdb with those without."""
     sides = (without, with_gemmdb)
     names, other_names = (set().union(*runs) for runs in sides)
     graphs = []
@@ -131,8 +131,8 @@ def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float =
 
 
 def span(runs: Iterable[Timed]) -> Span:
-    """The median of all calls, and the interval that holds those of every single run: processes differ by more than
-    calls do."""
+    """Return the median of all calls, and an interval that contains every run's median: processes vary more than
+    calls."""
     every = [one.us for one in runs]
     spans = [stats.span(us) for us in every]
     middle = statistics.median([one for us in every for one in us])

@@ -1,4 +1,4 @@
-"""What a build of a workload's misses is worth: an order by expected savings, and what fits into a budget of time."""
+"""Plans a build of a workload's misses: orders them by expected savings and fits them into a time budget."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ NO_GAIN = Rejected("it is too small or too close to the limit of the device to g
 MEASURED = Rejected("measured before: the lookup still has no answer for its range of sizes, or ATen failed")
 OTHER_DEVICE = Rejected("it runs on another device than most of the time")
 LOOKUP = Policy(sku=False)
-"""The policy under which a GEMM counts as a miss: a build measures what only another GPU's rows answer."""
+"""Policy that defines a miss: a build also measures GEMMs that only hit another GPU's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A GEMM that no table answers, or not at all sizes of its range. `calls`: how often it ran; `us`: expected
-    microseconds of one call with ATen; `saving`: what a build may save of a call, None where that is unknown (on a
-    CPU); `seconds`: how long building it is expected to take; `origins`: where it comes from in the user's code;
-    `ranges`: of symbolic sizes; `missing`: the sizes of its range that no table answers, empty for fixed sizes."""
+    """A GEMM that misses in all tables, or at some sizes of its range. `calls`: how often it ran; `us`: expected
+    microseconds per call with ATen; `saving`: microseconds per call that a build may save, None if unknown (on a CPU);
+    `seconds`: expected build time; `origins`: its locations in the user's code; `ranges`: ranges of symbolic sizes;
+    `missing`: the sizes of its range that miss, empty for fixed sizes."""
 
     problem: Problem
     device: Device
@@ -58,13 +58,13 @@ class Wanted:
 
     @property
     def worth_us(self) -> float:
-        """Microseconds of all calls that building it may save. Where that cannot be said, all that they take."""
+        """Microseconds over all calls that building it may save. If unknown, the total time of the calls."""
         return self.calls * (self.us if self.saving is None else self.saving.us)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to build, most valuable first, and how many GEMMs are left out, by reason. `budget_s`: the time limit."""
+    """GEMMs to build, most valuable first, and how many are left out, by reason. `budget_s`: the time limit."""
 
     wanted: tuple[Wanted, ...]
     left_out: dict[str, int]
@@ -72,28 +72,28 @@ class Plan:
 
     @property
     def fitting(self) -> int:
-        """How many of the first of `wanted` are expected to be built within the budget."""
+        """How many of `wanted`, from the first, should be built within the budget."""
         spent_s, number = 0.0, 0
         for one in self.wanted:
-            if spent_s >= self.budget_s:  # A build starts no problem after the limit, and ends what it has begun.
+            if spent_s >= self.budget_s:  # A build starts no problem after the limit, but finishes the current one.
                 break
             spent_s, number = spent_s + one.seconds, number + 1
         return number
 
     @property
     def seconds(self) -> float:
-        """The expected seconds of what fits."""
+        """Expected build time of what fits, in seconds."""
         return sum(one.seconds for one in self.wanted[: self.fitting])
 
     @property
     def saving_us(self) -> float | None:
-        """Microseconds of all calls that building what fits may save; None if it cannot be said."""
+        """Microseconds over all calls that building what fits may save; None if unknown."""
         known = [one.worth_us for one in self.wanted[: self.fitting] if one.saving is not None]
         return sum(known) if known else None
 
 
 def seconds(text: str) -> float:
-    """The seconds of a budget such as `90s`, `10m` or `1h30m`. Raises InputError."""
+    """Parse a budget such as `90s`, `10m` or `1h30m` into seconds. Raises InputError."""
     found = _BUDGET.fullmatch(text.strip())
     parts = zip(_UNITS.values(), found.groups(), strict=True) if found else []
     total = sum(size * float(number) for size, number in parts if number)
@@ -103,23 +103,23 @@ def seconds(text: str) -> float:
 
 
 def by_worth(wanted: Iterable[Wanted]) -> list[Wanted]:
-    """Most valuable first: by what a call could save times how often it runs."""
+    """Sort most valuable first: possible saving per call times the number of calls."""
     return sorted(wanted, key=lambda one: (-one.worth_us, one.problem.text))
 
 
 def plan(
     workload: Workload, catalog: Catalog, table: Path | None, budget_s: float, effort: str | None, pace_s: float | None
 ) -> Plan:
-    """What of a workload to build into `table` (None: the user's own of the device). `effort`: as for a build.
-    `pace_s`: measured seconds per problem of an earlier build, if there was one. Raises InputError for an invalid
-    device or range, or an unknown effort."""
+    """Plan which GEMMs of a workload to build into `table` (None: the user table for the device). `effort`: as for a
+    build. `pace_s`: measured seconds per problem in an earlier build, if any. Raises InputError for an invalid device
+    or range, or an unknown effort."""
     missed = _missed(workload.entries, catalog)
     worth: dict[Device, float] = defaultdict(float)
     for one in missed:
         worth[one.device] += one.worth_us
     if not missed:
         return Plan((), {}, budget_s)
-    device = max(worth, key=lambda device: (worth[device], device.text))  # A table is for one.
+    device = max(worth, key=lambda device: (worth[device], device.text))  # A table covers one device.
     backend, chosen = backends.backend_for(device), efforts.named(effort, device.kind)
     path = table or data_home() / f"{device.slug}.db"
     left_out: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def plan(
 
 
 def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
-    """The GEMMs without an answer, one per problem, device and range."""
+    """Return the GEMMs that miss, one per problem, device and range."""
     found: dict[tuple[Problem, Device, Ranges], Wanted] = {}
     for entry in entries:
         answer = look_up(entry, catalog, LOOKUP)
@@ -154,13 +154,13 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
 
 
 def _missing(query: Query, catalog: Catalog) -> tuple[Problem, ...]:
-    """The sizes of a range that no table answers; empty for fixed sizes."""
+    """Return the sizes of a range that miss; empty for fixed sizes."""
     at = Ask(query, catalog.tables, Policy(), installed(query.device.kind))
     return tuple(unmeasured(at)) if at.symbolic else ()
 
 
 def _rejection(one: Wanted, backend: Backend, effort: Effort, table: Path, catalog: Catalog) -> Rejected | None:
-    """Why a GEMM is not built; None if it is."""
+    """Return why a GEMM is not built; None if it is."""
     if one.saving is not None and one.saving.us <= 0:
         return NO_GAIN
     if rejected := only_aten(one.problem, one.device, backend.space, effort):

@@ -1,4 +1,4 @@
-"""Runs a command and records, or times, what torch.compile makes in every Python process that it starts."""
+"""Runs a command and records or times torch.compile's graphs in every Python process that it starts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WAIT_S = 3600.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """The result of a run: the exit code of the command (128 + n after signal n), how many Python processes started,
-    how many of them imported torch, and why recording failed to start, one line per process."""
+    """The result of a run: the command's exit code (128 + n after signal n), the number of Python processes started,
+    the number that imported torch, and why recording failed to start, one line per process."""
 
     exit_code: int
     pythons: int
@@ -32,7 +32,7 @@ class Recorded:
 
     @property
     def obstacle(self) -> str:
-        """Why a run recorded nothing."""
+        """Return why a run recorded nothing."""
         if self.failures:
             return f"recording could not start in {self.failures[0]}"
         if not self.pythons:
@@ -53,9 +53,9 @@ def run(
     environment: Mapping[str, str] = MappingProxyType({}),
     stdout: int | None = None,
 ) -> Recorded:
-    """Run `command` to its end with stdin, stdout and stderr passed through; signals that would end this process go to
-    the command. `what`: `record` appends what it compiles to the workload `target`; `without` and `with` write how long
-    each compiled graph takes, without and with gemmdb, into the folder `target`. `environment`: further variables;
+    """Run `command` to completion with stdin, stdout and stderr passed through; signals that would end this process go
+    to the command. `what`: `record` appends the compiled GEMMs to the workload `target`; `without` and `with` write the
+    time of each compiled graph, without and with gemmdb, to the folder `target`. `environment`: extra variables;
     `stdout`: the file descriptor of its stdout, None for this process's own. Raises InputError if it cannot start."""
     with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as name:
         folder = Path(name)
@@ -76,9 +76,9 @@ def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None
             raise InputError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
         pass_to(child)
         code = None
-        # A wait without a timeout sits in one system call. A signal that arrives just before that call does not
-        # interrupt it, and Python would run the handler only when the child has ended. With a timeout, Python looks
-        # every 50 ms.
+        # A wait without a timeout blocks in one system call. A signal that arrives just before the call does not
+        # interrupt it, and Python would run the handler only after the child ends. With a timeout, Python checks every
+        # 50 ms.
         while code is None:
             with suppress(subprocess.TimeoutExpired):
                 code = child.wait(timeout=_WAIT_S)
@@ -87,8 +87,8 @@ def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None
 
 @contextmanager
 def _signals_passed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Inside the block, signals go to a child instead of ending this process, so that the result of the recording can
-    be reported. Yields the function that names the child; signals that arrive before are kept for it."""
+    """Inside the block, signals go to a child instead of ending this process, so that the result can be reported.
+    Yields a function that sets the child; signals that arrive earlier are queued for it."""
     children: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
 
@@ -112,7 +112,7 @@ def _signals_passed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
 
 
 def _in_foreground() -> bool:
-    """Whether a Ctrl-C at the terminal also reaches the child: the terminal sends it to the whole foreground group."""
+    """Return whether Ctrl-C at the terminal also reaches the child: the terminal signals the whole foreground group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:

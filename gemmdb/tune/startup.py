@@ -1,9 +1,10 @@
-"""Recording and timing put this file first on PYTHONPATH as `sitecustomize.py`, which every Python runs at its start.
+"""Runs at the start of every Python process: recording and timing put this file first on PYTHONPATH as
+`sitecustomize.py`.
 
-It waits until the program imports torch and then starts what the file `target` beside it says. A program that never
-imports torch pays one name comparison per import. It leaves a file per process in its own folder, so that it can be
-said what was missing.
-It runs in any Python that COMMAND starts, so it uses only the standard library, and a failure breaks nothing.
+It waits until the program imports torch and then starts the mode named in the adjacent file `target`. A program that
+never imports torch pays one name comparison per import. It writes a file per process to its own folder, so that a
+failure can be explained. It runs in any Python that COMMAND starts, so it uses only the standard library, and a failure
+breaks nothing.
 """
 
 import importlib
@@ -15,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - path
 
 
 def leave(name: str, text: str = "") -> None:
-    """Leave the file `name`-<process id>: `python` was started, `torch` was imported, or the reason of a `failed`."""
+    """Write the file `name`-<process ID>: `python` started, `torch` imported, or `failed` with the reason."""
     try:
         with open(os.path.join(HERE, f"{name}-{os.getpid()}"), "w") as file:  # noqa: PTH118
             file.write(text)
@@ -24,8 +25,8 @@ def leave(name: str, text: str = "") -> None:
 
 
 def start() -> None:
-    """Start what the file `target` beside this one says: `record` and the path of the workload, or `without` or `with`
-    and the folder for the times of graphs."""
+    """Start the mode in the adjacent file `target`: `record` and the workload path, or `without` or `with` and the
+    folder for graph times."""
     leave("torch")
     try:
         with open(os.path.join(HERE, "target")) as file:  # noqa: PTH118
@@ -43,7 +44,7 @@ def start() -> None:
 
 
 class WaitForTorch:
-    """An import finder that finds nothing itself."""
+    """An import finder that never finds a module itself."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]

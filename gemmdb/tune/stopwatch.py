@@ -1,10 +1,10 @@
-"""Times each compiled graph of a program, call by call, for `gemmdb tune`: once without gemmdb, once with it.
+"""Times each call of a program's compiled graphs for `gemmdb tune`, without or with gemmdb.
 
-Each process writes a file `times-<process id>.json` into a folder, at its end and every few seconds before:
+Each process writes a file `times-<process id>.json` to a folder, at exit and every few seconds before:
 
     {"graphs": [{"products": ["mm 16x64x32", ...], "kernels": 1, "calls": 12, "us": [103.2, ...]}]}
 
-`kernels`: how many of the GEMMs run another kernel than ATen's. `us`: microseconds of single calls.
+`kernels`: how many of the GEMMs do not run ATen. `us`: microseconds of single calls.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0
-"""The most seconds between two writes while the program runs. At its start it is written more often: workers that are
-killed write nothing at their end."""
+"""Maximum seconds between two writes while the program runs. Writes are more frequent at the start: killed workers do
+not write at exit."""
 FIRST_INTERVAL_S = 0.5
 WARMUP_CALLS = 2
-"""The first calls of a graph, which load kernels and fill caches, are not timed."""
+"""Warmup calls of a graph, which load kernels and fill caches and are not timed."""
 MAX_TIMED_CALLS = 1_000
-"""The most calls of a graph that are timed: the first ones after these."""
+"""Maximum number of timed calls of a graph, right after the warmup."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class GraphTimes:
     waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
 
     def __call__(self, run: Callable[[Any], Any], inputs: Any) -> Any:
-        """Carry out a call."""
+        """Run a call of the graph."""
         self.calls += 1
         if self.calls <= WARMUP_CALLS or len(self.us) + len(self.waiting) >= MAX_TIMED_CALLS:
             return run(inputs)
@@ -70,9 +70,9 @@ class GraphTimes:
         import torch
 
         place = next((one.device for one in inputs if isinstance(one, torch.Tensor) and one.is_cuda), None)
-        with torch.cuda.device(place):  # None changes nothing.
+        with torch.cuda.device(place):  # None keeps the current device.
             if _capturing():
-                return run(inputs)  # The events would become part of the program's own CUDA graph.
+                return run(inputs)  # Otherwise the events would become part of the program's CUDA graph.
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             result = run(inputs)
@@ -82,8 +82,8 @@ class GraphTimes:
             return result
 
     def read(self, wait: bool) -> None:
-        """Read the events of calls that are over; with `wait`, of all calls. While a CUDA graph is captured nothing is
-        read, since a query would end the capture."""
+        """Read the events of finished calls; with `wait`, of all calls. Nothing is read during a CUDA graph capture,
+        since a query would end it."""
         if self.waiting and _capturing():
             return
         while self.waiting and (wait or self.waiting[0][1].query()):
@@ -111,7 +111,7 @@ class Stopwatch:
         """Time one graph that became ready; the Journal calls this."""
         if artefact is None:
             return
-        # Not before the program has imported torch: these import it.
+        # Imported here because they import torch: the program must import it first.
         from gemmdb.inductor.lower.adapter import hooks
 
         known = [event for event in events if event.rung != "uncovered"]
@@ -132,7 +132,7 @@ class Stopwatch:
         hooks.around_calls(artefact, call)
 
     def forget(self) -> None:
-        """Forget the calls so far. In a forked child: they are the parent's."""
+        """Discard the calls so far. Used in a forked child: they belong to the parent."""
         self._lock = threading.RLock()
         for graph in self._graphs:
             graph.calls, graph.us, graph.waiting = 0, [], deque()
@@ -142,7 +142,7 @@ class Stopwatch:
         return now - self._written > min(INTERVAL_S, FIRST_INTERVAL_S + (now - self._started) / 4)
 
     def write(self, wait: bool = True) -> None:
-        """Write what was timed. A failure is a warning: it must not end the program."""
+        """Write the times. A failure is only a warning: it must not end the program."""
         with self._lock:
             self._written = time.monotonic()
             try:
@@ -157,8 +157,8 @@ class Stopwatch:
 
 
 def start(folder: str, with_gemmdb: bool) -> Stopwatch:
-    """Time every graph of this process, and write the times into `folder`. `with_gemmdb`: all its compiles use gemmdb,
-    otherwise none does."""
+    """Time every graph of this process and write the times to `folder`. `with_gemmdb`: all compiles use gemmdb,
+    otherwise none."""
     if with_gemmdb:
         enable()
     else:
@@ -174,7 +174,7 @@ def start(folder: str, with_gemmdb: bool) -> Stopwatch:
 
 
 def _name(event: Event) -> str:
-    """The GEMM without what a lowering may change: the layouts of its operands, casts and what is fused."""
+    """Return the GEMM's name without the parts that a lowering may change: operand layouts, casts and fusions."""
     if event.rung == "uncovered":
         return event.problem.partition(":")[0]
     try:

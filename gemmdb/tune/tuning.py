@@ -1,5 +1,5 @@
-"""The steps from a program to what a table gains it: record, plan, build, and run the program without and with gemmdb.
-Each can be stopped at any time; the next run with the same folder continues from there."""
+"""The steps of `gemmdb tune`: record, plan, build, and run the program without and with gemmdb. Each can be stopped at
+any time; the next run with the same folder continues from there."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ WORKLOAD = "workload.jsonl"
 QUEUE = "build.jsonl"
 STATE = "tune.json"
 STOPPED_CODES = (0, 130, 143)
-"""Exit codes of a program that ended or was stopped: servers run until Ctrl-C or SIGTERM."""
+"""Accepted exit codes: success, or stopped by Ctrl-C or SIGTERM, as servers are."""
 TABLES = "GEMMDB_TABLES"
 Say = Callable[[str], None]
 
 
 @dataclass
 class State:
-    """What is done of one command. `recorded`: whether its run ended; `stopped`: whether Ctrl-C or SIGTERM ended it;
-    `pace_s`: measured seconds per problem of the last build; `tables`: the identity of the tables at the last
+    """Progress of one command. `recorded`: whether its run ended; `stopped`: whether Ctrl-C or SIGTERM ended it;
+    `pace_s`: measured seconds per problem in the last build; `tables`: the identity of the tables at the last
     comparison; `gained`: its result."""
 
     folder: Path
@@ -54,12 +54,12 @@ class State:
 
     @property
     def workload(self) -> Path:
-        """What was recorded."""
+        """Path of the recorded workload."""
         return self.folder / WORKLOAD
 
     @property
     def queue(self) -> Path:
-        """What is built, in order: a workload too."""
+        """Path of the workload to build, in order."""
         return self.folder / QUEUE
 
     def save(self) -> None:
@@ -71,8 +71,8 @@ class State:
 
 
 def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
-    """The state of `command` in `folder`, which is made if it is missing. `fresh`: forget what is there. Raises
-    InputError for the folder of another command, and for a state that cannot be read."""
+    """Return the state of `command` in `folder`, which is created if missing. `fresh`: discard existing state. Raises
+    InputError if the folder belongs to another command or its state cannot be read."""
     new, path = State(folder, tuple(command)), folder / STATE
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,11 +106,11 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
 
 @dataclass(frozen=True)
 class Request:
-    """What to tune. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the table to
-    build, None for the user's own of the device. `budget_s`: seconds for the build. `effort`: as for a build.
-    `repeats`: how often the program runs without and with gemmdb in the end, 0 for not at all. `fresh`: forget what an
-    earlier run of the folder did. `stdout`: the file descriptor that the program prints to, None for this process's
-    own."""
+    """Parameters of a run. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the
+    table to build, None for the user table for the device. `budget_s`: seconds for the build. `effort`: as for a build.
+    `repeats`: how often the program runs without and with gemmdb at the end, 0 to skip. `fresh`: discard the results of
+    earlier runs in the folder. `stdout`: the file descriptor that the program prints to, None for this process's
+    stdout."""
 
     command: tuple[str, ...]
     folder: Path = Path("gemmdb-tune")
@@ -124,8 +124,8 @@ class Request:
 
 @dataclass
 class Tuned:
-    """The result. `before`, `after`: the workload against the tables before and after the build; `built`: None if
-    there was nothing to build, or for a dry run; `gained`: None if the program was not run again."""
+    """The result. `before`, `after`: coverage of the workload before and after the build; `built`: None if there was
+    nothing to build, or for a dry run; `gained`: None if the program was not run again."""
 
     workload: Path
     plan: Plan
@@ -136,12 +136,12 @@ class Tuned:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the build."""
+        """Whether Ctrl-C ended the build early."""
         return self.built is not None and self.built.interrupted
 
 
 class Tuning:
-    """The steps for one request, in the order in which they are to be called. `say` is told what begins."""
+    """The steps for one request, in call order. `say` is called with a message at the start of each step."""
 
     def __init__(self, request: Request, say: Say) -> None:
         if Settings.read().disabled:
@@ -150,8 +150,8 @@ class Tuning:
         self._state = open_folder(request.folder, request.command, request.fresh)
 
     def record(self) -> Workload:
-        """The workload of the program, recorded now or before. Raises InputError if the program cannot be run, fails,
-        or compiles no GEMM."""
+        """Return the program's workload, recorded now or earlier. Raises InputError if the program cannot be run,
+        fails, or compiles no GEMM."""
         state = self._state
         if state.recorded and state.workload.exists():
             self._say("1/4 recorded before")
@@ -163,7 +163,7 @@ class Tuning:
         return workload
 
     def _record(self, state: State) -> None:
-        state.workload.unlink(missing_ok=True)  # Of a run that was cut off.
+        state.workload.unlink(missing_ok=True)  # From an interrupted run.
         self._say("1/4 recording: the program runs")
         found = run(state.command, state.workload, stdout=self._request.stdout)
         if found.exit_code not in STOPPED_CODES:
@@ -176,14 +176,14 @@ class Tuning:
             self._say(f"the program ended with exit code {found.exit_code}")
 
     def plan(self, workload: Workload) -> Tuned:
-        """What to build, and what the tables answer now. Raises TableError for a file that is no table."""
+        """Plan the build and check the current coverage. Raises TableError for a file that is not a table."""
         request, catalog = self._request, self._catalog()
         before = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
         plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, self._state.pace_s)
         return Tuned(self._state.workload, plan, before, before)
 
     def build(self, done: Tuned, progress: Progress) -> BuildReport:
-        """Build what the plan wants, in its order. Ctrl-C ends the build and keeps what was measured."""
+        """Build the planned GEMMs in order. Ctrl-C ends the build and keeps the results so far."""
         state, wanted = self._state, done.plan.wanted
         state.queue.unlink(missing_ok=True)
         entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text, one.ranges) for one in wanted))
@@ -198,7 +198,8 @@ class Tuning:
         return done.built
 
     def compare(self, done: Tuned, workload: Workload) -> None:
-        """Look the workload up again, and run the program without and with gemmdb in turns, unless that is known."""
+        """Look up the workload again, and run the program without and with gemmdb alternately, unless the result is
+        known."""
         catalog = self._catalog()
         done.after = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
         if self._request.repeats and not done.interrupted:
@@ -216,7 +217,7 @@ class Tuning:
                 return known
         busy = load.now()
         runs: dict[bool, list[gains.Times]] = {False: [], True: []}
-        # Without, with, with, without: a machine that becomes slower or faster meanwhile disturbs both alike.
+        # Without, with, with, without: a machine that drifts affects both sides equally.
         turns = [bool(side) ^ bool(turn % 2) for turn in range(repeats) for side in range(2)]
         for number, with_gemmdb in enumerate(turns, 1):
             runs[with_gemmdb].append(self._timed("with" if with_gemmdb else "without", f"{number} of {len(turns)}"))
@@ -226,8 +227,8 @@ class Tuning:
         return found
 
     def _timed(self, what: str, which: str) -> gains.Times:
-        """The times of the program's graphs in one run. Raises KeyboardInterrupt if a signal ended a program that had
-        ended by itself when it was recorded."""
+        """Return the times of the program's graphs in one run. Raises KeyboardInterrupt if a signal ended the program
+        although it finished normally during the recording."""
         self._say(f"4/4 timing, run {which}: the program runs {what} gemmdb")
         request = self._request
         with tempfile.TemporaryDirectory(prefix="gemmdb-times-") as folder:
@@ -246,8 +247,8 @@ class Tuning:
 
 
 def timing_environment(table: Path | None) -> dict[str, str]:
-    """The variables with which the program finds the table, measures nothing while it is timed, and compiles anew:
-    vLLM keeps compiled graphs under keys that do not include gemmdb."""
+    """Return variables that make the program find the table, skip benchmarks while it is timed, and recompile: vLLM
+    caches compiled graphs under keys that do not include gemmdb."""
     variables = {
         "VLLM_DISABLE_COMPILE_CACHE": os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "1"), "GEMMDB_ON_MISS": "aten",
     }  # fmt: skip
