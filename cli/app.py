@@ -1,4 +1,4 @@
-"""The application: the commands, and the one place where an exception becomes an exit code and a line on stderr."""
+"""The application: the commands, and the mapping from exceptions to exit codes and messages on stderr."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ for command in (
     if isinstance(command, typer.Typer):
         app.add_typer(command)
         continue
-    # COMMAND of `record` and `tune` has options of its own, so everything after its first word is left alone.
+    # COMMAND of `record` and `tune` has its own options, so everything after its first word is passed through.
     settings = {"allow_interspersed_args": command not in (tune.tune, record.record)}
-    # A trailing underscore keeps the name of a function apart from a keyword of Python.
+    # A trailing underscore distinguishes a function name from a Python keyword.
     app.command(command.__name__.removesuffix("_"), context_settings=settings)(command)
 
 
@@ -79,9 +79,9 @@ def gemmdb_command(
 
     \b
     Its steps:
-      gemmdb record -- python train.py                     # its GEMMs, into workload.jsonl
-      gemmdb build --arch native --shapes workload.jsonl   # measure them, once per kind of device
-      gemmdb coverage workload.jsonl                       # which of them the tables answer now
+      gemmdb record -- python train.py                     # record its GEMMs in workload.jsonl
+      gemmdb build --arch native --shapes workload.jsonl   # benchmark them, once per kind of device
+      gemmdb coverage workload.jsonl                       # show which of them hit now
     Then torch.compile(model, backend="gemmdb") in the program uses the tables.
 
     \b
@@ -96,7 +96,7 @@ def gemmdb_command(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command of `arguments`; returns its exit code. Never raises."""
+    """Run the command in `arguments` and return its exit code. Never raises."""
     _route_warnings()
     try:
         with typer.main.get_command(app).make_context("gemmdb", list(arguments)) as context:
@@ -108,14 +108,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script. Typer itself answers a shell that asks for completions."""
+    """The console script. Typer handles shell completion requests."""
     if "_GEMMDB_COMPLETE" in os.environ:
         app(prog_name="gemmdb")
     sys.exit(run(sys.argv[1:]))
 
 
 def _exit_code(error: BaseException, arguments: Sequence[str]) -> int:
-    """The exit code for the exception that ended the command of `arguments`. Prints its message."""
+    """Print the message of the exception that ended the command and return the exit code."""
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):  # Of --show-completion.
@@ -124,7 +124,7 @@ def _exit_code(error: BaseException, arguments: Sequence[str]) -> int:
         note("interrupted; no file was left incomplete")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
-        # The reader of stdout has closed it. Without this, Python complains when it flushes at exit.
+        # The reader of stdout has closed it. Without this, Python reports an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, GemmdbError):
@@ -144,7 +144,7 @@ def _exit_code(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _usage(error: Any, arguments: Sequence[str]) -> str:
-    """The message of a usage error, with the value that the option was given, which newer versions of Typer omit."""
+    """Return the message of a usage error with the option's value, which newer versions of Typer omit."""
     message = str(error.format_message()).rstrip(".")
     given = None
     for option in getattr(getattr(error, "param", None), "opts", ()):
@@ -166,7 +166,7 @@ class _Notes(logging.Handler):
 
 
 def _route_warnings() -> None:
-    """Print warnings and log records of the library as lines like the command's own. GEMMDB_LOG sets the level."""
+    """Print the library's warnings and log records in the command's format. GEMMDB_LOG sets the level."""
     level = log_level(os.environ.get("GEMMDB_LOG", ""))
     logger = logging.getLogger("gemmdb")
     if not any(isinstance(handler, _Notes) for handler in logger.handlers):

@@ -43,27 +43,29 @@ class BuildOptions:
         help="A preset, a workload of `gemmdb record`, or a shapes file [default: the preset of the device].",
     )
     effort: str | None = Option(
-        None, help="How many candidates to try: quick, standard or full [default: quick on a CPU, else standard]."
+        None, help="How many candidates to benchmark: quick, standard or full [default: quick on a CPU, else standard]."
     )
     out: Path | None = Option(None, help="The table to write [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     gpus: int | None = Option(None, min=1, help="How many GPUs to use [default: all].")
-    minutes: float | None = Option(None, help="Start no new problem after this time. The same command continues later.")
+    minutes: float | None = Option(
+        None, help="Start no new problem after this many minutes. Run the same command to continue."
+    )
     ray: str | None = Option(
         None,
         metavar="ADDRESS|local",
-        help="Build over the nodes of a Ray cluster: HOST:PORT of its head, auto for that of this host, or local.",
+        help="Build on the nodes of a Ray cluster: HOST:PORT of its head, auto for this host's cluster, or local.",
     )
     modelled: bool = Option(
         False,
         "--modelled",
-        help="Predict instead of measuring if the arch is not in this machine. The rows are marked.",
+        help="Predict instead of measuring if this machine does not have the arch. The rows are marked.",
     )
     allow: str = Option("", metavar="REGEX", help="Try only candidates whose text matches. ATen is always tried.")
     deny: str = Option("", metavar="REGEX", help="Do not try candidates whose text matches.")
     every: bool = Option(
         False,
         "--all",
-        help="Also measure the GEMMs of a workload that have no kernel but ATen [default: leave them out].",
+        help="Also measure GEMMs of a workload that only ATen can run [default: leave them out].",
     )
     verbose: bool = Option(False, "--verbose", help="Also show why candidates failed or were excluded.")
     as_json: JsonFlag = False
@@ -85,15 +87,15 @@ def _words(text: str | None) -> tuple[str, ...]:
 
 @takes(BuildOptions)
 def build(options: BuildOptions) -> None:
-    """Measure every candidate kernel and write a table.
+    """Benchmark every candidate kernel and write a table.
 
-    Each result is written at once, so you can stop a build at any time: the same command continues where it stopped.
-    Known results are not measured again. If a problem has new candidates, these are measured together with the best
-    known ones. Lookups find the default file automatically.
+    Each result is written immediately, so you can stop a build at any time and continue with the same command. Known
+    results are not measured again. If a problem has new candidates, they are measured together with the best known
+    ones. Lookups find the default file automatically.
 
-    With --ray, the nodes of a cluster measure, one problem at a time on each GPU and CPU, and the results are written
-    here. --arch native then builds for every kind of device in the cluster. A problem whose node is lost is measured
-    by another node, and set aside as crash or timeout after the third loss.
+    With --ray, the nodes of a cluster measure one problem at a time on each GPU and CPU, and the results are written on
+    this machine. --arch native then builds for every kind of device in the cluster. A problem whose node is lost is
+    measured by another node, and set aside as crash or timeout after the third loss.
 
     \b
     Examples:
@@ -131,7 +133,7 @@ def build(options: BuildOptions) -> None:
 
 
 def _built(request: BuildRequest, progress: BuildProgress) -> Sequence[BuildReport]:
-    """The reports of a build: one, or with --ray one per kind of device."""
+    """Return the reports of a build: one, or with --ray one per kind of device."""
     if request.ray is not None:
         from gemmdb.generators.cluster.build import build as build_over_cluster
 
@@ -157,7 +159,7 @@ def _say(options: BuildOptions, summary: Summary) -> None:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends a build as Ctrl-C does."""
+    """Let SIGTERM end a build like Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What `gemmdb build` says at its end."""
+"""The summary that `gemmdb build` prints at the end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Summary:
         }  # fmt: skip
 
     def facts(self) -> list[tuple[str, str]]:
-        """Name and value of each line."""
+        """Return the name and value of each line."""
         report, modelled = self.report, self.report.modelled
         statuses = ", ".join(f"{number:,} {status}" for status, number in report.statuses.items())
         gains = [verdict.speedup for verdict in self.verdicts if verdict.speedup > 1 + TIE]
@@ -87,7 +87,7 @@ class Summary:
         return done + (f", {report.elsewhere} by another build" if report.elsewhere else "")
 
     def _cost(self) -> list[tuple[str, str]]:
-        """The cost in GPU time; empty for a CPU or a modelled build."""
+        """Return the cost in GPU time; empty for a CPU or a modelled build."""
         report = self.report
         if report.device.kind == "cpu" or report.modelled or report.seconds_per_job is None:
             return []
@@ -96,7 +96,7 @@ class Summary:
         return [("cost", f"{gpus}, {report.seconds_per_job:.2f} GPU-seconds per measurement{busy}")]
 
     def note_failures(self) -> None:
-        """A line on stderr for every row of the requested problems without times."""
+        """Print a line on stderr for every row of the requested problems without times."""
         with Table.open(self.report.out) as table:
             for problem in self.problems:
                 for row in table.rows(problem, self.report.device):

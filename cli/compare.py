@@ -32,18 +32,18 @@ GEMMS = (
 
 
 def compare(
-    script: Path = Argument(metavar="SCRIPT", help="A Python file that sets `model` and `inputs`."),
+    script: Path = Argument(metavar="SCRIPT", help="A Python file that defines `model` and `inputs`."),
     calls: int = Option(50, min=1, help="Timed calls of each version."),
     wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Time a whole program with and without gemmdb, side by side.
 
-    SCRIPT is run first. It sets `model`, a module or function, and `inputs`, the tuple of its arguments. Both
-    versions are compiled and called in turns under `torch.no_grad()`, and their outputs are compared. The gain is an
-    interval: no difference where it contains 1, and none where both versions run the same kernels. On a busy machine
-    it waits briefly, and then reports that it cannot tell. If gemmdb is slower, its kernels are switched off, all
-    together and then each in turn, to name the GEMMs that cost the time.
+    SCRIPT is run first. It defines `model`, a module or function, and `inputs`, the tuple of its arguments. Both
+    versions are compiled and called alternately under `torch.no_grad()`, and their outputs are compared. The gain is an
+    interval: if it contains 1, or if both versions run the same kernels, there is no difference. On a busy machine it
+    waits briefly, and then reports that it cannot tell. If gemmdb is slower, its kernels are disabled, first all
+    together and then one at a time, to identify the GEMMs that cause the slowdown.
 
     \b
     Examples:
@@ -87,8 +87,8 @@ def compare(
 
 
 def say_gemms(gemms: Sequence[Mapping[str, Any]], wide: bool) -> None:
-    """A table of the GEMMs of `stats()` with what the tables expect of each, those of most time first. The share is of
-    the expected times."""
+    """Print a table of the GEMMs of `stats()` with their expected times and gains, longest first. Shares are of the
+    expected time."""
     rows = sorted(gemms, key=lambda one: (-_total_us(one), one["problem"]))
     total = sum(map(_total_us, rows)) or 1.0
     say_table(GEMMS, (_gemm(one, total, wide) for one in rows), whole=wide)
@@ -121,8 +121,8 @@ def _importable(script: Path) -> Iterator[None]:
 
 
 def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
-    """`model` and `inputs` of a script. The model is called once without gemmdb, so an error in it is reported as
-    such."""
+    """Return `model` and `inputs` of a script. The model is called once without gemmdb, so its own errors are reported
+    as such."""
     if not script.is_file():
         raise InputError(f"{script}: no such file")
     try:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from gemmdb.generators.coverage import Coverage, Miss
 
 BAR_WIDTH = 48
-"""The columns of the bar of all time."""
+"""Width of the bar for the total time."""
 MAX_MISSES = 20
-"""The most misses that a terminal shows without --wide."""
+"""Maximum number of misses shown on a terminal without --wide."""
 RUNGS = (
     Column("rung", rigid=True), Column("problems", right=True, rigid=True),
     Column("of them ATen", right=True, rigid=True, drop=2), Column("in graphs", right=True, rigid=True, drop=3),
@@ -52,17 +52,17 @@ MISSES = (
 
 
 def coverage(
-    workload: Path = Argument(metavar="WORKLOAD", help="What `gemmdb record` wrote."),
+    workload: Path = Argument(metavar="WORKLOAD", help="A workload from `gemmdb record`."),
     confirm: ConfirmFlag = False,
     wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Show how much of a recorded workload the tables answer.
+    """Show how much of a recorded workload hits in the tables.
 
-    Hits are counted per rung, with the number of those that are ATen. Misses are ranked by their share of the time,
-    which is estimated for a miss. The last line weighs the expected gains by calls and time. GEMMs that gemmdb does
-    not support (a baddbmm that adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are named and
-    counted. Convolutions with larger kernels are not recorded.
+    Hits are counted per rung, with how many of them are ATen. Misses are ranked by their share of the estimated time.
+    The last line is the expected gain, weighted by calls and time. GEMMs that gemmdb does not support (a baddbmm that
+    adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are listed with counts. Convolutions with larger
+    kernels are not recorded.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`gemmdb demo`: the main job from end to end, on this machine's CPU."""
+"""`gemmdb demo`: the main workflow end to end, on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gemmdb.errors import InputError
 def demo(
     folder: Path = Option(Path("gemmdb-demo"), help="Where the workload, the table and the result are kept."),
     quick: bool = Option(False, "--quick", help="One GEMM only, in about a minute."),
-    compare: bool = Option(False, "--compare", help="Only compare, with the table that is there."),
+    compare: bool = Option(False, "--compare", help="Only compare, with the existing table."),
     wide: WideFlag = False,
 ) -> None:
     """Show what gemmdb does, with a small model on this CPU.
 
-    It records the GEMMs of a transformer block and of two int8 modules, builds a table for them, compiles them in
-    default mode, with max-autotune and with gemmdb, and compares times and results. That takes 4 to 7 minutes, and a
-    second run in the same folder measures nothing new. It needs torch and a C++ compiler, no GPU and no network.
+    It records the GEMMs of a transformer block and two int8 modules, builds a table for them, compiles them in default
+    mode, with max-autotune and with gemmdb, and compares times and results. This takes 4 to 7 minutes; a second run in
+    the same folder measures nothing new. It needs torch and a C++ compiler, no GPU and no network.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def demo(
 
 
 def _say(result: Mapping[str, Any], wide: bool) -> None:
-    """The GEMMs, the times of the modules in the three modes, and the largest error."""
+    """Print the GEMMs, the times of the modules in the three modes, and the largest error."""
     stats, modes = result["stats"], list(result["compile_s"])
     say()
     say_gemms(stats["products"], wide)

@@ -1,4 +1,4 @@
-"""`gemmdb doctor`: shows what is installed, what works and what is missing. Each check tries the real thing, in a
+"""`gemmdb doctor`: shows what is installed, what works and what is missing. Each check runs the real operation, in a
 separate process if it may crash."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CPP_SOURCE = "#include <omp.h>\nint threads() { return omp_get_max_threads(); }\
 @dataclass(frozen=True)
 class Check:
     """One line of the report. `state`: `ok`, `missing` (gemmdb works without it, with fewer features) or `broken`.
-    `detail`: what was found. `remedy`: how to install or repair it, empty if there is nothing to do."""
+    `detail`: the finding. `remedy`: how to install or fix it, empty if nothing is needed."""
 
     name: str
     state: str
@@ -66,7 +66,7 @@ class Check:
 def doctor(json: JsonFlag = False) -> None:
     """Check what is installed, what works and what is missing.
 
-    For everything missing or broken, it says what to do. It also compiles a small function with torch.compile, which
+    It suggests a fix for everything missing or broken. It also compiles a small function with torch.compile, which
     takes 5 to 30 seconds.
 
     \b
@@ -144,7 +144,7 @@ def _compiler() -> Check:
 
 
 def _kernels(torch: Check) -> Check:
-    """The CUTLASS kernels that are compiled in advance."""
+    """Check the prebuilt CUTLASS kernels."""
     path = prebuilt.shipped()
     if not path.exists():
         device = detect.cuda()
@@ -192,7 +192,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _variable(name: str, value: str) -> Check:
-    """What a variable is set to, and whether gemmdb understands it. The tables that it names have their own check."""
+    """Check a variable's value. The tables that it names have their own check."""
     if name == "GEMMDB_TRUST":
         path = Path(value)
         try:
@@ -208,12 +208,12 @@ def _variable(name: str, value: str) -> Check:
 
 
 def _catalog() -> list[Check]:
-    """Each table, then whether any covers this machine's device."""
+    """Check each table, then whether any covers this machine's device."""
     found = []
     try:
         catalog = Catalog.load(Settings.read(), strict=True)
     except InputError:
-        return []  # The environment cannot be read: the check of that variable has said so.
+        return []  # The environment is invalid: the check of that variable has reported it.
     except GemmdbError as error:
         found.append(Check("catalog", BROKEN, str(error), "move the file away, or take it out of GEMMDB_TABLES"))
         catalog = Catalog.load(Settings.read())
@@ -228,7 +228,7 @@ def _catalog() -> list[Check]:
 
 
 def _probe(name: str, command: Sequence[str], remedy: str, describe: Callable[[str], str], **environment: str) -> Check:
-    """The check of a command that has to work. `describe` makes the detail of its stdout."""
+    """Run a command that must succeed and return its check. `describe` turns its stdout into the detail."""
     environ = {**os.environ, **environment}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environ)

@@ -1,4 +1,4 @@
-"""The evidence of an answer for people: in full, or in a few short lines with short names and counts."""
+"""Human-readable evidence of a hit: in full, or in a few short lines with short names and counts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ ONLY_WIDE = (
     "protocol", "runs", "pick", "table", "margin", "toolchain", "class", "verified", "distance", "configs", "corrected",
     "modelled", "aten_us", "hint",
 )  # fmt: skip
-"""What the reason of the step says already, or few people need."""
+"""Evidence that the step's reason already contains, or that few users need."""
 
 
 def full_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Facts:
-    """Name and value of JSON-ready evidence, without the names in `but`. Each object of a list gets its own line."""
+    """Return the name and value of each JSON-ready piece of evidence, without the names in `but`. Each object in a list
+    gets its own line."""
     for name, value in evidence.items():
         if name in set(but):
             continue
@@ -45,7 +46,7 @@ def _full(value: Any) -> str:
 
 
 def brief_facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Facts:
-    """Name and value of each line about one step of a lookup."""
+    """Yield the name and value of each line about one step of a lookup."""
     if hit is not None:
         yield "kernel", config_name(hit.config.text)
         aten_us = evidence.get("aten_us", hit.expected_us * hit.speedup)
@@ -57,7 +58,7 @@ def brief_facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Facts:
 
 
 def config_name(text: str, wide: bool = False) -> str:
-    """The short name of a config with its split of K; `wide`: the text itself."""
+    """Return the short name of a config with its split-K; with `wide`, its full text."""
     try:
         found = Config.parse(text)
     except InputError:
@@ -68,7 +69,7 @@ def config_name(text: str, wide: bool = False) -> str:
 
 
 def problem_name(text: str, wide: bool = False) -> str:
-    """The short name of a problem; `wide`: the text itself."""
+    """Return the short name of a problem; with `wide`, its full text."""
     try:
         return text if wide else names.short(Problem.parse(text))
     except InputError:
@@ -98,13 +99,13 @@ def _brief(name: str, value: Any) -> str:
 
 
 def _neighbours(found: Sequence[Mapping[str, Any]]) -> str:
-    """The nearest ones, and how many more there are."""
+    """Return the nearest neighbours, and how many more there are."""
     first = "; ".join(f"{problem_name(one['problem'])} at {one['distance']:.2f}" for one in found[:3])
     return f"{first}{f'; and {len(found) - 3} more' if len(found) > 3 else ''}"
 
 
 def _words(found: Mapping[str, Any]) -> str:
-    """An object of evidence: a config, and what is said of it."""
+    """Format an evidence object: a config and its facts."""
     words = []
     for name, value in found.items():
         if name == "config":

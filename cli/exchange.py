@@ -15,9 +15,9 @@ from gemmdb.cli.output import count, note, say_json
 if TYPE_CHECKING:
     from gemmdb.exchange.content import Exchanged
 
-# The formats are imported in the commands: they load modules that no other command needs.
+# The formats are imported inside the commands: they load modules that no other command needs.
 EXAMPLE_CHARS = 100
-"""Characters of an example on stderr. `--json` has more of them, in full."""
+"""Maximum characters of an example on stderr. `--json` contains more examples, in full."""
 
 
 def export(
@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Write a table as CSV, JSON Lines, Parquet, a list of verdicts, or PyTorch's own lookup table.
 
-    A line on stderr counts what the format cannot hold, and names examples. Parquet needs `pip install
+    A line on stderr counts the rows that the format cannot represent, with examples. Parquet needs `pip install
     'gemmdb[parquet]'`.
 
     \b
@@ -77,7 +77,8 @@ def _say(found: Exchanged, json: bool) -> None:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """The argument and options of `gemmdb import`. From `device` on, they say what other programs' files leave open."""
+    """The argument and options of `gemmdb import`. From `device` on, they fill in what other programs' files do not
+    contain."""
 
     file: Path = Argument(metavar="FILE", help="The file to import. It is not changed.")
     kind: str = Option(
@@ -88,33 +89,34 @@ class ImportOptions:
         " inductor-cache: the file cache/HASH in TORCHINDUCTOR_CACHE_DIR. tunableop: the CSV of"
         " PYTORCH_TUNABLEOP_FILENAME. vllm: configs by M in JSON.",
     )
-    out: Path = Option(..., "--out", "-o", help="The table: a new file, or a table to which the rows are added.")
+    out: Path = Option(..., "--out", "-o", help="The table to write: a new file, or a table to add the rows to.")
     device: str | None = Option(
-        None, help="The device on which it was measured, if the file does not say: 'NVIDIA H200'."
+        None, help="The device it was measured on, if the file does not specify it: 'NVIDIA H200'."
     )
-    cuda: str | None = Option(None, help="The CUDA of its torch, if the file does not say: 13.0.")
-    torch: str | None = Option(None, help="Its torch, if the file does not say: 2.13.0.")
-    op: str | None = Option(None, help="inductor-log, vllm: the op, if the file does not say [vllm's default: mm].")
+    cuda: str | None = Option(None, help="The CUDA version of its torch, if the file does not specify it: 13.0.")
+    torch: str | None = Option(None, help="Its torch version, if the file does not specify it: 2.13.0.")
+    op: str | None = Option(
+        None, help="inductor-log, vllm: the op, if the file does not specify it [vllm's default: mm]."
+    )
     dtype: str | None = Option(None, help="inductor-log, vllm: dtype of the operands: bf16, fp16.")
     layout: str | None = Option(
         None, help="inductor-log, vllm: how A and B are stored, as for `gemmdb lookup` [default: nt]."
     )
-    n: int | None = Option(None, help="vllm: columns of the weight, if the file's name does not say.")
-    k: int | None = Option(None, help="vllm: the inner size, if the file's name does not say.")
+    n: int | None = Option(None, help="vllm: columns of the weight, if the file name does not contain them.")
+    k: int | None = Option(None, help="vllm: the inner size K, if the file name does not contain it.")
 
 
 @takes(ImportOptions)
 def import_(options: ImportOptions, json: JsonFlag = False) -> None:
-    """Add the measurements in a file to a table: of gemmdb, Inductor, TunableOp or vLLM.
+    """Add the measurements in a file from gemmdb, Inductor, TunableOp or vLLM to a table.
 
-    The file is not trusted: every value is checked, and nothing in it is ever run. If something is wrong, one line
-    names the file and the line in it, and the table stays as it is. A line on stderr counts what cannot be carried
-    over, and names examples. Where GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) takes only files that it
-    lists.
+    The file is not trusted: every value is checked, and nothing in it is ever executed. On an error, a message names
+    the file and the line, and the table is unchanged. A line on stderr counts what cannot be imported, with examples.
+    If GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) accepts only files that it lists.
 
-    Files of other programs hold one number per kernel, so each time gets an interval of +-10%. If the fastest kernel
-    of a race has no counterpart here, its times are kept, and no verdict is made of them. vLLM's files hold no times:
-    they become modelled rows.
+    Files from other programs contain one number per kernel, so each time gets an interval of +-10%. If gemmdb has no
+    counterpart of the fastest kernel, the times are kept but give no verdict. vLLM's files contain no times: they
+    become modelled rows.
 
     \b
     Examples:

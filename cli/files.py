@@ -1,4 +1,4 @@
-"""Commands on the files of tables: `gemmdb merge`, `diff`, `verify` and `tables pack`."""
+"""Commands on table files: `gemmdb merge`, `diff`, `verify` and `tables pack`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from gemmdb.generators.files.verify import Finding
     from gemmdb.generators.measure.remeasure import Remeasured
 
-# The generators are imported in the commands: they need sqlite-utils, which takes 0.25 s to import.
+# The generators are imported inside the commands: they need sqlite-utils, which takes 0.25 s to import.
 SQLITE_HEADER = b"SQLite format 3\0"
-"""What a table begins with."""
+"""First bytes of a table."""
 
 
 def merge(
     inputs: list[Path] = Argument(metavar="A B...", help="The tables to merge. They are not changed."),
     out: Path = Option(help="The table to write: a new file, or one of the inputs."),
 ) -> None:
-    """Write the union of several tables into one table.
+    """Merge several tables into one.
 
-    The order of the inputs makes no difference, and merging a table twice adds nothing. Verdicts are derived again from
-    the union. Where GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) takes only files that it lists.
+    The order of the inputs does not matter, and merging a table twice adds nothing. Verdicts are recomputed from all
+    rows. If GEMMDB_TRUST is set, your own table (GEMMDB_USER_TABLE) accepts only files that it lists.
 
     \b
     Examples:
@@ -53,16 +53,16 @@ def merge(
 
 def pack(
     table: Path = Argument(metavar="TABLE", help="The table to pack. It is not changed."),
-    out: Path = Option(metavar="FILE", help="The packed table to write: a new file, or one to pack anew."),
+    out: Path = Option(metavar="FILE", help="The packed table to write: a new file, or a packed table to replace."),
 ) -> None:
     """Write a small, fast copy of a table for lookups.
 
-    A table keeps every measurement. Its packed form keeps one record per problem: for each config its time relative
-    to ATen, pooled over runs, and the uncertainty of that, in 8 bytes. The 260,283 measurements of an H200 take 4.4
-    MiB. All answers stay the same.
+    A table keeps every measurement. Its packed form keeps one record per problem: for each config, its time relative to
+    ATen, pooled over runs, and its uncertainty, in 8 bytes. The 260,283 measurements of an H200 take 4.4 MiB. Lookups
+    return the same results.
 
-    Keep the table itself: nothing can be added to a packed one, and `merge` and `export --to csv` need the
-    measurements. The same table gives the same bytes.
+    Keep the original table: a packed table cannot be extended, and `merge` and `export --to csv` need the measurements.
+    The same table always gives the same bytes.
 
     \b
     Examples:
@@ -141,22 +141,25 @@ def _say_diff(found: Diff) -> None:
 
 def verify(
     file: Path = Argument(metavar="FILE", help="A table, or an archive of compiled kernels."),
-    remeasure: int = Option(0, metavar="N", min=0, help="Also time N of its problems again on this machine."),
+    remeasure: int = Option(0, metavar="N", min=0, help="Also benchmark N of its problems again on this machine."),
     seed: int | None = Option(
-        None, metavar="S", help="Seed of the random sample; the same seed draws the same problems.", show_default=False
+        None,
+        metavar="S",
+        help="Seed of the sample; the same seed selects the same problems.",
+        show_default=False,
     ),
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a table; with --remeasure, time it again.
+    """Check a table; with --remeasure, benchmark it again.
 
-    It checks the file's structure, that each row is well-formed and has the right key, that the digest matches the
-    rows, that the verdicts follow from the rows, and that no time is shorter than the device allows. For an archive
-    (`gemmdb kernels`) it checks that each kernel matches the index and was compiled from the current source.
+    It checks that the file's structure is intact, each row is well-formed and has the right key, the digest matches the
+    rows, the verdicts follow from the rows, and no time is shorter than the device allows. For an archive (`gemmdb
+    kernels`) it checks that each kernel matches the index and was compiled from the current source.
 
-    --remeasure times a random sample of the problems again. It reports the times that changed by more than 2%, and how
+    --remeasure benchmarks a random sample of the problems again. It reports times that changed by more than 2%, and how
     many verdicts hold, no longer hold, or are unclear because other programs kept the machine busy or the intervals are
-    too wide. It needs torch and the device that the table is for, and uses all GPUs of the machine; a CPU gets the
-    number of threads of the table. --seed repeats a sample.
+    too wide. It needs torch and the table's device, and uses all GPUs of the machine; on a CPU it uses the table's
+    number of threads. --seed repeats a sample.
 
     \b
     Examples:
@@ -165,7 +168,7 @@ def verify(
       gemmdb verify mine.db --remeasure 50 --seed 1
 
     \b
-    Exit codes: 0 no faults, also if verdicts are unclear; 1 faults or a verdict that no longer holds, 2 bad usage or
+    Exit codes: 0 no faults, even if verdicts are unclear; 1 faults or a verdict that no longer holds, 2 bad usage or
     bad input.
     """
     from gemmdb.generators.files.verify import verify as verify_rows
@@ -198,7 +201,8 @@ def verify(
 
 
 def _is_archive(file: Path) -> bool:
-    """Whether a file is an archive of kernels. A ZIP file is recognized by its end, so it may begin as a table."""
+    """Return whether a file is an archive of kernels. A ZIP file is recognized by its end, so it may start like a
+    table."""
     if not file.is_file() or not zipfile.is_zipfile(file):
         return False
     with file.open("rb") as opened:

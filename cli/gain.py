@@ -1,4 +1,4 @@
-"""How gains over ATen are printed, of one GEMM and of a program that was timed without gemmdb and with it."""
+"""Formats gains: of one GEMM over ATen, and of a program timed without and with gemmdb."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gemmdb.table.stats import Gain
 
 MIB = 2**20
 BAR_WIDTH = 24
-"""The columns of the longest bar behind a time."""
+"""Width of the longest bar after a time."""
 
 
 def gain_text(found: Gain) -> str:
-    """A gain and its interval, where it has one."""
+    """Format a gain with its interval, if it has one."""
     if found.low == found.high:
         return f"{found.value:.2f}x"
     return f"{found.value:.2f}x, between {found.low:.2f}x and {found.high:.2f}x"
 
 
 def gain_cell(low: float | None, high: float | None = None, text: str = "") -> Cell:
-    """A gain in a table, empty if it is unknown. One that is certain is green, a certain loss is red."""
+    """Return a table cell with a gain, empty if unknown. A certain gain is green, a certain loss is red."""
     if low is None:
         return Cell("")
     style = "green" if low > 1 else "red" if (low if high is None else high) < 1 else ""
@@ -32,7 +32,7 @@ def gain_cell(low: float | None, high: float | None = None, text: str = "") -> C
 
 
 def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple[str, ...]]:
-    """Name, value and style of the lines about a program: its microseconds in each mode, and the gain."""
+    """Return the name, value and style of the lines about a program: its microseconds in each mode, and the gain."""
     longest = max(us.values())
     facts: list[tuple[str, ...]] = []
     for name, value in us.items():
@@ -45,9 +45,9 @@ def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple
 
 
 def cache_hint(gemms: Iterable[tuple[Problem, Device, int]], cache: int | None = None) -> str:
-    """Why kernels that are faster in a table may be slower in a program on a CPU: its operands stay in the cache, and
-    the times of tables are those of a cold one. Empty if that is not the reason. `gemms`: problems, devices, and how
-    often each is in the graphs; `cache`: bytes, by default this CPU's."""
+    """Explain why kernels that are faster in a table may be slower in a CPU program: its operands stay in the cache,
+    but tables are measured with a cold cache. Empty if that is not the cause. `gemms`: problems, devices, and how often
+    each occurs in the graphs; `cache`: bytes, by default this CPU's."""
     listed = list(gemms)
     if any(device.kind != "cpu" for _, device, _ in listed):
         return ""

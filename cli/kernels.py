@@ -1,4 +1,4 @@
-"""`gemmdb kernels`: what is compiled in advance, and `gemmdb kernels build`, which compiles it."""
+"""`gemmdb kernels`: lists the prebuilt CUTLASS kernels; `gemmdb kernels build`: compiles them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gemmdb.key.toolchain import major
 
 
 def kernels(context: typer.Context) -> None:
-    """Show the CUTLASS kernels that are compiled in advance, or compile them.
+    """Show the prebuilt CUTLASS kernels, or compile them.
 
-    They are stored beside the shipped tables. A compile that is served one of them loads it and needs neither nvcc
-    nor CUTLASS's headers.
+    They are stored next to the shipped tables. A compile that uses one of them loads it and needs neither nvcc nor
+    CUTLASS headers.
 
     \b
     Examples:
@@ -50,15 +50,16 @@ def kernels(context: typer.Context) -> None:
 def build(
     arch: str = Option(prebuilt.ARCH, metavar="ARCH", help="The GPUs to compile for; only sm90 has such kernels."),
     out: Path | None = Option(
-        None, metavar="FILE", help="The archive to write; default: the one beside the shipped tables."
+        None, metavar="FILE", help="The archive to write; default: the one next to the shipped tables."
     ),
-    jobs: int | None = Option(None, metavar="N", min=1, help="Kernels to compile at once; default: one per processor."),
-    ready: bool = Option(False, "--ready", help="Compile nothing more: write the archive of those that are compiled."),
+    jobs: int | None = Option(None, metavar="N", min=1, help="Parallel compiles; default: one per processor."),
+    ready: bool = Option(False, "--ready", help="Compile nothing: write an archive of the kernels compiled so far."),
 ) -> None:
-    """Compile the CUTLASS kernels that the tables in use name, into one archive.
+    """Compile the CUTLASS kernels used by the current tables into one archive.
 
-    It needs nvcc and CUTLASS's headers (pip install 'gemmdb[cutlass]'), and no GPU. A kernel takes nvcc about a
-    minute. Compiled kernels stay in a cache, so an interrupted build continues. The same kernels give the same bytes.
+    It needs nvcc and the CUTLASS headers (pip install 'gemmdb[cutlass]'), but no GPU. Each kernel takes nvcc about a
+    minute. Compiled kernels are cached, so you can continue an interrupted build. The same kernels always give the same
+    bytes.
 
     \b
     Examples:
@@ -97,6 +98,6 @@ def build(
         files = cutlass_archive.build(units, tools, jobs, report)
     path = out or prebuilt.shipped(arch)
     cutlass_archive.write(files, tools, path)
-    if path == prebuilt.shipped(arch):  # What the manifest does not describe is not used.
+    if path == prebuilt.shipped(arch):  # Kernels that are not in the manifest are not used.
         write_manifest(path.parent)
     say(f"{path}: {count(len(files), 'kernel')}, {path.stat().st_size / 2**20:.1f} MiB")

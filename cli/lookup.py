@@ -1,4 +1,4 @@
-"""`gemmdb lookup`, the kernel for one problem, and `gemmdb explain`, what each rung says about it."""
+"""`gemmdb lookup`: the kernel for one problem; `gemmdb explain`: the result of each rung."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ def lookup(
 ) -> None:
     """Look up the kernel for one problem.
 
-    Give the problem by flags, paste it as gemmdb prints it, or name a line of a workload. The ranges of the line
-    apply, and so does its device unless --device or --arch names another.
+    Specify the problem by flags, paste it as gemmdb prints it, or name a line of a workload. The line's ranges apply,
+    and its device does too unless --device or --arch overrides it.
 
-    Prints the kernel, its expected time and the rung of the lookup that answered; with --wide all of the evidence.
-    Nothing is timed, and torch is not needed. The rungs are tried in order, and each may decline; `gemmdb explain`
-    shows what each one said.
+    Prints the kernel, its expected time and the rung that hit; with --wide, all the evidence. Nothing is timed, and
+    torch is not needed. The rungs are tried in order until one hits; `gemmdb explain` shows the result of each.
 
     \b
     Examples:
@@ -77,13 +76,13 @@ def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
 
 
 def _is_timed_first(hit: Hit, query: Query) -> bool:
-    """Whether a compile times the answer before it serves it, where that repays."""
+    """Return whether a compile may benchmark the hit before serving it."""
     doubted = hit.rung in acceptance.UNMEASURED_RUNGS and hit.config != ATEN
     return doubted and not acceptance.confirm_rejection(query, Policy(confirm=True))
 
 
 def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
-    """What is said of another kernel than the answer that a compile may time first; empty if there is none."""
+    """Return the note about a different kernel that a compile may benchmark first; empty if there is none."""
     if (hit is not None and hit.rung not in acceptance.UNMEASURED_RUNGS) or not Settings.read().confirm:
         return ""
     tried = _hit(query, catalog, True)
@@ -94,7 +93,7 @@ def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
 
 
 def _hit_facts(hit: Hit) -> dict[str, str]:
-    """The kernel's text is whole, since it is the answer."""
+    """Return the facts of a hit. The kernel's text is not shortened, since it is the result."""
     return {
         "rung": hit.rung,
         "kernel": f"{hit.config.text} (what Inductor takes by default)" if hit.config == ATEN else hit.config.text,
@@ -107,12 +106,12 @@ def _hit_facts(hit: Hit) -> dict[str, str]:
 def explain(
     options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False
 ) -> None:
-    """Show what every rung says about one problem, and why.
+    """Show the result of every rung for one problem, and why.
 
-    All rungs are shown, also those after the one that answers. The arguments are the same as for `gemmdb lookup`.
-    Kernels that were timed for this very problem under load only, while other programs kept the machine busy, are
-    counted: they cannot win against ATen. For a miss it says whether ATen is the only kernel: then no build can change
-    it.
+    All rungs are shown, including those after the first hit. The arguments are the same as for `gemmdb lookup`. It also
+    counts kernels that were timed for this exact problem only under load, while other programs kept the machine busy:
+    they cannot win against ATen. For a miss, it reports whether ATen is the only kernel, in which case no build can
+    change it.
 
     \b
     Examples:
@@ -122,7 +121,7 @@ def explain(
       gemmdb explain workload.jsonl:3 --confirm --wide
 
     \b
-    Exit codes: 0 a rung answers, 1 none does, 2 bad usage or bad input.
+    Exit codes: 0 a hit, 1 a miss, 2 bad usage or bad input.
     """
     catalog = current_catalog()
     query = options.query(catalog)
@@ -147,7 +146,7 @@ def explain(
 
 def _say_query(query: Query, catalog: Catalog, wide: bool) -> None:
     device = query.device
-    # A problem is there to be copied, as one line.
+    # One line, so that the problem can be copied.
     say_hanging("problem ", names.ranged(query.problem.text, query.ranges), "bold", hang=False)
     say_hanging("device  ", f"{device.sku} ({device.arch}, {device.units} units)", "bold", hang=not wide)
     tables = ", ".join(str(table.path) if wide else table.path.name for table in catalog.tables)
@@ -167,10 +166,10 @@ def _say_step(step: Step, answers: bool, wide: bool) -> None:
 
 
 def _under_load(query: Query, catalog: Catalog) -> list[tuple[str, Record]]:
-    """The tables, by name, in which something was timed for this very problem under load only."""
+    """Return the tables, by name, in which kernels were timed for this exact problem only under load."""
     found = []
     for table in catalog.tables:
-        with suppress(TableError):  # The lookup goes on without a broken table, after a warning.
+        with suppress(TableError):  # The lookup continues without a broken table, after a warning.
             found.append((table.path.name, table.record(query.problem, query.device)))
     return [(name, record) for name, record in found if record and record.under_load]
 

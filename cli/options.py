@@ -1,4 +1,4 @@
-"""Options that several commands share, and PROBLEM: a text that gemmdb printed, or a line of a workload.
+"""Options shared by several commands, and PROBLEM: a text printed by gemmdb, or a line of a workload.
 
 A command with many options takes one dataclass whose fields are the options.
 """
@@ -28,18 +28,18 @@ from gemmdb.workload.entries import Entry
 
 JsonFlag = Annotated[bool, Option("--json", help="Print a single JSON document on stdout.")]
 WideFlag = Annotated[
-    bool, Option("--wide", help="Full texts, as `gemmdb lookup` takes them; on a terminal also all rows and columns.")
+    bool, Option("--wide", help="Full texts, as `gemmdb lookup` accepts them; on a terminal also all rows and columns.")
 ]
 ConfirmFlag = Annotated[
     bool,
     Option(
         "--confirm",
-        help="Answer as compiles for a GPU do by default: where no table measured this very problem, they may time a"
-        " kernel beside ATen first.",
+        help="Look up as GPU compiles do by default: for a problem that no table has measured, a compile may benchmark"
+        " a kernel against ATen first.",
     ),
 ]
 QUERY_FIELDS = ("text", "device", "arch", "l2")
-"""The fields of ProblemOptions that are not arguments of `Problem.gemm`."""
+"""Fields of ProblemOptions that are not arguments of `Problem.gemm`."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,12 @@ class ProblemOptions:
     )
 
     def query(self, catalog: Catalog) -> Query:
-        """The query for the device that is named, else the one that the workload was recorded on. Raises InputError."""
+        """Return the query for the named device, else for the one that the workload was recorded on. Raises
+        InputError."""
         if self.device is not None and self.arch is not None:
             raise InputError("--device and --arch exclude each other: both name the device")
         for flag, name in (("--device", self.device), ("--arch", self.arch)):
-            if name == "":  # Probably an unset variable of a script. It does not mean this machine.
+            if name == "":  # Probably an unset variable in a script. It does not mean this machine.
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
         if self.l2 not in L2_STATES:
             raise InputError(f"unknown l2 state {self.l2!r}; known: {', '.join(L2_STATES)}")
@@ -137,7 +138,7 @@ class ProblemOptions:
 
     def _pasted(self, words: list[str]) -> Entry:
         for field in fields(self):
-            declared: Any = field.default  # An Option, which knows the value that stands for no flag.
+            declared: Any = field.default  # An Option, which contains the default value.
             if field.name not in QUERY_FIELDS and getattr(self, field.name) != declared.default:
                 flag = f"--{field.name.replace('_', '-')}"
                 raise InputError(f"{flag} and PROBLEM exclude each other: PROBLEM says all but the device and --l2")
@@ -173,9 +174,9 @@ _SHORT = re.compile(r"\w+ (?:\d+ of )?\d+x\d+x\d+ ")
 
 
 def read_problem(words: Sequence[str]) -> Entry:
-    """The problem that the words of PROBLEM name, with its device and ranges if they are named too.
+    """Parse the words of PROBLEM into a problem, with its device and ranges if given.
 
-    The words are the canonical text of a problem, with ranges as `names.ranged` writes them; or a JSON line of a
+    The words are the canonical text of a problem, with ranges as `names.ranged` formats them; a JSON line of a
     workload; or FILE:LINE, a line of a workload. Raises InputError.
     """
     text = " ".join(" ".join(words).split())
@@ -184,7 +185,7 @@ def read_problem(words: Sequence[str]) -> Entry:
     place = _LINE.fullmatch(text)
     if place is not None and ("=" not in text or os.path.isfile(place["path"])):  # noqa: PTH113 - as below
         return _line(Path(place["path"]), int(place["number"]))
-    text = text.strip("`'\";,. ").removeprefix("problem ").strip()  # What stands around it in messages.
+    text = text.strip("`'\";,. ").removeprefix("problem ").strip()  # Strip what surrounds it in messages.
     found = _RANGED.fullmatch(text)
     ranges = []
     for item in found["ranges"].split(", ") if found else ():
@@ -222,7 +223,7 @@ def _not_a_problem(text: str, error: InputError) -> str:
 
 
 def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for a command whose first parameter is the dataclass `options`: each field becomes an option."""
+    """Decorate a command whose first parameter is the dataclass `options`: each field becomes an option."""
     hints = get_type_hints(options, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     expanded = [inspect.Parameter(f.name, kind, default=f.default, annotation=hints[f.name]) for f in fields(options)]
@@ -243,6 +244,6 @@ def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def require(package: str, what: str, install: str = "torch 'gemmdb[build]'") -> None:
-    """Raise InputError if a package is not installed. `what` needs it; `install`: what pip is to install."""
+    """Raise InputError if a package is not installed. `what` needs it; `install`: the arguments for pip install."""
     if importlib.util.find_spec(package) is None:
         raise InputError(f"{what} needs {package}, which is not installed: pip install {install}")

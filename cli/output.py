@@ -1,5 +1,5 @@
-"""Printing for all commands: answers go to stdout, everything else goes to stderr, one line each. Tables are aligned,
-and on a terminal coloured, with bars, and as wide as that at most."""
+"""Output of all commands: results go to stdout, everything else goes to stderr, one line each. Tables are aligned; on a
+terminal they have colours and bars and fit its width."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from typing import Any
 from gemmdb.cli import terminal
 
 JSON_VERSION = 1
-"""Of all schemas in docs/schemas. New fields leave it as it is; a field that goes or changes its meaning raises it."""
+"""Version of all schemas in docs/schemas. Adding a field keeps it; removing or redefining one raises it."""
 SHORT_REASON = 20
-"""The most characters of a reason that stands in its row of a table."""
+"""Maximum characters of a reason that is printed in its table row."""
 GAP = "  "
 BAR_WIDTH = 10
-"""The columns of the longest bar."""
+"""Width of the longest bar."""
 MIN_COLUMN_WIDTH = 16
-"""A column is usually not made narrower than this."""
+"""Default minimum width of a column."""
 
 
 def say(text: str = "") -> None:
-    """One line of the answer, on stdout."""
+    """Print one line of the result on stdout."""
     print(text)
 
 
 def note(text: str) -> None:
-    """One line about the answer, on stderr."""
+    """Print one line about the result on stderr."""
     print(f"gemmdb: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def one_line(text: str) -> str:
-    """`text` on a single line, without terminal control characters."""
+    """Return `text` on a single line, without terminal control characters."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def say_json(schema: str, document: Mapping[str, Any]) -> None:
-    """Print `document` as one JSON object on stdout, after the name of its schema in docs/schemas and the version of
-    that. NaN and infinity become null."""
+    """Print `document` as one JSON object on stdout, preceded by its schema's name in docs/schemas and version. NaN and
+    infinity become null."""
     print(json.dumps({"schema": schema, "version": JSON_VERSION, **finite(document)}, indent=2, allow_nan=False))
 
 
 def finite(value: Any) -> Any:
-    """`value` with mappings as dicts, sequences as lists, and None instead of NaN and infinity."""
+    """Return `value` with mappings as dicts, sequences as lists, and None for NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -56,8 +56,8 @@ def finite(value: Any) -> Any:
 
 
 def say_facts(facts: Iterable[tuple[str, ...]], hang: bool = False) -> None:
-    """Print pairs of name and value, one pair per line, with the values aligned; a third text is the value's style.
-    `hang`: on a terminal, a long value continues below itself; otherwise it is one line that can be copied."""
+    """Print name-value pairs, one per line, with aligned values; an optional third text is the value's style. `hang`:
+    on a terminal, wrap long values with a hanging indent; otherwise each is one line that can be copied."""
     lines = list(facts)
     width = max((len(name) for name, *_ in lines), default=0)
     for name, value, *style in lines:
@@ -65,7 +65,7 @@ def say_facts(facts: Iterable[tuple[str, ...]], hang: bool = False) -> None:
 
 
 def say_hanging(head: str, text: str, head_style: str = "", style: str = "", hang: bool = True) -> None:
-    """Print `head` and then `text`, each in a style. `hang`: on a terminal, what does not fit stands below the text."""
+    """Print `head` and then `text`, each in a style. `hang`: on a terminal, wrap with a hanging indent."""
     most, indent = terminal.width() if hang else None, len(head) + 1
     first, *rest = [text] if most is None else terminal.wrapped(text, max(most - indent, 20))
     say(f"{terminal.painted(head, head_style)} {terminal.painted(first, style)}")
@@ -74,34 +74,34 @@ def say_hanging(head: str, text: str, head_style: str = "", style: str = "", han
 
 
 def say_prose(text: str) -> None:
-    """Print a sentence, broken between words on a terminal."""
+    """Print a sentence, wrapped between words on a terminal."""
     most = terminal.width()
     for line in [text] if most is None else terminal.wrapped(text, most):
         say(line)
 
 
 class Footnotes:
-    """Reasons that many rows of a table share: on a terminal a row has a number, and the reason stands once below the
-    table. `whole`: rows have the full reasons, as they do off a terminal, where each row must be complete."""
+    """Reasons shared by many rows of a table: on a terminal, rows have a number, and each reason is printed once below
+    the table. `whole`: rows have full reasons, as when stdout is not a terminal, where each row must be complete."""
 
     def __init__(self, whole: bool = False) -> None:
         self._whole = whole or not terminal.is_terminal()
         self._numbers: dict[str, int] = {}
 
     def mark(self, reason: str) -> str:
-        """What stands in the row: the reason, or its number."""
+        """Return the text for the row: the reason, or its number."""
         if self._whole or len(reason) <= SHORT_REASON:
             return reason
         return f"({self._numbers.setdefault(reason, len(self._numbers) + 1)})"
 
     def say(self) -> None:
-        """Print the reasons that have a number. The table must be printed before."""
+        """Print the numbered reasons. Call it after printing the table."""
         for reason, number in self._numbers.items():
             say_hanging(f"({number})", reason, "dim")
 
 
 def microseconds(value: float) -> str:
-    """A time in a readable unit: `8.31 us`, `1.25 ms`, `2.40 s`."""
+    """Format a time in a readable unit: `8.31 us`, `1.25 ms`, `2.40 s`."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
         if value >= size:
             return f"{value / size:.2f} {unit}"
@@ -109,22 +109,21 @@ def microseconds(value: float) -> str:
 
 
 def places(origins: Sequence[object]) -> str:
-    """Where a GEMM comes from in the user's code: the first place, and how many more there are."""
+    """Format a GEMM's locations in the user's code: the first one, and how many more there are."""
     more = f" and {len(origins) - 1} more" if len(origins) > 1 else ""
     return f"{origins[0]}{more}" if origins else ""
 
 
 def count(number: int, noun: str, nouns: str = "") -> str:
-    """`1 problem`, `1,200 problems`. `nouns`: the plural, if it is not the noun with an s."""
+    """`1 problem`, `1,200 problems`. `nouns`: the plural, if irregular."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and its heading. `right`: its cells are aligned on the right. `cut`: a cell that is too wide loses its
-    beginning, as the path of a file should; else it is broken into lines. `drop`: columns that do not fit into a
-    terminal are left out, the largest number first; 0 stays. `rigid`: never narrower than its widest cell; `floor`: the
-    least width otherwise."""
+    """A column and its heading. `right`: right-aligned. `cut`: truncate wide cells on the left, as for file paths;
+    otherwise they are wrapped. `drop`: priority for dropping columns that do not fit a terminal, largest first; 0 is
+    never dropped. `rigid`: never narrower than its widest cell; `floor`: the minimum width otherwise."""
 
     heading: str
     right: bool = False
@@ -149,8 +148,9 @@ Row = Sequence["str | Cell"]
 def say_table(
     headings: Sequence[str | Column], rows: Iterable[Row], right: Sequence[str] = (), whole: bool = False
 ) -> None:
-    """Print a table. The columns named in `right` are right-aligned. Off a terminal nothing is left out, broken, drawn
-    or coloured, and so with `whole` but for the colours: each row is one line, whatever its length."""
+    """Print a table. The columns named in `right` are right-aligned. If stdout is not a terminal, nothing is dropped,
+    wrapped, drawn or coloured, and each row is one line of any length. `whole`: the same on a terminal, but with
+    colours."""
     columns = [one if isinstance(one, Column) else Column(one, one in right, rigid=one in right) for one in headings]
     width = None if whole else terminal.width()
     colours, bars = terminal.has_colours(), terminal.is_terminal()
@@ -161,8 +161,8 @@ def say_table(
 def lay_out(
     columns: Sequence[Column], rows: Iterable[Row], width: int | None, colours: bool = False, bars: bool = False
 ) -> list[str]:
-    """The lines of a table in at most `width` columns, if its rigid columns leave room for the others; None: in any.
-    Where `width` is given, columns without any text are left out."""
+    """Return the lines of a table, at most `width` columns wide if its rigid columns leave enough room; None: any
+    width. With a `width`, empty columns are left out."""
     cells = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
     strips = [_Strip(column, [row[place] for row in cells], bars) for place, column in enumerate(columns)]
     if width is not None:
@@ -172,7 +172,7 @@ def lay_out(
 
 
 class _Strip:
-    """A column with its heading and cells, drawn. `width`: what it takes of the terminal; `least`: what it may take."""
+    """A rendered column with its heading and cells. `width`: its current width; `least`: its minimum width."""
 
     def __init__(self, column: Column, cells: Sequence[Cell], bars: bool) -> None:
         cells = [replace(cell, text=one_line(cell.text)) for cell in cells]
@@ -187,7 +187,7 @@ class _Strip:
 
 
 def _fit(strips: list[_Strip], width: int) -> None:
-    """Drop columns, then narrow the widest ones, until the table fits into `width`, as far as they allow that."""
+    """Drop columns, then narrow the widest ones, until the table fits into `width` or nothing more can shrink."""
     while len(strips) > 1 and sum(one.least + len(GAP) for one in strips) - len(GAP) > width:
         droppable = [one for one in strips if one.column.drop]
         if not droppable:
@@ -201,7 +201,7 @@ def _fit(strips: list[_Strip], width: int) -> None:
 
 
 def _lines(strips: Sequence[_Strip], place: int, colours: bool) -> Iterator[str]:
-    """The row at a place in as many lines as its tallest cell has."""
+    """Yield the lines of one row, as many as its tallest cell has."""
     pieces = [
         [terminal.cut_left(one.cells[place].text, one.width)] if one.column.cut
         else terminal.wrapped(one.cells[place].text, one.width)

@@ -1,4 +1,4 @@
-"""What a running build shows on stderr: a progress bar on a terminal, else lines; never silence for long."""
+"""Progress of a running build on stderr: a progress bar on a terminal, else regular lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from gemmdb.generators.progress import State
 
 QUIET_SECONDS = 5.0
-"""The most seconds between two lines without a terminal, for example in a CI log."""
+"""Maximum seconds between two lines without a terminal, for example in a CI log."""
 
 
 class Pulse:
-    """A context manager that repeats every few seconds what goes on, while nothing else is said."""
+    """A context manager that repeats the current step every few seconds while nothing else is printed."""
 
     def __init__(self) -> None:
         self._words, self._began, self._said = "", monotonic(), monotonic()
@@ -34,7 +34,7 @@ class Pulse:
         self._thread.join()
 
     def begin(self, words: str, aloud: bool = True) -> None:
-        """Something begins. It is said at once, if `aloud`."""
+        """Start a step. It is printed immediately if `aloud`."""
         with self._lock:
             if words != self._words:
                 self._words, self._began = words, monotonic()
@@ -85,7 +85,7 @@ class BuildProgress:
         self._shown.__exit__(*error)
 
     def update(self, state: State) -> None:
-        """Show `state`. The first one with something to do also says how much that is, and how long it may take."""
+        """Show `state`. The first one with work to do also prints how much there is and how long it may take."""
         text = state.phase if state.current is None else f"{state.phase} {sizes(state)}"
         self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(state.eta_s))
         if state.phase == "starting" and state.total > state.done:
@@ -96,7 +96,7 @@ class BuildProgress:
 
 
 def sizes(state: State) -> str:
-    """The current problem in short form: `mm 16x4096x4096 bf16`."""
+    """Return the current problem in short form: `mm 16x4096x4096 bf16`."""
     if state.current is None:
         return ""
     problem = state.current
@@ -105,7 +105,7 @@ def sizes(state: State) -> str:
 
 
 def left(seconds: float | None) -> str:
-    """The time left, as in `about 3 min left`; empty while it is unknown."""
+    """Format the time left, as in `about 3 min left`; empty if unknown."""
     if seconds is None:
         return ""
     if seconds < 90:

@@ -1,5 +1,5 @@
-"""`gemmdb record`: writes down which GEMMs a program compiles, and how often; `gemmdb report`: one HTML page about
-them, or about a table or a comparison."""
+"""`gemmdb record`: records which GEMMs a program compiles, and how often; `gemmdb report`: writes an HTML page about
+them, a table or a comparison."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def record(
 ) -> None:
     """Record the GEMMs that a program compiles.
 
-    Every Python process that COMMAND starts is recorded. The program needs no change. A line of the workload holds a
-    problem and how often a process met it, or the name of a GEMM that gemmdb does not support. Several lines may hold
-    the same problem: `gemmdb build --shapes` and `gemmdb coverage`, which read the file, add them up.
+    Every Python process that COMMAND starts is recorded, without changes to the program. Each line of the workload
+    contains a problem and its count in one process, or the name of a GEMM that gemmdb does not support. Several lines
+    may contain the same problem: `gemmdb build --shapes` and `gemmdb coverage` add them up.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def record(
 
 
 def _in_workload(path: Path) -> tuple[int, list[str]]:
-    """The number of problems in a workload, and the names of the GEMMs in it that gemmdb does not support. A missing
+    """Return the number of problems in a workload, and the names of its GEMMs that gemmdb does not support. A missing
     file counts as empty. Raises InputError for a file that is not a workload."""
     if not path.exists():
         return 0, []
@@ -71,8 +71,8 @@ def _run(command: list[str], workload: Path) -> Recorded:
 def report(
     file: list[str] = Argument(
         metavar="FILE",
-        help="A table, a workload of `gemmdb record`, or what `gemmdb compare --json` printed; or, after --, a program"
-        " with at least one argument.",
+        help="A table, a workload from `gemmdb record`, or the output of `gemmdb compare --json`; or, after --, a"
+        " program with at least one argument.",
     ),
     out: Path | None = Option(
         None, "--out", "-o", help="The page [default: FILE's name with -report.html, here].", show_default=False
@@ -80,10 +80,9 @@ def report(
 ) -> None:
     """Write one HTML page about a table, a workload, a comparison or a program.
 
-    A program is run and recorded; the page says for each of its GEMMs what answers it, what that gains, and why ATen
-    runs where it does. The page is self-contained and loads nothing from a server, so it can be sent to a colleague.
-    It has filters and a searchable table, and can be printed. docs/how-to/report.md explains its charts. Needs
-    `gemmdb[report]`.
+    A program is run and recorded; the page lists for each of its GEMMs the kernel, its gain, and why ATen runs if it
+    does. The page is self-contained and loads nothing from a server, so you can share it as a file. It has filters and
+    a searchable table, and can be printed. docs/how-to/report.md explains its charts. Needs `gemmdb[report]`.
 
     \b
     Examples:
@@ -96,7 +95,7 @@ def report(
     """
     from gemmdb.report import documents, page
 
-    page.bundle()  # What is missing is said at once.
+    page.bundle()  # Report missing parts early.
     if len(file) > 1:
         document, target = _of_program(file), out or Path("program-report.html")
     else:
@@ -115,7 +114,7 @@ def report(
 
 
 def _of_program(command: list[str]) -> dict[str, Any]:
-    """The document of what a program compiles. Raises InputError if that is nothing."""
+    """Return the report document of a program. Raises InputError if it compiles no GEMM."""
     from gemmdb.report import documents
 
     with tempfile.TemporaryDirectory(prefix="gemmdb-report-") as folder:

@@ -20,7 +20,7 @@ Answers go to stdout, everything else goes to stderr."""
 
 
 def render() -> str:
-    """The whole reference as Markdown."""
+    """Return the whole reference as Markdown."""
     group: Any = typer.main.get_command(app)
     sections = [INTRODUCTION, "## gemmdb", *_prose(group.help), _table(group.params)]
     for name, command in group.commands.items():
@@ -31,7 +31,7 @@ def render() -> str:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    """The section of a command, and those of the commands in it."""
+    """Yield the section of a command and of its subcommands."""
     arguments = [_value(p) if p.required else f"[{_value(p)}]" for p in command.params if not _is_option(p)]
     required = [f"{p.opts[0]} {_value(p)}" for p in command.params if _is_option(p) and p.required]
     separator = ["--"] if name in ("record", "tune") else []
@@ -42,8 +42,8 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The paragraphs of a help text. The terminal prints a block marked with \\b unchanged; here its indented lines
-    become code."""
+    """Yield the paragraphs of a help text. The terminal prints a block marked with \\b unchanged; here its indented
+    lines become code."""
     for block in inspect.cleandoc(text).split("\n\n"):
         for is_code, lines in groupby(block.replace("\b\n", "").splitlines(), lambda line: line.startswith("  ")):
             body = "\n".join(line.removeprefix("  ") for line in lines)
@@ -51,7 +51,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _table(parameters: Sequence[Any]) -> str:
-    """The arguments, then the options; empty if there is none."""
+    """Return a table of the arguments, then the options; empty if there are none."""
     rows = [_row(parameter) for parameter in sorted(parameters, key=_is_option)]
     return "\n".join(["| option | meaning | default |", "|---|---|---|", *rows]) if rows else ""
 

@@ -40,10 +40,10 @@ Url = Annotated[str, Argument(metavar="URL", help="A folder: a path, or a URL of
 
 
 def tables(context: typer.Context, wide: WideFlag = False, json: JsonFlag = False) -> None:
-    """List the tables in use and what they hold, or pull, push and pack tables.
+    """List the tables in use and their contents, or pull, push and pack tables.
 
-    The order is that of a lookup: first the tables of GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and what `gemmdb
-    build` wrote), then those of installed packages, then the shipped ones.
+    Tables are listed in lookup order: first those in GEMMDB_TABLES, then your own (GEMMDB_USER_TABLE and the output of
+    `gemmdb build`), then those of installed packages, then the shipped ones.
 
     \b
     Examples:
@@ -78,20 +78,20 @@ def _table(entry: Mapping[str, Any]) -> Row:
 
 
 def show(
-    file: Path = Argument(metavar="FILE", help="A table, or a workload of `gemmdb record`."),
+    file: Path = Argument(metavar="FILE", help="A table, or a workload from `gemmdb record`."),
     words: list[str] | None = Argument(
-        None, metavar="[WORD]...", help="Only what has all of these in its full text: `mm`, `m=16`, `int8`."
+        None, metavar="[WORD]...", help="Show only lines whose full text contains all of these: `mm`, `m=16`, `int8`."
     ),
-    sort: str = Option("gain", help="Order of a table: gain, time or size."),
-    limit: int = Option(20, min=0, help="The most lines; 0: all."),
+    sort: str = Option("gain", help="Sort order of a table: gain, time or size."),
+    limit: int = Option(20, min=0, help="Maximum number of lines; 0: all."),
     wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Show what is in a table or in a workload.
+    """Show the contents of a table or a workload.
 
-    Of a table it shows the verdicts: what a lookup of each problem answers with, its gain over ATen, and how many of
-    its kernels were timed under load only, while other programs kept the machine busy; they cannot win against ATen. Of
-    a workload it shows the GEMMs, each with its first line; `gemmdb explain WORKLOAD.jsonl:LINE` says more about one.
+    For a table it shows the verdicts: the kernel that a lookup returns for each problem, its gain over ATen, and how
+    many kernels were timed only under load, while other programs kept the machine busy; they cannot win against ATen.
+    For a workload it shows the GEMMs, each with its first line; `gemmdb explain WORKLOAD.jsonl:LINE` explains one.
 
     \b
     Examples:
@@ -172,16 +172,16 @@ def pull(
     into: Path | None = Option(
         None, metavar="FOLDER", help="Where to put them [default: where lookups find your tables]."
     ),
-    replace: bool = Option(False, "--replace", help="Replace files that differ, also those that were not pulled."),
-    timeout: float = Option(60.0, metavar="SECONDS", min=0.1, help="How long an http server may be silent."),
+    replace: bool = Option(False, "--replace", help="Replace files that differ, even if they were not pulled."),
+    timeout: float = Option(60.0, metavar="SECONDS", min=0.1, help="Maximum time to wait for an http server's data."),
     json: JsonFlag = False,
 ) -> None:
-    """Download tables from a URL, where `gemmdb tables push` put them.
+    """Download tables that `gemmdb tables push` uploaded to a URL.
 
-    A file is put in place only if its SHA-256 and its rows match the manifest; otherwise nothing is replaced. The
-    same command continues an interrupted download, which may take any time as long as bytes arrive. Proxies are taken
-    from HTTP_PROXY, HTTPS_PROXY and NO_PROXY. Needs `pip install 'gemmdb[exchange]'`; s3, gs and hf also need s3fs,
-    gcsfs and huggingface_hub.
+    A file is installed only if its SHA-256 and its rows match the manifest; otherwise nothing is replaced. The same
+    command continues an interrupted download; there is no time limit as long as data arrives. Proxies are read from
+    HTTP_PROXY, HTTPS_PROXY and NO_PROXY. Needs `pip install 'gemmdb[exchange]'`; s3, gs and hf also need s3fs, gcsfs
+    and huggingface_hub.
 
     \b
     Examples:
@@ -189,7 +189,7 @@ def pull(
       gemmdb tables pull s3://bucket/tables sm90-nvidia-h200.db --into /opt/tables
 
     \b
-    Exit codes: 0 done, 2 bad usage or bad input, also a file that is refused.
+    Exit codes: 0 done, 2 bad usage or bad input, including a rejected file.
     """
     from gemmdb.exchange.share import transfer
 
@@ -201,11 +201,11 @@ def push(
     tables: list[Path] = Argument(metavar="TABLE...", help="The tables to upload."),
     json: JsonFlag = False,
 ) -> None:
-    """Upload tables to a URL, with a manifest from which `gemmdb tables pull` checks them.
+    """Upload tables to a URL, with a manifest that `gemmdb tables pull` checks them against.
 
-    Every row is read before anything is uploaded. Other tables at the URL stay. Needs `pip install
-    'gemmdb[exchange]'`; s3, gs and hf also need s3fs, gcsfs and huggingface_hub. An http server cannot be pushed to:
-    push to a folder, and serve it.
+    Every row is read before anything is uploaded. Other tables at the URL are kept. Needs `pip install
+    'gemmdb[exchange]'`; s3, gs and hf also need s3fs, gcsfs and huggingface_hub. You cannot push to an http server:
+    push to a folder and serve it.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What stdout is, and what that allows: colours, bars and line breaks on a terminal, plain text everywhere else."""
+"""Terminal features of stdout: colours, bars and line breaks on a terminal, plain text everywhere else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from unicodedata import combining, east_asian_width
 
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-"""Names of styles, with their numbers in ECMA-48."""
+"""Style names and their ECMA-48 codes."""
 MIN_WIDTH = 40
-"""A terminal that says to be narrower is taken for one of this many columns."""
+"""Minimum width assumed for a terminal."""
 EIGHTHS = "▏▎▍▌▋▊▉█"
 
 
@@ -26,19 +26,19 @@ def has_colours() -> bool:
 
 
 def width() -> int | None:
-    """The columns of the terminal; None where stdout is none: lines of a file have any length."""
+    """Return the terminal's width in columns; None if stdout is not a terminal: lines of a file have any length."""
     return max(shutil.get_terminal_size().columns, MIN_WIDTH) if is_terminal() else None
 
 
 def painted(text: str, style: str, colours: bool | None = None) -> str:
-    """`text` in a style of STYLES, or as it is where there are no colours or no style."""
+    """Return `text` in a style of STYLES, or unchanged without colours or a style."""
     wanted = has_colours() if colours is None else colours
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if wanted and style and text else text
 
 
 def bar(share: float, most: int, blocks: bool | None = None) -> str:
-    """A bar of at most `most` characters, as long as `share` (0 to 1) of that. Anything above 0 is at least the
-    thinnest bar. `blocks`: whether stdout can print blocks, in place of #."""
+    """Return a bar of `share` (0 to 1) times `most` characters. Anything above 0 gets at least the thinnest bar.
+    `blocks`: whether stdout can print blocks instead of #."""
     share = min(max(share, 0.0), 1.0)
     if not (_prints_blocks() if blocks is None else blocks):
         return "#" * round(share * most)
@@ -47,8 +47,8 @@ def bar(share: float, most: int, blocks: bool | None = None) -> str:
 
 
 def stacked(parts: Sequence[tuple[str, float, str]], most: int) -> str:
-    """One bar of at most `most` columns for parts of a whole, and what they are, in one line of the terminal. A part
-    has a name, its share of 0 to 1, and a style. Without colours they differ by their shade."""
+    """Return one line with a stacked bar of at most `most` columns and its legend. A part has a name, a share from 0 to
+    1, and a style. Without colours, parts differ by shade."""
     shades = "█▓░" if _prints_blocks() else "#=."
     names = [f"{shades[place]} {name} {share:.1%}" for place, (name, share, _) in enumerate(parts)]
     most = max(min(most, (width() or most) - sum(len(name) + 2 for name in names)), 10)
@@ -70,14 +70,14 @@ def _prints_blocks() -> bool:
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal `text` takes: two for each wide character, none for a combining one."""
+    """Return the terminal columns that `text` takes: two for each wide character, none for a combining one."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(one) else 1 + (east_asian_width(one) in "WF") for one in text)
 
 
 def wrapped(text: str, most: int) -> list[str]:
-    """`text` in lines of at most `most` columns, at spaces where it can be; at least one line."""
+    """Wrap `text` to lines of at most `most` columns, at spaces if possible; at least one line."""
     if cells(text) <= most:
         return [text]
     lines, line = [], ""
@@ -94,7 +94,7 @@ def wrapped(text: str, most: int) -> list[str]:
 
 
 def _pieces(word: str, most: int) -> list[str]:
-    """`word` in pieces of at most `most` columns, or of one character where even that is wider."""
+    """Split `word` into pieces of at most `most` columns, or of one character if even that is wider."""
     pieces = [""]
     for one in word:
         if pieces[-1] and cells(pieces[-1] + one) > most:
@@ -104,8 +104,8 @@ def _pieces(word: str, most: int) -> list[str]:
 
 
 def cut_left(text: str, most: int) -> str:
-    """The end of `text` in at most `most` columns, after an ellipsis if something is left out: the name of a file is
-    worth more than its folder."""
+    """Return the end of `text` in at most `most` columns, with a leading ellipsis if truncated: a file's name matters
+    more than its folder."""
     if cells(text) <= most:
         return text
     start = next((place for place in range(len(text)) if cells(text[place:]) <= most - 1), len(text))

@@ -1,4 +1,4 @@
-"""`gemmdb tune`: from a program to what a table gains it, in one command."""
+"""`gemmdb tune`: records a program, builds a table for it and measures the speedup, in one command."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ class TuneOptions:
     folder: Path = Option(Path("gemmdb-tune"), help="Where the state is kept. The same command continues from there.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
-    repeats: int = Option(
-        2, min=0, help="How often the program runs without and with gemmdb at the end; 0 for not at all."
-    )
-    dry_run: bool = Option(False, "--dry-run", help="Record, and say what would be built; build nothing.")
-    fresh: bool = Option(False, "--fresh", help="Forget what an earlier run recorded and timed.")
+    repeats: int = Option(2, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip.")
+    dry_run: bool = Option(False, "--dry-run", help="Record, and show what would be built; build nothing.")
+    fresh: bool = Option(False, "--fresh", help="Discard what an earlier run recorded and timed.")
     wide: WideFlag = False
     as_json: JsonFlag = False
 
@@ -53,12 +51,12 @@ class TuneOptions:
 
 @takes(TuneOptions)
 def tune(options: TuneOptions) -> None:
-    """Record a program, build what the tables miss, and show what that gains.
+    """Record a program, build what the tables miss, and show the speedup.
 
-    It runs COMMAND and records its GEMMs (as `gemmdb record` does), looks them up (`gemmdb coverage`), measures those
-    that no table answers (`gemmdb build`), and runs COMMAND again without and with gemmdb, alternately. The GEMMs
-    that may save most come first: what a call could save times how often it runs. The program needs no change; every
-    Python process that it starts is recorded and timed. End a server with Ctrl-C each time.
+    It runs COMMAND and records its GEMMs (as `gemmdb record` does), looks them up (`gemmdb coverage`), measures the
+    misses (`gemmdb build`), and runs COMMAND again without and with gemmdb, alternately. GEMMs with the largest
+    possible savings come first: savings per call times the number of calls. The program needs no changes; every Python
+    process that it starts is recorded and timed. Stop a server with Ctrl-C each time.
 
     Only calls of compiled graphs are timed, not compilation. Outputs are not compared; `gemmdb compare` does that.
     You can stop at any time and continue with the same command. After a complete run it prints the result again.

@@ -1,4 +1,4 @@
-"""What `gemmdb tune` prints on stdout: what it would build, or what was gained."""
+"""The output of `gemmdb tune` on stdout: the plan of a build, or the speedup."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CACHED_GRAPHS = (
     " Delete them, or switch that off"
 )
 MAX_GEMMS = 10
-"""The most GEMMs that are listed."""
+"""Maximum number of GEMMs listed."""
 GEMMS = (
     Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
     Column("rung", rigid=True, drop=1), Column("gain", right=True, rigid=True), Column("kernel"), Column("GEMM"),
@@ -48,14 +48,14 @@ WANTED = (
 
 
 def expected(plan: Plan) -> str:
-    """How much of what is wanted fits into the budget, how long it takes and what it may save."""
+    """Describe how much of a plan fits into the budget, how long it takes and what it may save."""
     saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
     time = left(plan.seconds).removesuffix(" left")
     return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, takes {time}{saving}"
 
 
 def say_plan(plan: Plan, wide: bool) -> None:
-    """What would be built, in order."""
+    """Print what would be built, in order."""
     if not plan.wanted:
         say("nothing to build")
         return
@@ -73,7 +73,7 @@ def _wanted(one: Wanted, fits: bool, wide: bool) -> Row:
 
 
 def say_tuned(done: Tuned, wide: bool) -> None:
-    """What was gained, and the GEMMs that take the most time."""
+    """Print the speedup and the GEMMs that take the most time."""
     say_facts(_facts(done), hang=not wide)
     ran = [one for one in done.after.products if one.calls]
     if not ran:
@@ -102,7 +102,7 @@ def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
 
 
 def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
-    """Name and value of each line of the closing table."""
+    """Yield the name and value of each line of the final table."""
     for name, report in (("tables before", done.before), ("tables now", done.after)):
         kernels = sum(one.hit is not None and one.gain > 1 for one in report.products)
         known = f"{answered(report)} answered, {kernels} by a kernel faster than ATen"
@@ -119,12 +119,12 @@ def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
 
 
 def answered(report: WorkloadReport) -> str:
-    """How many of the GEMMs of a workload the tables answer."""
+    """Describe how many GEMMs of a workload hit."""
     return f"{answers(report)} of {count(len(report.products), 'GEMM')}"
 
 
 def answers(report: WorkloadReport) -> int:
-    """The number of GEMMs that the tables answer."""
+    """Return the number of GEMMs that hit."""
     return sum(one.hit is not None for one in report.products)
 
 
@@ -145,7 +145,7 @@ def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
 
 
 def document(done: Tuned) -> dict[str, Any]:
-    """All of it as JSON."""
+    """Return everything as JSON."""
     plan, built = done.plan, done.built
     return {
         "workload": str(done.workload),
