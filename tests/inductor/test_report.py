@@ -110,9 +110,9 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
           {missed.us:.1f} us  2 x mixed_mm m=8 n=4096 k=4096 bf16 x int8  not tuned: its sizes are symbolic
           to build: gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl
 
-        answers that are not used, so ATen runs
+        unused answers, so ATen runs
           1 x mm m=16 n=4096 k=4096 bf16  the kernel would read past the rows
-        a failure inside gemmdb, which the compile went on without: lookup: ValueError: x
+        failure inside gemmdb (the compile continued without it): lookup: ValueError: x
     """)  # noqa: E501
     assert 20 < missed.us < 60
 
@@ -120,9 +120,9 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
 def test_gemms_that_inductor_searches_are_neither_our_kernels_nor_atens():
     found = of_events(of("mm", "aten", 2, note="Inductor searches, as max_autotune asks", config=SEARCH), 1)
     assert (found.total.count, found.total.kernels, found.missed) == (2, 0, ())
-    assert "no answer, so Inductor searches, as max_autotune asks" in str(found)
+    assert "no answer, so Inductor autotunes, as max_autotune requests" in str(found)
     assert "ATen runs" not in str(found)
-    assert found.line.endswith("Inductor searches 2")
+    assert found.line.endswith("Inductor autotunes 2")
 
 
 def test_gemms_that_only_aten_can_serve_stand_under_the_reason():

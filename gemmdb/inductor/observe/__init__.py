@@ -1,1 +1,1 @@
-"""What a user can see of a compile: the journal, summaries, reports, recordings."""
+"""User-facing views of a compile: the journal, summaries, reports, recordings."""

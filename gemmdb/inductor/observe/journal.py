@@ -1,7 +1,7 @@
-"""Journal: which GEMMs were compiled, and what became of each.
+"""Journal: the compiled GEMMs and the outcome for each.
 
-The events of a graph travel inside the compiled artefact (`lower.adapter.hooks`), so that a graph from the FX graph
-cache or the AOTAutograd cache reports the same events as the compile that made it.
+A graph's events are stored in its compiled artifact (`lower.adapter.hooks`), so a graph loaded from the FX graph cache
+or the AOTAutograd cache reports the same events as the compile that made it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gemmdb.rejected import Rejected
 
 log = logging.getLogger("gemmdb")
 SEARCH = "inductor:search"
-"""The config of an event whose GEMM Inductor searches, because the user's own settings ask for it."""
+"""The config of an event whose GEMM Inductor autotunes because the user's settings ask for it."""
 ONLY_ATEN = "ATen is the only kernel for it"
-"""How a note begins that says that no other kernel can serve a GEMM."""
+"""Prefix of the note on a GEMM that only ATen can run."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One GEMM of one graph. `rung`: where the answer came from, `aten` and `live` for a miss, `uncovered` for a GEMM
-    that gemmdb does not handle (`problem` is then its name). `config`: canonical text of what was lowered. `note`: why
-    it is not what the table said. `module`, `source`: where it comes from in the user's code, as an Origin of a
-    workload says it; the first program that compiled the graph says so for all that get it from the cache."""
+    """One GEMM of one graph. `rung`: the source of the answer; `aten` and `live` for a miss, `uncovered` for a GEMM
+    that gemmdb does not handle (`problem` is then its name). `config`: canonical text of the lowered config. `note`:
+    why it differs from the table's config. `module`, `source`: the GEMM's location in the user's code, as in a
+    workload's Origin. A graph from the cache keeps the location in the program that first compiled it."""
 
     problem: str
     rung: str
@@ -47,23 +47,23 @@ class Event:
 
     @property
     def outcome(self) -> tuple[str, ...]:
-        """What GEMMs have in common that `stats` counts as one entry."""
+        """The fields that identify one entry of `stats`."""
         return self.problem, self.rung, self.config, self.note, self.device
 
     @property
     def only_aten(self) -> bool:
-        """Whether no kernel but ATen can serve it, so that it is no miss."""
+        """Whether only ATen can run the GEMM, so it does not count as a miss."""
         return self.rung == "aten" and ONLY_ATEN in self.note
 
     def answered(self, hit: Hit) -> Event:
-        """The event with a lookup's answer."""
+        """Return the event for a lookup's answer."""
         return replace(
             self, rung=hit.rung, config=hit.config.text, table=hit.table, expected_us=hit.expected_us,
             speedup=hit.speedup, evidence=hit.evidence,
         )  # fmt: skip
 
     def refused(self, why: str | Rejected) -> Event:
-        """The event of a GEMM that is lowered to ATen instead of `config`. It expects the time of ATen."""
+        """Return the event of a GEMM that is lowered to ATen instead of `config`, with ATen's expected time."""
         aten_us, speedup = self.expected_us, self.speedup
         if aten_us is not None and speedup is not None:
             aten_us, speedup = aten_us * speedup, 1.0
@@ -71,8 +71,8 @@ class Event:
 
 
 class Journal:
-    """All events of the process. `graphs`: how many graphs they are of. `pending`: those of the graph that this thread
-    is compiling."""
+    """All events of the process. `graphs`: the number of compiled graphs. `pending`: events of the graph that this
+    thread is compiling."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,49 +83,49 @@ class Journal:
         self.listeners: list[Callable[[list[Event], Any], None]] = []
 
     def pending(self) -> list[Event]:
-        """The events of the graph being compiled in this thread, not yet part of the journal."""
+        """The events of the graph this thread is compiling; not in the journal yet."""
         return list(self._entries().values())
 
     def enter(self, event: Event, entry: object = None) -> None:
-        """Add the event of one GEMM of the graph that this thread compiles. `entry`: its name for `correct`, None for
-        an event that stays as it is."""
+        """Add the event of one GEMM of the graph this thread is compiling. `entry`: the key for `correct`, None for an
+        event that never changes."""
         self._entries()[object() if entry is None else entry] = event
 
     def correct(self, entry: object, change: Callable[[Event], Event]) -> None:
-        """Replace a pending event by `change(event)`. Without such an entry nothing happens."""
+        """Replace a pending event by `change(event)`. Does nothing without such an entry."""
         entries = self._entries()
         if entry in entries:
             entries[entry] = change(entries[entry])
 
     def put(self, entry: object, event: Event) -> None:
-        """Replace a pending event by another. Without such an entry nothing happens."""
+        """Replace a pending event by another. Does nothing without such an entry."""
         self.correct(entry, lambda _: event)
 
     def read(self, entry: object) -> Event | None:
-        """The pending event of that entry."""
+        """Return the entry's pending event."""
         return self._entries().get(entry)
 
     def take(self) -> str:
-        """The pending events as JSON; nothing is pending afterwards."""
+        """Return the pending events as JSON and clear them."""
         events = self.pending()
         self.drop()
         return json.dumps([asdict(event) for event in events], default=str)
 
     def entries(self) -> Mapping[object, Event]:
-        """What is pending now, for `restore`."""
+        """Return the pending events, for `restore`."""
         return dict(self._entries())
 
     def restore(self, entries: Mapping[object, Event]) -> None:
-        """Make these the pending events again: what came since belongs to an attempt that failed."""
+        """Restore these pending events after a failed attempt and drop those added since."""
         self._local.entries, self._local.provisional = dict(entries), False
 
     def drop(self) -> None:
-        """Forget what is pending: its compile failed."""
+        """Discard the pending events of a failed compile."""
         self._local.entries, self._local.provisional = {}, False
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside, another graph is compiled in this thread, of which nothing is kept."""
+        """Context manager for a nested compile in this thread: discard its events."""
         entries, provisional = self._entries(), self.provisional
         self.drop()
         try:
@@ -141,8 +141,8 @@ class Journal:
 
     @property
     def provisional(self) -> bool:
-        """Whether no cache may keep the graph being compiled in this thread: live tuning ran out of time for one of its
-        GEMMs, or its code is only right for the values of its constants."""
+        """Whether caches must skip the graph that this thread is compiling: live tuning timed out on one of its GEMMs,
+        or its code is valid only for the current values of its constants."""
         return bool(getattr(self._local, "provisional", False))
 
     @provisional.setter
@@ -150,7 +150,7 @@ class Journal:
         self._local.provisional = value
 
     def add(self, text: str | None, artefact: Any = None) -> None:
-        """Enter the events of a compiled graph, cold or from a cache; `artefact` is the graph, None for AOTInductor."""
+        """Add the events of a compiled graph, cold or from a cache. `artefact`: the graph, None for AOTInductor."""
         events = [Event(**item) for item in json.loads(text or "[]")]
         if not events:
             return
@@ -161,15 +161,15 @@ class Journal:
             listener(events, artefact)
 
     def error(self, text: str) -> None:
-        """Note a failure inside gemmdb; the compile went on without it."""
+        """Record a failure inside gemmdb; the compile continues without gemmdb."""
         with self._lock:
             self.errors.append(text)
 
     def failure(self, where: str, error: Exception) -> None:
-        """Note an exception inside gemmdb, here and in the log; the compile goes on without gemmdb."""
+        """Record and log an exception inside gemmdb; the compile continues without gemmdb."""
         text = f"{where}: {type(error).__name__}: {error}"
         self.error(text)
-        log.warning("gemmdb failed, Inductor goes on without it: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
+        log.warning("gemmdb failed; Inductor continues without it: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
 
     def clear(self) -> None:
         """Start over."""
@@ -183,6 +183,6 @@ JOURNAL = Journal()
 
 
 def only_aten_reason(note: str) -> str:
-    """The first reason of a note if it says that ATen is the only kernel; empty if it does not."""
+    """Return the first reason in a note that names ATen as the only kernel, else an empty string."""
     first = note.partition("; ")[0]
     return first if first.startswith(ONLY_ATEN) else ""

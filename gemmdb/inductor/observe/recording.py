@@ -1,7 +1,7 @@
-"""Record mode: the compiled GEMMs of a program, as lines of a workload file.
+"""Record mode: write a program's compiled GEMMs to a workload file, one per line.
 
-A graph is written at once when it is compiled, so a server that is killed has recorded it. How often it ran is written
-at the end, and every few seconds before, as lines with a count of 0.
+Each graph is written as soon as it is compiled, so a killed server keeps its recording. Call counts are written every
+few seconds and at exit, as lines with a count of 0.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gemmdb.workload.entries import Origin, Ranges
 log = logging.getLogger("gemmdb")
 Owner = TypeVar("Owner")
 INTERVAL_S = 10.0
-"""Seconds between two writes of calls while the program runs."""
+"""Seconds between two writes of call counts while the program runs."""
 
 
 class Recording:
-    """Writes the GEMMs of each graph that becomes ready, and how often it runs, until `stop`, the end of a `with`
-    block, or the end of the program."""
+    """Write the GEMMs of each graph that is ready, and its calls, until `stop`, the end of a `with` block, or program
+    exit."""
 
     def __init__(self, path: Path, on_stop: Callable[[], None] = lambda: None) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class Recording:
         self.stop()
 
     def stop(self) -> None:
-        """Stop listening, and write."""
+        """Stop recording and write the remaining calls."""
         with contextlib.suppress(ValueError):
             JOURNAL.listeners.remove(self)
         atexit.unregister(self.write)
@@ -60,7 +60,7 @@ class Recording:
         self._stopped = True
 
     def __call__(self, events: list[Event], artefact: Any) -> None:
-        """Write one graph that became ready; the Journal calls this."""
+        """Write one graph that is ready. Called by the Journal."""
         self._append(lines([(events, 1, 0)]))
         if artefact is None:
             return
@@ -80,7 +80,7 @@ class Recording:
             self._graphs.append((events, calls))
 
     def write(self) -> None:
-        """Append the calls since the last time."""
+        """Append the calls since the last write."""
         with self._lock:
             self._written = time.monotonic()
             seen = [(events, 0, calls[0]) for events, calls in self._graphs if calls[0]]
@@ -89,13 +89,13 @@ class Recording:
         self._append(lines(seen))
 
     def forget(self) -> None:
-        """Drop the calls since the last time. In a forked child: the parent writes them."""
+        """Drop the calls since the last write. For a forked child: the parent writes them."""
         self._lock = threading.Lock()
         for _, calls in self._graphs:
             calls[0] = 0
 
     def _append(self, found: list[str]) -> None:
-        """Append lines. A failure is a warning: it must not end the program that is recorded."""
+        """Append lines. Log a failure as a warning: it must not stop the recorded program."""
         try:
             if found:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class Recording:
 
 
 def at_child_exit(owner: Owner, write: Callable[[Owner], None]) -> None:
-    """Call `write(owner)` when a forked process of multiprocessing ends, which skips `atexit`."""
+    """Call `write(owner)` when a forked multiprocessing process exits, which skips `atexit`."""
     from multiprocessing import util
 
     def in_child(of: Owner) -> None:
@@ -127,7 +127,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
-    """One line per distinct GEMM of (events, count, calls): `count` occurrences in compiled graphs, which ran
+    """Return one line per distinct GEMM of (events, count, calls): `count` occurrences in compiled graphs, executed
     `calls` times."""
     merged: dict[tuple[str, str, str, Ranges], list[int]] = {}
     places: dict[tuple[str, str, str, Ranges], tuple[Origin, ...]] = {}
@@ -139,7 +139,7 @@ def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
             entry = merged.setdefault(key, [0, 0])
             entry[0] += count
             entry[1] += calls
-            if count:  # Said once, when the graph is compiled.
+            if count:  # Reported once, when the graph is compiled.
                 places[key] = entries.merged_origins(places.get(key, ()), [Origin(event.module, event.source)])
     return [
         entries.line(kind, name, n, calls, device, ranges, places.get((kind, name, device, ranges), ()))

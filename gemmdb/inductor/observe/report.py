@@ -1,4 +1,4 @@
-"""`report()`: what gemmdb did for the model that this process compiled, GEMM by GEMM, and what it gained."""
+"""`report()`: gemmdb's results for the model compiled in this process, per GEMM, with the speedups."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from gemmdb.settings import Policy
 from gemmdb.table.stats import Gain, weighted
 
 MAX_LISTED = 30
-"""The most GEMMs that are listed; the others are counted."""
+"""Maximum number of listed GEMMs; the rest are only counted."""
 MAX_INLINE_REASON = 20
-"""A reason that is longer and that several GEMMs share stands once, below the table."""
+"""Minimum length of a shared reason that is printed once, below the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One kind of GEMM in the compiled graphs. `count`: how often it is in them; `rung`: what answered, `miss` if
-    nothing; `config`, `kernel`: what runs, in full and in short; `name`: the problem in short; `expected_us`:
-    microseconds of one call, None if no table says; `gain`: over ATen, 1 if unknown; `spread`: how far the time may be
-    off, relative; `why`: why it is not what a table names, or why no table answers; `saving`: what a build may save of
-    a miss."""
+    """One kind of GEMM in the compiled graphs. `count`: occurrences; `rung`: the rung that answered, `miss` if none;
+    `config`, `kernel`: full and short name of the kernel; `name`: short name of the problem; `expected_us`:
+    microseconds per call, None if no table has a time; `gain`: speedup over ATen, 1 if unknown; `spread`: relative
+    uncertainty of the time; `why`: why the kernel differs from the table's, or why no table answers; `saving`:
+    estimated saving from a build, for a miss."""
 
     problem: Problem
     device: Device
@@ -55,28 +55,28 @@ class Served:
 
     @property
     def aten(self) -> bool:
-        """Whether ATen runs it."""
+        """Whether ATen runs the GEMM."""
         return self.config == ATEN.text
 
     @property
     def us(self) -> float:
-        """Microseconds of one call: the expected ones, else an estimate."""
+        """Microseconds per call: expected if known, else an estimate."""
         if self.expected_us is not None:
             return self.expected_us
         return self.saving.aten_us if self.saving else roofline_us(self.problem, self.device)
 
     @property
     def total_us(self) -> float:
-        """Microseconds of one call of each graph that it is in."""
+        """Microseconds for one call of each graph that contains it."""
         return self.us * self.count
 
 
 @dataclass(frozen=True)
 class Report:
-    """What gemmdb did for a program. Print it, read it, or `save` it as a page. `name`: the program's; `graphs`: how
-    many were compiled; `products`: those that take the most time first; `uncovered`: (name, occurrences) of those that
-    gemmdb does not handle; `errors`: failures inside gemmdb, which the compiles went on without. Calls are not counted:
-    each graph counts once."""
+    """gemmdb's results for a program. Print it, read its fields, or `save` it as a page. `name`: the program's name;
+    `graphs`: number of compiled graphs; `products`: GEMMs, slowest first; `uncovered`: (name, occurrences) of GEMMs
+    that gemmdb does not handle; `errors`: failures inside gemmdb, after which the compiles continued without it. Calls
+    are not counted: each graph counts once."""
 
     name: str
     graphs: int = 0
@@ -86,48 +86,48 @@ class Report:
 
     @property
     def total_us(self) -> float:
-        """Microseconds of one call of every graph, as compiled."""
+        """Microseconds for one call of every graph, as compiled."""
         return sum(one.total_us for one in self.products)
 
     @property
     def aten_us(self) -> float:
-        """The same with ATen."""
+        """Microseconds for one call of every graph, with ATen."""
         return sum(one.total_us * one.gain for one in self.products)
 
     @property
     def gain(self) -> Gain:
-        """What is expected over ATen for all GEMMs together, weighted by their time. Its interval knows the spread
-        of measured times, not how far predictions are off."""
+        """Expected speedup over ATen for all GEMMs, weighted by time. The interval covers the spread of measured times,
+        but not the error of predictions."""
         return weighted((one.total_us * one.gain, one.total_us, one.spread) for one in self.products)
 
     @property
     def may_save_us(self) -> float:
-        """Microseconds of one call of every graph that a build of the misses may save, as far as that can be said."""
+        """Estimated microseconds that a build of the misses may save per call of every graph."""
         return sum(one.saving.us * one.count for one in self.products if one.saving)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as one HTML page. Needs `gemmdb[report]`; raises InputError without it, or if the page
-        cannot be written."""
-        # The page is drawn by a layer above this one, and only here.
+        """Write the report as one HTML page. Raises InputError without `gemmdb[report]`, or if the page cannot be
+        written."""
+        # The page is drawn by a higher layer; this is the only import of it.
         importlib.import_module("gemmdb.report.workload").save(self, Path(path))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Notebook representation."""
         return f"<pre>{escape(str(self))}</pre>"
 
 
 def report(path: str | os.PathLike[str] | None = None, name: str = "this program") -> Report:
-    """What gemmdb did in this process since its start or `reset_stats`, GEMM by GEMM, and what it gained; also for
-    graphs that came from a warm cache. Print it, or give a `path` to write it as one HTML page too.
+    """Return a report of gemmdb's results in this process since its start or `reset_stats`, per GEMM, with the
+    speedups. It includes graphs from a warm cache. Print it, or pass a `path` to write it as one HTML page too.
 
-    Of each kind of GEMM it says how often it is in the compiled graphs, its share of their time, its kernel, the rung
-    that answered, the expected gain of a call over ATen, and why ATen runs where it does. Calls of graphs are not
-    counted, so each graph counts once; `gemmdb report -- python program.py` counts them.
+    For each kind of GEMM it lists occurrences, share of time, kernel, the rung that answered, the expected speedup over
+    ATen, and why ATen runs where it does. Each graph counts once, because calls are not counted; `gemmdb report --
+    python program.py` counts them.
 
-    `name`: what the report calls the program. Raises InputError if the page cannot be written, or without
+    `name`: the program's name in the report. Raises InputError if the page cannot be written, or without
     `gemmdb[report]`, which only the page needs.
     """
     found = of_stats(stats(), name, JOURNAL.graphs)
@@ -137,7 +137,7 @@ def report(path: str | os.PathLike[str] | None = None, name: str = "this program
 
 
 def of_stats(said: Mapping[str, Any], name: str, graphs: int = 0) -> Report:
-    """The report of what `stats()` returned. GEMMs that it names by no problem are left out."""
+    """Build the report from the result of `stats()`. GEMMs without a problem are omitted."""
     found = [one for one in map(_served, said["products"]) if one is not None]
     found.sort(key=lambda one: (-one.total_us, one.problem.text))
     uncovered = tuple(sorted(said["uncovered"].items()))
@@ -163,13 +163,13 @@ def _served(one: Mapping[str, Any]) -> Served | None:
 
 
 def _why_aten(config: str, evidence: Mapping[str, Any]) -> str:
-    """Why a table's answer is ATen; empty if it is not."""
+    """Why a table's answer is ATen; empty if it is another kernel."""
     if config != ATEN.text:
         return ""
     if "why" in evidence:
         return str(evidence["why"])
     if held := evidence.get("held_back"):
-        return f"{kernel_name(held['config'])} gains {held['gain']:.1%} only, and {held['needed']:.1%} is needed"
+        return f"{kernel_name(held['config'])} gains only {held['gain']:.1%} ({held['needed']:.1%} is needed)"
     if refused := evidence.get("refused"):
         return f"{kernel_name(refused[0]['config'])} may not be served: {refused[0]['reason']}"
     return "nothing measured is faster"
@@ -185,14 +185,14 @@ def _lines(of: Report) -> Iterator[str]:
         yield f"gemmdb: {of.name}: {graphs} with {counted(products, 'GEMM')}"
         yield (
             f"expected over ATen, weighted by time: {of.gain.value:.2f}x{interval}"
-            f" ({of.total_us:,.1f} us instead of {of.aten_us:,.1f} for a call of each graph)"
+            f" ({of.total_us:,.1f} us instead of {of.aten_us:,.1f} per call of each graph)"
         )
         yield ""
         yield from _table(of)
     if of.may_save_us:
         yield ""
         yield (
-            f"a build of what no table answers may save about {of.may_save_us:,.1f} us of that:"
+            f"a build for the GEMMs that no table answers may save about {of.may_save_us:,.1f} us of that:"
             " gemmdb tune -- python PROGRAM"
         )
     if of.uncovered:
@@ -212,7 +212,7 @@ def _table(of: Report) -> Iterator[str]:
         yield f"{mark} {why}"
     if rest := of.products[MAX_LISTED:]:
         share = sum(one.total_us for one in rest) / (of.total_us or 1.0)
-        yield f"and {counted(sum(one.count for one in rest), 'GEMM')} of less time, {share:.1%} together"
+        yield f"and {counted(sum(one.count for one in rest), 'more GEMM')}, {share:.1%} together"
 
 
 def _row(one: Served, total_us: float) -> tuple[str, ...]:

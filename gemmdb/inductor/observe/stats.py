@@ -1,4 +1,4 @@
-"""`stats()`: what was compiled, as data, which a notebook shows as a table; and what summary and report print alike."""
+"""`stats()`: compile results as data, shown as a table in notebooks; and text helpers shared by summary and report."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gemmdb.key.problem import Problem
 from gemmdb.phases import PHASES
 
 MAX_SHOWN = 50
-"""The most GEMMs that a notebook lists; the others are counted."""
+"""Maximum number of GEMMs listed in a notebook; the rest are only counted."""
 MAX_REASON = 150
-"""The most characters of a reason."""
+"""Maximum length of a reason, in characters."""
 HEADINGS = ("count", "rung", "kernel", "one call", "over ATen", "product", "note")
 
 
 class Benchmarks:
-    """How often Inductor has benchmarked since `clear`. Inductor's own counter can be reset by anyone at any time
-    (torch._dynamo.reset does), so its rises are added up at every compile."""
+    """Number of Inductor benchmarks since `clear`. Inductor's own counter can be reset at any time (for example by
+    torch._dynamo.reset), so increases are accumulated at every compile."""
 
     def __init__(self) -> None:
         self.reader: Callable[[], int] = int
@@ -32,7 +32,7 @@ class Benchmarks:
         self._total = 0
 
     def tick(self) -> int:
-        """Read the counter; returns the total."""
+        """Read the counter and return the total."""
         now = self.reader()
         self._total += now - self._seen if now >= self._seen else now
         self._seen = now
@@ -48,27 +48,28 @@ BENCHMARKS = Benchmarks()
 
 
 class Stats(dict[str, Any]):
-    """What `stats()` returns: a dict, which a notebook shows as a table of its GEMMs."""
+    """The result of `stats()`: a dict that notebooks show as a table of GEMMs."""
 
     def _repr_html_(self) -> str:
-        """What a notebook shows. Nothing of a table becomes markup."""
+        """Notebook representation. All table text is escaped."""
         return "".join(_html(self))
 
 
 def reset_stats() -> None:
-    """Forget every event, and start counting benchmarks and seconds anew."""
+    """Clear all events and reset the counts of benchmarks and seconds."""
     JOURNAL.clear()
     BENCHMARKS.clear()
     PHASES.clear()
 
 
 def stats() -> Stats:
-    """What was compiled since the start or `reset_stats`, as a dict, JSON-ready, also of graphs from a warm cache.
+    """Return the compile results since the start or `reset_stats` as a JSON-ready dict, including graphs from a warm
+    cache.
 
     `products`: one entry per distinct outcome with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
     `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: GEMMs per rung; `hits`, `misses`;
-    `uncovered`: GEMMs by name that gemmdb does not handle; `benchmarked`: times that Inductor benchmarked a choice list
-    or a padding; `errors`: failures inside gemmdb, which never fail a compile; `seconds`: of gemmdb's share in the
+    `uncovered`: GEMMs that gemmdb does not handle, by name; `benchmarked`: how often Inductor benchmarked a choice list
+    or a padding; `errors`: failures inside gemmdb, which never fail a compile; `seconds`: gemmdb's overhead in the
     compiles, by phase (gemmdb.phases).
     """
     rungs: Counter[str] = Counter()
@@ -130,7 +131,7 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def kernel_name(config: str) -> str:
-    """The short name of a config's kernel; the text itself for a choice of Inductor's own search."""
+    """Short name of a config's kernel; unchanged for a choice of Inductor's autotuning."""
     try:
         return names.kernel(Config.parse(config))
     except InputError:
@@ -138,7 +139,7 @@ def kernel_name(config: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
-    """A line per row, with aligned columns. `right`: the columns of numbers."""
+    """Format one line per row with aligned columns. `right`: right-aligned columns of numbers."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -149,21 +150,21 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[s
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 graph`, `2 graphs`."""
+    """Format a count: `1 graph`, `2 graphs`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def shortened(words: str) -> str:
-    """At most MAX_REASON characters."""
+    """Shorten text to at most MAX_REASON characters."""
     return words if len(words) <= MAX_REASON else f"{words[: MAX_REASON - 3]}..."
 
 
 def not_handled(uncovered: Mapping[str, int]) -> str:
-    """`2 x baddbmm, 1 x bmm`: the GEMMs that gemmdb does not handle."""
+    """Format the GEMMs that gemmdb does not handle: `2 x baddbmm, 1 x bmm`."""
     return ", ".join(f"{count} x {name}" for name, count in sorted(uncovered.items()))
 
 
 def failures(errors: Iterable[str]) -> Iterator[str]:
-    """A line per failure inside gemmdb."""
+    """Format one line per failure inside gemmdb."""
     for error in errors:
-        yield f"a failure inside gemmdb, which the compile went on without: {shortened(error)}"
+        yield f"failure inside gemmdb (the compile continued without it): {shortened(error)}"

@@ -1,4 +1,4 @@
-"""What gemmdb did for a program, for a person: `summary()`, and one line in the log for each graph."""
+"""Human-readable results: `summary()`, and one log line per graph."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")
 MAX_LISTED = 8
-"""The most GEMMs that are listed of a kind; the others are counted."""
+"""Maximum number of listed GEMMs per kind; the rest are only counted."""
 MIN_SAVING_US = 0.05
-"""Savings below this print as 0.0."""
+"""Smaller savings print as 0.0."""
 NO_ANSWER = "no answer"
 NOT_TUNED = "not tuned: "
 ALONE = "only ATen"
-"""The place of a rung for GEMMs that no other kernel can serve."""
+"""Pseudo-rung of GEMMs that only ATen can run."""
 OTHERS = {"aten": "without an answer", "live": "tuned now", "forced": "forced", ALONE: "that only ATen can serve"}
-"""The rungs that are no table's, in words."""
+"""Display text of rungs that come from no table."""
 ORDER = (*RUNGS, "forced", "live", "aten", ALONE)
 TUNE = "gemmdb tune -- python PROGRAM"
 BUILD = "gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl"
@@ -39,7 +39,7 @@ BUILD = "gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes wo
 
 @dataclass(frozen=True)
 class Answers:
-    """The GEMMs that one rung answered: how many, how many of them run another kernel than ATen's, and how many have an
+    """The GEMMs that one rung answered: the total, those that run a kernel other than ATen's, and those with an
     expected time. `aten_us`, `expected_us`: microseconds per call of those with a time, with ATen and as compiled."""
 
     rung: str
@@ -51,7 +51,7 @@ class Answers:
 
     @property
     def gain_us(self) -> float:
-        """The expected microseconds that a call becomes shorter by."""
+        """Expected microseconds saved per call."""
         return self.aten_us - self.expected_us
 
     def __add__(self, other: Answers) -> Answers:
@@ -63,9 +63,9 @@ class Answers:
 
 @dataclass(frozen=True)
 class Product:
-    """One kind of GEMM. `count`: how many there are. `us`: microseconds per call of all of them, None if unknown: what
-    the kernel gains, or what a build may save where no table answers. `why`: the reason of a miss, or of not using what
-    the table names."""
+    """One kind of GEMM. `count`: occurrences. `us`: microseconds per call of all of them, None if unknown: the kernel's
+    gain, or the estimated saving from a build if no table answers. `why`: the reason for a miss, or for rejecting the
+    table's config."""
 
     problem: str
     count: int
@@ -76,10 +76,10 @@ class Product:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was compiled. Print it, or read it: the answers by rung; the GEMMs that gain, the most first; those that no
-    table answers, those that a build may save most on first; those whose answer could not be used; the names of GEMMs
-    that gemmdb does not handle; failures inside gemmdb; those that only ATen can serve; those that Inductor searches. A
-    call counts every graph once."""
+    """A summary of the compiles, to print or to read: answers by rung; GEMMs that gain, largest gain first; GEMMs that
+    no table answers, largest estimated saving first; GEMMs whose answer could not be used; names of GEMMs that gemmdb
+    does not handle; failures inside gemmdb; GEMMs that only ATen can run; GEMMs that Inductor autotunes. A call counts
+    every graph once."""
 
     graphs: int = 0
     answers: Sequence[Answers] = ()
@@ -93,26 +93,26 @@ class Summary:
 
     @property
     def total(self) -> Answers:
-        """All answers together."""
+        """Total over all answers."""
         return sum(self.answers, Answers("all"))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Notebook representation."""
         return f"<pre>{escape(str(self))}</pre>"
 
     @property
     def line(self) -> str:
-        """One line about a graph."""
+        """Format a graph as one line."""
         total, searched = self.total, sum(one.count for one in self.searched)
         aten = total.count - total.kernels - searched
         parts = [f"{counted(total.count, 'GEMM')}: {_sources(self)}" if total.count else "no GEMM"]
         if aten and total.kernels:
             parts.append(f"ATen runs {aten}")
         if searched:
-            parts.append(f"Inductor searches {searched}")
+            parts.append(f"Inductor autotunes {searched}")
         if total.timed:
             parts.append(_expected(total))
         if self.missed:
@@ -125,12 +125,12 @@ class Summary:
 
 
 def summary() -> Summary:
-    """What gemmdb did since the start or `reset_stats`, also for graphs that came from a warm cache."""
+    """Return a summary since the start or `reset_stats`, including graphs from a warm cache."""
     return of_events(list(JOURNAL.events), JOURNAL.graphs, list(JOURNAL.errors))
 
 
 def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) -> Summary:
-    """The summary of the events of `graphs` graphs."""
+    """Summarize the events of `graphs` graphs."""
     answers = {rung: Answers(rung) for rung in ORDER}
     alike: dict[tuple[str, ...], list[Event]] = defaultdict(list)
     uncovered: Counter[str] = Counter()
@@ -151,12 +151,12 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         elif one.config == SEARCH:
             searched.append(product)
         elif one.rung == "aten":
-            # The note has what every rung said, after why it was not tuned.
+            # The note starts with why the GEMM was not tuned, followed by each rung's reason.
             saved_us, why = _saved_us(one.problem, one.device), one.note.split("; ")[0]
             us = None if saved_us is None else len(same) * saved_us
             why = why if why.startswith(NOT_TUNED) else "no table answers"
             missed.append(replace(product, config="", us=us, why=why))
-        elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned GEMM's note is why it was tuned.
+        elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned GEMM: why it was tuned.
             refused.append(replace(product, why=one.note))
         elif gained > 0:
             gains.append(replace(product, us=gained, why=one.note if "horizontal" in one.evidence else ""))
@@ -170,7 +170,7 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
 
 
 def log_graph(events: Sequence[Event], _artefact: Any = None) -> None:
-    """Log one line about a graph that became ready. Never fails the compile."""
+    """Log one line about a graph that is ready. Never fails the compile."""
     if not log.isEnabledFor(logging.INFO):
         return
     try:
@@ -189,7 +189,7 @@ def _answer(event: Event) -> Answers:
 
 @functools.lru_cache(maxsize=4096)
 def _saved_us(problem: str, device: str) -> float | None:
-    """The microseconds that the best kernel may save of a call, None if nothing can be said."""
+    """Estimated microseconds per call that the best kernel may save, None if unknown."""
     try:
         asked = Query(Problem.parse(problem), Device.parse(device))
         found = saving(Ask(asked, (), Policy(), None))
@@ -200,7 +200,7 @@ def _saved_us(problem: str, device: str) -> float | None:
 
 
 def _named(one: Event) -> str:
-    """A short name of a problem: op, sizes, dtypes, fusion, ranges."""
+    """Short name of a problem: op, sizes, dtypes, fusion, ranges."""
     try:
         problem = Problem.parse(one.problem)
     except Exception:
@@ -210,7 +210,7 @@ def _named(one: Event) -> str:
 
 
 def _sources(of: Summary) -> str:
-    """How many GEMMs have their answers from where: `2 from tables (1 exact, 1 near), 3 without an answer`."""
+    """Format the number of GEMMs by source: `2 from tables (1 exact, 1 near), 3 without an answer`."""
     tables = [one for one in of.answers if one.rung not in OTHERS]
     rungs = ", ".join(f"{one.count} {one.rung}" for one in tables)
     found = [f"{sum(one.count for one in tables)} from tables ({rungs})"] if tables else []
@@ -234,8 +234,8 @@ def _lines(of: Summary) -> Iterator[str]:
         title = f"{NO_ANSWER}, so ATen runs; a build may save {_saving(of.missed)}"
         yield from _listed(title, of.missed, unknown="unknown")
         yield f"  to build: {BUILD}"
-    yield from _listed(f"{NO_ANSWER}, so Inductor searches, as max_autotune asks", of.searched)
-    yield from _listed("answers that are not used, so ATen runs", of.refused)
+    yield from _listed(f"{NO_ANSWER}, so Inductor autotunes, as max_autotune requests", of.searched)
+    yield from _listed("unused answers, so ATen runs", of.refused)
     for why in dict.fromkeys(one.why for one in of.alone):
         title = f"no kernel but ATen{f': {shortened(why)}' if why else ''}"
         yield from _listed(title, [replace(one, why="") for one in of.alone if one.why == why])
@@ -253,7 +253,8 @@ def _row(one: Answers) -> tuple[str, ...]:
 
 
 def _listed(title: str, products: Sequence[Product], unknown: str = "") -> Iterator[str]:
-    """A title and a line per GEMM, the columns aligned; nothing without GEMMs. `unknown`: for an unknown time."""
+    """Format a title and one line per GEMM with aligned columns; nothing without GEMMs. `unknown`: text for an unknown
+    time."""
     if not products:
         return
     yield ""
@@ -279,14 +280,14 @@ def _expected(total: Answers) -> str:
 
 
 def _saving(missed: Sequence[Product]) -> str:
-    """What a build may save of all GEMMs without an answer."""
+    """Format the estimated saving from a build for all GEMMs without an answer."""
     known = sum(one.us for one in missed if one.us is not None)
     unknown = sum(one.count for one in missed if one.us is None)
     if not unknown:
         return f"about {_us(known)} us per call" if known >= MIN_SAVING_US else "nothing"
     if not known:
         return "an unknown time"
-    return f"about {_us(known)} us per call, and an unknown time of {counted(unknown, 'GEMM')}"
+    return f"about {_us(known)} us per call, plus an unknown time for {counted(unknown, 'GEMM')}"
 
 
 def _us(value: float | None) -> str:
