@@ -1,1 +1,1 @@
-"""Finding GEMMs in an FX graph."""
+"""Find GEMMs in an FX graph."""

@@ -1,8 +1,8 @@
-"""The arguments of torch's GEMMs with scales (`_scaled_mm`, `_scaled_mm_v2`) and of groups (`_grouped_mm`, which
+"""Arguments of torch's scaled GEMMs (`_scaled_mm`, `_scaled_mm_v2`) and grouped GEMMs (`_grouped_mm`, which
 `torch.nn.functional.grouped_mm` and transformers' experts call, and `_scaled_grouped_mm`).
 
-Unsupported with the reason is raised for what no Problem describes: two levels of scales, a swizzle, scales of other
-blocks, a scaled output; groups that divide the columns, or of one size.
+Raises Unsupported, with the reason, for calls that no Problem can express: two-level scales, swizzled scales, other
+block sizes, a scaled output; groups along the columns, or groups of one size.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from gemmdb.key.ops import SCALE_BLOCK, SCALES
 
 aten = torch.ops.aten
 _RECIPES = ((0, 0), (1, 1), (4, 5))
-"""How A and B are scaled, in the order of SCALES: both TensorWise, both RowWise, or BlockWise1x128 and
+"""Scaling recipe of A and B, in the order of SCALES: both TensorWise, both RowWise, or BlockWise1x128 and
 BlockWise128x128 of torch.nn.functional.ScalingType."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a GEMM: nodes of the graph, or of Inductor's IR. `scales`: those of fp8 A and B; empty without.
-    `bias`: None without one. `offsets`: where each group ends; None without groups. `fast`: the matrix unit may keep
-    the sums in its own accumulator. `recipes`: how A and B are scaled if the operator says so; None if it follows from
-    the sizes."""
+    """The arguments of a GEMM: FX nodes or Inductor IR nodes. `scales`: scales of fp8 A and B, else empty. `bias`: None
+    without one. `offsets`: the end of each group; None without groups. `fast`: the tensor core may keep sums in its own
+    accumulator. `recipes`: the scaling of A and B if the operator specifies it; None if the sizes imply it."""
 
     a: Any
     b: Any
@@ -41,12 +40,12 @@ class Call:
 
 
 def scaled_targets() -> list[Any]:
-    """The operators with scales, without groups, that this torch has."""
+    """Operators with scales and without groups that exist in this torch."""
     return [getattr(aten, name).default for name in ("_scaled_mm", "_scaled_mm_v2") if hasattr(aten, name)]
 
 
 def read(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """The Call of one of the four operators. Raises Unsupported if no Problem describes it."""
+    """Return the Call of one of the four operators. Raises Unsupported if no Problem describes it."""
     schema = target._schema.arguments
     given = {one.name: one.default_value for one in schema if one.has_default_value()}
     given |= dict(zip((one.name for one in schema), args, strict=False)) | dict(kwargs)
@@ -62,7 +61,7 @@ def read(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
 
 
 def _recipes(given: Mapping[str, Any]) -> tuple[int, int]:
-    """How A and B are scaled. Raises Unsupported unless there is one level of scales, without a swizzle."""
+    """Return the scaling of A and B. Raises Unsupported unless there is one level of scales, without a swizzle."""
     if any(len(given[name]) != 1 for name in ("scale_a", "scale_b", "recipe_a", "recipe_b")):
         raise Unsupported("several levels of scales")
     if any(given["swizzle_a"]) or any(given["swizzle_b"]):
@@ -76,7 +75,7 @@ def _recipes(given: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def scaled_fields(call: Call) -> dict[str, Any]:
-    """The Problem's fields for the scales and the bias of a Call of FX nodes without groups."""
+    """Return the Problem's scale and bias fields for a Call of FX nodes without groups."""
     a, first, second = (value(node) for node in (call.a, *call.scales))
     if not first.dtype == second.dtype == torch.float32:
         raise Unsupported(f"scales of {first.dtype} and {second.dtype}")
@@ -93,7 +92,7 @@ def scaled_fields(call: Call) -> dict[str, Any]:
 
 
 def _kind(first: Any, second: Any, sizes: tuple[Any, Any, Any]) -> str:
-    """The kind of two scales, one of SCALES."""
+    """Return the kind of two scales, one of SCALES."""
     m, n, k = sizes
     if all(one.dim() <= 2 and all(known(size == 1) for size in one.shape) for one in (first, second)):
         return "tensor"
@@ -112,7 +111,7 @@ def _kind(first: Any, second: Any, sizes: tuple[Any, Any, Any]) -> str:
 
 
 def grouped_fields(call: Call) -> dict[str, Any]:
-    """The Problem's fields for the groups of a Call of FX nodes: they divide the rows of A, or K."""
+    """Return the Problem's group fields for a Call of FX nodes. Groups divide the rows of A, or K."""
     if call.bias is not None:
         raise Unsupported("a bias, which torch does not add yet")
     dims = value(call.a).dim(), value(call.b).dim()
@@ -131,7 +130,7 @@ def grouped_fields(call: Call) -> dict[str, Any]:
     fields = {"groups": int(offsets.shape[0]), "ragged": ragged}
     if not call.scales:
         return fields
-    # torch takes scales with fp8 operands alone, and one kind of scales for each dtype.
+    # torch accepts scales only with fp8 operands, and one kind of scales per dtype.
     dtypes = [value(scale).dtype for scale in call.scales]
     if dtypes != [torch.float32, torch.float32]:
         raise Unsupported(f"scales of {dtypes[0]} and {dtypes[1]}")

@@ -1,7 +1,7 @@
-"""Convolutions of 1 x 1 that Inductor makes GEMMs of: written as that GEMM, they are looked up like any other.
+"""Rewrite 1 x 1 convolutions that Inductor would lower as GEMMs, so they are looked up like any other GEMM.
 
-Inductor does so when it lowers the convolution, where `torch._inductor.config.conv_1x1_as_mm` is set or it searches
-(max-autotune) and the images are stored channels last. All that is added here are views of the same memory.
+Inductor converts them during lowering if `torch._inductor.config.conv_1x1_as_mm` is set or it autotunes (max-autotune),
+and the images are channels-last. The rewrite adds only views of the same memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def rewrite(graph: Any) -> None:
-    """Replace the convolutions of the graph that Inductor would make GEMMs of."""
+    """Replace the convolutions that Inductor would lower as GEMMs."""
     if state.multiplies_convolutions():
         for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
             if _becomes_gemm(node):
@@ -26,7 +26,7 @@ def rewrite(graph: Any) -> None:
 
 
 def _becomes_gemm(node: Any) -> bool:
-    """Whether a convolution is 1 x 1, and its images are stored channels last, with fixed sizes."""
+    """Whether a convolution is 1 x 1 on channels-last images of fixed sizes."""
     x, weight, _, stride, padding, dilation, transposed, output_padding, groups = node.args
     images, filters = value(x), value(weight)
     if images.dim() != 4 or not all(isinstance(size, int) for size in (*images.shape, *filters.shape)):
@@ -38,7 +38,7 @@ def _becomes_gemm(node: Any) -> bool:
 
 
 def _replace(graph: Any, node: Any) -> None:
-    """The GEMM [N H W, C] by [C, O], with the bias, in place of a convolution."""
+    """Return the GEMM [N H W, C] by [C, O], with the bias, that replaces a convolution."""
     x, weight, bias = node.args[:3]
     count, channels, height, width = value(x).shape
     out = value(weight).shape[0]

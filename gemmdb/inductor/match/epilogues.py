@@ -1,4 +1,4 @@
-"""The elementwise operators after a GEMM that Inductor fuses into its kernel, and their class in the key."""
+"""Elementwise operators that Inductor fuses into a GEMM's kernel, and the epilogue class in the key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gemmdb.key.epilogue import ARITHMETIC, ORDERS, READS, Epilogue, parse, stor
 from gemmdb.key.layout import ITEM_SIZES
 
 MAX_CHAIN = 64
-"""How many operators to look at. A chain of that length is a kernel by itself."""
+"""Maximum number of operators to visit. A longer chain gets its own kernel."""
 MAX_ANCESTORS = 256
-"""How many operators to look at to learn whether a tensor depends on a GEMM."""
+"""Maximum number of operators to visit to check whether a tensor depends on a GEMM."""
 _GEMMS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.", "aten._int_mm.", "aten._scaled_mm",
           "aten._grouped_mm", "aten._scaled_grouped_mm", "mkl.", "mkldnn._linear", "gemmdb.")  # fmt: skip
 LIGHT = frozenset({
@@ -32,17 +32,16 @@ LIGHT = frozenset({
 })  # fmt: skip
 """Elementwise operators of a few instructions per element. All others count as exponentials."""
 POWERS = (-1, -0.5, 0.5, 1, 2, 3, 4)
-"""Exponents that take a few multiplications, or a root."""
+"""Exponents that cost a few multiplications or a root."""
 LIGHT_ATTRIBUTES = ("relu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid")
-"""Activations of oneDNN's linears that are light arithmetic."""
+"""oneDNN linear activations that count as light arithmetic."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The epilogue of a GEMM. `members`: its operators that work on the GEMM's values, in the order of the graph.
-    `beside`: elementwise operators on other tensors, which are computed in the same kernel. `reads`: the full-size
-    tensors that it reads. `stored`: the members whose values something outside reads. `kept`: whether something outside
-    reads the GEMM itself."""
+    """The epilogue of a GEMM. `members`: operators on the GEMM's values, in graph order. `beside`: elementwise
+    operators on other tensors, computed in the same kernel. `reads`: full-size input tensors. `stored`: members whose
+    values are read outside the epilogue. `kept`: whether the GEMM's own output is read outside."""
 
     members: tuple[Any, ...]
     beside: tuple[Any, ...]
@@ -52,12 +51,11 @@ class Chain:
 
 
 def fusion(node: Any) -> str:
-    """The text of the class of the GEMM's epilogue; `none` without one.
+    """Return the text of a GEMM's epilogue class; `none` without an epilogue.
 
-    Elementwise work that leads to a reduction of rows, such as a residual sum before a norm, becomes part of the
-    reduction's kernel, beside ATen too, so only the GEMM itself should be compared. The same holds for work that a
-    later GEMM takes: of the two GEMMs of a gated layer, the second has the epilogue. Inductor also fuses nothing into
-    an output of data-dependent size.
+    Elementwise work before a row reduction, such as a residual sum before a norm, is fused into the reduction's kernel,
+    with ATen too, so only the GEMM itself should be compared. The same holds for work that a later GEMM takes: in a
+    gated layer, the second GEMM has the epilogue. Inductor fuses nothing into an output of data-dependent size.
     """
     if any(symbolic.from_data(size) for size in value(node).shape) or _leads_to_reduction(node):
         return "none"
@@ -77,12 +75,12 @@ def fusion(node: Any) -> str:
 
 
 def joined(node: Any, first: str, reads: int = 0) -> str:
-    """The same for a linear of oneDNN that computes elementwise operators itself, with what follows it. `first`: their
-    place in ARITHMETIC; `reads`: the full-size tensors that they read. What may be stored in between is not the GEMM's
-    output."""
+    """Return the epilogue class of a oneDNN linear with built-in elementwise operators, including what follows it.
+    `first`: the operators' index in ARITHMETIC; `reads`: full-size tensors that they read. Intermediate stores are not
+    the GEMM's output."""
     try:
         text = fusion(node)
-    except fx.Unsupported:  # Inductor's patterns may leave no metadata.
+    except fx.Unsupported:  # Inductor's patterns may drop metadata.
         text = "none"
     rest = Epilogue() if text == "none" else parse(text)
     most = max(first, rest.arithmetic, key=ARITHMETIC.index)
@@ -90,12 +88,12 @@ def joined(node: Any, first: str, reads: int = 0) -> str:
 
 
 def arithmetic(nodes: Iterable[Any]) -> str:
-    """The costliest arithmetic of operators, of ARITHMETIC."""
+    """Return the most expensive arithmetic class among operators, from ARITHMETIC."""
     return ARITHMETIC[max(map(_effort, nodes), default=0)]
 
 
 def _effort(node: Any) -> int:
-    """The place in ARITHMETIC of what an operator does."""
+    """Return the index of an operator in ARITHMETIC."""
     if _is_random(node):
         return ARITHMETIC.index("random")
     name = str(node.target).partition(".")[2].partition(".")[0]
@@ -104,8 +102,8 @@ def _effort(node: Any) -> int:
 
 
 def _places(gemm: Any, chain: Chain) -> dict[Any, int]:
-    """For the GEMM and each member, the place in ORDERS of its order in memory: how it differs from the GEMM's. An
-    operator that keeps the strides of what it reads keeps the order."""
+    """Return, for the GEMM and each member, the index in ORDERS of its memory order relative to the GEMM's. An operator
+    that keeps its inputs' strides keeps the order."""
     places = {gemm: 0}
     for node in chain.members:
         steps = [0]
@@ -117,8 +115,8 @@ def _places(gemm: Any, chain: Chain) -> dict[Any, int]:
 
 
 def _reordering(seen: Any, node: Any) -> int:
-    """The place in ORDERS of the step from `seen`, a value of the chain or a view of one, to `node`, computed from
-    it."""
+    """Return the index in ORDERS of the step from `seen`, a value of the chain or a view of it, to `node`, computed
+    from it."""
     before, after = _order(seen), _order(node)
     if before == after or len(before) != len(after) or value(seen).dim() != value(node).dim():
         return 0
@@ -126,7 +124,7 @@ def _reordering(seen: Any, node: Any) -> int:
 
 
 def _order(node: Any) -> list[int]:
-    """The dimensions larger than 1, those with the largest strides first; empty if nothing is known of them."""
+    """Return the dimensions larger than 1, largest stride first; empty if unknown."""
     found = value(node)
     try:
         sizes, strides = (tuple(map(extract.hint, numbers)) for numbers in (found.shape, found.stride()))
@@ -136,7 +134,7 @@ def _order(node: Any) -> list[int]:
 
 
 def _leads_to_reduction(gemm: Any) -> bool:
-    """Whether the GEMM, or elementwise operators after it, end in a reduction of rows."""
+    """Whether the GEMM, or the elementwise operators after it, end in a row reduction."""
     waiting, seen = [gemm], {gemm}
     while waiting and len(seen) <= MAX_CHAIN:
         for user in fx.users(waiting.pop()):
@@ -162,9 +160,9 @@ def _reduces_rows(node: Any) -> bool:
 
 
 def follow(gemm: Any) -> Chain | None:
-    """The epilogue of a GEMM; None if nothing of it is stored."""
+    """Return the epilogue of a GEMM; None if none of its values is stored."""
     found = _fused(gemm)
-    # What only feeds operators of other kernels is computed there, and nothing is stored here.
+    # Operators that only feed other kernels are computed in those, and nothing is stored here.
     stored = [node for node in found if any(map(_reads_memory, _outside(node, found)))]
     members, waiting = set(stored), list(stored)
     while waiting:
@@ -180,7 +178,7 @@ def follow(gemm: Any) -> Chain | None:
 
 
 def nodes(gemm: Any, chain: Chain) -> set[Any]:
-    """All operators of an epilogue: its members, those on other tensors, and the views between these."""
+    """Return all operators of an epilogue: members, operators on other tensors, and the views between them."""
     found = {*chain.members, *chain.beside}
     computed = found | {gemm}
     views: set[Any] = set()
@@ -194,7 +192,7 @@ def nodes(gemm: Any, chain: Chain) -> set[Any]:
 
 
 def elements(node: Any) -> int:
-    """The number of elements of a node's value; 0 if it is not a tensor, or if nothing is known of its size."""
+    """Return the number of elements of a node's value; 0 for anything but a tensor, or if unknown."""
     try:
         return math.prod(map(extract.hint, value(node).shape))
     except fx.Unsupported:
@@ -202,8 +200,8 @@ def elements(node: Any) -> int:
 
 
 def _fused(gemm: Any) -> dict[Any, None]:
-    """The elementwise operators that follow, without those that Inductor fuses into a later GEMM, or that have to wait
-    for a value which itself depends on these."""
+    """Return the elementwise operators that follow, except those that Inductor fuses into a later GEMM, and those that
+    wait for a value that depends on these operators."""
     size, found = elements(gemm), {gemm: None}
     waiting, seen = [gemm], {gemm}
     while waiting and len(seen) <= MAX_CHAIN:
@@ -219,8 +217,8 @@ def _fused(gemm: Any) -> dict[Any, None]:
 
 
 def _is_available(operand: Any, gemm: Any, followers: set[Any], fused: dict[Any, None]) -> bool:
-    """Whether an operand is a value of the chain, or is computed without the chain and by no later GEMM whose kernel
-    would take the operator as its own epilogue: Inductor fuses it into the nearest one."""
+    """Whether an operand is a value of the chain, or is computed without the chain and without a later GEMM that would
+    take the operator as its own epilogue: Inductor fuses into the nearest GEMM."""
     if operand in followers:
         return operand in fused
     size = elements(gemm)
@@ -248,18 +246,18 @@ def _outside(node: Any, inside: Any) -> Iterator[Any]:
 
 
 def _reads_memory(user: Any) -> bool:
-    """Whether a user reads a value from memory. Other kernels compute elementwise work on their inputs again."""
+    """Whether a user reads a value from memory. Other kernels recompute elementwise work on their inputs."""
     return user.op != "call_function" or not (fx.is_pointwise(user) or fx.is_reduction(user))
 
 
 def _others(gemm: Any, members: set[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """(elementwise operators on other tensors that only the members use, full-size tensors that are read)."""
+    """Return (elementwise operators on other tensors that only the members use, full-size input tensors)."""
     size = elements(gemm)
     beside: dict[Any, None] = {}
     reads: dict[Any, None] = {}
     waiting = {base(one) for node in members for one in node.all_input_nodes}
     while waiting and len(beside) <= MAX_CHAIN:
-        # The last one first: whatever uses it was looked at before.
+        # Visit in reverse order, so all users of an operator come first.
         node = max(waiting)
         waiting.remove(node)
         if node is gemm or node in members or elements(node) < size or _is_filled(node):
@@ -280,7 +278,7 @@ def _is_random(node: Any) -> bool:
 
 
 def _is_filled(node: Any) -> bool:
-    """Whether a tensor is made from nothing, such as one that is full of one number: other kernels make it again."""
+    """Whether a tensor has no inputs, such as one filled with a constant: other kernels recompute it."""
     if node.op != "call_function" or node.all_input_nodes:
         return False
     return torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())

@@ -1,7 +1,7 @@
-"""FX values to the key: sizes to hints and ranges, strides and offset to layout classes, torch's state to numerics, and
-the Query of a GEMM.
+"""Convert FX values to key fields: sizes to hints and ranges, strides and offset to layout classes, torch's state to
+numerics; and build a GEMM's Query.
 
-Sympy and symbolic integers stay in here. The results contain only plain integers.
+Sympy and symbolic integers stay in this module. Results contain only plain integers.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 Range = tuple[int, int | None]
 WEIGHT_MARK = "gemmdb_mixed"
-"""Key in the metadata `custom` of a GEMM with a cast int8 or uint8 weight. The value describes that weight as [N, K],
-and the GEMM's fusion and bias. For an int4 weight it has the group size, zero points and packing."""
+"""Key in the `custom` metadata of a GEMM with a cast int8 or uint8 weight. The value describes the weight as [N, K],
+with the GEMM's fusion and bias. For an int4 weight it also has the group size, zero points and packing."""
 aten = torch.ops.aten
 
 
 def dtype_name(dtype: Any) -> str:
-    """The key's name of a torch dtype."""
+    """Return the key's name of a torch dtype."""
     if dtype not in DTYPES:
         raise Unsupported(f"dtype {dtype}")
     return DTYPES[dtype]
 
 
 def hint(size: Any) -> int:
-    """The size to look up by: a plain size itself, a symbolic size's hint, a guess for a data-dependent one."""
+    """Return the lookup size: a plain size unchanged, a symbolic size's hint, a guess for a data-dependent size."""
     if isinstance(size, int):
         return size
     node = size.node
@@ -58,7 +58,7 @@ def hint(size: Any) -> int:
 
 
 def bounds(size: Any) -> Range | None:
-    """(smallest, largest or None) of a symbolic size, None for a plain one."""
+    """Return (min, max or None) of a symbolic size, None for a plain one."""
     if isinstance(size, int):
         return None
     from torch.utils._sympy.value_ranges import bound_sympy
@@ -67,16 +67,16 @@ def bounds(size: Any) -> Range | None:
     if size.node.expr.is_number:
         return None
     found = bound_sympy(size.node.expr, shape_env.var_to_range)
-    # Anything but an integer is an infinity of sympy or torch. A bound beyond every int32 index counts as one too.
+    # Anything but an integer is an infinity of sympy or torch. A bound beyond int32 counts as infinite too.
     lower = int(found.lower) if found.lower.is_Integer else 0
     upper = int(found.upper) if found.upper.is_Integer else LARGEST_SIZE
     return max(lower, 0), None if upper >= LARGEST_SIZE else upper
 
 
 def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> TensorInfo:
-    """The description of a fake tensor in plain integers, or of another view of it (`sizes`, `strides`)."""
+    """Describe a fake tensor, or another view of it (`sizes`, `strides`), in plain integers."""
     for step in (*val.stride(), val.storage_offset()):
-        # The alignment class would come from a guess.
+        # The alignment class would be a guess.
         if symbolic.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
             raise Unsupported("rows of data-dependent length may not begin at multiples of 16 bytes")
     if any(symbolic.from_data(size) and hint(size) < 1 for size in val.shape):
@@ -90,7 +90,8 @@ def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] 
 
 
 def matrix(val: Any) -> TensorInfo:
-    """`val` as [rows, last size], as a linear sees an activation of any rank. Dimensions of size 1 do not count."""
+    """Return `val` as [rows, last size], the matrix that a linear sees for an activation of any rank. Ignores
+    dimensions of size 1."""
     info = tensor(val)
     if len(info.sizes) == 2:
         return info
@@ -106,7 +107,7 @@ def matrix(val: Any) -> TensorInfo:
 
 
 def bias(val: Any, m: int, n: int) -> Bias:
-    """The bias class of an addmm for an [m, n] output: `1d`, `full` or `column`, after broadcasting."""
+    """Return the bias class of an addmm for an [m, n] output: `1d`, `full` or `column`, after broadcasting."""
     info = tensor(val)
     sizes, strides = info.sizes, info.strides
     if len(sizes) < 2:
@@ -120,14 +121,14 @@ def bias(val: Any, m: int, n: int) -> Bias:
 
 
 def scalars(alpha: Any, beta: Any) -> str:
-    """The class of alpha and beta."""
+    """Return the class of alpha and beta."""
     if beta == 0:
         return "beta0"
     return "unit" if alpha == 1 and beta == 1 else "general"
 
 
 def numerics(dtype: str, device_type: str) -> Numerics:
-    """The numerics that torch's settings allow the kernel for inputs of `dtype` on a device."""
+    """Return the numerics that torch's settings allow for inputs of `dtype` on a device."""
     base = default_numerics(dtype)
     fp32 = _fp32_mode(device_type) if dtype == "fp32" else "ieee"
     reduced = base.reduced
@@ -142,7 +143,7 @@ def _fp32_mode(device_type: str) -> str:
         try:
             return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
         except RuntimeError:
-            # torch forbids reading the old switch once the new one was set
+            # torch forbids reading the old switch once the new one is set
             return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
     mode = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none")
     if mode == "bf16" or (mode == "tf32" and detect.cpu_multiplies_tf32()):
@@ -150,12 +151,12 @@ def _fp32_mode(device_type: str) -> str:
     try:
         return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
     except RuntimeError:
-        # as above; only CUDA's new switch was set, which does not affect the CPU
+        # as above; only CUDA's new switch is set, which does not affect the CPU
         return "ieee"
 
 
 def device(of: Any) -> Device:
-    """The Device of a torch device. For the CPU it has the number of threads that torch uses now."""
+    """Return the Device of a torch device. For the CPU it includes torch's current thread count."""
     if of.type == "cpu":
         return detect.cpu(torch.get_num_threads())
     found = detect.cuda(of.index or 0) if of.type == "cuda" else None
@@ -166,7 +167,7 @@ def device(of: Any) -> Device:
 
 @dataclass(frozen=True)
 class Gemm:
-    """One GEMM node and the Query for it. `guessed`: a size is data-dependent, and the problem has a guess for it."""
+    """One GEMM node and its Query. `guessed`: a size is data-dependent, and the problem has a guess for it."""
 
     node: Any
     query: Query
@@ -174,8 +175,8 @@ class Gemm:
 
 
 def two_operands(op: str, node: Any, a: Any, b: Any, fast: bool = False, **fields: Any) -> Gemm | None:
-    """The GEMM at `node` of two nodes, matrices or batches of them, as they are. `fields`: of the Problem. `fast`: fp8
-    operands may be accumulated in less than fp32."""
+    """Return the GEMM at `node` of two matrices (or batches of matrices), taken unchanged. `fields`: of the Problem.
+    `fast`: fp8 operands may be accumulated below fp32 precision."""
     first, second = value(a), value(b)
     info = tensor(first)
     problem = Problem.from_tensors(
@@ -188,8 +189,8 @@ def two_operands(op: str, node: Any, a: Any, b: Any, fast: bool = False, **field
 
 
 def gemm(node: Any, problem: Problem, sizes: dict[str, Any], on: Any) -> Gemm | None:
-    """The Gemm of a problem whose sizes are hints, with the ranges of all symbolic `sizes`, on a torch device. None if
-    there is nothing to multiply: Inductor then removes the GEMM or fills the output."""
+    """Return the Gemm of a problem whose sizes are hints, with the ranges of all symbolic `sizes`, on a torch device.
+    None for an empty GEMM: Inductor removes it or fills the output."""
     if problem.empty:
         return None
     limits = {name: bounds(size) for name, size in sizes.items()}

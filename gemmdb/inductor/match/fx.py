@@ -1,4 +1,4 @@
-"""FX graphs: the tensors of nodes, views, kinds of operators; new nodes; and where a node comes from in the program."""
+"""FX graph helpers: node tensors, views, operator kinds, new nodes, and a node's source location in the program."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gemmdb.workload.entries import Origin, clean
 aten, prims = torch.ops.aten, torch.ops.prims
 FLAT_VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 RESHAPES = (*FLAT_VIEWS, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.expand.default)
-"""Views that keep rows and columns in their order."""
+"""Views that preserve the order of rows and columns."""
 VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
-"""Operators that change how memory is seen. Elementwise work behind them still fits into the GEMM's kernel."""
+"""Operators that only change the view of memory. Elementwise work after them still fits into the GEMM's kernel."""
 _CASTS = (prims.convert_element_type.default, aten._to_copy.default)
 SOFTMAX = "prims.prepare_softmax_online.default"
 """Inductor's operator for the maximum and sum of a softmax on a GPU. It has no tag."""
@@ -28,7 +28,7 @@ _FRAME = re.compile(r'^\s*File "([^"\n]+)", line (\d+)', re.MULTILINE)
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
 MAX_PRODUCERS = 2
-"""How many producers of operands are asked if a pass of Inductor left no metadata on the GEMM itself."""
+"""Maximum number of operand producers to check if an Inductor pass dropped the GEMM's own metadata."""
 
 
 class Unsupported(Exception):
@@ -36,7 +36,7 @@ class Unsupported(Exception):
 
 
 def value(node: Any) -> Any:
-    """The fake tensor of an FX node; raises Unsupported for anything else."""
+    """Return the fake tensor of an FX node; raises Unsupported for anything else."""
     val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(val, torch.Tensor):
         raise Unsupported("no tensor metadata")
@@ -44,7 +44,7 @@ def value(node: Any) -> Any:
 
 
 def users(node: Any, views: Container[Any] = RESHAPES) -> Iterator[Any]:
-    """The nodes that use the value of `node`, directly or through `views`."""
+    """Return the nodes that use the value of `node`, directly or through `views`."""
     for user in node.users:
         if user.target in views:
             yield from users(user, views)
@@ -59,22 +59,22 @@ def is_pointwise(node: Any) -> bool:
 
 
 def known(condition: Any) -> bool:
-    """Whether a condition on sizes certainly holds. Adds no guard, and does not raise for an unbacked size."""
+    """Whether a condition on sizes is statically true. Adds no guard, and does not raise for an unbacked size."""
     return bool(statically_known_true(condition))
 
 
 def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two shapes are certainly the same."""
+    """Whether two shapes are statically equal."""
     return len(one) == len(other) and all(known(a == b) for a, b in zip(one, other, strict=True))
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same dtype and device. No kernel on a GPU can read a number in CPU memory."""
+    """Whether two tensors have the same dtype and device. GPU kernels cannot read a number in CPU memory."""
     return bool(one.dtype == other.dtype and one.device == other.device)
 
 
 def over_columns(val: Any, columns: Any) -> bool:
-    """Whether `val` is one number, or a vector over the last dimension of size `columns`, after broadcasting."""
+    """Whether `val` broadcasts as one number, or as a vector over the last dimension of size `columns`."""
     shape = val.shape
     return all(known(size == 1) for size in shape[:-1]) and (
         not shape or known(shape[-1] == 1) or known(shape[-1] == columns)
@@ -88,7 +88,7 @@ def keeps_columns(node: Any, columns: Any) -> bool:
 
 
 def base(node: Any) -> Any:
-    """The node whose memory a node sees, through views."""
+    """Return the node that owns the memory of a node, through views."""
     while node.target in VIEWS:
         node = node.args[0]
     return node
@@ -100,20 +100,20 @@ def is_reduction(node: Any) -> bool:
 
 
 def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any] | None = None) -> Any:
-    """A new node that calls `target`, whose first argument is a tensor's node. `meta`: the metadata of the node that it
-    replaces; the stack trace, partitioner and recompute tags are kept."""
+    """Create a node that calls `target`, whose first argument is a tensor node. `meta`: metadata of the replaced node;
+    the stack trace, partitioner and recompute tags are kept."""
     inputs = torch.fx.map_arg(args, lambda node: node.meta["val"])
     with inputs[0].fake_mode:
         result = target(*inputs)
     node = graph.call_function(target, args)
-    # The partitioner takes a node without tensor metadata for one of several outputs.
+    # The partitioner treats a node without tensor metadata as one of several outputs.
     node.meta = {**(meta or {}), "val": result, "tensor_meta": _extract_tensor_metadata(result)}
     node.meta.pop("eager_input_vals", None)
     return node
 
 
 def size(graph: Any, node: Any, dim: int) -> Any:
-    """A size of the tensor of `node`, as an argument for new nodes: a number, or a node if the size is symbolic."""
+    """Return a size of `node`'s tensor as an argument for new nodes: a number, or a node if the size is symbolic."""
     found = value(node).shape[dim]
     if isinstance(found, int):
         return found
@@ -123,8 +123,8 @@ def size(graph: Any, node: Any, dim: int) -> Any:
 
 
 def vector(graph: Any, scale: Any, matrix: Any, dim: int = 1) -> Any:
-    """`scale` as a vector. It holds one number, or one for each step along dimension `dim` of `matrix`: the columns of
-    a weight [K, N] for 1, the rows of an activation [M, K] for 0."""
+    """Return `scale` as a vector. It holds one number, or one per step along dimension `dim` of `matrix`: the columns
+    of a weight [K, N] for 1, the rows of an activation [M, K] for 0."""
     single = known(value(scale).numel() == 1)
     if value(scale).dim() == 1 and not single:
         return scale
@@ -136,23 +136,23 @@ def vector(graph: Any, scale: Any, matrix: Any, dim: int = 1) -> Any:
 
 
 def origin(node: Any) -> Origin:
-    """The path of the innermost module, and the innermost source line outside of torch; both may be empty. A GEMM of
-    a backward has those of its forward. Never raises."""
+    """Return the path of the innermost module, and the innermost source line outside of torch; both may be empty. A
+    GEMM in a backward has those of its forward. Never raises."""
     try:
         metas = [node.meta]
         if not any(node.meta.get(name) for name in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")):
             metas += [one.meta for one in node.all_input_nodes[:MAX_PRODUCERS]]
         module = next(filter(None, map(_module, metas)), "")
         return Origin(clean(module), clean(next(filter(None, map(_source, metas)), "")))
-    except Exception:  # Metadata is anybody's.
+    except Exception:  # Any pass may write metadata.
         return Origin()
 
 
 def _module(meta: Mapping[str, Any]) -> str:
-    """The path in the root module: torch spells it `L['self'].layers.0` or `layers.0`."""
+    """Return the path relative to the root module: torch writes `L['self'].layers.0` or `layers.0`."""
     stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
     name = str(list(stack.values())[-1][0]) if stack else ""
-    for root in ("L['self']", "L['fn']", "L__self__"):  # `fn` is Dynamo's own name for a module of torch.
+    for root in ("L['self']", "L['fn']", "L__self__"):  # `fn` is Dynamo's own name for a torch module.
         name = name.removeprefix(root)
     if name.startswith("L["):  # A local variable of the compiled function: `L['model'].up`.
         name = _INDEX.sub(r"\1", name[1:], count=1)
@@ -166,7 +166,7 @@ def _source(meta: Mapping[str, Any]) -> str:
     if not own:
         return ""
     path, line = own[-1]
-    # A file that is passed on must not name a machine's folders. A package's own folder tells modules apart.
+    # Shared files must not contain local paths. The package's own folder distinguishes modules.
     parts = PurePath(path).parts[-2 if _is_package(Path(path).parent) else -1 :]
     return f"{'/'.join(parts).lstrip('/')}:{line}"
 

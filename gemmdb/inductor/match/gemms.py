@@ -1,4 +1,4 @@
-"""The GEMMs of a post-grad graph, and the Query of each."""
+"""Find the GEMMs of a post-grad graph and build each one's Query."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _UNCOVERED = {
     "onednn.qlinear_pointwise.tensor": "qlinear",
 }  # fmt: skip
 _FOREIGN_INT4 = re.compile(r"(mslk|fbgemm)\.\w*i4\w*_(rowwise|shuffled)")
-"""Operators of other libraries that multiply by int4 weights in layouts of their own, such as torchao's default."""
+"""Operators of other libraries for int4 weights in private layouts, such as torchao's default."""
 _CONVOLUTIONS = ("aten.convolution.default", "mkldnn._convolution_pointwise.default")
 
 
 def read(node: Any) -> Gemm | None:
-    """The GEMM of `node`; None if `node` is no GEMM that gemmdb supports.
+    """Return the GEMM at `node`; None if gemmdb does not support it as a GEMM.
 
     Raises Unsupported if the key cannot express it (a dtype, rows of data-dependent length).
     """
@@ -45,7 +45,7 @@ def read(node: Any) -> Gemm | None:
 
 
 def uncovered(node: Any) -> str | None:
-    """The name of a GEMM that gemmdb sees but does not support, None for anything else."""
+    """Return the name of a GEMM that gemmdb recognizes but does not support, None for anything else."""
     target = str(node.target)
     if target in _UNCOVERED:
         return _UNCOVERED[target]
@@ -83,7 +83,7 @@ def _reader(node: Any) -> Callable[[Any], Gemm | None] | None:
 
 def _mm(node: Any, op: str = "mm") -> Gemm | None:
     a, b = node.args[:2]
-    # A bmm with one weight for the whole batch may be a mixed GEMM, too.
+    # A bmm with one weight for the whole batch may also be a mixed GEMM.
     mixed = marked(node, a)
     if mixed is None and op == "bmm" and _has_symbolic_batch(node):
         raise Unsupported("a symbolic batch")
@@ -91,22 +91,22 @@ def _mm(node: Any, op: str = "mm") -> Gemm | None:
 
 
 def _baddbmm(node: Any) -> Gemm | None:
-    """A batched GEMM whose sums are only multiplied by alpha, as an attention's scores are. That costs nothing, in a
-    library's kernel and in ours. None where something is added: the library does it in the same kernel, and no batched
-    GEMM was measured with that."""
+    """Return a batched GEMM scaled only by alpha, such as attention scores. The scaling is free in library kernels and
+    in gemmdb's. None if something is added: the library fuses the addition, and no batched GEMM was measured with
+    it."""
     if _adds(node) or _has_symbolic_batch(node):
         return None
     return two_operands("bmm", node, *node.args[1:3], fusion=epilogues.fusion(node))
 
 
 def _adds(node: Any) -> bool:
-    """Whether a baddbmm adds its first argument, or how it scales is not known."""
+    """Whether a baddbmm adds its first argument, or its scaling is unknown."""
     return node.kwargs.get("beta", 1) != 0 or not isinstance(node.kwargs.get("alpha", 1), int | float)
 
 
 def _has_symbolic_batch(node: Any) -> bool:
-    """Whether the number of matrices in a batched GEMM is not fixed. The key has one number, and no rule says for which
-    other numbers an answer holds."""
+    """Whether a batched GEMM's batch size is not fixed. The key has one number, and no rule extends an answer to other
+    batch sizes."""
     return extract.bounds(value(node).shape[0]) is not None
 
 

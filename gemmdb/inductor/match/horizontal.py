@@ -1,4 +1,4 @@
-"""Horizontal fusion: the GEMMs of a graph that multiply the same activation alike, and one call in their place."""
+"""Horizontal fusion: replace GEMMs that share an activation by one call."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
 HORIZONTAL = "gemmdb_horizontal"
-"""Node metadata: what the lowering of a group's call carries out."""
+"""Node metadata: the decision that the lowering of a group's call applies."""
 MAX_DISTANCE = 2
-"""How far apart two GEMMs of a group may be among all GEMMs of the graph. The results of a group are in memory
-together, so those of a decoder's layers, which all read what the encoder made, must not be one group."""
+"""Maximum distance between two GEMMs of a group among all GEMMs of the graph. The results of a group stay in memory
+together, so the GEMMs of all decoder layers on the encoder's output must not form one group."""
 
 
 @dataclass(frozen=True)
 class Group(Generic[D]):
-    """GEMMs of one activation, in the order of the graph."""
+    """GEMMs of one activation, in graph order."""
 
     members: tuple[Member[D], ...]
 
     @property
     def a(self) -> Any:
-        """The node of the activation [M, K] that the first GEMM reads now: it may be a GEMM of another group."""
+        """Node of the activation [M, K] that the first GEMM currently reads: it may be a GEMM of another group."""
         return shared(self.members[0].node)[0]
 
     @property
     def nodes(self) -> tuple[Any, ...]:
-        """The node of each GEMM."""
+        """Node of each GEMM."""
         return tuple(member.node for member in self.members)
 
     @property
@@ -45,8 +45,7 @@ class Group(Generic[D]):
         return tuple(member.width for member in self.members)
 
     def unify(self) -> None:
-        """Let all GEMMs read the same nodes. Programs make a view of the activation for each, and quantise it for
-        each."""
+        """Make all GEMMs read the same nodes. Programs create a view of the activation, and quantize it, for each."""
         for member in self.members:
             for own, first in zip(shared(member.node), shared(self.members[0].node), strict=True):
                 if own not in member.own:  # One number may be the scale of both operands.
@@ -54,18 +53,18 @@ class Group(Generic[D]):
 
     @property
     def query(self) -> Query:
-        """The query for one GEMM with all columns."""
+        """Return the query for one GEMM with all columns."""
         first = self.members[0].decision.query
         return replace(first, problem=_plain(first.problem).resized(first.problem.m, sum(self.widths), first.problem.k))
 
 
 def numbered(pairs: Sequence[tuple[Any, D]], places: Mapping[Any, int]) -> dict[Any, int]:
-    """The number of each GEMM among those of the graph. `places`: the number of each node."""
+    """Return the index of each GEMM among the graph's GEMMs. `places`: the index of each node."""
     return {node: number for number, node in enumerate(sorted((node for node, _ in pairs), key=places.__getitem__))}
 
 
 def find(pairs: Sequence[tuple[Any, D]], numbers: Mapping[Any, int]) -> list[Group[D]]:
-    """The groups among GEMMs of a graph, each given with its decision. `numbers`: as `numbered` says."""
+    """Return the groups among a graph's GEMMs, each given with its decision. `numbers`: see `numbered`."""
     found: dict[object, list[tuple[int, Member[D]]]] = {}
     values = Values()
     for node, decision in sorted(pairs, key=lambda pair: numbers[pair[0]]):
@@ -79,7 +78,7 @@ def find(pairs: Sequence[tuple[Any, D]], numbers: Mapping[Any, int]) -> list[Gro
 
 
 def _divided(found: Sequence[tuple[int, Member[D]]]) -> Iterator[tuple[Member[D], ...]]:
-    """At most as many GEMMs as a kernel takes, given with their numbers."""
+    """Split (index, GEMM) pairs into groups that a kernel supports: at most MAX_WEIGHTS, near each other."""
     group, last = list[Member[D]](), 0
     for number, member in found:
         if group and (len(group) == parts.MAX_WEIGHTS or number - last > MAX_DISTANCE):
@@ -91,7 +90,7 @@ def _divided(found: Sequence[tuple[int, Member[D]]]) -> Iterator[tuple[Member[D]
 
 
 def _kind(member: Member[D], values: Values) -> object:
-    """What the GEMMs of a group have in common: the values of the activation, K, dtypes, and how the weights lie."""
+    """Return the properties shared within a group: the activation's values, K, dtypes, and weight layouts."""
     read = []
     for node in shared(member.node):
         seen, source = value(node), node
@@ -105,15 +104,15 @@ def _kind(member: Member[D], values: Values) -> object:
 
 
 def _plain(problem: Problem) -> Problem:
-    """The problem without an epilogue: the GEMMs of a group store what elementwise work then reads."""
+    """Return the problem without an epilogue: grouped GEMMs store their outputs, and elementwise work reads them."""
     return problem if problem.fusion in ("none", "scale") else replace(problem, fusion="none")
 
 
 def rewrite(graph: Any, group: Group[D], fused: object) -> None:
-    """Replace the GEMMs of `group` by parts of the result of one `gemmdb::horizontal_mm` or `gemmdb::horizontal_int4`,
-    which gets `fused` as its HORIZONTAL. Each part lies in memory as the output of its GEMM did.
+    """Replace the GEMMs of `group` by slices of the result of one `gemmdb::horizontal_mm` or `gemmdb::horizontal_int4`,
+    with `fused` as its HORIZONTAL. Each slice has the memory layout of its GEMM's output.
 
-    All new nodes are made before the graph is changed, so an exception leaves only unused nodes behind.
+    All new nodes are created before the graph changes, so an exception leaves only unused nodes.
     """
     first = group.members[0]
     rows = int(value(group.a).shape[0])
@@ -132,7 +131,7 @@ def rewrite(graph: Any, group: Group[D], fused: object) -> None:
 
 
 def _call(graph: Any, group: Group[D]) -> tuple[Any, tuple[Any, ...]]:
-    """The operator in the place of the GEMMs, and its arguments."""
+    """Return the operator that replaces the GEMMs, and its arguments."""
 
     def each(name: str) -> list[Any]:
         nodes = [getattr(member, name) for member in group.members]
@@ -148,7 +147,7 @@ def _call(graph: Any, group: Group[D]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _hoisted(graph: Any, node: Any) -> Any:
-    """An input, or a copy of a view of one, with all that it sees, where nodes are inserted now."""
+    """Return an input, or copy a view of one with its whole view chain, at the current insertion point."""
     if node.op in ("placeholder", "get_attr"):
         return node
     return fx.call(graph, node.target, (_hoisted(graph, node.args[0]), *node.args[1:]), node.meta)

@@ -1,4 +1,4 @@
-"""One GEMM of a graph as part of a group: what it multiplies, whether it can be part of one, and equal values."""
+"""One GEMM as a member of a horizontal group: its operands, eligibility, and value numbering."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ aten = torch.ops.aten
 _OPS = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
 _HALF, _GPUS = ("bf16", "fp16"), ("cuda",)
 OWN_FIELDS = ("weight", "scale", "bias", "zeros")
-"""The fields of a Member that are nodes which only its GEMM reads."""
+"""Fields of a Member with nodes that only its GEMM reads."""
 WIDTH_STEP = 16
-"""The number of columns of every weight is a multiple of it."""
+"""The column count of every weight must be a multiple of this."""
 MAX_DEPTH = 64
-"""How many operators one after the other are compared. A quantised activation is about ten away from what both read."""
+"""Maximum depth of compared operator chains. A quantized activation is about ten operators from the shared input."""
 
 
 class Decided(Protocol):
-    """What is read here of the decision for a GEMM."""
+    """The fields of a GEMM's decision that this module reads."""
 
     @property
     def query(self) -> Query: ...
@@ -44,9 +44,9 @@ D = TypeVar("D", bound=Decided)
 
 @dataclass(frozen=True)
 class Member(Generic[D]):
-    """One GEMM: its node, what was decided, and the nodes of what only it reads. Each of `scale` and `bias` is a
-    vector [N] or None; the scale of an fp8 weight is [1, N], or one number. `zeros`: the zero points of an int4 weight,
-    which `gemmdb.key.int4` describes like its scale; None where it has none of its own."""
+    """One GEMM: its node, its decision, and the nodes that only it reads. `scale` and `bias` are each a vector [N] or
+    None; the scale of an fp8 weight is [1, N], or one number. `zeros`: zero points of an int4 weight, which
+    `gemmdb.key.int4` describes like its scale; None if the weight has none."""
 
     node: Any
     decision: D
@@ -67,7 +67,7 @@ class Member(Generic[D]):
 
 
 def read(node: Any, decision: D) -> Member[D] | None:
-    """The GEMM as part of a group; None if it cannot be one."""
+    """Return the GEMM as a member of a group; None if it is not eligible."""
     problem, query = decision.problem, decision.query
     decided = decision.config is not None and not decision.branches
     if not decided or query.device.kind not in _GPUS or any(low != high for low, high in query.ranges.values()):
@@ -75,12 +75,12 @@ def read(node: Any, decision: D) -> Member[D] | None:
     if problem.scalars != "unit" or problem.n % WIDTH_STEP or not _has_kernel(problem):
         return None
     member = _read(node, decision)
-    # What a member owns must be an input or a constant, or a view of one, so that it can be read at any place.
+    # The member's own operands must be inputs or constants, or views of one, so they can be read anywhere.
     if member is None or any(fx.base(one).op not in ("placeholder", "get_attr") for one in member.own):
         return None
     if _exposes_memory(node) or not all(map(_is_fixed, (*shared(node), *member.own))):
         return None
-    # The scales of an int4 weight are checked when it is lowered.
+    # The scales of an int4 weight are checked at lowering.
     scale = None if problem.scales == "tensor" or problem.int4 is not None else member.scale
     vectors = [value(one) for one in (scale, member.bias) if one is not None]
     dense = all(one.shape.numel() == problem.n == one.shape[-1] and one.stride(-1) == 1 for one in vectors)
@@ -88,7 +88,7 @@ def read(node: Any, decision: D) -> Member[D] | None:
 
 
 def _has_kernel(problem: Problem) -> bool:
-    """Whether the dtypes, and the scales, are some that the kernels with several weights take."""
+    """Whether the multi-weight kernels support the dtypes and scales."""
     if problem.scaled:
         return problem.op == "scaled_mm" and problem.scales in ("row", "tensor") and problem.out in _HALF
     return problem.a.dtype in _HALF and problem.out == problem.a.dtype
@@ -104,11 +104,11 @@ def _read(node: Any, decision: D) -> Member[D] | None:
             return Member(node, decision, node.args[1], node.args[3])
         if problem.bias is None and target is ops.overload("int4_mm"):
             return Member(node, decision, node.args[1], node.args[2], zeros=node.args[3])
-        return None  # The program makes the weight.
+        return None  # The program computes the weight.
     if target is ops.overload("mixed_mm") and problem.op == "mixed_mm" and problem.bias is None:
         _, weight, *rest = node.args
         if any(rest[1:]):
-            return None  # The scale comes first, since sums of the integers may overflow fp16.
+            return None  # The scale comes first, because sums of the integers may overflow fp16.
         return Member(node, decision, weight, rest[0] if rest else None)
     if _OPS.get(target) != problem.op:
         return None  # Or a GEMM of a cast weight, which Inductor fuses.
@@ -117,7 +117,7 @@ def _read(node: Any, decision: D) -> Member[D] | None:
 
 
 def shared(node: Any) -> tuple[Any, ...]:
-    """The nodes that the GEMMs of a group have in common: the activation, and in fp8 its scale."""
+    """Return the shared nodes of a group: the activation, and in fp8 its scale."""
     if node.target in calls.scaled_targets():
         call = calls.read(node.target, node.args, node.kwargs)
         return call.a, call.scales[0]
@@ -125,16 +125,16 @@ def shared(node: Any) -> tuple[Any, ...]:
 
 
 def _is_fixed(node: Any) -> bool:
-    """Whether a tensor's sizes, strides and offset are numbers."""
+    """Whether a tensor's sizes, strides and offset are plain numbers."""
     found = value(node)
     return all(type(one) is int for one in (*found.shape, *found.stride(), found.storage_offset()))
 
 
 def _exposes_memory(node: Any) -> bool:
-    """Whether something sees the GEMM's memory itself, and not only its values: then the GEMM must have memory of its
-    own. The graph may return it, and would keep the whole group's; a GEMM that the backward needs is returned, too.
-    `as_strided` counts from the start of the memory. Custom operators that write to what they are given become
-    `as_strided` after this pass."""
+    """Whether the GEMM needs its own memory because something uses the memory itself, not only the values. The graph
+    may return it, which would keep the whole group's memory alive; GEMMs saved for the backward are returned too.
+    `as_strided` counts from the start of the memory. Custom operators that write to their inputs become `as_strided`
+    after this pass."""
     storage, seen, waiting = _storages(node), {node}, [node]
     while waiting:
         for user in waiting.pop().users:
@@ -147,7 +147,7 @@ def _exposes_memory(node: Any) -> bool:
 
 
 def _storages(node: Any) -> set[Any]:
-    """The memory behind the value of a node, which may be several tensors."""
+    """Return the memory of a node's value, which may be several tensors."""
     found = node.meta.get("val")
     tensors = found if isinstance(found, list | tuple) else [found]
     return {StorageWeakRef(one.untyped_storage()) for one in tensors if isinstance(one, torch.Tensor)}
@@ -163,16 +163,16 @@ _BY_MEMORY = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 
 class Values:
-    """Numbers of values: two nodes of a graph with the same number have the same value, as long as the graph does not
-    change. Programs quantise one activation anew for each layer that reads it."""
+    """Value numbering: two nodes of a graph with the same number have the same value, as long as the graph does not
+    change. Programs quantize one activation again for each layer that reads it."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[Any, int] = {}
 
     def number(self, node: Any, depth: int = MAX_DEPTH) -> int:
-        """The number of a node's value: from the operator and the values that it reads, if it always computes the same
-        from the same; else one of its own."""
+        """Return the number of a node's value: derived from the operator and its inputs if the operator is
+        deterministic, else a unique number."""
         if node not in self._known:
             key: Hashable = node
             if depth and _is_repeatable(node):
@@ -183,14 +183,14 @@ class Values:
 
 
 class _Number(int):
-    """The number of a value among arguments that are plain numbers."""
+    """Return the number of a value among plain-number arguments."""
 
     def __repr__(self) -> str:
         return f"%{int(self)}"
 
 
 def _is_repeatable(node: Any) -> bool:
-    """Whether an operator computes the same value whenever it reads the same: elementwise work, reductions, views."""
+    """Whether an operator computes the same value from the same inputs: elementwise work, reductions, views."""
     if node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         return False
     return fx.is_pointwise(node) or fx.is_reduction(node) or node.target in fx.VIEWS

@@ -1,8 +1,8 @@
-"""GEMMs of a joint graph whose program unpacks an int4 weight itself: two numbers of each byte, counted from a zero
-point, times the scale of their group.
+"""Find GEMMs in a joint graph whose program unpacks an int4 weight: two numbers per byte, minus a zero point, times the
+scale of their group.
 
-The joint stage has to find them, because freezing then makes a 16-bit weight of all that. `linears` reads what the
-post-grad graph has of them.
+The joint stage must find them, because freezing then turns the unpacking into a 16-bit weight. `linears` reads the
+rewritten GEMMs in the post-grad graph.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BITS, _MASK = 4, 15
 
 @dataclass
 class Int4:
-    """One GEMM: its node, the activation, the parts of the weight, and the bias: of an addmm, or added by `addition`
+    """One GEMM: its node, the activation, the parts of the weight, and the bias: the addmm's, or added by `addition`
     after the GEMM."""
 
     node: Any
@@ -43,7 +43,7 @@ class Int4:
     addition: Any = None
 
     def leave_mark(self, constant: bool) -> None:
-        """Store what the post-grad stage needs to build the same Problem."""
+        """Store the metadata that the post-grad stage needs to build the same Problem."""
         m, n = extract.matrix(value(self.a)).sizes[0], extract.hint(value(self.node).shape[-1])
         bias = None if self.bias is None else extract.bias(value(self.bias), m, n).text
         mixed.attach({
@@ -53,11 +53,11 @@ class Int4:
         }, self.node, self.addition)  # fmt: skip
 
     def rewrite(self, graph: Any) -> None:
-        """Replace the GEMM by `gemmdb::int4_mm`. A bias stays a pointwise addition after it."""
+        """Replace the GEMM by `gemmdb::int4_mm`. A bias remains a pointwise addition after it."""
         node = self.node
 
         def flat(numbers: Any) -> Any:
-            """The numbers of all groups as [N, K / size]; None if there are none."""
+            """Return the numbers of all groups as [N, K / size]; None without any."""
             flat_already = numbers is None or value(numbers).dim() == 2
             return numbers if flat_already else fx.call(graph, aten.squeeze.dim, (numbers, 2))
 
@@ -71,7 +71,7 @@ class Int4:
 
 
 def find(node: Any) -> Int4 | None:
-    """The GEMM with an int4 weight whose multiplication is `node`, None for anything else."""
+    """Return the int4-weight GEMM whose multiplication is `node`, None for anything else."""
     operands = mixed.operands(node)
     if operands is None or node.target is aten.bmm.default:
         return None
@@ -94,7 +94,7 @@ def find(node: Any) -> Int4 | None:
 
 @dataclass(frozen=True)
 class Half:
-    """One number of each byte of `packed` [N, K / 2], the `low` or the high one, counted from `start`."""
+    """One number per byte of `packed` [N, K / 2], the `low` or the high one, minus `start`."""
 
     packed: Any
     low: bool
@@ -103,8 +103,8 @@ class Half:
 
 @dataclass(frozen=True)
 class Whole:
-    """All numbers of `packed` as [N, K] or [N, K / size, size], counted from `start` or the zero points `zeros`, times
-    `scale`. Each of the last two is [N, K / size]."""
+    """All numbers of `packed` as [N, K] or [N, K / size, size], minus `start` or the zero points `zeros`, times
+    `scale`. `zeros` and `scale` are [N, K / size] each."""
 
     packed: Any
     packing: str
@@ -115,7 +115,7 @@ class Whole:
 
 
 def _is_stored(found: Whole, a: Any) -> bool:
-    """Whether the parts of a weight lie in memory as the key says, with scales of the activation's dtype."""
+    """Whether the weight's parts have the key's memory layout, with scales of the activation's dtype."""
     if found.size not in SIZES or value(found.scale).dtype != a.dtype:
         return False
     if found.start != (ZERO_NUMBER if found.zeros is None else 0):
@@ -130,13 +130,14 @@ def _is_stored(found: Whole, a: Any) -> bool:
 
 
 def read(node: Any) -> Half | Whole | None:
-    """What a node is of the bytes of a packed weight; None if it is nothing of the kind."""
+    """Match a node as part of unpacking a weight; None for anything else."""
     reader = _READERS.get(node.target) if node.op == "call_function" else None
     return None if reader is None else reader(node)
 
 
 def _view(node: Any) -> Half | Whole | None:
-    """A view that keeps the order of the numbers: [N, K / 2, 1] of a half; [N, K] or [N, K / size, size] of all."""
+    """Match a view that keeps the order of the numbers: [N, K / 2, 1] of a half; [N, K] or [N, K / size, size] of
+    all."""
     found = read(node.args[0])
     if found is None:
         return None
@@ -151,7 +152,7 @@ def _view(node: Any) -> Half | Whole | None:
 
 
 def _cast(node: Any) -> Half | Whole | None:
-    """A cast that keeps the numbers: integers from 0 to 15, or with a sign if they are counted from a zero point."""
+    """Match a cast that keeps the numbers: integers from 0 to 15, or signed if a zero point is subtracted."""
     found, dtype = read(node.args[0]), value(node).dtype
     if found is None or dtype not in _EXACT_DTYPES or (isinstance(found, Whole) and found.scale is not None):
         return None
@@ -163,19 +164,19 @@ def _signed(found: Half | Whole) -> bool:
 
 
 def _half(node: Any) -> Half | Whole | None:
-    """The low numbers by a mask, or the high ones by a shift."""
+    """Match the low numbers by a mask, or the high ones by a shift."""
     low = node.target is aten.bitwise_and.Scalar
     source, by = node.args[:2]
     if by != (_MASK if low else _BITS):
         return None
     if low and isinstance(found := read(source), Half):
-        return found if not found.start else None  # The mask of what has no other bits.
+        return found if not found.start else None  # The mask of a value without other bits.
     val = value(source)
     return Half(source, low) if val.dtype is torch.uint8 and val.dim() == 2 else None
 
 
 def _both(node: Any) -> Whole | None:
-    """The two halves side by side: `torch.stack` is a `cat` of [N, K / 2, 1]."""
+    """Match the two halves side by side: `torch.stack` is a `cat` of [N, K / 2, 1]."""
     parts, dim = node.args[0], (node.args[1] if len(node.args) > 1 else 0)
     shape = value(node).shape
     halves = [read(part) for part in parts]
@@ -190,11 +191,11 @@ def _both(node: Any) -> Whole | None:
 
 
 def _less(node: Any) -> Half | Whole | None:
-    """Numbers less a zero point: one for all, or one for each group."""
+    """Match numbers minus a zero point: one for all, or one per group."""
     source, by = node.args[:2]
     found = read(source)
     if found is None or node.kwargs or _signed(found) or value(node).dtype is torch.uint8:
-        return None  # Numbers without a sign would wrap around.
+        return None  # Unsigned numbers would wrap around.
     if isinstance(by, int | float):
         return replace(found, start=int(by)) if by == int(by) else None
     if isinstance(found, Half) or not isinstance(by, torch.fx.Node):
@@ -203,7 +204,7 @@ def _less(node: Any) -> Half | Whole | None:
 
 
 def _times(node: Any) -> Whole | None:
-    """Numbers times the scale of their group."""
+    """Match numbers times the scale of their group."""
     for source, by in (node.args, node.args[::-1]):
         found = read(source) if isinstance(source, torch.fx.Node) else None
         if isinstance(found, Whole) and found.scale is None and isinstance(by, torch.fx.Node):
@@ -212,7 +213,8 @@ def _times(node: Any) -> Whole | None:
 
 
 def _with(node: Any, found: Whole, by: Any, name: str) -> Whole | None:
-    """`found` with a number for each group, from what is broadcast to [N, K / size, size] or repeated to [N, K]."""
+    """Return `found` with one number per group, from a tensor broadcast to [N, K / size, size] or repeated to [N,
+    K]."""
     promoted = value(node).dtype.is_floating_point and extract.DTYPES.get(value(by).dtype) in INTEGERS
     if value(by).dtype != value(node).dtype and not promoted:
         return None
@@ -227,8 +229,8 @@ def _with(node: Any, found: Whole, by: Any, name: str) -> Whole | None:
 
 
 def _of_groups(node: Any, rows: Any, columns: Any) -> tuple[Any, int] | None:
-    """(numbers [N, K / size] or [N, K / size, 1], size) that a node repeats for each group. It is [N, K / size, 1], or
-    made of that by `repeat_interleave`, which is a view [N, K] of a copy of what it expands. Without a cast of
+    """Return (numbers [N, K / size] or [N, K / size, 1], size) that a node repeats for each group. The input is [N, K /
+    size, 1], or comes from `repeat_interleave`, a view [N, K] of a copy of the expanded numbers. Skips a cast of
     integers to floats."""
     node = _uncast(node)
     if same_sizes(value(node).shape, [rows, columns]):
@@ -248,7 +250,7 @@ def _of_groups(node: Any, rows: Any, columns: Any) -> tuple[Any, int] | None:
 
 
 def _uncast(node: Any) -> Any:
-    """The integers of which a node makes floats; the node itself if it does not."""
+    """Return the integers that a node casts to floats; the node itself if it is not such a cast."""
     if node.target is _CAST and value(node).dtype.is_floating_point:
         return node.args[0] if extract.DTYPES.get(value(node.args[0]).dtype) in INTEGERS else node
     return node

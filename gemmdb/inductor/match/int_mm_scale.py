@@ -1,8 +1,8 @@
-"""An integer GEMM with the scales after it as one node: the kernel multiplies by the scales before it stores.
+"""Rewrite an integer GEMM and its scales as one node: the kernel applies the scales before it stores.
 
-Otherwise the int32 output goes through memory where Inductor does not fuse what follows: after a CUTLASS kernel always,
-after a Triton kernel where the scaled output leads to a reduction of rows, such as a norm or the next layer's
-quantisation. Only GEMMs with a generated kernel are rewritten.
+Otherwise the int32 output goes through memory where Inductor does not fuse the scales: always after a CUTLASS kernel,
+and after a Triton kernel if the scaled output feeds a row reduction, such as a norm or the next layer's quantization.
+Only GEMMs with a generated kernel are rewritten.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ROW, _COLUMN, _NUMBER, _PYTHON = "row", "column", "number", "Python number"
 class Scaling:
     """The multiplications of an integer GEMM [M, N] by vectors, and the bias after them.
 
-    `steps`: the operators from the GEMM to the result, in order: views, casts, multiplications, a sum. `rows`: the node
-    of the scale that has one number per row, `columns`: of the one with one number per column; each may hold a single
-    number, and is None if there is none. Both are None for a Python number, which no node can hold. `bias`: the node of
-    what is added, one number per column; None without one.
+    `steps`: the operators from the GEMM to the result, in order: views, casts, multiplications, an addition. `rows`,
+    `columns`: the nodes of the per-row and the per-column scale; each may hold a single number, and is None if missing.
+    Both are None for a Python number, which no node can hold. `bias`: the node of the added vector, one number per
+    column; None without one.
     """
 
     steps: tuple[Any, ...]
@@ -46,8 +46,8 @@ class Scaling:
 
 
 def find(gemm: Any) -> Scaling | None:
-    """The scales of the `_int_mm` at `gemm`: at most one over the rows and one over the columns, in any order, with
-    casts to floats in between; the bias, and the cast after them. None if there is no scale."""
+    """Return the scales of the `_int_mm` at `gemm`: at most one over the rows and one over the columns, in any order,
+    with casts to floats in between; the bias, and the cast after them. None if there is no scale."""
     with contextlib.suppress(fx.Unsupported):
         return _scaling(gemm)
     return None
@@ -73,7 +73,7 @@ def _scaling(gemm: Any) -> Scaling | None:
                 break
             end, cast = len(steps) + 1, False
         elif _to_float(step):
-            # The first cast after a scale says what is stored. Further casts are work that follows.
+            # The first cast after a scale is the stored dtype. Further casts are separate work.
             if scales and not cast:
                 end, cast = len(steps) + 1, True
         elif step.target not in fx.RESHAPES:
@@ -90,7 +90,7 @@ def _to_float(step: Any) -> bool:
 
 
 def _vector(step: Any, node: Any, gemm: Any) -> tuple[str, Any] | None:
-    """(what it runs over, the node of a vector) if `step` joins a vector with `node`, a GEMM of which views keep the
+    """Return (dimension, vector node) if `step` combines a vector with `node`, a view of the GEMM that keeps the
     columns; else None."""
     nodes = [arg for arg in step.args if isinstance(arg, torch.fx.Node)]
     columns = value(gemm).shape[1]
@@ -99,25 +99,25 @@ def _vector(step: Any, node: Any, gemm: Any) -> tuple[str, Any] | None:
     if len(nodes) == 1:
         return _PYTHON, None
     scale = next(arg for arg in nodes if arg is not node)
-    # A kernel reads any of these floats as fp32, so the cast before is left out: it would be a kernel of its own. Where
+    # A kernel reads any of these floats as fp32, so the preceding cast is dropped: it would be a separate kernel. Where
     # Inductor fuses such a cast, it does not round either.
     while scale.target is aten.expand.default or (_to_float(scale) and value(scale.args[0]).dtype in _FLOATS):
         scale = scale.args[0]
     found = value(scale)
-    # No kernel on a GPU can read a number in CPU memory.
+    # GPU kernels cannot read a number in CPU memory.
     if found.dtype not in _FLOATS or found.device != value(gemm).device:
         return None
     if fx.known(found.numel() == 1):
         return _NUMBER, scale
     if fx.over_columns(found, columns):
         return _COLUMN, scale
-    # [..., 1], with one number for each row of [..., N].
+    # [..., 1], with one number per row of [..., N].
     of_rows = (*value(node).shape[:-1], 1)
     return (_ROW, scale) if fx.same_sizes(found.shape, of_rows) else None
 
 
 def _has_place(kind: str, scales: list[tuple[str, Any]]) -> bool:
-    """Whether a kernel with one vector per dimension has a place for one more scale."""
+    """Whether a kernel with one vector per dimension has room for another scale."""
     kinds = {kind, *(other for other, _ in scales)}
     if _PYTHON in kinds:
         return not scales
@@ -125,7 +125,7 @@ def _has_place(kind: str, scales: list[tuple[str, Any]]) -> bool:
 
 
 def _placed(scales: list[tuple[str, Any]]) -> tuple[Any, Any]:
-    """(the scale of the rows, the scale of the columns). A single number goes where there is none."""
+    """Return (row scale, column scale). A single number fills a free slot."""
     rows = next((scale for kind, scale in scales if kind == _ROW), None)
     columns = next((scale for kind, scale in scales if kind == _COLUMN), None)
     for kind, scale in scales:
@@ -141,9 +141,8 @@ def scales_in_kernel(config: Config | None, problem: Problem) -> bool:
 
 
 def absorb(node: Any) -> Any:
-    """Replace the `_int_mm` at `node`, its scales, the bias and the cast after them by one `gemmdb::int_mm_scaled`, and
-    return that. The old nodes stay in the graph, unused. Without a scale that is a tensor, changes nothing and returns
-    None."""
+    """Replace the `_int_mm` at `node`, its scales, the bias and the cast after them by one `gemmdb::int_mm_scaled` and
+    return it. The old nodes stay in the graph, unused. Without a tensor scale, change nothing and return None."""
     scaling = find(node)
     if scaling is None or (scaling.rows is None and scaling.columns is None):
         return None
@@ -159,7 +158,7 @@ def absorb(node: Any) -> Any:
         new = fx.call(graph, ops.overload("int_mm_scaled"), args, node.meta)
     with graph.inserting_before(scaling.last):
         viewed = new
-        for step in scaling.steps:  # Their views, with their symbolic sizes.
+        for step in scaling.steps:  # Their views, with symbolic sizes.
             if step.target in fx.RESHAPES:
                 viewed = fx.call(graph, step.target, (viewed, *step.args[1:]), step.meta)
             while value(viewed).dim() < value(step).dim():

@@ -1,6 +1,6 @@
-"""Linears of a post-grad graph whose weight is packed or of 8-bit or 4-bit integers: those of MKL and oneDNN on a CPU,
-Inductor's weight-only pattern, ATen's for a tiled int4 weight, `gemmdb::mixed_mm` and `gemmdb::int4_mm`, and what
-carries a mark of the joint stage."""
+"""Match linears of a post-grad graph with a packed, 8-bit or 4-bit weight: MKL and oneDNN on a CPU, Inductor's
+weight-only pattern, ATen's GEMM for a tiled int4 weight, `gemmdb::mixed_mm`, `gemmdb::int4_mm`, and GEMMs with a mark
+from the joint stage."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def weight_only(node: Any) -> Gemm | None:
 
 
 def mixed_op(node: Any) -> Gemm | None:
-    """`gemmdb::mixed_mm`: x [.., K], weight as it is stored, and the scale if it has one."""
+    """`gemmdb::mixed_mm`: x [.., K], the stored weight, and the scale if any."""
     x, w = value(node.args[0]), node.args[1]
-    # The mark is what the joint stage saw. Both stages must look up the same Problem, and by now the bias is a separate
-    # addition.
+    # The mark records the joint stage's view. Both stages must look up the same Problem, and the bias is a separate
+    # addition by now.
     mark = node.meta.get("custom", {}).get(WEIGHT_MARK, {})
     fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
     constant = mark.get("constant", extract.is_constant(w))
@@ -68,7 +68,7 @@ def tiled_int4(node: Any) -> Gemm | None:
 
 
 def absorb_tiled_int4(node: Any) -> Any:
-    """Replace ATen's GEMM by `gemmdb::int4_mm`, which has a lowering. Returns the new node."""
+    """Replace ATen's GEMM by `gemmdb::int4_mm`, which has a lowering. Return the new node."""
     x, packed, size, scale = node.args
     packing = _PACKINGS[2 * value(packed).shape[3]]
     graph = node.graph
@@ -81,7 +81,7 @@ def absorb_tiled_int4(node: Any) -> Any:
 
 def marked(node: Any, x: Any, old: Any = None) -> Gemm | None:
     """A mixed GEMM that was not rewritten. Its mark describes the weight before the cast. None without a mark, or with
-    the mark of another GEMM: Inductor copies metadata to all nodes that replace a node."""
+    another GEMM's mark: Inductor copies metadata to all nodes that replace a node."""
     mark = (old or node).meta.get("custom", {}).get(WEIGHT_MARK)
     if mark is None:
         return None
@@ -101,7 +101,7 @@ def _marked_int4(node: Any, x: Any, mark: Mapping[str, Any]) -> Gemm | None:
 
 
 def _int8(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
-    """The GEMM of `x` [.., K] with a weight that is described as [N, K]."""
+    """The GEMM of `x` [.., K] with a weight described as [N, K]."""
     a = extract.matrix(x)
     problem = Problem.from_tensors(
         "mixed_mm", a, _transposed(weight), numerics=extract.numerics(a.dtype, x.device.type), constant=constant,
@@ -129,13 +129,13 @@ def _transposed(info: TensorInfo) -> TensorInfo:
 
 
 def mkl_linear(node: Any) -> Gemm | None:
-    """MKL: x, the packed weight, the weight as it was [N, K], the bias or None."""
+    """MKL: x, the packed weight, the original weight [N, K], the bias or None."""
     x, _, original, bias = node.args[:4]
     return _linear(node, x, original, bias, epilogues.fusion(node))
 
 
 def onednn_linear(node: Any) -> Gemm | None:
-    """oneDNN: x, weight [N, K], the bias or None, and the activation that it computes (`none` for no activation)."""
+    """oneDNN: x, weight [N, K], the bias or None, and the fused activation (`none` for no activation)."""
     x, weight, bias, attribute = node.args[:4]
     if attribute == "none":
         fusion = epilogues.fusion(node)
@@ -151,7 +151,7 @@ def onednn_binary(node: Any) -> Gemm | None:
 
 
 def fused_linear(node: Any) -> Gemm | None:
-    """oneDNN with an activation that Inductor's lowering matched: x, weight [N, K], the bias or None."""
+    """oneDNN with an activation matched by Inductor's lowering: x, weight [N, K], the bias or None."""
     x, weight, bias = node.args[:3]
     fused = match(node.target).nodes
     for old in fused:
@@ -163,8 +163,8 @@ def fused_linear(node: Any) -> Gemm | None:
 
 
 def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Gemm | None:
-    """A packed linear: constant [N, K] weight, 1-D bias. Packing erased the weight's own layout, so the key uses the
-    dense layout that a linear's weight had before."""
+    """A packed linear: constant [N, K] weight, 1-D bias. Packing erased the weight's layout, so the key uses the dense
+    layout that a linear's weight had before."""
     mixed = marked(node, x)
     if mixed is not None:
         return mixed
@@ -181,6 +181,6 @@ def _linear(node: Any, x: Any, weight: Any, bias: Any, fusion: str) -> Gemm | No
 
 
 def match(target: Any) -> Any:
-    """The match of Inductor's lowering pattern if `target` is the pattern's handler; None for other targets."""
+    """Return the match of Inductor's lowering pattern if `target` is the pattern's handler; None for other targets."""
     arguments = getattr(target, "args", ())
     return arguments[0] if arguments and hasattr(arguments[0], "nodes") and hasattr(arguments[0], "pattern") else None

@@ -1,7 +1,7 @@
-"""Int8-weight GEMMs in the joint graph: every spelling of x @ w.to(x.dtype), with its scale and bias.
+"""Match int8-weight GEMMs in the joint graph: all forms of x @ w.to(x.dtype), with scale and bias.
 
-After this stage it is too late: freezing folds most casts into a 16-bit weight, and Inductor's weight-only pattern
-takes some of the rest. A GEMM that is not rewritten gets a mark, so the post-grad stage still knows what it was.
+Later stages are too late: freezing folds most casts into a 16-bit weight, and Inductor's weight-only pattern takes some
+of the rest. A GEMM that is not rewritten gets a mark for the post-grad stage.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _GPUS = ("cuda",)
 
 @dataclass
 class Mixed:
-    """One GEMM. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or
-    per-tensor scale, applied before the GEMM (`early`) or by `multiply` after it; None if there is none. `factor`: a
-    Python number instead, applied before the GEMM. `bias`: added by the addmm, or by `addition` after it."""
+    """One GEMM. `weight`: the int8 or uint8 node; `transposed`: it is stored [N, K]. `scale`: per-channel or per-tensor
+    scale, applied before the GEMM (`early`) or by `multiply` after it; None without a scale. `factor`: a Python number
+    instead, applied before the GEMM. `bias`: added by the addmm, or by `addition` after it."""
 
     node: Any
     a: Any
@@ -42,7 +42,7 @@ class Mixed:
     addition: Any = None
 
     def leave_mark(self, constant: bool) -> None:
-        """Store what the post-grad stage needs to build the same Problem."""
+        """Store the metadata that the post-grad stage needs to build the same Problem."""
         info = extract.tensor(value(self.weight))
         if not self.transposed:
             info = TensorInfo(info.dtype, info.sizes[::-1], info.strides[::-1], info.offset)
@@ -57,12 +57,12 @@ class Mixed:
         }, self.node, self.addition)  # fmt: skip
 
     def rewrite(self, graph: Any) -> None:
-        """Replace the GEMM and its scale by `gemmdb::mixed_mm`. A bias stays a pointwise addition after it."""
+        """Replace the GEMM and its scale by `gemmdb::mixed_mm`. A bias remains a pointwise addition after it."""
         result = _replacement(graph, self)
         self.node.replace_all_uses_with(result)
         if self.multiply is not None:
             kept = next(arg for arg in self.multiply.args if arg is not self.scale)
-            # The reshapes from the GEMM to the scale, which is now inside it, move right after the GEMM.
+            # Move the reshapes between the GEMM and the scale, which is now fused, right after the GEMM.
             last = kept
             while last is not result:
                 last, moved = last.args[0], last
@@ -73,16 +73,15 @@ class Mixed:
 
 
 def attach(mark: dict[str, Any], node: Any, addition: Any) -> None:
-    """Leave the mark of a weight on a GEMM, and on the addition that may become an addmm with it (None: there is
-    none)."""
+    """Attach a weight's mark to a GEMM, and to the addition that may become an addmm with it (None without one)."""
     for one in (node, addition):
         if one is not None:
-            # This is the metadata that Inductor copies to the nodes that replace a node.
+            # Inductor copies this metadata to the nodes that replace a node.
             one.meta["custom"] = {**one.meta.get("custom", {}), extract.WEIGHT_MARK: mark}
 
 
 def operands(node: Any) -> tuple[Any, Any, Any] | None:
-    """(A, B, bias or None) of an mm, bmm or unscaled addmm; None for anything else."""
+    """Return (A, B, bias or None) of an mm, bmm or unscaled addmm; None for anything else."""
     if node.target in (aten.mm.default, aten.bmm.default):
         return (*node.args[:2], None)
     if node.target is aten.addmm.default and set(node.kwargs.values()) <= {1}:
@@ -92,7 +91,7 @@ def operands(node: Any) -> tuple[Any, Any, Any] | None:
 
 
 def find(node: Any) -> Mixed | None:
-    """The mixed GEMM whose multiplication is `node`, None for anything else."""
+    """Return the mixed GEMM whose multiplication is `node`, None for anything else."""
     given = operands(node)
     if given is None:
         return None
@@ -106,7 +105,7 @@ def find(node: Any) -> Mixed | None:
             # The factor would be applied after the GEMM, and the sums of the unscaled integers overflow fp16.
             return None
         found.bias, last = bias, node
-        # The scale may be the GEMM's only user, and the addition of a bias the only user after that.
+        # The scale may be the GEMM's only user, and the bias addition the only user after it.
         if not found.early and bias is None:
             multiply, scale = _single(last, aten.mul.Tensor)
             if multiply is not None:
@@ -119,8 +118,9 @@ def find(node: Any) -> Mixed | None:
 
 
 def _expanded(batch: Any) -> tuple[Any, bool]:
-    """(matrix, whether it is transposed) that a batch of matrices repeats by views of the matrix's memory; the batch
-    itself if there is none. torch decomposes a linear like this if its activations cannot be viewed as one matrix."""
+    """Return (matrix, whether it is transposed) that a batch of matrices repeats by views of the matrix's memory; the
+    batch itself if there is none. torch decomposes a linear like this if its activations cannot be viewed as one
+    matrix."""
     whole, node = value(batch), batch
     if fx.known(whole.stride(0) == 0) or fx.known(whole.shape[0] == 1):
         memory = StorageWeakRef(whole.untyped_storage())
@@ -138,7 +138,7 @@ def _expanded(batch: Any) -> tuple[Any, bool]:
 
 
 def _same_dim(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether two pairs (size, stride) reach the same elements."""
+    """Whether two (size, stride) pairs reach the same elements."""
     sizes, strides = zip(one, other, strict=True)
     return fx.known(sizes[0] == sizes[1]) and (fx.known(sizes[0] == 1) or fx.known(strides[0] == strides[1]))
 
@@ -156,7 +156,7 @@ def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
         elif b.target is _CAST and not cast and value(b).dtype == value(a).dtype:
             cast, b = True, b.args[0]
         elif cast:
-            # Any node may make the integers, for example a slice of the weight of a fused projection.
+            # Any node may produce the integers, for example a slice of the weight of a fused projection.
             break
         elif b.target is aten.mul.Tensor and scale is None:
             b, scale = _scaled_weight(b, transposed)
@@ -172,7 +172,8 @@ def _weight(node: Any, a: Any, b: Any) -> Mixed | None:
 
 
 def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
-    """(cast weight, scale) of a multiplication whose scale runs along N or is one number, else (multiply, None)."""
+    """Return (cast weight, scale) of a multiplication whose scale runs along N or is one number, else (multiply,
+    None)."""
     along_k = 1 if transposed else 0
     for weight, scale in (multiply.args, multiply.args[::-1]):
         if not isinstance(weight, torch.fx.Node):
@@ -188,7 +189,7 @@ def _scaled_weight(multiply: Any, transposed: bool) -> tuple[Any, Any]:
 
 
 def added(node: Any) -> tuple[Any, Any]:
-    """(addition, bias) if the only user of a GEMM adds a bias; else (None, None)."""
+    """Return (addition, bias) if the only user of a GEMM adds a bias; else (None, None)."""
     addition, bias = _single(node, aten.add.Tensor)
     # A residual of one row looks like a bias. With several rows it is no bias, and one table serves both.
     if bias is None or (value(bias).dim() > 1 and fx.same_sizes(value(bias).shape, value(addition).shape)):
@@ -197,8 +198,8 @@ def added(node: Any) -> tuple[Any, Any]:
 
 
 def _single(node: Any, target: Any) -> tuple[Any, Any]:
-    """(user, other operand) if `node`, through reshapes that keep its columns, has one user, which is `target` with a
-    vector over N or a number of the same dtype and device; else (None, None)."""
+    """Return (user, other operand) if `node`, through reshapes that keep its columns, has one user, which is `target`
+    with a vector over N or a number of the same dtype and device; else (None, None)."""
     source, columns = node, value(node).shape[-1]
     while len(source.users) == 1 and next(iter(source.users)).target in fx.FLAT_VIEWS:
         source = next(iter(source.users))
@@ -220,8 +221,8 @@ def _single(node: Any, target: Any) -> tuple[Any, Any]:
 
 
 def _replacement(graph: Any, found: Mixed) -> Any:
-    """The node that `Mixed.rewrite` puts in the place of the GEMM. The graph is not changed otherwise, so an exception
-    leaves only unused nodes behind."""
+    """Create the node that `Mixed.rewrite` uses to replace the GEMM. The graph does not change otherwise, so an
+    exception leaves only unused nodes."""
     node = found.node
     with graph.inserting_before(found.multiply or node):
         weight = found.weight
@@ -238,7 +239,7 @@ def _replacement(graph: Any, found: Mixed) -> Any:
             a = fx.call(graph, aten.reshape.default, (a, [-1, fx.size(graph, a, 2)]), node.meta)
         result = fx.call(graph, ops.overload("mixed_mm"), (a, weight, *scale), node.meta)
         if found.factor is not None:
-            # As a vector it would be rounded to the dtype of the weight, with the same error everywhere.
+            # A vector would be rounded to the weight's dtype, with the same error in all columns.
             result = fx.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)
         if node.target is aten.bmm.default:
             sizes = [fx.size(graph, found.a, dim) for dim in (0, 1)]
@@ -249,9 +250,9 @@ def _replacement(graph: Any, found: Mixed) -> Any:
 
 
 def _exact(scale: Any) -> Any:
-    """The fp32 values that a scale was cast from, like those of torchao, or `scale` itself: our kernels read them as
-    they lie, and a cast would be a kernel of its own at every call. Not for CPUs: freezing makes a constant of the
-    cast, which the C++ template needs."""
+    """Return the fp32 values that a scale was cast from, as in torchao, or `scale` itself: our kernels read fp32
+    directly, and the cast would be an extra kernel per call. Not for CPUs: freezing makes the cast a constant, which
+    the C++ template needs."""
     node = scale
     while node.op == "call_function":
         source = node.args[0]

@@ -1,9 +1,9 @@
-"""Our namespace of operators, for GEMMs that have none of their own in ATen.
+"""gemmdb's operators for GEMMs without an ATen operator.
 
-`mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering; `int4_mm` stands for
-many nodes or for one that has no lowering; `int_mm_scaled`, `horizontal_mm` and `horizontal_int4` are what one kernel
-does. All other GEMMs keep their own operators, and node metadata holds the decision, so every pass and layout rule of
-Inductor that names those operators still applies.
+`mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering; `int4_mm` replaces many
+nodes, or one without a lowering; `int_mm_scaled`, `horizontal_mm` and `horizontal_int4` each become one kernel. All
+other GEMMs keep their operators, with the decision in node metadata, so Inductor's passes and layout rules for those
+operators still apply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _library: Any = None
 
 
 def overload(name: str) -> Any:
-    """The overload of our operator of that name. Defines all operators, once per process."""
+    """Return our operator's overload by name. Define all operators once per process."""
     global _library
     if _library is None:
         from torch.utils.flop_counter import register_flop_formula
@@ -28,7 +28,7 @@ def overload(name: str) -> Any:
         for one, (arguments, eager, fake, flops) in _OPERATORS.items():
             library.define(f"{one}({arguments}) -> Tensor")
             library.impl(one, eager, "CompositeExplicitAutograd")
-            # Fake tensors take these too. `register_fake` would look for our source among all loaded modules: 60 ms.
+            # Fake tensors use these too. `register_fake` would search all loaded modules for our source: 60 ms.
             library.impl(one, fake, "Meta")
             register_flop_formula(getattr(torch.ops.gemmdb, one))(flops)
         _library = library
@@ -36,12 +36,12 @@ def overload(name: str) -> Any:
 
 
 def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
-    """The format of the weight of an `int4_mm`. The dtype of zero points makes no difference to the arithmetic."""
+    """Return the weight format of an `int4_mm`. The dtype of zero points does not affect the arithmetic."""
     return Int4Format(group, "none" if zeros is None else "int8", packing)
 
 
 def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
-    """The numbers from 0 to 15 of a packed int4 weight as uint8 [n, k]."""
+    """Unpack the numbers from 0 to 15 of a packed int4 weight as uint8 [n, k]."""
     if not own.inner:
         first, second = packed & 15, packed >> 4
         order = (second, first) if own.packing == "high-first" else (first, second)
@@ -58,7 +58,8 @@ def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
 def dequantised(
     packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, own: Int4Format, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The int4 weight [n, k] of `dtype`, computed in it as a program does. `scale`, `zeros`: see `gemmdb.key.int4`."""
+    """Dequantize the int4 weight [n, k] to `dtype`, computed in that dtype as in a program. `scale`, `zeros`: see
+    `gemmdb.key.int4`."""
     found = numbers(packed, own)
     weight = found.to(dtype).view(found.shape[0], -1, own.size)
     if own.inner:
@@ -80,8 +81,8 @@ def _mixed_mm(a: Any, w: Any, scale: Any = None, scale_first: bool = False) -> A
 
 
 def _int_mm_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
-    """a [M, K] int8 @ b [K, N] int8, each column times its number in `scale` [N], each row times its number in `rows`
-    [M], plus the `bias` [N] -> [M, N] of `dtype`. In fp32, rounded once. Each vector is of floats, or None."""
+    """a [M, K] int8 @ b [K, N] int8, times `scale` [N] per column and `rows` [M] per row, plus the `bias` [N] -> [M, N]
+    of `dtype`. Computed in fp32 and rounded once. Each vector is of floats, or None."""
     result = torch._int_mm(a, b).float()
     for factor in (None if rows is None else rows[:, None], scale):
         result = result if factor is None else result * factor
@@ -97,8 +98,8 @@ def _int4_mm(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -
 def _horizontal_mm(
     a: Any, weights: Any, scales: Any, biases: Any, a_scale: Any = None, dtype: Any = None, fast: bool = False
 ) -> Any:
-    """The GEMMs a [M, K] @ each weight [K, N] one after the other, each [M, N] row by row -> [M * all N] of `dtype`, by
-    default a's. `scales` and `biases`: a vector [N] for each weight, or no vectors. Only fp8 has an `a_scale`. It, the
+    """The GEMMs a [M, K] @ each weight [K, N], concatenated, each [M, N] row-major -> [M * total N] of `dtype`, by
+    default a's. `scales` and `biases`: a vector [N] per weight, or no vectors. Only fp8 has an `a_scale`. `a_scale`,
     `scales` and `fast` are as for `_scaled_mm`: [M, 1] and [1, N] each, or one number each."""
     results = []
     for weight, scale, bias in zip(
@@ -114,18 +115,18 @@ def _horizontal_mm(
 
 
 def _horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, packing: str) -> Any:
-    """As `_int4_mm` with each int4 weight, one after the other -> [M * all N]. `zeros`: of all weights, or of none."""
+    """Run `_int4_mm` with each int4 weight and concatenate -> [M * total N]. `zeros`: of all weights, or of none."""
     given = zip(weights, scales, zeros or [None] * len(weights), strict=True)
     return torch.cat([_int4_mm(a, *tensors, group, packing).reshape(-1) for tensors in given])
 
 
 def int4_columns(rows: Any, packing: str) -> Any:
-    """N of a packed int4 weight with so many rows."""
+    """Return N of a packed int4 weight with this many rows."""
     return rows * (8 if packing in TILED else 1)
 
 
 def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
-    """2 m n k, from shapes."""
+    """Return 2 m n k, from shapes."""
     return 2 * int(a[0]) * int(a[1]) * int(w[1])
 
 
@@ -167,4 +168,4 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
         ),
     ),
 }  # fmt: skip
-"""By name: arguments, eager implementation, that of fake tensors, and floating-point operations from shapes."""
+"""By name: arguments, eager implementation, fake-tensor implementation, and floating-point operations from shapes."""
