@@ -272,7 +272,7 @@ def test_rows_that_come_out_of_data_without_a_bound_are_atens(kit: Any, captured
             kit.close(run(x, counts), repeated(x.double(), counts))
     (product,) = gemmdb.inductor.stats()["products"]
     assert product["config"] == ATEN.text
-    assert "what comes out of data has no bound" in product["note"]
+    assert "data-dependent sizes have no bound" in product["note"]
 
 
 @pytest.mark.parametrize("config", OPEN, ids=str, indirect=True)

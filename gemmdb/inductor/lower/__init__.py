@@ -1,1 +1,1 @@
-"""Lowering: the config of a Decision becomes a kernel in Inductor's output code."""
+"""Lowering: turn the config of a Decision into a kernel in Inductor's output code."""

@@ -1,4 +1,4 @@
-"""Dispatch on M: a GEMM that several kernels share, each for one interval of the range of M."""
+"""Dispatch on M: run one GEMM with several kernels, each for one interval of M."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ aten = torch.ops.aten
 
 
 def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The GEMM that is being lowered, in Inductor's IR. At run time it takes the first branch of `decision` or one
-    of the rest. If several kernels cannot share the GEMM, returns None and leaves a note in the journal."""
+    """Lower a GEMM, in Inductor's IR, to a run-time choice between the first branch of `decision` and the rest. Return
+    None with a note in the journal if the GEMM cannot be split among kernels."""
     node = state.current_node()
     place = _places().get(node.target)
     if place is None or any(isinstance(arg, torch.fx.Node) for arg in node.kwargs.values()):
-        outcome.refuse(decision, "only a plain GEMM is divided among kernels")
+        outcome.refuse(decision, "only a plain GEMM can be split among kernels")
         return None
     tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, torch.fx.Node)]
     operands = [(args[i], node.args[i].meta["val"]) for i in tensors]
@@ -31,7 +31,7 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     rejected = branching.rejection()
     if rejected is None and symbolic.number(m) is not None:
         rejected = Rejected("M turned out to be fixed")
-    # A branch sees where an operand begins, but not how far into its storage that is.
+    # A branch has each operand's start, but not its offset within its storage.
     if rejected is None and not all(fx.known(fake.storage_offset() == 0) for _, fake in operands):
         rejected = Rejected("an operand begins inside its storage")
     if rejected is not None:
@@ -47,14 +47,14 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def _places() -> dict[Any, int]:
-    """The operators whose GEMMs several kernels can share, each with the position of A among its arguments."""
+    """Operators that support dispatch on M, each with A's argument position."""
     plain = {aten.mm.default: 0, aten._int_mm.default: 0, aten.addmm.default: 1, aten._scaled_mm.default: 0}
     groups = {aten._grouped_mm.default: 0, aten._scaled_grouped_mm.default: 0}
     return {**plain, **groups, ops.overload("mixed_mm"): 0, ops.overload("int4_mm"): 0}
 
 
 def _divided(decision: Decision) -> tuple[Decision, Decision]:
-    """The decision for the first branch, and the one for all others."""
+    """Return the decision for the first branch, and the one for all others."""
     (limit, config), *others = decision.branches
     low, high = decision.query.ranges["m"]
 
@@ -70,7 +70,7 @@ def _divided(decision: Decision) -> tuple[Decision, Decision]:
 
 
 def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx.GraphModule:
-    """A graph with only the operator of `node`, which `decision` lowers. It takes the tensors of `node`, then the
+    """Build a graph of only the operator of `node`, which `decision` lowers. It takes the tensors of `node`, then the
     symbols of their shapes."""
     graph = torch.fx.Graph()
     fakes = []

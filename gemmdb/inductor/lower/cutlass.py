@@ -1,4 +1,4 @@
-"""Lowers a GEMM with a config of our CUTLASS kernel: one call with its scale and bias. Inductor times nothing."""
+"""Lower a GEMM with a config of our CUTLASS kernel: one call with its scale and bias. Inductor benchmarks nothing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: 
 
 
 class NotCompiled(Refused):
-    """The kernel is not compiled, and the policy does not wait for nvcc or there is none."""
+    """The kernel is not compiled, and nvcc is missing or too slow for the policy."""
 
 
 def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) -> Any:
-    """The GEMM in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
+    """Lower the GEMM in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
 
-    Raises Refused if the kernel cannot take the operands, and NotCompiled if it cannot be had for them.
+    Raises Refused if the kernel cannot take the operands, and NotCompiled if no compiled kernel is available.
     """
     check(problem, operands, symbolic=True)
     if rejected := cutlass.link_rejection():
@@ -67,7 +67,7 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
 
 
 def _compile_rejection(config: Config, policy: Policy) -> Rejected | None:
-    """Why nvcc does not compile a kernel that is not in the archive, None if it does."""
+    """Why nvcc does not compile a kernel that is missing in the archive, None if it does."""
     if policy.compile_cost < config.spec.cost:
         slow = "nvcc takes longer than the policy allows"
         return Rejected(f"the kernel for these operands is not compiled in advance, and {slow}")
@@ -75,7 +75,7 @@ def _compile_rejection(config: Config, policy: Policy) -> Rejected | None:
 
 
 def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
-    """Bytes of scratch at the largest possible sizes."""
+    """Workspace bytes at the largest possible sizes."""
     if not kernels_cutlass.streams(config):
         return 0
     found = kernels_cutlass.workspace_bound(config, largest(problem, operands.ranges))
@@ -85,8 +85,8 @@ def _workspace(config: Config, problem: Problem, operands: Operands) -> int:
 
 
 def _vector(node: Any, elements: int) -> Any:
-    """`node`, a scale or a bias, in memory without gaps. Raises Refused for another number of elements, or for a dtype
-    that the kernel does not read."""
+    """Return `node`, a scale or a bias, as contiguous memory. Raises Refused for another number of elements, or for a
+    dtype that the kernel does not read."""
     stored = cutlass.dense(node)
     found = ir_view.hinted(stored)
     if found is None or math.prod(found[0]) != elements:
@@ -97,8 +97,9 @@ def _vector(node: Any, elements: int) -> Any:
 
 
 def _leading(node: Any, operand: Operand) -> int:
-    """Elements from one row of a row-major matrix to the next, or from column to column of a column-major one. A single
-    row or column may have any stride, but a tensor map needs an aligned one. For it, return the stride without gaps."""
+    """Return the leading dimension in elements: the row stride of a row-major matrix, the column stride of a
+    column-major one. A single row or column may have any stride, but a tensor map needs an aligned one; then return the
+    contiguous stride."""
     across = 0 if operand.layout.order.startswith("row") else 1
     size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
     found = symbolic.number(stride if size != 1 else along)

@@ -1,4 +1,4 @@
-"""GEMMs that torch decomposes before any pass: one whose answer is a kernel stays whole, the others are decomposed."""
+"""GEMMs that torch decomposes before any pass: keep those whose answer is a kernel, and decompose the rest."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 
 MARK = "gemmdb_addmm"
-"""Key in the metadata `custom` of an addmm of the program's own. An addmm without it was made of a GEMM and a sum."""
+"""Key in the `custom` metadata of an addmm written by the program. An addmm without it was fused from a GEMM and a
+sum."""
 
 
 class DecomposedGemms(decomposition.Decompositions):
-    """The GEMMs of one compile that torch would decompose. Both passes of the compile share it."""
+    """The GEMMs of one compile that torch would decompose. Shared by both passes of the compile."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -29,8 +30,8 @@ class DecomposedGemms(decomposition.Decompositions):
         self._reported: list[Event] = []
 
     def wanted(self, node: Any, constant: bool) -> bool:
-        """Whether the answer for the GEMM at a node of the joint graph is a kernel. If not, the post-grad pass
-        reports it. `constant`: freezing will make a constant of B. Raises MissError under `on_miss="error"`."""
+        """Whether the answer for the GEMM at a node of the joint graph is a kernel. If not, the post-grad pass reports
+        it. `constant`: freezing will make B a constant. Raises MissError under `on_miss="error"`."""
         name = gemms.uncovered(node)
         try:
             gemm = None if name else gemms.read(node)
@@ -48,13 +49,13 @@ class DecomposedGemms(decomposition.Decompositions):
         return False
 
     def mark(self, node: Any) -> None:
-        """Say of an addmm of the joint graph that it is the program's own, if another one of its sizes is not."""
+        """Mark an addmm of the joint graph as the program's own if another addmm of its sizes is not."""
         if self.sum_concerns(node):
             node.meta["custom"] = {**node.meta.get("custom", {}), MARK: True}
 
     def settle(self, node: Any, decision: Decision | None) -> bool:
-        """Decompose a GEMM of the post-grad graph, if torch would and the answer is not a kernel. Returns whether it
-        was."""
+        """Decompose a GEMM of the post-grad graph if torch would and the answer is not a kernel. Return whether it was
+        decomposed."""
         if decision is not None and is_kernel(decision):
             return False
         if self.concerns(node):
@@ -68,8 +69,8 @@ class DecomposedGemms(decomposition.Decompositions):
         return True
 
     def report(self) -> None:
-        """Enter what the joint graph and the tracing have lost into the journal, once; once more where the graph is
-        compiled again, which begins with the journal of before."""
+        """Record the GEMMs decomposed by the joint graph and the tracing in the journal, once per compile; again if the
+        graph is recompiled, which restarts from the previous journal."""
         lost = [*self._events, *(Event(line, "uncovered") for line in self.lost)]
         self._events.clear()
         self.lost.clear()
@@ -87,7 +88,7 @@ def is_kernel(decision: Decision) -> bool:
 
 
 def as_apart(event: Event) -> Event:
-    """The event of a GEMM that is decomposed. The time of ATen's GEMM is not what it takes."""
+    """Return the event of a decomposed GEMM. ATen's GEMM time does not apply."""
     untuned = event.rung == "live"
     note = "; ".join(part for part in (f"not tuned: {DECOMPOSED}" if untuned else DECOMPOSED, event.note) if part)
     return replace(event, rung="aten" if untuned else event.rung, config=ATEN.text, note=note)

@@ -1,5 +1,5 @@
-"""Carries out the config of a Decision: confirms it for the IR's operands, then emits Inductor's C++ template or a
-generated kernel. If that is impossible, returns None and leaves a note in the journal."""
+"""Apply the config of a Decision: confirm it for the IR's operands, then emit Inductor's C++ template or a generated
+kernel. Return None with a note in the journal if that is impossible."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ log = logging.getLogger("gemmdb")
 
 
 def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
-    """The decided config. If the IR's operands have other layouts than the graph pass saw, it is decided again, by what
-    needs no timing."""
+    """Return the decided config. If the IR's operand layouts differ from those in the graph pass, decide again without
+    benchmarks."""
     assert decision.config is not None
     problem = ir_view.confirm(decision.problem, args)
     if problem == decision.problem:
@@ -37,18 +37,18 @@ def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
 
 
 def bound_to_its_constants(decision: Decision) -> None:
-    """Keep the graph out of the compile caches, which only know a constant's shape, if its code is only right for the
-    constant's values or its place in memory."""
+    """Keep the graph out of the compile caches if its code is only valid for a constant's values or address: caches
+    only check a constant's shape."""
     if decision.problem.constant:
         JOURNAL.provisional = True
 
 
 def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
-    """The GEMM as Inductor's C++ template with the config's blocking. The template packs its weight during lowering.
-    Returns None if the template is not legal."""
+    """Lower the GEMM to Inductor's C++ template with the config's blocking. The template packs its weight during
+    lowering. Return None if the template is not legal."""
     node = state.current_node()
     if node is not None and node.target is torch.ops.aten.bmm.default:
-        # This is a mixed GEMM written as a batch. Inductor has another template for batches.
+        # A mixed GEMM written as a batch. Inductor has another template for batches.
         outcome.refuse(decision, "the C++ template was measured on matrices, not on a batch")
         return None
     bound_to_its_constants(decision)
@@ -75,8 +75,8 @@ def generated(
     rows: Any = None,
     scalars: tuple[float, float] = (1, 1),
 ) -> Any:
-    """The GEMM as a generated kernel or on padded operands, for the final layouts of its operands. `scale`, `rows`:
-    vectors over N and M that scale it. If that is not possible, returns None and leaves a note in the journal."""
+    """Lower the GEMM to a generated kernel or padded operands, for the operands' final layouts. `scale`, `rows`: scale
+    vectors over N and M. Return None with a note in the journal if that is not possible."""
     try:
         operands = triton.Operands.of(decision.query, call, scale, rows)
         pair = (operands.a, operands.b)
@@ -101,8 +101,8 @@ def generated(
 def _lowered(
     decision: Decision, config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]
 ) -> Any:
-    """The GEMM with `config`, or with the next best where that is a CUTLASS kernel that cannot be had. None if that
-    is ATen."""
+    """Lower the GEMM with `config`, or with the next best if its CUTLASS kernel is not available. None if that is
+    ATen."""
     try:
         return _lower(decision, config, problem, operands, scalars)
     except cutlass.NotCompiled as error:

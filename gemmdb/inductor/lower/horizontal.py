@@ -1,5 +1,5 @@
-"""Lowers `gemmdb::horizontal_mm` and `horizontal_int4`: one of our Triton kernels with several weights, or the GEMMs
-one by one."""
+"""Lower `gemmdb::horizontal_mm` and `horizontal_int4`: one of our multi-weight Triton kernels, or the GEMMs one by
+one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """The operands of the operator in Inductor's IR, in the order of its arguments."""
+    """The operator's operands in Inductor's IR, in argument order."""
 
     a: Any
     weights: Sequence[Any]
@@ -45,12 +45,12 @@ def register() -> None:
 
 
 def lower(*args: Any) -> Any:
-    """The GEMMs in Inductor's IR, one after the other in one vector. The output code never calls our operator."""
+    """Lower the GEMMs in Inductor's IR to one concatenated vector. The output code never calls our operator."""
     operands = Operands(*args)
 
     @functools.cache
     def settled() -> Operands:
-        """With the strides that ATen wants, those of the graph. Inductor keeps them for operators that it knows."""
+        """Require the strides that ATen wants, those of the graph. Inductor keeps them for operators that it knows."""
         if operands.a_scale is None:
             return operands
         return replace(operands, a=templates.settled(operands.a, True), a_scale=templates.contiguous(operands.a_scale))
@@ -62,7 +62,7 @@ def lower(*args: Any) -> Any:
 def lower_int4(
     a: Any, weights: Sequence[Any], scales: Sequence[Any], zeros: Sequence[Any], group: int, packing: str
 ) -> Any:
-    """As `lower`, for GEMMs with int4 weights."""
+    """Lower the GEMMs with int4 weights; see `lower`."""
     made = [
         int4.Weight.of(a, weight, scale, zero, group, packing)
         for weight, scale, zero in zip(weights, scales, zeros or [None] * len(weights), strict=True)
@@ -71,7 +71,8 @@ def lower_int4(
 
 
 def _lowered(count: int, kernel: Callable[[Fused], Any], alone: Callable[[int], Any]) -> Any:
-    """What `kernel` makes; else the GEMMs as Inductor lowers them, which may search if the user asked for that."""
+    """Return the result of `kernel`; if it fails, lower the GEMMs with Inductor, which may autotune if the user enabled
+    it."""
     fused: Fused | None = state.current_node().meta.get(HORIZONTAL)
     if fused is not None:
         try:
@@ -90,7 +91,7 @@ def _lowered(count: int, kernel: Callable[[Fused], Any], alone: Callable[[int], 
 def _kernel(fused: Fused, operands: Operands) -> Any:
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
-    # Several GEMMs of one activation let Inductor store it, and each weight, as the graph has it.
+    # With several GEMMs per activation, Inductor stores it, and each weight, with the graph's strides.
     a = templates.settled(operands.a, problem.a.row_major)
     weights = [templates.settled(one, problem.b.row_major) for one in operands.weights]
     first = [] if operands.a_scale is None else [operands.a_scale]
@@ -101,7 +102,7 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
         _check_order(member.problem, a, weight)
     if len({ir_view.literal(weight)[1] for weight in weights}) > 1:  # type: ignore[index]
         raise triton.Refused("the weights have different strides")
-    for vector in vectors:  # [N], [1, N] or [M, 1]; one number lies in any way.
+    for vector in vectors:  # [N], [1, N] or [M, 1]; a single number may have any layout.
         found = ir_view.literal(vector)
         dense = found is not None and all(size == 1 or stride == 1 for size, stride in zip(*found, strict=True))
         if not dense or ir_view.misplaced(vector):
@@ -128,7 +129,7 @@ def _check_widths(fused: Fused) -> None:
 
 
 def _gemm(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], out: torch.dtype) -> Any:
-    """The kernel's output. `operands`: those that the template names."""
+    """Return the kernel's output. `operands`: those that the template names."""
     config, problem = fused.decision.config, fused.decision.problem
     assert config is not None
     size = problem.m * problem.n
@@ -139,7 +140,7 @@ def _gemm(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], o
 
 
 def _check_order(problem: Problem, a: Any, weight: Any) -> None:
-    """Raise Refused if an operand lies in another order than the problem says: some kernels rely on it."""
+    """Raise Refused if an operand's memory order differs from the problem's: some kernels rely on it."""
     pair = (None, a, weight) if problem.spec.bias == "always" else (a, weight)
     found = ir_view.confirm(problem, pair)
     if [one.layout.order for one in (found.a, found.b)] != [one.layout.order for one in (problem.a, problem.b)]:
@@ -147,7 +148,7 @@ def _check_order(problem: Problem, a: Any, weight: Any) -> None:
 
 
 def _alone(operands: Operands, place: int) -> Any:
-    """The GEMM with the weight at `place`."""
+    """Lower the GEMM with the weight at `place`."""
     a, weight = operands.a, operands.weights[place]
     scale, bias = (vectors[place] if vectors else None for vectors in (operands.scales, operands.biases))
     if operands.a_scale is not None:

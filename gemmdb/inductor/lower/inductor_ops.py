@@ -1,4 +1,4 @@
-"""GEMMs lowered with Inductor's own operators: with a cast or weight-only weight, on padded operands, as a sum."""
+"""Lower GEMMs with Inductor's own operators: with a cast or weight-only weight, on padded operands, as a sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CAST = torch.ops.prims.convert_element_type.default
 
 
 def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
-    """The GEMM, lowered as `_weight_int8pack_mm`: with ATen's kernel, or with the C++ template that dequantises."""
+    """Lower the GEMM as `_weight_int8pack_mm`: with ATen's kernel, or with the C++ template that dequantizes."""
     lower = state.lowering_of(aten._weight_int8pack_mm.default)
     transposed = state.lowering_of(aten.permute.default)(w, [1, 0])
     if backend == "aten":
@@ -29,28 +29,28 @@ def weight_only(a: Any, w: Any, scale: Any, backend: str) -> Any:
 
 
 def cast_scale(scale: Any, a: Any) -> Any:
-    """A scale in the dtype of the activation, as the program multiplies by it. Only our Triton kernels take fp32."""
+    """Return a scale in the activation's dtype, as in the program. Only our Triton kernels take fp32."""
     if scale is None or scale.get_dtype() == a.get_dtype():
         return scale
     return state.lowering_of(_CAST)(scale, a.get_dtype())
 
 
 def cast_weight(a: Any, w: Any, scale: Any, scale_first: bool = False) -> Any:
-    """The GEMM with the weight cast to the dtype of `a` first. `scale_first` scales the cast weight, as in default
+    """Cast the weight to the dtype of `a`, then lower the GEMM. `scale_first` scales the cast weight, as in default
     mode; otherwise the scale multiplies the output."""
     weight = state.lowering_of(_CAST)(w, a.get_dtype())
     return mm(a, _scaled(weight, scale), None) if scale_first else mm(a, weight, scale)
 
 
 def cast_constant(a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
-    """Like `cast_weight`, but a constant weight is cast at compile time."""
+    """Lower like `cast_weight`, but cast a constant weight at compile time."""
     if scale_first:
         return mm(a, ir_view.cast_constant(w, a.get_dtype(), scale), None)
     return mm(a, ir_view.cast_constant(w, a.get_dtype()), scale)
 
 
 def mm(a: Any, w: Any, scale: Any) -> Any:
-    """The GEMM, times the scale over its columns (None: no scale)."""
+    """Lower the GEMM, times the scale over its columns (None: no scale)."""
     return _scaled(state.lowering_of(aten.mm.default)(a, w), scale)
 
 
@@ -59,7 +59,8 @@ def _scaled(result: Any, scale: Any) -> Any:
 
 
 def scaled_integers(integers: Any, vectors: tuple[Any, Any, Any], dtype: torch.dtype) -> Any:
-    """`integers` [M, N] times scales [M] and [N], plus a bias [N], as `dtype`, computed in fp32. Each may be None."""
+    """Return `integers` [M, N] times scales [M] and [N], plus a bias [N], as `dtype`, computed in fp32. Each may be
+    None."""
     rows, scale, bias = vectors
     result = state.lowering_of(_CAST)(integers, torch.float32)
     if rows is not None:
@@ -74,9 +75,9 @@ def _finished(result: Any, bias: Any, dtype: torch.dtype) -> Any:
 
 
 def summed(problem: Problem, operands: Operands) -> Any:
-    """The GEMM [M, N] of one row or one column as elementwise multiplications and their sum, one kernel of Inductor's,
-    in the dtype of A, with its scale and bias, computed in the accumulator's dtype and rounded once. Raises Refused for
-    operands that are not the problem's."""
+    """Lower a GEMM [M, N] of one row or one column to elementwise multiplications and their sum: one Inductor kernel,
+    in the dtype of A, with scale and bias, computed in the accumulator's dtype and rounded once. Raises Refused if the
+    operands do not match the problem."""
     check(problem, operands)
     unsqueeze, dtype = state.lowering_of(aten.unsqueeze.default), operands.a.get_dtype()
     acc = torch.float64 if dtype == torch.float64 else torch.float32
@@ -89,10 +90,10 @@ def summed(problem: Problem, operands: Operands) -> Any:
 
 
 def padded(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The GEMM of operands padded with zeros: a copy of each operand that changes, ATen's GEMM, and a view of it.
-    `scalars`: alpha and beta of an addmm. If the output is a view, its bias is added after the GEMM.
+    """Lower the GEMM on zero-padded operands: a copy of each padded operand, ATen's GEMM, and a view of it. `scalars`:
+    alpha and beta of an addmm. If the output is a view, its bias is added after the GEMM.
 
-    Raises Refused if the operands are not what the problem says.
+    Raises Refused if the operands do not match the problem.
     """
     check(problem, operands)
     m, n, k = padded_sizes(problem, int(config.values["multiple"]))
@@ -106,5 +107,5 @@ def padded(config: Config, problem: Problem, operands: Operands, scalars: tuple[
         multiply, add = state.lowering_of(aten.mul.Tensor), state.lowering_of(aten.add.Tensor)
         pairs = zip((result, operands.bias), scalars, strict=True)
         return add(*(value if factor == 1 else multiply(value, factor) for value, factor in pairs))
-    # The output is dense, as without padding. The work that follows reads the padded rows instead.
+    # The output is dense, as without padding. Later work reads the padded rows instead.
     return result if n == problem.n else state.lowering_of(aten.clone.default)(result)

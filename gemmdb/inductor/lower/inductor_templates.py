@@ -1,4 +1,4 @@
-"""Lowers a GEMM with a config of Inductor's own Triton templates: one choice. Inductor fuses its epilogue."""
+"""Lower a GEMM with a config of Inductor's own Triton templates, as the only choice. Inductor fuses its epilogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmdb.key.problem import Problem
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The GEMM in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
+    """Lower the GEMM in Inductor's IR, with the dtype from `stored`. `scalars`: alpha and beta of an addmm.
 
     Raises Refused, or Inductor's exception if it cannot generate the kernel.
     """
@@ -48,8 +48,8 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
 
 
 def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
-    """The scales for a template that reads them by pointer, number by number; those of a group from where they begin.
-    Raises Refused if they have gaps."""
+    """Return the scales for a template that reads them by pointer. Raises Refused if they are not contiguous (for
+    grouped GEMMs: along the last dimension)."""
     found = [templates.settled(scale) for scale in operands.scales]
     for scale in found:
         literal = ir_view.literal(scale)
@@ -61,8 +61,8 @@ def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
 
 
 def constants(config: Config, problem: Problem) -> dict[str, Any]:
-    """The constants that the template reads by name. Those that depend on sizes are computed for this problem: Inductor
-    does not check EVEN_K, and the value of another problem would give a wrong result."""
+    """Return the constants that the template reads by name. Size-dependent constants are computed for this problem:
+    Inductor does not check EVEN_K, and another problem's value would give wrong results."""
     value = config.values
     found: dict[str, Any] = {name.upper(): int(value[name]) for name in ("block_m", "block_n", "block_k")}
     if problem.spec.grouped:

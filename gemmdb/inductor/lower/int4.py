@@ -1,4 +1,4 @@
-"""Lowers GEMMs with an int4 weight: our Triton kernel, ATen's GEMM of a tiled weight, or a dequantised weight."""
+"""Lower GEMMs with an int4 weight: our Triton kernel, ATen's GEMM of a tiled weight, or a dequantized weight."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Weight:
-    """The tensors of an int4 weight in Inductor's IR, and what they are: `zeros` is None without zero points of their
-    own. `sizes`: N and K."""
+    """The tensors of an int4 weight in Inductor's IR, and their format. `zeros`: None if the weight has no zero points.
+    `sizes`: N and K."""
 
     packed: Any
     scale: Any
@@ -33,17 +33,18 @@ class Weight:
 
     @classmethod
     def of(cls, a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Weight:
-        """The weight that the arguments of `gemmdb::int4_mm` describe."""
+        """Return the weight described by the arguments of `gemmdb::int4_mm`."""
         columns = ops.int4_columns(packed.get_size()[0], packing)
         return cls(packed, scale, zeros, ops.int4_format(zeros, group, packing), (columns, a.get_size()[1]))
 
     @property
     def tensors(self) -> list[Any]:
-        """Its tensors in memory, so that our kernels read them as words. Raises Refused where they cannot be."""
+        """Materialize the weight's tensors, so our kernels read them as words. Raises Refused if that is not
+        possible."""
         return [_whole(templates.settled(one)) for one in (self.packed, self.scale, self.zeros) if one is not None]
 
     def dequantised(self, dtype: torch.dtype) -> Any:
-        """The weight [K, N] of `dtype`, computed at every call."""
+        """Return the weight [K, N] as `dtype`, computed at every call."""
         made = composed.int4_weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
         return state.lowering_of(aten.permute.default)(made, [1, 0])
 
@@ -67,14 +68,14 @@ def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str)
 
 
 def plain(a: Any, weight: Weight) -> Any:
-    """The GEMM as it is without us: ATen's of a tiled weight, else with a dequantised weight."""
+    """Lower the GEMM without gemmdb: ATen's GEMM for a tiled weight, else with a dequantized weight."""
     if weight.groups.packing in TILED:
         return composed.tiled_gemm(a, weight.packed, weight.groups.size, weight.scale)
     return inductor_ops.mm(a, weight.dequantised(a.get_dtype()), None)
 
 
 def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
-    """The GEMM as decided. None if ATen was chosen, or, with a note in the journal, if the decided config is not
+    """Lower the GEMM as decided. None if ATen was chosen, or, with a note in the journal, if the decided config is not
     possible."""
     if decision.branches:
         tensors = (a, weight.packed, weight.scale, weight.zeros, weight.groups.size, weight.groups.packing)
@@ -97,7 +98,7 @@ def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
 
 
 def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
-    """The GEMM as our Triton kernel. Raises Refused, or Inductor's exception if it cannot generate the kernel."""
+    """Lower the GEMM to our Triton kernel. Raises Refused, or Inductor's exception if it cannot generate the kernel."""
     config, problem = decision.config, decision.problem
     assert config is not None
     operands = [activation(a), *weight.tensors]
@@ -110,7 +111,7 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
 
 
 def activation(a: Any) -> Any:
-    """The activation [M, K] in memory. Raises Refused unless K runs along memory."""
+    """Return the activation [M, K] in memory. Raises Refused unless K is the contiguous dimension."""
     settled = templates.settled(a, row_major=True)
     if symbolic.number(settled.get_stride()[1]) != 1 and symbolic.number(settled.get_size()[1]) != 1:
         raise triton.Refused("K does not run along memory in the activations")
@@ -118,7 +119,7 @@ def activation(a: Any) -> Any:
 
 
 def _whole(part: Any) -> Any:
-    """A tensor of a weight that begins at a multiple of 16 bytes and has no gaps, so that it is read as words."""
+    """Return a weight's tensor, 16-byte aligned and contiguous, so it can be read as words."""
     aligned = ir_view.aligned(part)
     if aligned is None:
         raise triton.Refused("the weight may begin at no multiple of 16 bytes")

@@ -1,4 +1,4 @@
-"""Lowerings that carry out the Decision on a node. They give Inductor one choice, so it times nothing."""
+"""Lowerings that apply a node's Decision. They give Inductor one choice, so it benchmarks nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def register() -> None:
 
 
 def as_decided(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, except on nodes that carry a Decision."""
+    """Wrap `original` to lower nodes that carry a Decision."""
 
     @functools.wraps(original)
     def lower(*args: Any, **kwargs: Any) -> Any:
@@ -51,8 +51,7 @@ def as_decided(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lower one GEMM as decided. If that is not possible, take Inductor's own choice and leave a note in the
-    journal."""
+    """Lower one GEMM as decided. If that is not possible, use Inductor's own choice and leave a note in the journal."""
     if decision.config is None:
         return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
     if decision.branches:
@@ -76,7 +75,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
 
 
 def _call(decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """The operands of an operator in Inductor's IR. A baddbmm that has a Decision adds nothing."""
+    """Return an operator's operands in Inductor's IR. A baddbmm with a Decision adds nothing."""
     spec = decision.problem.spec
     if spec.grouped or decision.problem.scaled:
         return calls.read(state.current_node().target, args, kwargs)
@@ -109,8 +108,8 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
-    """The GEMM as decided. None if ATen was chosen, or if the decided config is not possible. Our own kernels ignore
-    `scale_first`, because they scale the fp32 accumulator."""
+    """Lower the GEMM as decided. None if ATen was chosen, or if the decided config is not possible. Our own kernels
+    ignore `scale_first`, because they scale the fp32 accumulator."""
     cast = inductor_ops.cast_scale(scale, a)
     if decision.config is None:
         return searching.search(decision, functools.partial(inductor_ops.cast_weight, a, w, cast, scale_first))
@@ -129,15 +128,15 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:
-    """The GEMM by the C++ template, or by ATen's weight-only kernel. That kernel scales last, so no fp16 GEMM
-    gets here. If that is not possible, returns None and leaves a note in the journal."""
+    """Lower the GEMM to the C++ template or ATen's weight-only kernel. ATen's kernel scales last, so fp16 GEMMs never
+    get here. Return None with a note in the journal if that is not possible."""
     a, w, scale = operands
     if config.backend == "cpp" and (decision.problem.a.dtype, decision.problem.b.dtype) != ("bf16", "int8"):
-        # No micro kernel dequantises this pair of dtypes, so the weight is cast once, at compile time.
+        # No micro kernel dequantizes this pair of dtypes, so the weight is cast once, at compile time.
         lower: Callable[[], Any] = functools.partial(inductor_ops.cast_constant, a, w, scale, scale_first)
     else:
         weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
-        if weight is None:  # ATen's kernel loads 16 bytes of the weight at once, and would crash the process.
+        if weight is None:  # ATen's kernel loads the weight in 16-byte vectors, and would crash the process.
             outcome.refuse(decision, "the weight may begin at no multiple of 16 bytes")
             return None
         lower = functools.partial(inductor_ops.weight_only, a, weight, scale, config.backend)

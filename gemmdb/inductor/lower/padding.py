@@ -1,4 +1,4 @@
-"""Tells Inductor's padding pass which GEMMs to leave alone."""
+"""Exempt GEMMs from Inductor's padding pass."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gemmdb.key.problem import Query
 
 
 def answered(current: Session | None, node: Any) -> bool:
-    """Whether the session of the compile in progress has a measured answer for the GEMM of `node`, or will measure
-    one. For misaligned rows live tuning also tries padded GEMMs. The GEMM is looked up as it is. On a GPU,
-    Inductor takes the bias out of an fp32 addmm that elementwise work follows, so there an answer for what is left
-    counts too. Without an answer, ATen without padding could be what runs, so Inductor decides."""
+    """Whether the session of the compile in progress has a measured answer for the GEMM at `node`, or will measure one.
+    For misaligned rows, live tuning also tries padded GEMMs. The lookup uses the unpadded GEMM. On a GPU, Inductor
+    splits the bias from an fp32 addmm before elementwise work, so there an answer for the remaining GEMM counts too.
+    Without an answer, ATen without padding could run, so Inductor decides."""
     if current is None:
         return False
     try:
         gemm = gemms.read(node)
     except Exception:
-        # gemmdb leaves a node alone that it cannot read.
+        # gemmdb skips nodes that it cannot read.
         return False
     if gemm is None:
         return False
@@ -40,9 +40,9 @@ def answered(current: Session | None, node: Any) -> bool:
 
 
 def _decided(current: Session, query: Query) -> bool:
-    """Whether padding is out of the question: the answer is forced, won a measurement, or is itself a padded GEMM. Any
-    other kernel is only expected to win: it is confirmed beside ATen without padding and may be refused then, which
-    costs something only where rows are misaligned. Padding aligned rows hides that GEMMs share an activation."""
+    """Whether the answer rules out padding: it is forced, won a measurement, or is itself a padded GEMM. Any other
+    kernel is only expected to win: it is confirmed against ATen without padding and may be refused, which costs time
+    only if rows are misaligned. Padding aligned rows hides that GEMMs share an activation."""
     hit = deciding.ask(current, query)
     if hit is None:
         return False
@@ -52,7 +52,7 @@ def _decided(current: Session, query: Query) -> bool:
 
 
 def _count(node: Any, query: Query) -> int:
-    """How often the graph of `node` has a GEMM of the same problem."""
+    """Count the GEMMs with the same problem in the graph of `node`."""
     count = 0
     for other in node.graph.find_nodes(op="call_function", target=node.target):
         with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Lowers a GEMM with a config of our own Triton kernels, as the only choice. Inductor fuses its epilogue."""
+"""Lower a GEMM with a config of our own Triton kernels, as the only choice. Inductor fuses its epilogue."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ ANYWHERE = "the tensor copy engine needs operands aligned to 16 bytes, which not
 
 
 class Refused(Exception):
-    """The kernel cannot take the operands that Inductor hands over."""
+    """The kernel cannot take the operands from Inductor."""
 
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a GEMM in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, are settled. `scale`
-    multiplies the output: a vector over N, or one number; `rows` a vector over M of an integer GEMM. `bias` is
-    added, and broadcasts to [M, N]. `ranges`: the ranges of the symbolic sizes, as in a Query. `scales`: the scales of
-    fp8 A and B, each one number, or [M, 1] and [1, N], of groups [M] and [groups, N]. `offsets`: where each group of a
-    grouped_mm ends."""
+    """The operands of a GEMM in Inductor's IR. `a` [M, K] and `b` [K, N], or batches of them, have fixed layouts.
+    `scale` multiplies the output: a vector over N, or one number; `rows`: a vector over M for an integer GEMM. `bias`
+    is added, and broadcasts to [M, N]. `ranges`: the ranges of the symbolic sizes, as in a Query. `scales`: the scales
+    of fp8 A and B, each one number, or [M, 1] and [1, N], of groups [M] and [groups, N]. `offsets`: the end of each
+    group of a grouped_mm."""
 
     a: Any
     b: Any
@@ -44,7 +44,8 @@ class Operands:
 
     @classmethod
     def of(cls, query: Query, call: Call, scale: Any = None, rows: Any = None) -> Operands:
-        """The operands of an operator's arguments. Settles the layouts of A and B, and of all that has groups."""
+        """Return the operands from an operator's arguments. Fixes the layouts of A and B, and of all grouped
+        operands."""
         a, b, offsets, scales = templates.settled(call.a), templates.settled(call.b), None, call.scales
         if call.offsets is not None:
             offsets, scales = templates.settled(call.offsets), tuple(map(templates.settled, scales))
@@ -57,12 +58,13 @@ class Operands:
 
     @property
     def sizes(self) -> tuple[Any, Any, Any]:
-        """(M, N, K) as numbers. A symbolic size is an expression of Inductor."""
+        """Return (M, N, K) as numbers. A symbolic size is an Inductor expression."""
         (*_, m, k), (*_, n) = self.a.get_size(), self.b.get_size()
         return m, n, k
 
     def epilogue(self, scalars: tuple[float, float]) -> templates.Epilogue:
-        """The epilogue for (alpha, beta). A bias whose beta is zero is not read. Raises Refused for unknown scalars."""
+        """Return the epilogue for (alpha, beta). A bias whose beta is zero is not read. Raises Refused for unknown
+        scalars."""
         if not all(isinstance(value, int | float) for value in scalars):
             raise Refused("alpha and beta are not numbers")
         alpha, beta = scalars
@@ -74,7 +76,7 @@ class Operands:
 
 
 def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
-    """The GEMM in Inductor's IR, in the dtype that `stored` says. `scalars`: alpha and beta of an addmm.
+    """Lower the GEMM in Inductor's IR, with the dtype from `stored`. `scalars`: alpha and beta of an addmm.
 
     Sizes may be symbolic; then `problem` has their hints. Raises Refused, or Inductor's exception if it cannot generate
     the kernel.
@@ -92,7 +94,7 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     split, fixup = int(config.values.get("split_k", 1)), counts_arrivals(config)
     if not symbolic.addressable((*batch, 1 if fixup else split, m, n), pair):
         unbounded = any(symbolic.from_data(size) for size in operands.sizes)
-        raise Refused(f"offsets are 32 bits wide{', and what comes out of data has no bound' if unbounded else ''}")
+        raise Refused(f"offsets are 32 bits wide{', and data-dependent sizes have no bound' if unbounded else ''}")
     kernel = template_kernel(config, names, problem, operands.ranges)
     if split > 1 and not fixup:
         acc = torch.int32 if problem.spec.integer else torch.float32
@@ -102,13 +104,13 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
         # The template takes the scale as one of its operands, and applies it.
         pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
     if names.get("SCALES"):
-        # It applies those of blocks within the sum.
+        # The template applies block scales within the sum.
         pair, epilogue = (*pair, *map(templates.settled, operands.scales)), replace(epilogue, scales=())
     return templates.gemm(kernel, pair, (dtype, (*batch, m, n)), epilogue)
 
 
 def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> Any:
-    """The GEMMs of groups. The matrices of B may be farther apart than 32 bits: each is addressed from its start."""
+    """Lower a grouped GEMM. B's matrices may be more than 32 bits apart: each is addressed from its start."""
     check_offsets(problem, operands)
     m, n, _ = operands.sizes
     sizes = (m, n) if problem.ragged == "m" else (problem.groups, m, n)
@@ -121,7 +123,7 @@ def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> 
 
 
 def stored(problem: Problem, operands: Operands) -> torch.dtype:
-    """The dtype that a kernel stores: that of A, for a bare int_mm int32, for a scaled one and for fp8 the
+    """Return the dtype that a kernel stores: A's; for a bare int_mm int32; for a scaled int_mm and for fp8 the
     problem's output dtype."""
     if problem.spec.integer and not operands.vectors:
         return torch.int32
@@ -130,15 +132,15 @@ def stored(problem: Problem, operands: Operands) -> torch.dtype:
 
 
 def constants(config: Config, problem: Problem, operands: Operands) -> dict[str, Any]:
-    """The constants that the template reads by name. A constant about a symbolic size is only true if it holds for all
-    values of that size."""
+    """Return the constants that the template reads by name. A constant for a symbolic size must hold for all values of
+    that size."""
     found: dict[str, Any] = dict(triton.names(config, problem))
     m, n, k = operands.sizes
     steps = {"EVEN_K": (k, config.values["block_k"]), "M_EVEN": (m, 16), "N_EVEN": (n, 16)}
     for name, (size, step) in steps.items():
         if symbolic.number(size) is None and found.get(name):
             found[name] = symbolic.divides(int(step), size)
-    # Inductor reads the accumulator's dtype here for the work that it fuses.
+    # Inductor reads the accumulator's dtype here for fused work.
     found["ACC_TYPE"] = "tl.int32" if problem.spec.integer else "tl.float32"
     if "resident" in config.values:
         found["PROGRAMS"] = int(config.values["resident"]) * templates.multiprocessors(operands.a)
@@ -146,32 +148,33 @@ def constants(config: Config, problem: Problem, operands: Operands) -> dict[str,
 
 
 def largest(problem: Problem, ranges: Mapping[str, extract.Range]) -> Problem:
-    """`problem` at the upper ends of M and N. Raises Refused without one, because scratch has a fixed size."""
+    """Return `problem` at the upper bounds of M and N. Raises Refused without bounds, because the workspace has a fixed
+    size."""
     m, n = (ranges.get(name, (0, getattr(problem, name)))[1] for name in ("m", "n"))
     if m is None or n is None:
-        raise Refused("the workspace has a fixed size, and that of the GEMM has no bound")
+        raise Refused("the workspace has a fixed size, and the GEMM's size has no bound")
     return problem.resized(m, n, problem.k) if ranges else problem
 
 
 def template_kernel(
     config: Config, names: Mapping[str, Any], problem: Problem, ranges: Mapping[str, extract.Range] | None = None
 ) -> templates.Kernel:
-    """The kernel with these constants, with room for the partial sums of one that counts arrivals. Raises Refused if
-    there are too many."""
+    """Return the kernel with these constants, and with space for the partial sums if it counts arrivals. Raises Refused
+    if there are too many."""
     value, partials = config.values, 0
     if counts_arrivals(config):
         problem = largest(problem, ranges or {})
         count = tiles(config, problem)
         partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
         if count > MAX_COUNTERS or partials >= LARGEST_OFFSET:
-            raise Refused("the workspace does not suffice for the largest sizes")
+            raise Refused("the workspace is too small for the largest sizes")
     return templates.Kernel(config.kernel, names, int(value["warps"]), int(value["stages"]), partials)
 
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
-    """Raise Refused unless the operands have the problem's sizes and dtypes, offsets fit 32 bits, and constants begin
-    at multiples of 16 bytes, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their
-    hints; the caller then checks the offsets of those."""
+    """Raise Refused unless the operands have the problem's sizes and dtypes, offsets fit 32 bits, and constants are
+    16-byte aligned, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their hints; the caller
+    then checks their offsets."""
     nodes = (operands.a, operands.b, operands.scale, operands.rows, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant is not aligned to 16 bytes")
@@ -192,14 +195,14 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
 
 
 def check_offsets(problem: Problem, operands: Operands) -> None:
-    """Raise Refused unless the offsets of a grouped_mm are a dense vector of 32-bit integers, one for each group."""
+    """Raise Refused unless the offsets of a grouped_mm are a contiguous vector of 32-bit integers, one per group."""
     offsets = operands.offsets
     if ir_view.literal(offsets) != ((problem.groups,), (1,)) or offsets.get_dtype() != torch.int32:
         raise Refused("the offsets are no dense vector of 32-bit integers")
 
 
 def check_maps(problem: Problem, operands: Operands) -> None:
-    """Raise Refused unless tensor maps of the operands are valid at every run. The problem only knows the alignment at
+    """Raise Refused unless tensor maps of the operands are valid at every run. The problem only has the alignment at
     compile time."""
     if rejected := templates.tensor_map_rejection():
         raise Refused(rejected.reason)

@@ -82,7 +82,7 @@ def test_rows_that_come_out_of_data_need_a_bound(config: Config, bounded: bool, 
     if bounded or config is CUTLASS:  # Its offsets have 64 bits.
         assert (product["note"], len(reached)) == ("that far", 1)
         return
-    reason = "no bound" if config is NARROW else "offsets are 32 bits wide, and what comes out of data has no bound"
+    reason = "no bound" if config is NARROW else "offsets are 32 bits wide, and data-dependent sizes have no bound"
     assert reason in product["note"]
     assert reached == []
 
