@@ -1,4 +1,4 @@
-"""A choice between two graphs at run time, by a condition on sizes: Inductor's own lowering of `torch.cond`."""
+"""Run-time choice between two graphs by a condition on sizes, with Inductor's own lowering of `torch.cond`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gemmdb.rejected import Rejected
 
 @dataclass(frozen=True)
 class Branch:
-    """One of the two graphs, under a name that no other graph of the compile has."""
+    """One of the two graphs, with a name that is unique in the compile."""
 
     name: str
     graph: torch.fx.GraphModule
 
 
 def rejection() -> Rejected | None:
-    """Why the compile in progress should not choose at run time, None when it may."""
+    """Why the compile in progress should not choose at run time, None if it may."""
     graphs = inductor_config.triton.cudagraphs
     return Rejected("Inductor records no CUDA graph of a choice at run time") if graphs else None
 
@@ -35,14 +35,15 @@ def rejection() -> Rejected | None:
 def either(
     condition: Any, branches: tuple[Branch, Branch], operands: Sequence[tuple[Any, torch.Tensor]], like: Any
 ) -> Any:
-    """The output of the first branch if `condition` holds, else of the second. The fake tensor `like` describes it.
+    """Return the output of the first branch if `condition` holds, else of the second. The fake tensor `like` describes
+    it.
 
     `operands`: the tensors that both graphs take, in Inductor's IR and as fake tensors. After them the graphs take the
-    symbols in their shapes, in the order of `symbols`. Each graph returns a tuple of one.
+    symbols in their shapes, in the order of `symbols`. Each graph returns a 1-tuple.
     """
     fakes = [fake for _, fake in operands]
     sizes = symbols(fakes)
-    # The graph of a branch assumes that its operands have the strides of their fake tensors.
+    # A branch's graph assumes that its operands have the strides of their fake tensors.
     nodes = [ir.ExternKernel.require_exact_strides(node, fake.stride(), allow_padding=False) for node, fake in operands]
     subgraphs = [ir.Subgraph(name=one.name, graph_module=one.graph) for one in branches]
     weights = [node for node in nodes if (node.get_dtype(), node.get_device().type) == (torch.int8, "cpu")]
@@ -55,20 +56,20 @@ def either(
 
 
 def symbols(fakes: Sequence[torch.Tensor]) -> list[Any]:
-    """The symbolic integers in the shapes and strides of fake tensors, each once."""
+    """Return the symbolic integers in the shapes and strides of fake tensors, each once."""
     found: dict[Any, Any] = {}
     for fake in fakes:
         for size in (*fake.shape, *fake.stride()):
             if isinstance(size, torch.SymInt):
                 for symbol in size.node.expr.free_symbols:
-                    # torch has no hint for a size that comes out of data, and must not take our guess for a hint.
+                    # torch has no hint for a data-dependent size, and must not mistake our guess for a hint.
                     known = None if symbolic.from_data(symbol) else symbolic.hint(symbol)
                     found[symbol] = size.node.shape_env.create_symintnode(symbol, hint=known)
     return [found[symbol] for symbol in sorted(found, key=str)]
 
 
 def _cond_node(operands: Sequence[Any], like: Any) -> torch.fx.Node:
-    """A node with what Inductor's lowering reads of the node that it lowers: fake operands and outputs."""
+    """Create a node with what Inductor's lowering reads: fake operands and outputs."""
     graph = torch.fx.Graph()
     inputs = [graph.placeholder(f"operand_{i}") for i in range(len(operands))]
     for node, value in zip(inputs, operands, strict=True):

@@ -1,4 +1,4 @@
-"""What our kernels change in Inductor's code generation: the fusion of what follows, their names, what is zeroed."""
+"""Changes to Inductor's code generation for our kernels: epilogue fusion, kernel names, workspace zeroing."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from gemmdb.kernels.triton import MAX_COUNTERS
 
 _MARK = "_gemmdb_choice"
 WORKSPACE = "workspace_gemmdb"
-"""What the names of the workspaces begin with that the kernels of a graph share, one for each GPU."""
+"""Name prefix of the workspaces that a graph's kernels share, one per GPU."""
 
 
 def fusible(output: Any) -> Any:
-    """Mark `output`, the output of a template that we chose, in Inductor's IR, and return it. From now on, work that
-    reads it through views may become its epilogue."""
+    """Mark `output`, the output of a template that we chose, in Inductor's IR, and return it. Later work that reads it
+    through views may become its epilogue."""
     setattr(output.data.data, _MARK, True)
     return output
 
 
 def scoring_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the scheduler's score of two nodes. If the first one is our choice, the loops of the second one are turned
-    into the order in which our choice stores: the scheduler does so among elementwise nodes, but never for a template,
-    so `relu(y).t().contiguous()` was a kernel of its own behind each. If nothing is fused after all, that of torch 2.13
-    takes turned loops back, and that of torch 2.11 leaves them.
+    """Wrap the scheduler's fusion score of two nodes. If the first node is our choice, reorder the loops of the second
+    to match our store order: the scheduler does so among elementwise nodes, but never for a template, so
+    `relu(y).t().contiguous()` needed a separate kernel after each GEMM. If nothing is fused after all, the scheduler of
+    torch 2.13 undoes the reordering, and that of torch 2.11 keeps it.
 
-    If the scheduler finds nothing that they share, the score counts what they share once loops are merged: that of
-    torch 2.11 compares loops as they were written, and those over the [B, S, N] after a linear differ from loops over
-    [M, N]. From torch 2.12 on it compares names.
+    If the scheduler finds no shared memory, score the memory that the nodes share once loops are merged: torch 2.11
+    compares loops as written, and loops over the [B, S, N] after a linear differ from loops over [M, N]. torch 2.12 and
+    later compare names.
     """
 
     @functools.wraps(original)
     def score_fusion_memory(self: Any, node1: Any, node2: Any, *args: Any, **kwargs: Any) -> Any:
         if _chosen(node1):
-            with contextlib.suppress(Exception):  # Without it the work is a kernel of its own, as it would have been.
+            with contextlib.suppress(Exception):  # Without it the work stays a separate kernel, as before.
                 turn(node1, node2)
         found = original(self, node1, node2, *args, **kwargs)
         score, *rest = found if isinstance(found, tuple) else (found,)
@@ -59,8 +59,8 @@ def scoring_any_loops(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def turn(gemm: Any, consumer: Any) -> None:
-    """Reorder the loops of `consumer`, if it is elementwise and then reads all that `gemm` stores for it in the
-    order in which it is stored."""
+    """Reorder the loops of `consumer` to the store order of `gemm`, if `consumer` is elementwise and then reads
+    everything that `gemm` stores for it in that order."""
     if not isinstance(consumer, SchedulerNode) or consumer.is_template() or consumer.is_reduction():
         return
     stored = {dep.name: _merged(dep) for dep in gemm.read_writes.writes}
@@ -83,7 +83,7 @@ def _turned(dep: MemoryDep, order: Sequence[int]) -> MemoryDep:
 
 
 def shared(node1: Any, node2: Any) -> set[Any]:
-    """The memory that both nodes of the scheduler read or write, independent of their loops."""
+    """Return the memory that both scheduler nodes read or write, independent of their loops."""
     first, second = ({_merged(dep) for dep in (*n.read_writes.reads, *n.read_writes.writes)} for n in (node1, node2))
     return first & second
 
@@ -102,16 +102,16 @@ class _Local(threading.local):
 
 _local = _Local()
 _known: dict[str, str] = {}
-"""Digest of the code of a kernel without its name -> how its name ends."""
+"""Digest of a kernel's code without its name -> suffix of its name."""
 
 
 def trying() -> AbstractContextManager[None]:
-    """Inside, kernels are generated for a trial."""
+    """Context manager: kernels are generated for a trial."""
     return replaced(_local, "trying", True)
 
 
 def keeping_names(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function that names a Triton kernel and puts it into the output code. `src_code`: the kernel's source
+    """Wrap the function that names a Triton kernel and puts it into the output code. `src_code`: the kernel's source
     with a placeholder for its name."""
 
     def define_kernel(self: Any, src_code: str, node_schedule: Any, kernel: Any, *args: Any, **options: Any) -> Any:
@@ -128,7 +128,7 @@ def keeping_names(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _end(source: str, nodes: Any) -> str | None:
-    """How the name of a kernel ends, None where Inductor is to number it. `nodes`: what the kernel computes."""
+    """Return a kernel's name suffix, None if Inductor numbers it. `nodes`: the computation of the kernel."""
     if str(Placeholder.KERNEL_NAME) not in source:
         return None
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
@@ -139,8 +139,8 @@ def _end(source: str, nodes: Any) -> str | None:
 
 
 def zeroing_counters_only(make_zero_buffer: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
-    """Wraps the method that writes the line which zeroes a buffer: of our workspaces not also the partial sums, which
-    may be tens of megabytes, at each call of a graph. Inductor's C++ code still zeroes them."""
+    """Wrap the method that writes the line that zeroes a buffer: skip the partial sums of our workspaces, which may be
+    tens of megabytes per call of a graph. Inductor's C++ code still zeroes them."""
 
     def make(self: Any, name: str) -> str:
         line = str(make_zero_buffer(self, name))

@@ -1,4 +1,4 @@
-"""GEMMs composed of Inductor's own lowerings: on padded operands, and with an int4 weight as elementwise work."""
+"""GEMMs built from Inductor's own lowerings: on padded operands, and with an int4 weight as elementwise work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
-    """`matrix` [rows, columns], padded with zeros at its end up to `sizes`. Its order in memory stays."""
+    """Zero-pad `matrix` [rows, columns] at its end up to `sizes`. Keeps the memory order."""
     have = [int(size) for size in matrix.get_size()]
     if have == list(sizes):
         return matrix
@@ -47,7 +47,7 @@ def padded_gemm(op: str, a: Any, b: Any, bias: tuple[Any, float, float] | None =
 
 
 def sliced(matrix: Any, rows: int, columns: int) -> Any:
-    """The first rows and columns of `matrix`, as a view."""
+    """Return the first rows and columns of `matrix`, as a view."""
     for dim, size in enumerate((rows, columns)):
         if int(matrix.get_size()[dim]) != size:
             matrix = lowerings[aten.slice.Tensor](matrix, dim, 0, size)
@@ -62,7 +62,7 @@ Loader = Callable[[Sequence[Any]], Any]
 
 
 def tiled_gemm(a: Any, packed: Any, size: int, scale: Any) -> Any:
-    """`aten._weight_int4pack_mm`, which Inductor has no lowering of."""
+    """Lower `aten._weight_int4pack_mm`, which has no lowering in Inductor."""
     lower = fallback_handler(aten._weight_int4pack_mm.default, add_to_fallback_set=False)
     return lower(a, packed, size, scale)
 
@@ -70,7 +70,8 @@ def tiled_gemm(a: Any, packed: Any, size: int, scale: Any) -> Any:
 def int4_weight(
     packed: Any, scale: Any, zeros: Any, groups: Int4Format, sizes: tuple[Any, Any], dtype: torch.dtype
 ) -> Any:
-    """The weight [N, K] of `dtype` as one elementwise computation, in fp32 and rounded once. `sizes`: N and K."""
+    """Dequantize the weight [N, K] to `dtype` in one elementwise computation, in fp32 and rounded once. `sizes`: N and
+    K."""
     number = (_tiled if groups.inner else _of_bytes)(packed.make_loader(), groups)
     factor, start = scale.make_loader(), None if zeros is None else zeros.make_loader()
 
@@ -108,7 +109,7 @@ def _tiled(load: Loader, groups: Int4Format) -> Callable[[Any, Any], Any]:
 
 
 def _bits(word: Any, shift: Any) -> Any:
-    """Four bits of int32 words, from bit `shift` on."""
+    """Extract four bits of int32 words, starting at bit `shift`."""
     by = ops.index_expr(shift, torch.int32)
     return ops.bitwise_and(ops.bitwise_right_shift(word, by), ops.constant(15, torch.int32))
 

@@ -1,7 +1,7 @@
-"""Our CUTLASS kernel as a template buffer of Inductor's: rendered once from our source, compiled, never benchmarked.
+"""Our CUTLASS kernel as an Inductor template buffer: rendered once from our source, compiled, never benchmarked.
 
-From the buffer on we use Inductor's own CUTLASS support: scheduling, compiling, calling, packaging. The steps before it
-need CUTLASS's Python, which need not be installed.
+After the buffer we use Inductor's own CUTLASS support: scheduling, compiling, calling, packaging. Inductor's earlier
+steps need CUTLASS's Python package, which may be missing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ PROBE_S = 60
 
 @dataclass(frozen=True)
 class Kernel:
-    """Everything that one call is generated from. `source`: the CUDA source without an entry point. `order`: its
-    run-time arguments. `leading`: elements between the rows (columns) of A and B. `workspace`: the most bytes of
-    scratch that it needs."""
+    """The inputs to generate one call. `source`: the CUDA source without an entry point. `order`: its run-time
+    arguments. `leading`: the leading dimensions of A and B in elements. `workspace`: maximum workspace in bytes."""
 
     source: str
     order: tuple[int, int, int]
@@ -56,11 +55,11 @@ class _Kernel(CUTLASSTemplateKernel):  # type: ignore[misc]
         return self.numbers
 
     def get_offset_args(self) -> list[Any]:
-        """Inductor's hook: where each pointer begins within its buffer, in bytes."""
+        """Inductor's hook: the byte offset of each pointer within its buffer."""
         return [node.get_layout().offset * node.get_dtype().itemsize for node in self.named_nodes.values()]
 
     def unit(self, source: str, nodes: dict[str, Any], out: Any) -> entry.Unit:
-        """The source with the function that Inductor calls."""
+        """Return the source with the function that Inductor calls."""
         for name, node in nodes.items():
             self.named_nodes[name] = node
             self.args.input_buffers.setdefault(node.get_name(), name)
@@ -73,8 +72,8 @@ class _Kernel(CUTLASSTemplateKernel):  # type: ignore[misc]
 
 
 def _defined(unit: entry.Unit) -> str:
-    """The source of a unit, which the output code has under the unit's own name. Inductor would give it another one in
-    each graph."""
+    """Return the source of a unit for the output code, under the unit's own name. Inductor would rename it in each
+    graph."""
     wrapper = V.graph.wrapper_code
     if unit.source not in wrapper.src_to_kernel:
         wrapper.src_to_kernel[unit.source] = unit.name
@@ -84,7 +83,7 @@ def _defined(unit: entry.Unit) -> str:
 
 
 def link_rejection() -> Rejected | None:
-    """Why the graph that is being lowered cannot link a CUDA kernel, None when it can."""
+    """Why the graph being lowered cannot link a CUDA kernel, None if it can."""
     if not V.graph.cpp_wrapper:
         return None
     if not V.graph.aot_mode:
@@ -94,7 +93,7 @@ def link_rejection() -> Rejected | None:
 
 
 def dense(value: Any) -> Any:
-    """A scale or bias in memory without gaps. One with gaps is copied."""
+    """Return a scale or bias in contiguous memory, copied if necessary."""
     for stored in (ir.ExternKernel.realize_input(value), ir.ExternKernel.copy_input(value)):
         stored.freeze_layout()
         layout = stored.get_layout()
@@ -105,8 +104,8 @@ def dense(value: Any) -> Any:
 
 
 def with_our_headers(original: Callable[[], list[str]]) -> Callable[[], list[str]]:
-    """Wraps the include paths of Inductor's nvcc. They become those of the nvidia-cutlass package, unless the user has
-    set up a CUTLASS of their own."""
+    """Wrap the include paths of Inductor's nvcc: use those of the nvidia-cutlass package, unless the user has
+    configured their own CUTLASS."""
 
     @functools.wraps(original)
     def paths() -> list[str]:
@@ -117,14 +116,14 @@ def with_our_headers(original: Callable[[], list[str]]) -> Callable[[], list[str
 
 
 def _users_version() -> Path:
-    """The file that says the version of the user's own CUTLASS, if there is one."""
+    """Return the version header of the user's own CUTLASS, if any."""
     return Path(inductor_config.cutlass.cutlass_dir, "include", "cutlass", "version.h")
 
 
 @functools.cache
 def compiler_rejection() -> Rejected | None:
-    """Why no kernel can be compiled, None if one can. It compiles an empty source, once per process: the
-    kernel itself is compiled when the graph is loaded, and then it is too late to take another one."""
+    """Why no kernel can be compiled, None if one can. Compiles an empty source, once per process: the kernel itself is
+    compiled when the graph is loaded, too late to choose another one."""
     if _users_version().is_file():
         if "#define CUTLASS_MAJOR 4\n" not in _users_version().read_text():
             return Rejected("the CUTLASS that Inductor is set up with is not version 4")
@@ -143,9 +142,9 @@ def compiler_rejection() -> Rejected | None:
 
 
 def gemm(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:
-    """The output [M, N] in `dtype` of one call of `kernel`, in Inductor's IR.
+    """Return the output [M, N] in `dtype` of one call of `kernel`, in Inductor's IR.
 
-    `operands`: by `entry.OPERANDS`, in memory, with layouts that no longer change. `sizes`: M, N, K.
+    `operands`: by `entry.OPERANDS`, in memory, with fixed layouts. `sizes`: M, N, K.
     """
     a = operands["a"]
     layout = ir.FixedLayout(a.get_device(), dtype, list(sizes[:2]), [sizes[1], 1])

@@ -1,5 +1,5 @@
-"""GEMMs that torch decomposes into elementwise work before any graph pass sees them: kept whole in our compiles, so
-that the passes can look them up. `Decompositions.decompose` then does what torch would have done while it traced."""
+"""Keep GEMMs whole that torch decomposes into elementwise work before any graph pass, so our passes can look them up.
+`Decompositions.decompose` later applies torch's own decomposition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Function = Callable[..., Any]
 MATRICES: Mapping[Any, tuple[int, int]] = {
     aten.mm.default: (0, 1), aten.bmm.default: (0, 1), aten.addmm.default: (1, 2)
 }  # fmt: skip
-"""The operators that can be kept whole, and which arguments are A and B."""
+"""Operators that can be kept whole, with the positions of A and B in their arguments."""
 _ONLY_COUNTED = ("mm.dtype", "bmm.dtype", "addmm.dtype", "mv.default", "addmv.default", "dot.default", "vdot.default")
 DECOMPOSED = "torch decomposes it into elementwise work and a sum"
 OUTER = "torch makes elementwise work of a GEMM with k=1"
@@ -50,7 +50,7 @@ class Decompositions:
     _graphs: dict[Any, Any] = field(default_factory=dict)
 
     def keeping(self, table: Mapping[Any, Function]) -> dict[Any, Function]:
-        """`table` with decompositions that keep GEMMs whole."""
+        """Return `table` with decompositions that keep GEMMs whole."""
         self.table = table
         ours = {target: self._whole(target, table[target]) for target in MATRICES if target in table}
         names = (name.partition(".") for name in _ONLY_COUNTED)
@@ -87,13 +87,13 @@ class Decompositions:
             return False
         a = args[MATRICES[target][0]]
         if statically_known_true(a.shape[-1] == 1):
-            # As elementwise work it fuses with what is around it. No kernel of a GEMM does.
+            # As elementwise work it fuses with its neighbors. No GEMM kernel does.
             self.lost.append(f"{target}: {OUTER}")
             return False
         with disable_proxy_modes_tracing():
             apart, whole = _quietly(self.table[target], args, kwargs), target(*args, **kwargs)
         if not _alike(apart, whole):
-            # What follows was traced for other strides.
+            # Later nodes were traced for other strides.
             self.lost.append(f"{target}: {DECOMPOSED}, with other strides")
             return False
         return True
@@ -102,7 +102,7 @@ class Decompositions:
         """Whether torch decomposes a call of `target` with these fake tensors and numbers. Traces nothing."""
         original = self.table.get(target)
         a, b = (args[i] for i in MATRICES[target])
-        # All rules of torch ask for a size of 1. Asking torch itself takes milliseconds.
+        # All of torch's rules require a size of 1. Asking torch itself takes milliseconds.
         if original is None or not any(statically_known_true(size == 1) for size in (*a.shape[-2:], *b.shape[-2:])):
             return False
         key = _key(target, args, kwargs)
@@ -121,7 +121,7 @@ class Decompositions:
         return self.decomposes(node.target, *_values(node))
 
     def decompose(self, node: Any, late: bool = False) -> None:
-        """Replace the GEMM at `node` by what torch makes of it. `late`: in the post-grad graph."""
+        """Replace the GEMM at `node` by torch's decomposition. `late`: in the post-grad graph."""
         self._replace(node, node.target, self.table[node.target], (node.target if late else None, None))
 
     def sum_concerns(self, node: Any) -> bool:
@@ -132,7 +132,7 @@ class Decompositions:
         return not self.decomposes(node.target, args, kwargs) and self.decomposes(aten.mm.default, args[1:], {})
 
     def decompose_sum(self, node: Any) -> None:
-        """As `decompose`, for an addmm that a pass has made of a GEMM and a sum."""
+        """Like `decompose`, for an addmm that a pass fused from a GEMM and a sum."""
         origins = (aten.mm.default, aten.add.Tensor)
         self._replace(node, "sum", lambda bias, a, b, **_: self.table[aten.mm.default](a, b) + bias, origins)
 
@@ -150,7 +150,7 @@ class Decompositions:
 
 
 def tracing(original: Function) -> Function:
-    """Wraps AOTAutograd's tracing of a graph: in compiles of ours, GEMMs stay whole."""
+    """Wrap AOTAutograd's tracing of a graph: keep GEMMs whole in our compiles."""
 
     @functools.wraps(original)
     def create_graph(*args: Any, aot_config: Any, **kwargs: Any) -> Any:
@@ -163,7 +163,7 @@ def tracing(original: Function) -> Function:
 
 
 def replacing(original: Function) -> Function:
-    """Wraps the tracing of what a pattern is replaced by: in compiles of ours, GEMMs stay whole."""
+    """Wrap the tracing of a pattern's replacement: keep GEMMs whole in our compiles."""
 
     @functools.wraps(original)
     def fwd_only(*args: Any, **kwargs: Any) -> Any:
@@ -182,7 +182,7 @@ def _of_this_compile() -> Decompositions | None:
 
 @contextmanager
 def _uncounted() -> Iterator[None]:
-    """Keeps torch's counters of decompositions as they are."""
+    """Context manager: preserve torch's counters of decompositions."""
     before = dict(counters["inductor"])
     try:
         yield
@@ -197,7 +197,7 @@ def _quietly(function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two fake tensors certainly have the same dtype, sizes and strides."""
+    """Whether two fake tensors are statically known to have the same dtype, sizes and strides."""
     if one.dtype != other.dtype or one.dim() != other.dim():
         return False
     pairs = (*zip(one.shape, other.shape, strict=True), *zip(one.stride(), other.stride(), strict=True))
@@ -205,13 +205,13 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _values(node: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a node, with fake tensors in place of nodes."""
+    """Return the arguments of a node, with fake tensors in place of nodes."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
     return tuple(args), dict(kwargs)
 
 
 def _key(what: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What a decomposition depends on; None if a size or number is symbolic."""
+    """Return the cache key of a decomposition; None if a size or number is symbolic."""
     found: tuple[Any, ...] = (what,)
     for value in (*args, *kwargs.items()):
         if isinstance(value, torch.Tensor):
@@ -231,7 +231,7 @@ def _key(what: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 def _trace(
     function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any], table: Mapping[Any, Function]
 ) -> tuple[Any, Counter[str]]:
-    """The graph of a decomposition, with one input for each tensor among `args`, and what torch counts for it."""
+    """Return the graph of a decomposition, with one input per tensor in `args`, and torch's counts for it."""
     places = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
 
     def call(tensors: list[Any]) -> Any:
@@ -248,8 +248,8 @@ def _trace(
 
 
 def _inline(node: Any, traced: Any, origins: tuple[Any, Any]) -> None:
-    """Replace `node` by the nodes of `traced`. They take over its metadata, with fake tensors of their own. `origins`:
-    the operators that kernels are named after, for the last node another one; None for that of `node`."""
+    """Replace `node` by the nodes of `traced`. They take over its metadata, with their own fake tensors. `origins`: the
+    operators that kernels are named after, with a different one for the last node; None for that of `node`."""
     inputs = iter([one for one in node.args if isinstance(one, torch.fx.Node)])
     kept = {name: value for name, value in node.meta.items() if name != "eager_input_vals"}
     (result,) = traced.output_node().all_input_nodes

@@ -1,7 +1,7 @@
-"""Inductor's output code: of a whole graph without running a GPU, and of a small graph in the middle of a compile.
+"""Generate Inductor's output code: for a whole graph without a GPU, and for a small graph in the middle of a compile.
 
-The small graph was cut from one over which Inductor's passes have run. Its kernels compile in Inductor's pool of
-workers, so several graphs can be begun before the first is waited for. The compile in progress stays as it was.
+The small graph comes from a graph that has been through Inductor's passes. Its kernels compile in Inductor's worker
+pool, so several graphs can compile in parallel. The compile in progress is unaffected.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ Function = Callable[[list[Any]], Sequence[Any]]
 
 
 class _Generated(BaseException):
-    """Stops a compile and hands out its output code. Nothing on the way catches it."""
+    """Stops a compile and carries its output code. No handler on the way catches it."""
 
     def __init__(self, source: str, seen: Any) -> None:
         self.source, self.seen = source, seen
 
 
 def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> tuple[str, Any]:
-    """Compile `graph` on (fake) `inputs`. Returns the output code, and what `look` returned when the code was made.
-    Nothing is run and no kernel is compiled. Exceptions of Inductor pass through."""
-    # With its cache, Inductor may generate no code. With padding on, it would time GEMMs.
+    """Compile `graph` on (fake) `inputs`. Return the output code, and the result of `look` once the code exists. Runs
+    nothing and compiles no kernel. Inductor's exceptions pass through."""
+    # With its cache, Inductor may generate no code. With padding on, it would benchmark GEMMs.
     patches = {"fx_graph_cache": False, "shape_padding": False}
 
     def stop(self: Any) -> Any:
@@ -65,14 +65,14 @@ def output_code(graph: Any, inputs: Sequence[Any], look: Callable[[], Any]) -> t
             entry.compile_fx(graph, inputs)
         except _Generated as generated:
             return generated.source, generated.seen
-    raise RuntimeError("the compile made no code")
+    raise RuntimeError("the compile generated no code")
 
 
 @contextmanager
 def no_gpu_context() -> Iterator[None]:
-    """Inside, fake tensors and the compiles of their graphs create no context on the GPU, which takes half a gigabyte.
+    """Context manager: fake tensors and compiles of their graphs create no GPU context, which takes half a gigabyte.
     The first fake tensor creates one in case a backward runs later, and Inductor does when it traces its own patterns;
-    those that were traced for a CPU match the same graphs."""
+    patterns traced for a CPU match the same graphs."""
     traced = joint_graph.lazy_init
     with ExitStack() as stack:
         stack.enter_context(replaced(fake_tensor, "init_gpu_context", lambda device: None))
@@ -81,17 +81,17 @@ def no_gpu_context() -> Iterator[None]:
 
 
 def triton_kernels(source: str) -> list[tuple[str, str]]:
-    """Name and source of each Triton kernel in an output code."""
+    """Return name and source of each Triton kernel in an output code."""
     return [(str(name), str(text)) for name, text in _calls(source, "async_compile.triton")]
 
 
 def cuda_kernels(source: str) -> list[str]:
-    """The source of each CUDA kernel in an output code."""
+    """Return the source of each CUDA kernel in an output code."""
     return [str(text) for text, _ in _calls(source, "async_compile.cuda")]
 
 
 def _calls(source: str, function: str) -> list[tuple[Any, Any]]:
-    """The first two arguments of each call of `function`. They are literals."""
+    """Return the first two arguments, both literals, of each call of `function`."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     found = (node.args[:2] for node in calls if ast.unparse(node.func) == function)
     return [(ast.literal_eval(first), ast.literal_eval(second)) for first, second in found]
@@ -99,13 +99,13 @@ def _calls(source: str, function: str) -> list[tuple[Any, Any]]:
 
 @contextmanager
 def compiling_for(capability: int) -> Iterator[None]:
-    """Inside, CUDA code is compiled for that compute capability (90 for sm90). No GPU is asked for its capability."""
+    """Context manager: compile CUDA code for this compute capability (90 for sm90) without querying a GPU."""
     with inductor_config.patch({"cuda.arch": str(capability)}):
         yield
 
 
 def compile_cuda(source: str) -> None:
-    """Compile one CUDA kernel of an output code into Inductor's cache. Raises RuntimeError when nvcc fails."""
+    """Compile one CUDA kernel of an output code into Inductor's cache. Raises RuntimeError if nvcc fails."""
     from torch._inductor.codecache import CUDACodeCache
 
     CUDACodeCache.compile(source, "so")
@@ -120,7 +120,7 @@ def compile_kernel(name: str, source: str) -> None:
 
 
 def load(path: Path) -> Function:
-    """The function of the output code at `path`. This loads its kernels onto the GPU."""
+    """Return the function of the output code at `path`. Loads its kernels onto the GPU."""
     module = ModuleType(f"gemmdb_emitted_{path.stem}")
     module.__file__ = str(path)
     with inductor_config.patch(compile_threads=1):
@@ -134,7 +134,7 @@ _PATCHES = {
     "trace.enabled": False, "cpp_wrapper": False, "triton.cudagraphs": False, "triton.autotune_at_compile_time": False,
     "triton.store_cubin": False, "benchmark_harness": False,
 }  # fmt: skip
-"""Inductor's Python wrapper, whatever the program asks for: it runs the same kernels."""
+"""Force Inductor's Python wrapper, regardless of the program's setting: it runs the same kernels."""
 
 
 _ALLOCATED = re.compile(r"^(\s*workspace_gemmdb\w* = )empty_strided_cuda\(", re.MULTILINE)
@@ -150,7 +150,7 @@ class Code:
 
     @PHASES("compile")
     def begin(self) -> Begun:
-        """Begin to compile the kernels. Where Inductor has no workers yet, this waits for the kernels one by one."""
+        """Start compiling the kernels. If Inductor has no workers yet, wait for the kernels one by one."""
         module = ModuleType("gemmdb_nested")
         # The code waits for its kernels when it is loaded; `Begun.function` waits instead.
         source = _zeroed_before(self.source.replace(_WAIT, "", 1))
@@ -169,14 +169,14 @@ class Begun:
 
     @PHASES("compile")
     def ready(self, seconds: float) -> bool:
-        """Whether the kernels are compiled. Waits for them for `seconds` at most."""
+        """Whether the kernels are compiled. Waits up to `seconds`."""
         kernels = [one for one in vars(self.module).values() if isinstance(one, CodeCacheFuture)]
         tasks = [task for one in kernels if (task := getattr(one, "future", None)) is not None]
         return not futures.wait(tasks, max(seconds, 0.0)).not_done
 
     @PHASES("compile")
     def function(self) -> Function:
-        """The function of the code. Waits for its kernels and loads them; raises what compiling them raised."""
+        """Return the function of the code. Waits for its kernels, loads them, and raises their compile errors."""
         with real_tensors(), undisturbed():
             AsyncCompile().wait(vars(self.module))
         function: Function = self.module.call
@@ -184,8 +184,8 @@ class Begun:
 
 
 def _zeroed_before(source: str) -> str:
-    """Output code whose counters of arrivals are zero before its first call. Each kernel leaves them at zero, so a
-    program zeroes those of all its kernels once. A small graph would charge that to one kernel."""
+    """Output code with arrival counters zeroed before its first call. Each kernel leaves its counters at zero, so a
+    program zeroes the counters of all its kernels only once. A small graph would charge the zeroing to one kernel."""
     return _ALLOCATED.sub(r"\1_zeros(", _ZEROED.sub("", source))
 
 
@@ -200,7 +200,7 @@ def _zeros_on(device: int, size: tuple[int, ...], stride: tuple[int, ...], dtype
 
 @PHASES("generate")
 def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:
-    """The output code of a graph for fake `inputs` of fixed sizes. Raises what Inductor raises."""
+    """Return the output code of a graph for fake `inputs` of fixed sizes. Inductor's exceptions pass through."""
     with (
         undisturbed(),
         codegen.trying(),
@@ -218,14 +218,14 @@ def generate(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Code:
 
 @contextmanager
 def real_tensors() -> Iterator[None]:
-    """Inside, tensors are real ones, whatever is being traced, and no gradients are recorded."""
+    """Context manager: tensors are real during any tracing, and no gradients are recorded."""
     with _disable_current_modes(), torch.no_grad():
         yield
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside, what the compile in progress counts and collects is left alone."""
+    """Context manager: protect the counters and collections of the compile in progress."""
     counted = Counter(counters["inductor"])
     measured = {name: getattr(metrics, name) for name in metrics.get_metric_fields()}
     with ExitStack() as stack:

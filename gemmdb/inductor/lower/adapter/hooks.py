@@ -1,4 +1,4 @@
-"""Wrappers of Inductor's entry point, compiled graphs, caches, step from a graph to code, and padding pass."""
+"""Wrappers of Inductor's entry point, compiled graphs, caches, graph-to-code step, and padding pass."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ log = logging.getLogger("gemmdb")
 _PATCHES = "config_patches"
 Function = Callable[..., Any]
 MAX_CONSTANT_BYTES = 2**30
-"""The most bytes of constants that are kept for another attempt. Inductor frees those that its C++ template packs."""
+"""Maximum bytes of constants kept for another attempt. Inductor frees those that its C++ template packs."""
 Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
-"""Calls the first function, and the second where the first fails and another attempt may help."""
+"""Calls the first function, and the second if the first fails and another attempt may help."""
 
 
 def with_passes(
     original: Function, choose: Callable[[], Mapping[str, Any] | None], after: Callable[[bool], None]
 ) -> Function:
-    """Wraps compile_fx: each call runs with the passes (by slot) that `choose` returns, if any.
+    """Wrap compile_fx: each call runs with the passes (by slot) that `choose` returns, if any.
 
-    `after(ok)` runs when such a call is over, because AOTInductor makes no artefact that could store the events.
+    `after(ok)` runs at the end of such a call, because AOTInductor makes no artifact that could store the events.
     """
     position = list(inspect.signature(original).parameters).index(_PATCHES)
 
@@ -41,7 +41,7 @@ def with_passes(
             return original(*args, **kwargs)
         ok = False
         try:
-            # Callers may use torch's own keywords, so only the patches are looked at.
+            # Callers may use torch's own keywords, so only the patches are checked.
             if len(args) > position:
                 args = (*args[:position], patches_for(bodies, args[position]), *args[position + 1 :])
             else:
@@ -56,8 +56,8 @@ def with_passes(
 
 
 def with_another_attempt(original: Function, attempt: Attempt) -> Function:
-    """Wraps the step that runs Inductor's last passes on a graph, lowers it and compiles its kernels. `attempt` gets
-    the step, and the step on the graph as it was before. Compiles without gemmdb pass through."""
+    """Wrap the step that runs Inductor's last passes on a graph, lowers it and compiles its kernels. `attempt` gets the
+    step, and the step on the original graph. Compiles without gemmdb pass through."""
 
     @functools.wraps(original)
     def fx_codegen_and_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ def with_another_attempt(original: Function, attempt: Attempt) -> Function:
             return original(gm, *args, **kwargs)
         try:
             with PHASES("passes"):
-                # The passes change it. The copy shares the tensors of its metadata, and takes 20 us per node.
+                # The passes modify it. The copy shares tensor metadata, and takes 20 us per node.
                 graph, constants = copy.deepcopy(gm.graph), _constants(gm)
         except Exception:
             log.debug("gemmdb: a graph that cannot be copied is compiled once", exc_info=True)
@@ -84,7 +84,7 @@ def with_another_attempt(original: Function, attempt: Attempt) -> Function:
 
 
 def _constants(gm: Any) -> dict[str, Any]:
-    """The constants of a graph on the CPU by name, which a lowering may take away; none if they are too large."""
+    """Return the CPU constants of a graph by name, which a lowering may delete; none if they are too large."""
     names = {str(node.target) for node in gm.graph.find_nodes(op="get_attr")}
     values = {name: getattr(gm, name) for name in names if "." not in name and hasattr(gm, name)}
     tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor) and value.is_cpu}
@@ -92,7 +92,7 @@ def _constants(gm: Any) -> dict[str, Any]:
 
 
 def keeping_events(init: Function, take: Callable[[], str], provisional: Callable[[], bool]) -> Function:
-    """Wraps the constructor of compiled graphs. The graph stores the result of `take()`, which is pickled into the
+    """Wrap the constructor of compiled graphs. The graph stores the result of `take()`, which is pickled into the
     caches with it, and whether it is `provisional()`."""
     signature = inspect.signature(init)
 
@@ -109,8 +109,8 @@ def keeping_events(init: Function, take: Callable[[], str], provisional: Callabl
 
 
 def reporting(post_compile: Function, add: Callable[[str | None, Any], None]) -> Function:
-    """Wraps `post_compile`: calls `add(events, graph)` when a graph is ready to run. That happens once per load: after
-    a cold compile, from the FX graph cache, or from the AOTAutograd cache."""
+    """Wrap `post_compile`: call `add(events, graph)` when a graph is ready to run. That happens once per load: after a
+    cold compile, from the FX graph cache, or from the AOTAutograd cache."""
 
     @functools.wraps(post_compile)
     def report(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,8 +122,8 @@ def reporting(post_compile: Function, add: Callable[[str | None, Any], None]) ->
 
 
 def unless_provisional(save: Function) -> Function:
-    """Wraps the writer of the FX graph cache so that it stores no provisional graph. An AOTAutograd entry without its
-    FX graph entry is a miss."""
+    """Wrap the writer of the FX graph cache to skip provisional graphs. An AOTAutograd entry without its FX graph entry
+    is a miss."""
 
     @functools.wraps(save)
     def save_unless_provisional(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
@@ -134,7 +134,7 @@ def unless_provisional(save: Function) -> Function:
 
 
 def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
-    """Let `call(run, inputs)` carry out each run of the compiled `graph`; `run(inputs)` is the run itself."""
+    """Route each run of the compiled `graph` through `call(run, inputs)`; `run(inputs)` is the run itself."""
     run = graph.current_callable
     if run is None:
         return
@@ -147,8 +147,8 @@ def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
 
 
 def unless_padding_is_answered(original: Function, answered: Callable[[Any], bool]) -> Callable[..., bool]:
-    """Wraps the decision of Inductor's padding pass. If the node of a GEMM is `answered`, the pass leaves it alone and
-    times nothing, unless the user forces padding. It only asks about GEMMs that could be padded."""
+    """Wrap the decision of Inductor's padding pass. If the node of a GEMM is `answered`, the pass skips it and
+    benchmarks nothing, unless the user forces padding. The pass only checks GEMMs that could be padded."""
 
     @functools.wraps(original)
     def should_pad(match: Any, *args: Any, **kwargs: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Inductor's own Triton templates for GEMMs, generated with one config that it did not choose itself."""
+"""Inductor's own Triton GEMM templates, generated with one given config."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _TEMPLATES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """Everything that one kernel is generated from: its name in `gemmdb.kernels.registry`, the constants that the
-    template reads, warps and pipeline stages."""
+    """The inputs to generate one kernel: its name in `gemmdb.kernels.registry`, the template's constants, warps and
+    pipeline stages."""
 
     kernel: str
     constants: Mapping[str, Any]
@@ -38,8 +38,8 @@ class Choice:
 
 
 def tma_constants(a_row_major: bool, b_row_major: bool) -> dict[str, Any]:
-    """The constants of the persistent template besides the tile: the operands' orders in memory, how many programs
-    run."""
+    """Return the persistent template's constants besides the tile: the operands' memory orders and the number of
+    programs."""
     return {
         "A_ROW_MAJOR": a_row_major, "B_ROW_MAJOR": b_row_major, "NUM_SMS": get_num_sms(),
         "TMA_SIZE": TMA_DESCRIPTOR_SIZE, "TMA_EXPERIMENTAL_API": not has_triton_stable_tma_api(),
@@ -53,10 +53,10 @@ def gemm(
     bias: tuple[Any, float, float] | None = None,
     epilogue: Epilogue | None = None,
 ) -> Any:
-    """The output [M, N] in dtype `out`, or a batch of such outputs, in Inductor's IR.
+    """Return the output [M, N] in dtype `out`, or a batch of such outputs, in Inductor's IR.
 
-    `operands`: A and B, settled. `bias`: expanded to [M, N], with alpha and beta. `epilogue`: the scales of an integer
-    GEMM. Raises Inductor's exception if it cannot generate the kernel.
+    `operands`: A and B, with fixed layouts. `bias`: expanded to [M, N], with alpha and beta. `epilogue`: the scales of
+    an integer GEMM. Raises Inductor's exception if it cannot generate the kernel.
     """
     a, b = operands
     options = _tma_options(a) if "NUM_SMS" in choice.constants else {}
@@ -70,16 +70,17 @@ def gemm(
         nodes = [a, b, *rest]
         options |= {"suffix_args": len(rest), "epilogue_fn": epilogue.apply}
     if choice.kernel == "inductor_bmm":
-        # Only the template of torch 2.12 reads it. It rounds to this dtype before the fused epilogue.
+        # Only torch 2.12's template reads it. It rounds to this dtype before the fused epilogue.
         options["OUT_DTYPE"] = str(out).replace("torch.", "tl.")
     return _generated(choice, nodes, _layout(a, b, out), options)
 
 
 def scaled_gemm(choice: Choice, operands: Sequence[Any], out: torch.dtype, rest: Sequence[Any]) -> Any:
-    """The output [M, N] in `out` of a GEMM of fp8 operands with scales; otherwise like `gemm`.
+    """Return the output [M, N] in `out` of a GEMM of fp8 operands with scales; otherwise like `gemm`.
 
-    `operands`: A and B, settled. `rest`: the scales of A and B, and maybe a bias, each expanded to [M, N]. The template
-    with tensor maps reads the scales itself: for it, `rest` is the two scales as they are, without gaps in memory.
+    `operands`: A and B, with fixed layouts. `rest`: the scales of A and B, and maybe a bias, each expanded to [M, N].
+    The template with tensor maps reads the scales itself: for it, `rest` is the two original scales, contiguous in
+    memory.
     """
     a, b = operands
     if "NUM_SMS" in choice.constants:
@@ -91,8 +92,8 @@ def scaled_gemm(choice: Choice, operands: Sequence[Any], out: torch.dtype, rest:
 
 
 def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool, scaled: bool) -> dict[str, Any]:
-    """The constants of the template of groups besides the tile. `ragged_k`: the groups divide K. The orders are those
-    of the operands in memory. `scaled`: the operands are fp8."""
+    """Return the grouped template's constants besides the tile. `ragged_k`: the groups divide K. The orders are the
+    operands' memory orders. `scaled`: the operands are fp8."""
     return {
         "SCALED": scaled, "A_IS_2D": True, "B_IS_2D": ragged_k, "A_IS_K_MAJOR": a_row_major,
         "B_IS_K_MAJOR": not b_row_major, "NUM_SMS": get_num_sms(), "NUM_CONSUMER_GROUPS": 1, "USE_TMA_LOAD": True,
@@ -101,8 +102,8 @@ def grouped_constants(ragged_k: bool, a_row_major: bool, b_row_major: bool, scal
 
 
 def grouped_gemm(choice: Choice, operands: Sequence[Any], out: torch.dtype, sizes: Sequence[int]) -> Any:
-    """The output of these `sizes` in `out` of GEMMs of groups; otherwise like `gemm`. `operands`: A, B, the
-    scales of fp8 operands and the offsets, settled."""
+    """Return the output of these `sizes` in `out` of a grouped GEMM; otherwise like `gemm`. `operands`: A, B, the
+    scales of fp8 operands and the offsets, with fixed layouts."""
     return _generated(choice, operands, ir.FixedLayout(operands[0].get_device(), out, list(sizes)), {})
 
 
@@ -122,8 +123,8 @@ def _generated(choice: Choice, nodes: Sequence[Any], layout: Any, options: Mappi
 
 
 def _tma_options(a: Any) -> dict[str, Any]:
-    """The options that Inductor's own heuristics pass when they generate the persistent template, as far as this torch
-    has them."""
+    """Return the options that Inductor's own heuristics pass to generate the persistent template, if this torch has
+    them."""
     known = inspect.signature(mm.persistent_tma_mm_template.generate).parameters
     triton = inductor_config.triton
     options = {

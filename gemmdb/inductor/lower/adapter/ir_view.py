@@ -22,9 +22,9 @@ from gemmdb.key.problem import Problem
 
 
 def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
-    """`problem` with the layouts that its operands have in the IR, if Inductor has settled them already. Only for the
-    arguments of a plain or batched GEMM: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed linear has lost its
-    weight's layout, and `_weight_int8pack_mm` takes [N, K] with a scale."""
+    """Return `problem` with its operands' IR layouts, if Inductor has fixed them already. Only for the arguments of a
+    plain or batched GEMM: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed linear has lost its weight's layout,
+    and `_weight_int8pack_mm` takes [N, K] with a scale."""
     op = problem.spec
     biased = op.bias == "always" or (op.batched and len(args) == 3)
     pair = args[1:] if biased else args[:2] if op.scaled or op.grouped else args
@@ -37,7 +37,7 @@ def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
 
 
 def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(sizes, strides) of a node whose layout is fixed and free of symbols, else None."""
+    """Return (sizes, strides) of a node whose layout is fixed and free of symbols, else None."""
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
     if not isinstance(layout, ir.FixedLayout):
         return None
@@ -46,8 +46,8 @@ def literal(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 
 def hinted(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(sizes, strides) of a node whose layout is fixed, with hints instead of symbols. None for another layout, or if
-    the offset in the storage depends on a symbol."""
+    """Return (sizes, strides) of a node whose layout is fixed, with hints instead of symbols. None for another layout,
+    or if the storage offset depends on a symbol."""
     layout = node.maybe_get_layout() if hasattr(node, "maybe_get_layout") else None
     if not isinstance(layout, ir.FixedLayout) or symbolic.number(layout.offset) is None:
         return None
@@ -60,7 +60,7 @@ def _operand(node: Any, known: Operand) -> Operand:
     box = node.data if isinstance(node, ir.TensorBox) else node
     if not isinstance(layout, ir.FixedLayout) or not isinstance(box, (ir.StorageBox, ir.ReinterpretView)):
         # The layout is flexible, or this is a view by index, which reports the layout of the node behind it. Inductor
-        # has not decided yet, and mostly follows the strides that the graph pass saw.
+        # has not decided yet, and usually follows the strides from the graph pass.
         return known
     size, stride = ([symbolic.hint(part) for part in parts] for parts in (layout.size, layout.stride))
     found = classify(size, stride, symbolic.hint(layout.offset), known.dtype)
@@ -71,13 +71,13 @@ def _operand(node: Any, known: Operand) -> Operand:
 
 def _given(node: Any) -> bool:
     """Whether the memory behind `node` comes from outside the graph. The offset of its layout then counts from the
-    start of that memory. Only the graph pass saw how far into a storage that start lies."""
+    start of that memory. Only the graph pass had the storage offset of that start."""
     graph, name = V.graph, node.maybe_get_name()
     return any(name in names for names in (graph.graph_inputs, graph.constants, graph.unaligned_buffers))
 
 
 def misplaced(node: Any) -> bool:
-    """Whether `node` is a constant that does not begin at a multiple of 16 bytes. Inductor tells Triton that all do."""
+    """Whether `node` is a constant that is not 16-byte aligned. Inductor tells Triton that all constants are."""
     constant = V.graph.constants.get(node.maybe_get_name())
     if constant is None or constant.layout != torch.strided:
         return False
@@ -85,20 +85,20 @@ def misplaced(node: Any) -> bool:
 
 
 def anywhere(node: Any) -> bool:
-    """Whether the memory behind `node` may fail to begin at a multiple of 16 bytes when the graph runs. For each input
-    that was aligned at compile time, Inductor ensures the alignment by a copy."""
+    """Whether the memory behind `node` may be misaligned (16 bytes) at run time. For each input that was aligned at
+    compile time, Inductor ensures the alignment by a copy."""
     return node.maybe_get_name() in V.graph.unaligned_buffers or misplaced(node)
 
 
 def concatenated(vectors: Sequence[Any]) -> Any:
-    """Vectors one after the other. Inductor's lowering of `cat` reads the node of the graph, which is no `cat` here."""
+    """Concatenate vectors. Inductor's lowering of `cat` reads the graph's current node, which is no `cat` here."""
     return pointwise_cat(list(vectors), 0)
 
 
 def aligned(node: Any) -> Any:
-    """`node`, with memory that begins at a multiple of 16 bytes whenever the graph runs; None if nothing ensures that.
-    A misaligned constant is copied now, a misaligned input at each call that passes one, by Inductor's check for inputs
-    on GPUs. Memory that the graph allocates is aligned."""
+    """Return `node` in memory that is always 16-byte aligned at run time; None if that is impossible. A misaligned
+    constant is copied now, a misaligned input at each call that passes one, by Inductor's check for inputs on GPUs.
+    Memory that the graph allocates is aligned."""
     if not ir.is_storage_and_layout(node):
         return node  # It becomes a buffer of the graph.
     storage, layout = ir.as_storage_and_layout(node, freeze=False)
@@ -116,7 +116,7 @@ _outer_watches: ContextVar[bool] = ContextVar("_outer_watches", default=False)
 
 @contextmanager
 def within_watched() -> Iterator[None]:
-    """Inside, all inputs of the subgraphs being lowered count as `aligned` already."""
+    """Context manager: all inputs of the subgraphs being lowered count as `aligned` already."""
     token = _outer_watches.set(True)
     try:
         yield
@@ -125,7 +125,7 @@ def within_watched() -> Iterator[None]:
 
 
 def _watched(name: str) -> bool:
-    """Have an input of the graph checked at each call. Returns whether that works: AOTInductor checks none on a CPU."""
+    """Have an input of the graph checked at each call. Return whether that works: AOTInductor checks none on a CPU."""
     graph = V.graph
     if isinstance(graph, SubgraphLowering) or graph.aot_mode:
         return isinstance(graph, SubgraphLowering) and _outer_watches.get()
@@ -146,8 +146,8 @@ def _strided(tensor: torch.Tensor, layout: Any) -> torch.Tensor:
 
 
 def cast_constant(node: Any, dtype: Any, scale: Any = None) -> Any:
-    """`node` cast to `dtype`, times `scale` if there is one, rounded as in eager. It is a new constant if these are
-    constants or views of constants. The inputs of a branch are not."""
+    """Return `node` cast to `dtype`, times `scale` if given, rounded as in eager. It is a new constant if these are
+    constants or views of constants. A branch's inputs are not constants."""
     if not all(map(_is_constant, (node,) if scale is None else (node, scale))):
         cast = lowerings[torch.ops.prims.convert_element_type.default](node, dtype)
         return cast if scale is None else lowerings[torch.ops.aten.mul.Tensor](cast, scale)
@@ -156,13 +156,14 @@ def cast_constant(node: Any, dtype: Any, scale: Any = None) -> Any:
 
 
 def _is_constant(node: Any) -> bool:
-    """Whether `node` is a constant or a strided view of one. A view by index reports the layout of the node behind."""
+    """Whether `node` is a constant or a strided view of one. A view by index reports the layout of the node behind
+    it."""
     box = node.data if isinstance(node, ir.TensorBox) else node
     return isinstance(box, (ir.StorageBox, ir.ReinterpretView)) and node.maybe_get_name() in V.graph.constants
 
 
 def from_the_start(node: Any) -> Any:
-    """`node`, or a copy if it is a constant that begins inside its storage. Inductor's C++ template packs a weight from
+    """Return `node`, or a copy if it is a constant with a storage offset. Inductor's C++ template packs a weight from
     the start of the storage."""
     tensor = V.graph.constants.get(node.maybe_get_name()) if isinstance(node, ir.TensorBox) else None
     if tensor is None or tensor.layout != torch.strided or not tensor.storage_offset():
@@ -171,8 +172,8 @@ def from_the_start(node: Any) -> Any:
 
 
 def ones(w: Any, a: Any) -> Any:
-    """A vector of ones over the columns of `w`, in the dtype of `a`. It is a constant, except for a symbolic size and
-    in a branch, because Inductor never fills in the constants of a branch."""
+    """Return a vector of ones over the columns of `w`, in the dtype of `a`. It is a constant, except for a symbolic
+    size and in a branch, because Inductor never fills in the constants of a branch."""
     columns = w.get_size()[1]
     if symbolic.number(columns) is not None and not isinstance(V.graph, SubgraphLowering):
         return V.graph.add_tensor_constant(torch.ones(int(columns), dtype=a.get_dtype()))
@@ -182,7 +183,7 @@ def ones(w: Any, a: Any) -> Any:
 
 
 def is_whole(node: Any) -> bool:
-    """Whether a tensor of fixed sizes lies in memory without gaps, in the order of its dimensions."""
+    """Whether a tensor of fixed sizes is contiguous."""
     found = literal(node)
     if found is None:
         return False
@@ -191,19 +192,20 @@ def is_whole(node: Any) -> bool:
 
 
 def is_dense(vector: Any) -> bool:
-    """Whether `vector` already is a buffer without gaps."""
+    """Whether `vector` is already a contiguous buffer."""
     layout = vector.maybe_get_layout() if hasattr(vector, "maybe_get_layout") else None
     return layout is not None and list(layout.stride) == [1] and layout.offset == 0
 
 
 def fresh(matrix: Any) -> Any:
-    """A dense copy of `matrix` that begins at the start of an allocation. ATen's weight-only kernel reads rows by loads
-    of 32 bytes that must be aligned. The key only knows 16 bytes, and no guard watches the offset of an input."""
+    """Return a dense copy of `matrix` at the start of an allocation. ATen's weight-only kernel reads rows by aligned
+    32-byte loads. The key only covers 16 bytes, and no guard checks an input's offset."""
     return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(matrix))
 
 
 def dense(vector: Any) -> Any:
-    """`vector` in memory without gaps: the weight-only kernels read their scale by pointer and ignore its stride."""
+    """Return `vector` in contiguous memory: the weight-only kernels read their scale by pointer and ignore its
+    stride."""
     if is_dense(vector):
         return vector
     return ir.ExternKernel.require_contiguous(ir.ExternKernel.copy_input(vector))

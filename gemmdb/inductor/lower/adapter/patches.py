@@ -1,6 +1,6 @@
-"""Everything that gemmdb changes in torch: one register. `apply` puts the wrappers in place, `undo` takes them away.
+"""Registry of all of gemmdb's changes to torch. `apply` installs the wrappers, `undo` removes them.
 
-`gemmdb.inductor.entry.install` hands the wrappers in by name. Besides these, gemmdb only adds things under its own
+`gemmdb.inductor.entry.install` passes in the wrappers by name. In addition, gemmdb only adds objects under its own
 names: the operators of `gemmdb.inductor.match.ops` with their lowerings, and Triton templates named `gemmdb_*`. torch
 uses none of them, so `undo` leaves them in place.
 """
@@ -25,7 +25,7 @@ _SAVERS = "torch._inductor.select_algorithm:_ALGORITHM_SELECTOR_CACHE.feedback_s
 
 @dataclass(frozen=True)
 class Patch:
-    """One thing of torch that gemmdb wraps.
+    """One torch function that gemmdb wraps.
 
     `wrapper`: the name, in `apply`, of the function that makes the wrapper. `target`: `module:function`,
     `module:Class.method`, or `module:table[operator]` for an entry of a table; an operator without an overload stands
@@ -51,11 +51,11 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "graph_init", "torch._inductor.output_code:CompiledFxGraph.__init__",
-        "stores the graph's events in the artefact, and its new input checks",
+        "stores the graph's events and its new input checks in the artifact",
     ),
     Patch(
         "graph_ready", "torch._inductor.output_code:CompiledFxGraph.post_compile",
-        "reports the events of a graph that is ready, cold or from a cache",
+        "reports the events of a ready graph, cold or from a cache",
     ),
     Patch(
         "save_graph", "torch._inductor.codecache:FxGraphCache._save_graph",
@@ -63,50 +63,50 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "tracing", "torch._functorch._aot_autograd.graph_capture:_create_graph",
-        "GEMMs that torch decomposes while it traces stay whole until our passes have looked them up",
+        "keeps GEMMs that torch decomposes during tracing whole until our passes have looked them up",
     ),
     Patch(
         "replacing", "torch._inductor.pattern_matcher:fwd_only",
-        "the same where a pattern of Inductor's is replaced by a GEMM",
+        "the same where Inductor replaces a pattern by a GEMM",
     ),
     *(
-        Patch("lowering", f"torch._inductor.lowering:lowerings[{name}]", "lowers a GEMM as its Decision says")
+        Patch("lowering", f"torch._inductor.lowering:lowerings[{name}]", "lowers a GEMM according to its Decision")
         for name in _GEMM_LOWERINGS
     ),
     Patch(
         "should_pad", "torch._inductor.fx_passes.pad_mm:_should_pad",
-        "no padding is timed for a GEMM that has an answer",
+        "skips padding benchmarks for a GEMM that has an answer",
     ),
     Patch(
         "fusion_score", "torch._inductor.scheduler:Scheduler.score_fusion_memory",
-        "fuses what reads our output in other loops: behind a permutation, and in torch 2.11 behind views",
+        "fuses consumers of our output with other loops: after a permutation, and in torch 2.11 after views",
     ),
     Patch(
         "define_kernel", "torch._inductor.codegen.triton:TritonScheduling.define_kernel",
-        "a kernel that was compiled for a trial keeps its name, so that it is not compiled again",
+        "keeps the name of a kernel that was compiled for a trial, so it is not compiled again",
     ),
     Patch(
         "zeroing", "torch._inductor.codegen.wrapper:PythonWrapperCodegen.make_zero_buffer",
-        "of the workspace of our kernels, only the counters are zeroed at each call",
+        "zeroes only the counters of our kernels' workspace at each call",
     ),
     Patch(
         "cutlass_headers", "torch._inductor.codegen.cuda.compile_utils:_cutlass_include_paths",
-        "nvcc finds the headers of the nvidia-cutlass package",
+        "points nvcc to the headers of the nvidia-cutlass package",
     ),
     Patch(
         "cuda_compile", "torch._inductor.codecache:CUTLASSCodeCache.compile",
-        "a CUTLASS kernel that is compiled in advance is put where Inductor looks before it runs nvcc",
+        "puts a prebuilt CUTLASS kernel where Inductor looks before it runs nvcc",
     ),
-    Patch("timings", _SAVERS, "stores what Inductor's search times for a missed GEMM"),
+    Patch("timings", _SAVERS, "stores the timings of Inductor's autotuning for a missed GEMM"),
 )  # fmt: skip
-"""The register. A test compares it with what `enable()` changes, and docs/contributing/torch.md lists it."""
+"""The registry. A test compares it with the changes of `enable()`, and docs/contributing/torch.md lists it."""
 
 Wrapper = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where one function is stored: an attribute of a module or class, or an entry of a dict."""
+    """Location of one function: an attribute of a module or class, or an entry of a dict."""
 
     owner: Any
     name: Any
@@ -122,7 +122,7 @@ class _Place:
 
 
 class _Saver:
-    """The place of our function in the list of functions that get the timings of Inductor's searches."""
+    """Location of our function in the list of functions that get the timings of Inductor's autotuning."""
 
     def read(self) -> Any:
         cache = select_algorithm._ALGORITHM_SELECTOR_CACHE
@@ -149,8 +149,8 @@ _applied: dict[object, _Applied] = {}
 
 
 def apply(wrappers: Mapping[str, Wrapper] | None = None) -> None:
-    """Wrap everything in the register that is not wrapped yet. `wrappers`: by name, functions that take an original and
-    return its replacement. None stands for those of the last call; without an earlier call, nothing happens."""
+    """Install all wrappers that are not installed yet. `wrappers`: by name, functions that take an original and return
+    its replacement. None reuses those of the last call; without an earlier call, nothing happens."""
     with _lock:
         _wrappers.update(wrappers or {})
         for patch in PATCHES:
@@ -165,12 +165,12 @@ def apply(wrappers: Mapping[str, Wrapper] | None = None) -> None:
 
 @functools.cache
 def _warn_missing(target: str) -> None:
-    """Cached, so that a function that this torch no longer has is reported once. Compiles go on without the wrapper."""
-    _log.warning("gemmdb: torch %s has no %s; gemmdb goes without its wrapper", torch.__version__, target)
+    """Cached, so a function that is missing in this torch is reported once. Compiles continue without the wrapper."""
+    _log.warning("gemmdb: torch %s has no %s; gemmdb continues without its wrapper", torch.__version__, target)
 
 
 def undo() -> None:
-    """Put the originals back. If other code has wrapped our wrapper, ours stays and passes calls through."""
+    """Restore the originals. If other code has wrapped our wrapper, ours stays and passes calls through."""
     with _lock:
         for key, one in list(_applied.items()):
             if one.place.read() is one.ours:
@@ -181,7 +181,7 @@ def undo() -> None:
 def _put(key: object, place: _Place | _Saver, make: Wrapper) -> None:
     standing, known = place.read(), _applied.get(key)
     if known is not None and standing is not known.original:
-        return  # Ours, or another wrapper on top of ours.
+        return  # Our wrapper, or another one around it.
     kind = next((one for one in (staticmethod, classmethod) if isinstance(standing, one)), None)
     ours = make(standing.__func__ if kind else standing)
     ours._gemmdb = True
@@ -190,7 +190,7 @@ def _put(key: object, place: _Place | _Saver, make: Wrapper) -> None:
 
 
 def places(target: str) -> dict[object, _Place | _Saver]:
-    """The places of the functions of a target, each by a fixed key; none if this torch has no such operator."""
+    """Return the locations of a target's functions, each with a fixed key; none if this torch has no such operator."""
     if target == _SAVERS:
         return {target: _Saver()}
     module, _, name = target.partition(":")
@@ -206,7 +206,8 @@ def places(target: str) -> dict[object, _Place | _Saver]:
 
 
 def _overloads(operator: str) -> list[Any]:
-    """The overload of that name, or the packet and all of its overloads; none if this torch has no such operator."""
+    """Return the overload of that name, or the packet and all of its overloads; none if this torch has no such
+    operator."""
     found: Any = torch.ops
     for name in operator.split("."):
         found = getattr(found, name, None)

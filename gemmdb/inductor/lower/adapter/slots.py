@@ -1,4 +1,4 @@
-"""Our passes in Inductor's pass slots, beside those that the user or a framework put there."""
+"""Our passes in Inductor's pass slots, next to those from the user or a framework."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gemmdb.phases import PHASES
 
 @functools.cache
 def code_digest() -> str:
-    """A digest of the sources that choose and lower, and of the cost model's data. With it, another version of gemmdb
-    gets no old graphs from the cache."""
+    """Digest of the sources that choose and lower, and of the cost model's data. It keeps another version of gemmdb
+    from getting old graphs from the cache."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sources(package := Path(__file__).parents[3]):
         content = path.read_bytes()
@@ -30,8 +30,8 @@ def code_digest() -> str:
 
 
 def sources(package: Path) -> list[Path]:
-    """The files of the library in `package`, without the command line, `tune`, the offline phase and the tables. Those
-    do not change what gemmdb makes of a graph with an existing table."""
+    """Return the library files in `package`, without the command line, `tune`, the offline phase and the tables. The
+    excluded files do not affect gemmdb's result for a graph with an existing table."""
     others = ("cli", "generators", "tables", "tune", "__pycache__")
     parts = (path for path in package.iterdir() if path.name not in others)
     files = (file for part in parts for file in (part.rglob("*") if part.is_dir() else [part]))
@@ -43,8 +43,8 @@ _MATMUL = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precisi
 
 
 def surroundings() -> str:
-    """What a lookup depends on besides the graph: the devices with the number of threads (the C++ template bakes it in)
-    and torch's settings of precision and determinism. Inductor's own key lacks most of these."""
+    """Return the inputs of a lookup besides the graph: the devices with the number of threads (the C++ template
+    hard-codes it) and torch's settings of precision and determinism. Inductor's own key lacks most of these."""
     devices = [detect.cpu(torch.get_num_threads()).text]
     if torch.cuda.is_initialized() and (gpu := detect.cuda(torch.cuda.current_device())):
         devices.append(gpu.text)
@@ -60,12 +60,12 @@ def _setting(read: Callable[[], object]) -> str:
     try:
         return str(read())
     except RuntimeError:
-        # torch forbids reading an old switch once its new one was set
+        # torch forbids reading an old switch once its new one is set
         return "mixed"
 
 
 class GraphPass(CustomGraphPass):  # type: ignore[misc]
-    """One of our passes in the form that Inductor takes. Its uuid is part of every compile-cache key."""
+    """One of our passes, wrapped for Inductor. Its uuid is part of every compile-cache key."""
 
     def __init__(self, body: Any) -> None:
         self.body = body
@@ -78,7 +78,7 @@ class GraphPass(CustomGraphPass):  # type: ignore[misc]
 
     @PHASES("key")
     def uuid(self) -> Any | None:
-        """Our code, policy, tables and the devices and settings that lookups depend on; None: do not cache."""
+        """Our code, policy, tables, and the devices and settings that lookups depend on; None: do not cache."""
         identity = self.body.identity
         if identity is None:
             return None
@@ -90,7 +90,7 @@ class GraphPass(CustomGraphPass):  # type: ignore[misc]
 
 
 class Chain(CustomGraphPass):  # type: ignore[misc]
-    """The user's pass and then ours. Before torch 2.13 a slot holds only one pass."""
+    """The user's pass followed by ours. Before torch 2.13 a slot holds only one pass."""
 
     def __init__(self, user: Any, ours: GraphPass) -> None:
         self.user, self.ours = user, ours
@@ -100,7 +100,7 @@ class Chain(CustomGraphPass):  # type: ignore[misc]
         self.ours(graph)
 
     def uuid(self) -> Any | None:
-        """Both uuids; None, which bypasses the cache, when the user's pass has none."""
+        """Both uuids; None, which bypasses the cache, if the user's pass has none."""
         uuids = (self.user.uuid() if isinstance(self.user, CustomGraphPass) else None, self.ours.uuid())
         return None if None in uuids else uuids
 
@@ -112,7 +112,7 @@ _Aware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", Custom
 
 
 class AwareChain(Chain, _Aware):  # type: ignore[misc]
-    """A Chain whose first pass wants to know whether the graph is for inference."""
+    """A Chain whose first pass takes a flag for inference graphs."""
 
     def __call__(self, graph: Any, is_inference: bool = False) -> None:
         self.user(graph, is_inference)
@@ -125,7 +125,8 @@ def _takes_lists() -> bool:
 
 
 def compose(user: Any, ours: GraphPass) -> Any:
-    """What to put into a pass slot that holds `user` (None, a pass, or a list of passes): theirs first, then ours."""
+    """Return the value of a pass slot that holds `user` (None, a pass, or a list of passes): theirs first, then
+    ours."""
     if user is None:
         return ours
     if _takes_lists():
@@ -135,14 +136,14 @@ def compose(user: Any, ours: GraphPass) -> Any:
 
 
 def holds_ours(slot: Any) -> bool:
-    """Whether one of our passes is in `slot` already."""
+    """Whether `slot` already holds one of our passes."""
     if isinstance(slot, (list, tuple)):
         return any(holds_ours(item) for item in slot)
     return isinstance(slot, (GraphPass, Chain))
 
 
 def in_force(slot: str) -> Any | None:
-    """The body of our pass in `slot` of the compile in progress, None in a compile without gemmdb."""
+    """Return the body of our pass in `slot` of the compile in progress, None in a compile without gemmdb."""
     held = getattr(inductor_config, slot)
     for one in held if isinstance(held, (list, tuple)) else [held]:
         ours = one.ours if isinstance(one, Chain) else one
@@ -152,8 +153,8 @@ def in_force(slot: str) -> Any | None:
 
 
 def patches_for(bodies: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The config patches `given`, with `bodies` (our passes by slot) added to what the user set there or in the config.
-    Just `given` when our passes are in force already."""
+    """Return the config patches `given`, with `bodies` (our passes by slot) added to the passes that the user set there
+    or in the config. Return `given` unchanged if our passes are already active."""
     added = {}
     for slot, body in bodies.items():
         user = (given or {}).get(slot, getattr(inductor_config, slot))

@@ -1,4 +1,4 @@
-"""What Inductor is doing now: its config, its lowering table, the graph being lowered; and this process's job."""
+"""Inductor's current state: its config, its lowering table, the graph being lowered; and this process's job."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from torch._inductor.virtualized import V
 
 
 def benchmarks() -> int:
-    """How often Inductor has benchmarked so far: choice lists, and paddings (pad_mm runs in default mode too)."""
+    """Count Inductor's benchmarks so far: choice lists, and paddings (pad_mm runs in default mode too)."""
     names = ("select_algorithm_autotune", "pad_mm_bench")
     return sum(int(counters["inductor"].get(name, 0)) for name in names)
 
 
 def autotuning() -> bool:
-    """Whether the compile in progress would benchmark GEMMs if left alone."""
+    """Whether the compile in progress would benchmark GEMMs without gemmdb."""
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
 def multiplies_convolutions() -> bool:
-    """Whether the compile in progress makes GEMMs of 1 x 1 convolutions whose images are stored channels last."""
+    """Whether the compile in progress lowers channels-last 1 x 1 convolutions as GEMMs."""
     return bool(inductor_config.conv_1x1_as_mm) or autotuning()
 
 
 def compiles_in_workers() -> bool:
-    """Whether kernels compile in other processes now. The first time this starts the processes, as in Inductor."""
+    """Whether kernels currently compile in other processes. The first call starts the processes, as in Inductor."""
     return bool(AsyncCompile.use_process_pool())
 
 
 def may_be_cached() -> bool:
-    """Whether the graph of a joint pass may still come out of Inductor's cache: AOTAutograd's, which is asked before,
-    is off."""
+    """Whether Inductor's cache may still have the graph of a joint pass: AOTAutograd's cache, which comes first, is
+    off."""
     return bool(inductor_config.fx_graph_cache) and not functorch_config.enable_autograd_cache
 
 
@@ -50,13 +50,13 @@ def freezing() -> bool:
 
 
 def deterministic() -> bool:
-    """Whether this compile must take deterministic kernels."""
+    """Whether this compile must use deterministic kernels."""
     return torch.are_deterministic_algorithms_enabled() or bool(getattr(inductor_config, "deterministic", False))
 
 
 def frozen_parameters() -> set[int]:
-    """The indices of the placeholders of the joint graph that freezing will turn into constants: parameters and buffers
-    that the graph does not mutate and of which it returns no view."""
+    """Return the indices of the joint graph's placeholders that freezing will turn into constants: parameters and
+    buffers that the graph does not mutate and does not return a view of."""
     context = torch._guards.TracingContext.try_get()
     flat = getattr(context, "params_flat_unwrap_subclasses", None)
     metadata = getattr(context, "fw_metadata", None)
@@ -68,17 +68,17 @@ def frozen_parameters() -> set[int]:
 
 
 def lowers(target: Any) -> bool:
-    """Whether Inductor has a lowering of `target` that obeys a decision. It has none for what it leaves to ATen."""
+    """Whether Inductor has a lowering of `target` that obeys a decision. It has none for ATen-only operators."""
     return bool(getattr(lowerings.get(target), "_gemmdb", False))
 
 
 def lowering_of(target: Any) -> Any:
-    """Inductor's lowering of `target`."""
+    """Return Inductor's lowering of `target`."""
     return lowerings[target]
 
 
 def register_own(target: Any, lower: Callable[..., Any]) -> None:
-    """Register the lowering of an operator of ours, once."""
+    """Register the lowering of one of our operators, once."""
     from torch._inductor.lowering import register_lowering
 
     if target not in lowerings:
@@ -86,22 +86,22 @@ def register_own(target: Any, lower: Callable[..., Any]) -> None:
 
 
 def current_node() -> Any:
-    """The FX node that is being lowered, or None."""
+    """Return the FX node being lowered, or None."""
     graph = V.graph
     return getattr(graph, "current_node", None)
 
 
 @contextmanager
 def only_aten() -> Iterator[None]:
-    """Inside, every GEMM lowering has ATen (oneDNN, MKL) as its one choice, so Inductor times nothing."""
+    """Context manager: ATen (oneDNN, MKL) is the only choice of every GEMM lowering, so Inductor benchmarks nothing."""
     with inductor_config.patch(max_autotune=False, max_autotune_gemm=False):
         yield
 
 
 @contextmanager
 def only_cpp(threads: tuple[int, ...] | None, blocks: tuple[int, ...] | None) -> Iterator[None]:
-    """Inside, every GEMM lowering has Inductor's C++ template as its one choice, or no choice if it is not legal.
-    `threads`: threads along M, N, K. `blocks`: cache blocks along M, N, K, in register blocks. None stands for the
+    """Context manager: Inductor's C++ template is the only choice of every GEMM lowering, or there is none if it is not
+    legal. `threads`: threads along M, N, K. `blocks`: cache blocks along M, N, K, in register blocks. None means the
     template's own rule."""
     patches: dict[str, Any] = {"max_autotune": False, "max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
     if threads is not None:
@@ -114,13 +114,13 @@ def only_cpp(threads: tuple[int, ...] | None, blocks: tuple[int, ...] | None) ->
 
 @contextmanager
 def searching() -> Iterator[None]:
-    """Inside, GEMM lowerings search as under max_autotune_gemm."""
+    """Context manager: GEMM lowerings autotune as under max_autotune_gemm."""
     with inductor_config.patch(max_autotune_gemm=True):
         yield
 
 
 def operations() -> int:
-    """How many operations the graph being lowered has so far."""
+    """Count the operations so far in the graph being lowered."""
     return len(V.graph.operations)
 
 
@@ -131,7 +131,7 @@ def made_cpp_template(since: int) -> bool:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, the attribute `name` of `owner` is `value`."""
+    """Context manager: set the attribute `name` of `owner` to `value`."""
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -141,13 +141,13 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def is_distributed() -> bool:
-    """Whether this process belongs to a job of more than one."""
+    """Whether this process belongs to a multi-process job."""
     return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
 def first_rank(key: str, value: str) -> tuple[int, str] | None:
-    """(this rank, the `value` of the first process of the job that called this); None without a job. No collective:
-    none waits for another."""
+    """Return (this rank, the `value` of the job's first process to call this); None without a job. Not a collective: no
+    process waits for another."""
     if not is_distributed():
         return None
     rank = dist.get_rank()

@@ -1,5 +1,5 @@
-"""Sizes, strides and offsets that may be symbolic or data-dependent (`nonzero`, `item`, `mark_unbacked`). Of
-data-dependent ones torch knows at most their bounds, and no value.
+"""Sizes, strides and offsets that may be symbolic or data-dependent (`nonzero`, `item`, `mark_unbacked`). For
+data-dependent ones, torch has at most bounds, and no value.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def from_data(expression: Any) -> bool:
 
 
 def guess(expression: Any, shape_env: Any) -> int:
-    """A value to look up by, for an expression that depends on data. Each such symbol takes the value that the program
-    names as usual (`hint_override`), else the geometric middle of its bounds."""
+    """Return a lookup value for a data-dependent expression. Each such symbol takes the program's typical value
+    (`hint_override`), else the geometric mean of its bounds."""
     expression = shape_env.replace(expression)
     values = {symbol: sympy.Integer(_value(symbol, shape_env)) for symbol in expression.free_symbols}
     return int(expression.xreplace(values))
@@ -44,8 +44,9 @@ def _value(symbol: Any, shape_env: Any) -> int:
 
 
 def middle(low: int | None, high: int | None) -> int:
-    """The power of two nearest to the geometric middle of two bounds, because tables have powers of two. If that lies
-    outside the bounds: the middle itself. None stands for no bound; the range then ends where the ladder ends."""
+    """Return the power of two nearest to the geometric mean of two bounds, because tables have powers of two; if it is
+    outside the bounds, return the mean itself. None means no bound; the range then ends at the end of the size
+    ladder."""
     low = max(low or 1, 1)
     high = max(low, min(LARGEST if high is None else high, LARGEST))
     power = 2 ** round(math.log2(low * high) / 2)
@@ -53,7 +54,7 @@ def middle(low: int | None, high: int | None) -> int:
 
 
 def number(size: Any) -> int | None:
-    """The value of a size, stride or offset; None if it is symbolic."""
+    """Return the value of a size, stride or offset; None if it is symbolic."""
     try:
         return int(size)
     except TypeError:
@@ -61,8 +62,8 @@ def number(size: Any) -> int | None:
 
 
 def hint(size: Any) -> int:
-    """The value of a size, stride or offset. For a symbolic one: the value that the compile started with, or the guess
-    of the graph pass."""
+    """Return the value of a size, stride or offset. For a symbolic one: the value at the start of the compile, or the
+    graph pass's guess."""
     known = number(size)
     if known is not None:
         return known
@@ -71,12 +72,13 @@ def hint(size: Any) -> int:
 
 
 def divides(step: int, size: Any) -> bool:
-    """Whether a size or stride is a multiple of `step`. For a symbolic one: whether this is known of all its values."""
+    """Whether a size or stride is a multiple of `step`. For a symbolic one: whether that is known for all its
+    values."""
     known = number(size)
     return bool(V.graph.sizevars.statically_known_multiple_of(size, step)) if known is None else known % step == 0
 
 
 def addressable(sizes: Sequence[Any], nodes: Sequence[Any]) -> bool:
-    """Whether 32 bits can number the elements of an output of those sizes and of each node's storage. If that depends
-    on symbols, the graph gets a guard for it, by the rule that Inductor has for its own kernels."""
+    """Whether 32-bit indices cover an output of those sizes and each node's storage. If that depends on symbols, adds a
+    guard to the graph, by Inductor's rule for its own kernels."""
     return bool(TritonScheduling.can_use_32bit_indexing(sympy_product(sizes), nodes))

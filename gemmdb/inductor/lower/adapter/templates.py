@@ -1,4 +1,4 @@
-"""Our Triton templates as Inductor's own: registered once, generated with one config, never benchmarked."""
+"""Our Triton templates as Inductor templates: registered once, generated with one config, never benchmarked."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ aten = torch.ops.aten
 
 
 def grid(name: str) -> Any:
-    """The launch grid of our kernel of that name. If programs continue with the next tile, it has as many programs as
-    fit at once, but no more than there are output tiles."""
+    """Return the launch grid of our kernel of that name. For persistent kernels, it has as many programs as fit on the
+    GPU, but no more than output tiles."""
     kernel = KERNELS["triton", name]
     template = kernel.template
     if template is None:
@@ -56,15 +56,15 @@ def grid(name: str) -> Any:
 
 
 def batched(name: str) -> bool:
-    """Whether our kernel of that name multiplies batches: the third dimension of its grid counts the matrices."""
+    """Whether our kernel of that name supports batches: the grid's third dimension counts the matrices."""
     return all(OPS[op].batched for op in KERNELS["triton", name].ops)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Everything that one kernel is generated from: the template's name, its constants, warps and pipeline stages.
+    """The inputs to generate one kernel: the template's name, its constants, warps and pipeline stages.
 
-    `partials`: how many 32-bit partial sums a kernel needs that counts the arrivals at each tile; 0 for all others.
+    `partials`: the number of 32-bit partial sums for a kernel that counts the arrivals at each tile; 0 for all others.
     """
 
     template: str
@@ -76,9 +76,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The epilogue multiplies the accumulator by `alpha` and by each of the `scales`, and adds `beta` times the `bias`.
-    Scales and bias are nodes of the IR that broadcast to [M, N]; `bias` is None if there is none. `integer`: the
-    accumulator is int32, and is scaled in fp32."""
+    """An epilogue that multiplies the accumulator by `alpha` and by each of the `scales`, and adds `beta` times the
+    `bias`. Scales and bias are nodes of the IR that broadcast to [M, N]; `bias` is None if there is none. `integer`:
+    the accumulator is int32, and is scaled in fp32."""
 
     scales: tuple[Any, ...] = ()
     bias: Any = None
@@ -87,7 +87,7 @@ class Epilogue:
     integer: bool = False
 
     def inputs(self, *sizes: Any) -> list[Any]:
-        """The nodes in the order in which `apply` takes their values. They are in memory and expanded to `sizes`."""
+        """The nodes, in memory and expanded to `sizes`, in the order of the values that `apply` takes."""
         return [expanded(node, *sizes) for node in (*self.scales, self.bias) if node is not None]
 
     def apply(self, result: Any, *values: Any) -> Any:
@@ -108,10 +108,10 @@ class Epilogue:
 
 
 class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
-    """A kernel of a template of ours. The kernels of a graph share one workspace: the counters, as many in every
-    kernel, which are zeroed once per call of the graph and left at zero by each kernel, and the partial sums, which are
-    never zeroed. Its name begins like Inductor's own, so that Inductor, when it writes C++, takes it for no tensor of
-    the graph.
+    """A kernel from one of our templates. A graph's kernels share one workspace: the counters, with the same number in
+    every kernel, zeroed once per call of the graph and left at zero by each kernel, and the partial sums, which are
+    never zeroed. The workspace's name starts like Inductor's own, so Inductor's C++ output does not treat it as a
+    tensor of the graph.
     """
 
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
@@ -121,7 +121,7 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
         super().__init__(*args, workspace_arg=workspace_arg, **options)
 
     def def_kernel(self, *names: str) -> str:
-        """Inductor's own hook, plus a line that says where the partial sums are."""
+        """Inductor's own hook, plus a line with the location of the partial sums."""
         head = super().def_kernel(*names)
         if self.workspace_arg is None:
             return str(head)
@@ -133,21 +133,21 @@ class _Template(TritonTemplate):  # type: ignore[misc]
 
 
 def registered(name: str) -> Any:
-    """Inductor's template object of our template `name`, registered under a name with the digest of its source:
-    Inductor refuses a second one of the same name, even if this module is reloaded."""
+    """Return Inductor's template object for our template `name`, registered under a name with the digest of its source:
+    Inductor rejects a duplicate name, even if this module is reloaded."""
     full = f"gemmdb_{name}_{triton.digest(name)}"
     known = TritonTemplate.all_templates.get(full)
     return known or _Template(name=full, grid=grid(name), source=triton.source(name))
 
 
 def multiprocessors(node: Any) -> int:
-    """The number of multiprocessors of the GPU that holds `node`."""
+    """Return the number of multiprocessors of the GPU that holds `node`."""
     return int(DeviceProperties.create(node.get_device()).multi_processor_count)
 
 
 def tensor_map_rejection() -> Rejected | None:
-    """Why the code being generated must not call a Triton kernel that builds tensor maps, None when it may: the C++
-    code of torch 2.11's Inductor allocates scratch for the maps of one program, and others write past its end."""
+    """Why the code being generated must not call a Triton kernel that builds tensor maps, None if it may: the C++ code
+    of torch 2.11's Inductor allocates scratch for the maps of one program, and others write past its end."""
     if not V.graph.cpp_wrapper:
         return None
     scratch = CUDADeviceOpOverrides().cpp_scratch(0, TritonScratchWorkspace(1, lambda: ""))
@@ -156,9 +156,9 @@ def tensor_map_rejection() -> Rejected | None:
 
 
 def settled(matrix: Any, row_major: bool | None = None) -> Any:
-    """`matrix` in memory. Inductor no longer changes its strides. `row_major`: how to store what the graph computes. By
-    default it gets the order that Inductor would choose at the end, mostly that of what it reads: a weight that is cast
-    stays as it was. Frozen without that it would be row-major, and transposed while it is computed."""
+    """Return `matrix` in memory, with strides that Inductor no longer changes. `row_major`: how to store computed
+    values. By default the order is Inductor's eventual choice, usually the order of its inputs: a cast weight keeps its
+    order. Frozen without that, it would be row-major, and transposed while it is computed."""
     matrix = realize_inputs(matrix)
     box = matrix.data if isinstance(matrix, ir.TensorBox) else matrix
     buffer = box.data if isinstance(box, ir.StorageBox) else None
@@ -172,24 +172,24 @@ def settled(matrix: Any, row_major: bool | None = None) -> Any:
 
 
 def contiguous(value: Any) -> Any:
-    """`value` in memory, row by row, with the strides that torch gives such a tensor, also of sizes of 1."""
+    """Return `value` in row-major memory, with the strides that torch gives such a tensor, also for sizes of 1."""
     value = settled(value)
     strides = ir.FlexibleLayout.contiguous_strides(list(value.get_size()))
     if list(value.get_stride()) == list(strides):
         return value
     copied = ir.TensorBox(ir.ExternKernel.copy_input(value))
-    copied.freeze_layout()  # As it is now: Inductor would choose other strides for a size of 1.
+    copied.freeze_layout()  # Freeze the current strides: Inductor would choose other strides for a size of 1.
     return copied
 
 
 def expanded(value: Any, *sizes: Any) -> Any:
-    """A scale or bias in memory, expanded to `sizes`: [M, N], or those of a batch."""
+    """Return a scale or bias in memory, expanded to `sizes`: [M, N], or those of a batch."""
     stored = ir.TensorBox(ir.ExternKernel.realize_input(value))
     return ir.ExternKernel.realize_input(lowerings[aten.expand.default](stored, list(sizes)))
 
 
 def column(value: Any) -> Any:
-    """A vector [M] as [M, 1]."""
+    """Return a vector [M] as [M, 1]."""
     return lowerings[aten.unsqueeze.default](value, 1)
 
 
@@ -200,11 +200,11 @@ def gemm(
     epilogue: Epilogue | None = None,
     launched: Sequence[int] = (),
 ) -> Any:
-    """The output of `kernel`, as the only choice, in Inductor's IR.
+    """Return the output of `kernel`, as the only choice, in Inductor's IR.
 
     `operands`: those that the template names, A and B first, in memory, with fixed strides. `out`: dtype and sizes of
-    the output, [M, N], [slices of K, M, N] or, of a kernel of batches, [batch, M, N]. `launched`: M and N of the launch
-    grid where the output is stored in another way. Raises Inductor's exception if it cannot generate the kernel.
+    the output, [M, N], [slices of K, M, N] or, for a batched kernel, [batch, M, N]. `launched`: M and N of the launch
+    grid if the output is stored differently. Raises Inductor's exception if it cannot generate the kernel.
     """
     dtype, sizes = out
     strides = ir.FlexibleLayout.contiguous_strides(list(sizes))
@@ -230,8 +230,8 @@ def gemm(
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
-    """The sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`, computed in the dtype of the
-    partials, but scales of integers in fp32. Inductor fuses later work into the same kernel."""
+    """Return the sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`, computed in the
+    partials' dtype, but integer scales in fp32. Inductor fuses later work into the same kernel."""
     convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
     slices = int(partials.get_size()[0])
     # From 8 slices on, Inductor would make it a reduction, where threads share the few slices of an element.

@@ -156,7 +156,7 @@ def test_a_function_that_torch_no_longer_has_is_reported_once_and_not_made_up(mo
     gemmdb.inductor.enable()
     assert not hasattr(pad_mm, "_renamed")
     assert [record.getMessage() for record in caplog.records if "_renamed" in record.getMessage()] == [
-        f"gemmdb: torch {torch.__version__} has no {gone.target}; gemmdb goes without its wrapper"
+        f"gemmdb: torch {torch.__version__} has no {gone.target}; gemmdb continues without its wrapper"
     ]
     gemmdb.inductor.disable()
     assert not hasattr(pad_mm, "_renamed")

@@ -92,7 +92,7 @@ def test_a_damaged_kernel_is_left_to_nvcc_with_a_warning(tmp_path, monkeypatch, 
     path.write_bytes(b"")
     with caplog.at_level(logging.WARNING), pytest.raises(OSError, match=r"no-nvcc|CUDA_HOME"):
         CUDACodeCache.compile(kernels.SOURCE, "o")
-    assert "compiled in advance is left out" in caplog.text
+    assert "skipping a prebuilt kernel" in caplog.text
 
 
 @pytest.mark.parametrize(("running", "made", "usable"), [
