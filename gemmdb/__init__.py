@@ -59,12 +59,11 @@ _ON_DEMAND = {
     "Verdict": "table.verdict",
     "refresh": "lookup.environment",
 }
-"""Public names and their modules, imported at first use, so a program that never looks anything up pays almost
-nothing."""
+"""Public names and their modules, imported on first use, so programs without lookups have almost no overhead."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use."""
+    """Import a public name on first use."""
     if name == "lookup":
         return importlib.import_module("gemmdb.lookup")
     if name not in _ON_DEMAND:
@@ -73,5 +72,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """List the public names."""
     return sorted(__all__)

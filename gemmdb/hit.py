@@ -1,4 +1,4 @@
-"""Hit: the answer to a lookup, with the evidence for it."""
+"""Hit: the result of a lookup, with its evidence."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from gemmdb.kernels.kernel import Value
 Range = tuple[int, int | None]
 """The smallest and the largest value of a symbolic size; None means unbounded."""
 LARGEST = 65536
-"""The assumed end of an open range. `mark_dynamic` gives [2, inf), and nothing is measured far above this size."""
+"""Assumed upper end of an open range. `mark_dynamic` gives [2, inf), and no benchmark goes far above this size."""
 Branches = tuple[tuple[int | None, Config], ...]
-"""For a range of M that several configs share: the largest M of each config, in order; None means unbounded."""
+"""Configs that split a range of M: the largest M that each one serves, in order; None means unbounded."""
 
 RUNGS = ("exact", "near", "epilogue", "sku", "model")
 
 
 def gain(ratio: float) -> float:
-    """The gain over ATen of a config whose time is `ratio` of ATen's: 0.25 for a ratio of 0.8."""
+    """Return the gain over ATen of a config that takes `ratio` times as long as ATen: 0.25 for a ratio of 0.8."""
     return 1 / ratio - 1
 
 
 @dataclass(frozen=True)
 class Hit:
-    """`config`: what to run. It is ATen if the gain is below the policy's minimum; `evidence` then has the verdict.
-    `expected_us`: microseconds of one call; `speedup`: over ATen, 1.0 for ATen. `table`: the file that answered.
-    `evidence`: JSON-ready facts: rows, runs, ties, distance, expected loss, protocol, toolchain. `branches`: for a
-    symbolic M, the largest M of each config; `config` is then the one at the hint."""
+    """A lookup result. `config`: the config to run, or ATen if the gain is below the policy's minimum; `evidence` then
+    contains the verdict. `expected_us`: latency of one call in microseconds; `speedup`: over ATen, 1.0 for ATen.
+    `table`: path of the table it came from. `evidence`: JSON-ready facts: rows, runs, ties, distance, expected loss,
+    protocol, toolchain. `branches`: for a symbolic M, the largest M of each config; `config` is then the one at the
+    hint."""
 
     rung: str
     config: Config
@@ -55,8 +56,7 @@ class Hit:
         return self.config.values
 
     def kernels(self, ranges: Mapping[str, Range]) -> Iterator[tuple[Config, Range | None]]:
-        """Each config that runs, with the rows that it serves; None stands for all sizes. `ranges`: those of the
-        query."""
+        """Yield each config with the range of M it serves; None means all sizes. `ranges`: the query's ranges."""
         if not self.branches:
             yield self.config, None
             return
@@ -66,7 +66,7 @@ class Hit:
             low = (limit or 0) + 1
 
     def as_dict(self) -> dict[str, Any]:
-        """What `gemmdb lookup --json` prints."""
+        """Return the dict that `gemmdb lookup --json` prints."""
         return {
             "rung": self.rung,
             "backend": self.backend,
@@ -79,7 +79,7 @@ class Hit:
         }
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Render the hit as an HTML table for notebooks."""
         from html import escape  # Only notebooks need it.
 
         facts = {

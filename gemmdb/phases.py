@@ -1,10 +1,10 @@
-"""The seconds that gemmdb's own work adds to the compiles of a process, by phase.
+"""Compile-time overhead of gemmdb in a process, in seconds per phase.
 
     with PHASES("lookup"):
         ...
 
-Phases may lie in each other: each is counted without those inside it, so all of them together are gemmdb's share. The
-work of several threads is added up.
+Phases may nest: each one excludes its inner phases, so their sum is gemmdb's total overhead. Time from several threads
+is added up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NAMES = {
     "store": "storing its times",
     "report": "events of compiled graphs, and their lines in the log",
 }
-"""The phases, in the order of a compile."""
+"""The phases, in the order they run during a compile."""
 
 
 class Phases:
-    """Seconds by phase since `clear`, of all threads."""
+    """Seconds per phase since the last `clear`, over all threads."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time inside for the phase `name`."""
+        """Charge the time inside the block to the phase `name`."""
         outer, self._local.inner = getattr(self._local, "inner", 0.0), 0.0
         start = self._clock()
         try:
@@ -53,7 +53,7 @@ class Phases:
             self._local.inner = outer + took
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each phase that there was, in the order of a compile."""
+        """Return the seconds of each phase that ran, in compile order."""
         with self._lock:
             return {name: self._spent[name] for name in NAMES if name in self._spent}
 

@@ -1,4 +1,4 @@
-"""Everything a user can set: the environment variables, and the Policy of a lookup."""
+"""User settings: the environment variables and the lookup Policy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
 LIVE_S, EXPLICIT_LIVE_S = 10.0, 300.0
-"""The most seconds that live tuning may delay the compile of one graph: by default, and if `live` was chosen by
-name."""
+"""Maximum seconds that live tuning may add to compiling one graph: by default, and with an explicit `live`."""
 LIVE_CALLS, EXPLICIT_LIVE_CALLS = 100_000, 3_000_000
-"""The calls of a graph within which live tuning must repay its time: by default, and if `live` was chosen by name."""
+"""Calls of a graph within which live tuning must pay for itself: by default, and with an explicit `live`."""
 UNLIMITED_LIVE_S = 60.0
-"""A policy that lets a graph wait this many seconds for live tuning gets everything tuned."""
+"""With a live tuning budget of at least this many seconds per graph, every GEMM is tuned."""
 CONFIRM_S = 3.0
-"""The most seconds that confirming answers may delay the compile of one graph by default."""
+"""Default maximum seconds that confirming configs may add to compiling one graph."""
 FAST_COMPILE_COST = 9
-"""Kernels up to this compile cost take about a second to compile. nvcc takes half a minute."""
+"""Kernels at or below this compile cost compile in about a second. nvcc takes half a minute."""
 
 ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
@@ -36,33 +35,32 @@ ENVIRONMENT = {
     "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
 }
-"""Every environment variable that gemmdb reads, with its meaning."""
+"""The environment variables that gemmdb reads, with their meanings."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What may be served. Its `text` is part of every compile-cache key.
+    """The rules for which configs may be served. `text` is part of every compile-cache key.
 
-    `on_miss`: what a miss does; empty means GEMMDB_ON_MISS, whose default is `live`. `live_s`: the most seconds that
-    live tuning may delay the compile of one graph; tuning that is known to take longer, as on a CPU, does not start. 0
-    means 10, or 300 if `live` was chosen by name. `live_calls`: a GEMM is tuned only if what it could save repays
-    the tuning within this many calls of its graph; 0 means 100,000, or 3,000,000 if `live` was chosen by name.
-    `live_cost`: live tuning skips kernels with a higher compile cost (10, if `compile_cost` allows it too, tries
-    CUTLASS: half a minute of nvcc per kernel, so allow more time). `min_gain`: the gain over ATen that any other config
-    must have (0.02 is 2%). `unverified_gain`: the same for rows measured under another toolchain. `near_loss`: the
-    largest stated loss of a `near` answer; nine of ten answers lose less than stated. `range_regret`: the largest loss
-    allowed over the range of a symbolic size. `near`, `sku`, `model`: which rungs are used after `exact`. `model_gain`:
-    the gain that must be expected of a config that was never measured on this GPU and that nothing times first.
-    `allow`, `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: no
-    kernel whose summation order depends on M. `compile_cost`: kernels that cost more to compile are not served (1: a
-    Triton kernel, about a second; 10: a CUTLASS kernel, half a minute of nvcc, so the default leaves it out).
-    `cutlass_size`: no CUTLASS kernel for GEMMs with a smaller M x N x K. `confirm`: whether an answer that was not
-    measured for this very problem is timed beside ATen before it is served; None means GEMMDB_CONFIRM, whose default is
-    yes. `confirm_s`: the most seconds that this may delay the compile of one graph; 0 means 3. Live tuning and
-    confirming together may delay all graphs of a process by 8 seconds, and by what these two allow beyond their
-    defaults.
-    `horizontal`: whether GEMMs of one activation become one kernel where that is faster in the program. Only what
-    may be confirmed can.
+    `on_miss`: the action on a miss; empty means GEMMDB_ON_MISS, which defaults to `live`. `live_s`: maximum seconds
+    that live tuning may add to compiling one graph; tuning that is known to take longer, for example on a CPU, does not
+    start. 0 means 10, or 300 with an explicit `live`. `live_calls`: a GEMM is tuned only if the expected savings pay
+    for the tuning within this many calls of its graph; 0 means 100,000, or 3,000,000 with an explicit `live`.
+    `live_cost`: live tuning skips kernels with a higher compile cost (10, if `compile_cost` allows it too, includes
+    CUTLASS: half a minute of nvcc per kernel, so allow more time). `min_gain`: minimum gain over ATen for any other
+    config (0.02 is 2%). `unverified_gain`: the same for rows measured under another toolchain. `near_loss`: the largest
+    estimated loss of a `near` config; nine out of ten lose less than estimated. `range_regret`: the largest loss
+    allowed over the range of a symbolic size. `near`, `sku`, `model`: enable these rungs after `exact`. `model_gain`:
+    minimum expected gain for a config that was never measured on this GPU and is not benchmarked first. `allow`,
+    `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: exclude kernels
+    whose summation order depends on M. `compile_cost`: kernels with a higher compile cost are not served (1: a Triton
+    kernel, about a second; 10: a CUTLASS kernel, half a minute of nvcc, which the default excludes). `cutlass_size`: no
+    CUTLASS kernel for GEMMs with a smaller M x N x K. `confirm`: whether to benchmark a config against ATen before
+    serving it if it was not measured for this exact problem; None means GEMMDB_CONFIRM, which defaults to yes.
+    `confirm_s`: maximum seconds that this may add to compiling one graph; 0 means 3. Live tuning and confirming
+    together may add 8 seconds to all graphs of a process, plus whatever these two allow beyond their defaults.
+    `horizontal`: whether to merge GEMMs that share an activation into one kernel where that is faster in the program;
+    only configs that may be confirmed qualify.
     """
 
     on_miss: str = ""
@@ -101,8 +99,8 @@ class Policy:
 
     @property
     def without_cutlass(self) -> Policy:
-        """The policy that serves no CUTLASS kernel, whether it ships compiled or not."""
-        return replace(self, cutlass_size=2**63)  # No GEMM is so large.
+        """This policy without any CUTLASS kernels, prebuilt or not."""
+        return replace(self, cutlass_size=2**63)  # No GEMM is this large.
 
     @property
     def text(self) -> str:
@@ -110,11 +108,11 @@ class Policy:
         return canonical.encode("policy", ((name, getattr(self, name)) for name in self.__dataclass_fields__))
 
     def resolved(self, settings: Settings, on_miss: str | None = None) -> Policy:
-        """The policy with every default filled in. `on_miss`: the caller's choice, which has precedence."""
+        """Return the policy with every default filled in. `on_miss`: the caller's choice, which takes precedence."""
         explicit = on_miss or self.on_miss or settings.on_miss
         limit_s, calls = (EXPLICIT_LIVE_S, EXPLICIT_LIVE_CALLS) if explicit == "live" else (LIVE_S, LIVE_CALLS)
         on_miss = explicit or "live"
-        # In strict mode nothing is served that could be confirmed.
+        # Strict mode serves nothing that needs confirming.
         confirm = on_miss != "error" and (settings.confirm if self.confirm is None else self.confirm)
         return replace(
             self, on_miss=on_miss, live_s=self.live_s or limit_s, live_calls=self.live_calls or calls,
@@ -136,14 +134,14 @@ _RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("confirm",), "True, False or None", lambda x: isinstance(x, bool | None)),
     (("horizontal",), "True or False", lambda x: isinstance(x, bool)),
 )  # fmt: skip
-"""Fields of a Policy, what they must be, and whether a value is that."""
+"""Policy fields, their requirement in words, and a check for it."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The environment, read once. `tables`: the tables of GEMMDB_TABLES, in order. `user_table`: the file that `live`
-    writes. `on_miss`: empty if GEMMDB_ON_MISS is not set. `confirm`: what a Policy that leaves it open means. `trust`:
-    the file of digests of the tables that may be used, None for all."""
+    """The environment, read once. `tables`: the tables in GEMMDB_TABLES, in order. `user_table`: the file that `live`
+    writes. `on_miss`: empty if GEMMDB_ON_MISS is not set. `confirm`: the default for a Policy with `confirm=None`.
+    `trust`: a file with the digests of trusted tables; None trusts all tables."""
 
     tables: tuple[Path, ...]
     user_table: Path
@@ -155,8 +153,8 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """The settings of `environ` (default: the process's). Raises InputError for an unknown GEMMDB_ON_MISS or
-        GEMMDB_CONFIRM, unless gemmdb is disabled."""
+        """Read the settings from `environ` (default: the process environment). Raises InputError for an unknown
+        GEMMDB_ON_MISS or GEMMDB_CONFIRM, unless gemmdb is disabled."""
         env = os.environ if environ is None else environ
         disabled = env.get("GEMMDB_DISABLE", "") not in ("", "0")
         on_miss, confirm = env.get("GEMMDB_ON_MISS", ""), env.get("GEMMDB_CONFIRM", "").strip()
@@ -174,31 +172,31 @@ class Settings:
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
-    """`$XDG_DATA_HOME/gemmdb`, where `gemmdb build` writes and the Catalog looks."""
+    """Return `$XDG_DATA_HOME/gemmdb`, where `gemmdb build` writes and the Catalog looks."""
     env = os.environ if environ is None else environ
     base = env.get("XDG_DATA_HOME")
     return (Path(base) if base else _home() / ".local" / "share") / "gemmdb"
 
 
 def log_level(text: str) -> int | None:
-    """The level that GEMMDB_LOG names, in either case; None for anything else, and for `NOTSET`."""
+    """Return the logging level for a GEMMDB_LOG value, ignoring case; None for an unknown level or `NOTSET`."""
     level = logging.getLevelName(text.strip().upper())
     return level if isinstance(level, int) and level != logging.NOTSET else None
 
 
 def url_of(path: Path) -> str | None:
-    """The URL that Path took for a path and shortened: it makes one slash of two. None for any other path."""
+    """Return the URL that a Path was made from, or None. Path collapses the two slashes of a URL into one."""
     return str(path).replace(":/", "://", 1) if _URL.match(str(path)) else None
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+-]+:/")
 _LISTED = re.compile(rf"(?:[A-Za-z][A-Za-z0-9+-]+://[^/{os.pathsep}]*(?::\d+(?=/))?)?[^{os.pathsep}]*")
-"""An item of a list that is separated as PATH is. A URL stays whole, so that a message can name it."""
+"""One item of a PATH-like list. A URL stays whole, so that error messages can name it."""
 
 
 def _home() -> Path:
-    """The user's home. If it is unknown, as for a user id without a name in a container, a path that cannot exist: a
-    shared folder could hold tables of other users."""
+    """Return the home directory. If it is unknown, for example for a numeric user id in a container, return a path that
+    cannot exist: a shared directory could contain other users' tables."""
     try:
         return Path.home()
     except RuntimeError:
@@ -206,7 +204,7 @@ def _home() -> Path:
 
 
 def _expanded(text: str) -> Path:
-    """The path of a setting, with `~` replaced if the home is known."""
+    """Return a setting's path, with `~` expanded if the home directory is known."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -214,5 +212,5 @@ def _expanded(text: str) -> Path:
 
 
 def shipped_tables() -> Path:
-    """The folder of the shipped tables."""
+    """Return the directory of the shipped tables."""
     return Path(__file__).parent / "tables"

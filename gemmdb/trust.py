@@ -1,7 +1,7 @@
-"""Which files may be used: SHA-256 digests of the shipped ones, and those that GEMMDB_TRUST names.
+"""Trusted files: the SHA-256 digests of shipped files, and those listed in GEMMDB_TRUST.
 
-Digests, and no signatures: a file of digests can be signed and checked by whatever an organisation uses for that
-already, and gemmdb needs no keys, no cryptography of its own and no further package. docs/security.md says more.
+gemmdb uses digests rather than signatures: an organisation can sign and check a digest file with its existing tools,
+and gemmdb needs no keys, no custom cryptography and no extra dependency. See docs/security.md.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from gemmdb.errors import InputError
 from gemmdb.files import read_bounded
 
 MANIFEST = "manifest.json"
-"""What describes the shipped files, beside them."""
+"""The manifest next to the shipped files."""
 MAX_BYTES = 2**24
-"""Bytes of the largest manifest or file of digests."""
+"""Maximum size of a manifest or digest file in bytes."""
 _LINE = re.compile(r"\\?([0-9a-f]{64})(?: [ *].*)?", re.DOTALL)
-"""A backslash says that the name behind is escaped."""
+"""A leading backslash means that the file name is escaped."""
 _PIECE = 2**20
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits. Raises OSError."""
+    """Return the SHA-256 of a file in hexadecimal. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_in_use(path: Path) -> str:
-    """The same of a file that this process uses, perhaps through SQLite. One that stays as it is is read once per
+    """Return the SHA-256 of a file that this process may have open through SQLite. An unchanged file is read once per
     process. Raises OSError."""
     found = path.stat()
     return _sha256(str(path), found.st_ino, found.st_mtime_ns, found.st_size)
@@ -51,13 +51,13 @@ def _sha256(path: str, inode: int, modified: int, size: int) -> str:
 
 @functools.cache
 def _opened(path: str, inode: int) -> int:
-    """A descriptor that stays open: to close it would drop the locks that SQLite has on the file for this process."""
+    """Return a descriptor that stays open: closing it would drop SQLite's locks on the file in this process."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def shipped(folder: Path) -> Mapping[str, str]:
-    """The digests that the manifest of a folder lists, by file name; empty without a manifest. Raises InputError for
-    one that is malformed."""
+    """Return the digests in a directory's manifest by file name; empty without a manifest. Raises InputError for a
+    malformed manifest."""
     path = folder / MANIFEST
     try:
         text = read_bounded(path, MAX_BYTES)
@@ -71,9 +71,9 @@ def shipped(folder: Path) -> Mapping[str, str]:
 
 
 def listed(path: Path) -> frozenset[str]:
-    """The digests in a file, one per line as `sha256sum` prints them; `#` begins a comment. Raises InputError."""
+    """Return the digests in a file of `sha256sum` lines; `#` starts a comment. Raises InputError."""
     try:
-        lines = read_bounded(path, MAX_BYTES).decode().split("\n")  # Names may hold what other lines end with.
+        lines = read_bounded(path, MAX_BYTES).decode().split("\n")  # File names may contain other line separators.
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"GEMMDB_TRUST={path}: it cannot be read ({why}); make it with `sha256sum`") from error

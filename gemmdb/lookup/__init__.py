@@ -1,6 +1,6 @@
-"""The lookup: sources find candidates, and `acceptance` decides what is done with them. PRECEDENCE lists the rungs.
+"""GEMM lookup: sources find candidates, and `acceptance` decides which one to serve. PRECEDENCE lists the rungs.
 
-It is pure: an answer depends only on the arguments and the tables. Nothing is timed and nothing is written.
+Lookups are pure: the result depends only on the arguments and the tables. Nothing is benchmarked or written.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ PRECEDENCE = {
     "sku": "gemmdb.lookup.acceptance.near:sku",
     "model": "gemmdb.lookup.acceptance.model:model",
 }
-"""The rungs for fixed sizes, in order: the first that does not decline answers. `near` and `epilogue` decline where
-`sku` has a kernel that was measured for this very problem."""
+"""The rungs for fixed sizes, in order. The first rung with a hit wins. `near` and `epilogue` decline where `sku` has a
+kernel that was measured for this exact problem."""
 SYMBOLIC = {
     "range": "gemmdb.lookup.acceptance.ranges:ranged",
     "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
 }
-"""The same for symbolic sizes."""
+"""The rungs for symbolic sizes."""
 MOST_LEFT_OUT = 16
-"""The most configs that are left out of one answer: a hostile table could hold thousands that cannot run."""
+"""Maximum number of configs to exclude in one lookup: a hostile table could contain thousands that cannot run."""
 
 
 def answer(
     query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
 ) -> Hit | None:
-    """The answer of the first rung that does not decline; None if all decline. `toolchain`: the one that will run the
-    answer. `excluded`: tells why the caller cannot run a config; then the next best is served, and `left_out` in the
-    evidence gives the reason.
+    """Return the first rung's hit, or None if every rung misses. `toolchain`: the toolchain that will run the config.
+    `excluded`: returns why the caller cannot run a config; the next best is then served, and `left_out` in the evidence
+    gives the reason.
 
-    A broken table is left out with one warning; under `on_miss="error"` it raises TableError. Raises InputError for
+    A broken table is skipped with one warning; with `on_miss="error"` it raises TableError. Raises InputError for
     invalid ranges.
     """
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
@@ -62,7 +62,8 @@ def answer(
 def explain(
     query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
 ) -> list[Step]:
-    """What every rung says and why, also the rungs after the answer. Raises what `answer` raises."""
+    """Return the result of every rung with its reason, including the rungs after the hit. Raises the same errors as
+    `answer`."""
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
     rungs = [*([SYMBOLIC["range"]] if ask.symbolic else []), *PRECEDENCE.values()]
     return [_step(_rung(name), ask) for name in rungs]
@@ -71,9 +72,9 @@ def explain(
 def best_kernel(
     query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
 ) -> Hit | None:
-    """The kernel that is expected to be the fastest of those that `excluded` leaves, also where ATen is faster. None if
-    there is none. The arguments are those of `answer`, with fixed sizes."""
-    from gemmdb.lookup.acceptance import tuning  # As the rungs.
+    """Return the kernel with the lowest expected latency that `excluded` permits, even where ATen is faster; None if
+    there is none. Takes the arguments of `answer`, with fixed sizes."""
+    from gemmdb.lookup.acceptance import tuning  # Lazy, like the rungs.
 
     return tuning.best_kernel(Ask(query, catalog.tables, policy, toolchain, excluded))
 
@@ -85,19 +86,20 @@ def _steps(ask: Ask) -> Iterator[Step]:
 
 @functools.cache
 def _rung(name: str) -> Rung:
-    """Imported at its first use: an exact hit does not need the cost model, whose import takes a third of the time of
-    all the others."""
+    """Import a rung on first use: an exact hit does not need the cost model, whose import takes a third as long as all
+    the others."""
     module, function = name.split(":")
     rung: Rung = getattr(importlib.import_module(module), function)
     return rung
 
 
 def _step(rung: Rung, ask: Ask) -> Step:
-    """The step of `rung` without what `ask.excluded` rules out; the evidence lists that under `left_out`, with reasons.
+    """Run `rung` without the configs that `ask.excluded` rejects; the evidence lists these under `left_out`, with
+    reasons.
 
-    Only configs that the rung is about to serve are checked: a reason may depend on the rows that a config is to serve,
-    and a prediction still compares with all others. After MOST_LEFT_OUT of them the hit may name one more: the caller
-    then falls back to ATen.
+    Only configs that the rung is about to serve are checked: a rejection may depend on the range of M that a config
+    serves, and a prediction still compares against all others. After MOST_LEFT_OUT rejections the hit may contain one
+    more: the caller then falls back to ATen.
     """
     step = rung(ask)
     if ask.excluded is None:
@@ -113,7 +115,7 @@ def _step(rung: Rung, ask: Ask) -> Step:
 
 
 def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, Rejected] | None:
-    """The first config of a hit that is ruled out, and why; ATen never is."""
+    """Return the first excluded config of a hit, with the reason. ATen is never excluded."""
     if hit is None or ask.excluded is None:
         return None
     for config, rows in hit.kernels(ask.query.ranges):
@@ -126,10 +128,10 @@ _DEFAULTS = Policy()
 
 
 def lookup(problem: Problem, device: str | None = None, l2: str = "cold") -> Hit | None:
-    """The answer for `problem`, or None for a miss. It times nothing and ignores `on_miss`. A change of the settings or
-    of a table counts within a tenth of a second, or after `gemmdb.refresh()`.
+    """Look up the config for `problem`; None on a miss. Benchmarks nothing and ignores `on_miss`. Changes to settings
+    or tables take effect within 0.1 seconds, or after `gemmdb.refresh()`.
 
-    `device`: a SKU or an arch, by default this machine. `l2`: the state of the last-level cache before each call,
+    `device`: a SKU or an arch; defaults to this machine. `l2`: the state of the last-level cache before each call,
     `cold` or `hot`. Raises InputError for another state, and for an unknown device that is in no table.
     """
     if l2 not in L2_STATES:
@@ -140,7 +142,7 @@ def lookup(problem: Problem, device: str | None = None, l2: str = "cold") -> Hit
 
 
 class _Callable(types.ModuleType):
-    """This package, which is also the function `gemmdb.lookup`: to import one of its modules binds that name in
+    """Makes this package callable as the function `gemmdb.lookup`: importing one of its modules binds that name in
     `gemmdb` to the package."""
 
     __call__ = staticmethod(lookup)

@@ -1,6 +1,6 @@
-"""Ask, Candidate and Step: the input of every source, its output, and what is made of that.
+"""Ask, Candidate and Step: the input of every source, its output, and the result of a rung.
 
-An Ask filters configs by the policy. How much they must gain is `acceptance`'s."""
+An Ask filters configs by the policy. `acceptance` checks their gains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gemmdb.table.reader import Table
 LOG = logging.getLogger("gemmdb")
 
 Exclude = Callable[[Config, Range | None], Rejected | None]
-"""Why the caller cannot carry out a config for some rows (None: all sizes of the query)."""
+"""Returns why the caller cannot run a config for a range of M (None: all sizes of the query)."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -33,7 +33,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one rung said: its Hit, or None with the reason in words and numbers. `evidence` is JSON-ready."""
+    """The result of one rung: a Hit, or None, and the reason in one sentence. `evidence` is JSON-ready."""
 
     rung: str
     hit: Hit | None
@@ -42,9 +42,9 @@ class Step:
 
 
 class Candidate(NamedTuple):
-    """A config that a source proposes. `expected_us` and `aten_us`: microseconds of one call, of the config and of
-    ATen; `speedup`: over ATen. `table`: the file that it comes from; `evidence`: JSON-ready; `reason`: what the source
-    says of it. `verified`: whether its rows hold for the running toolchain, None if unknown."""
+    """A config that a source proposes. `expected_us` and `aten_us`: latency of one call of the config and of ATen, in
+    microseconds; `speedup`: over ATen. `table`: the file it comes from; `evidence`: JSON-ready; `reason`: the source's
+    reason for it. `verified`: whether its rows are valid for the running toolchain, None if unknown."""
 
     config: Config
     expected_us: float
@@ -61,15 +61,15 @@ class Candidate(NamedTuple):
         return self.speedup - 1
 
     def hit(self, rung: str) -> Hit:
-        """The Hit that serves it."""
+        """Return the Hit that serves this candidate."""
         return Hit(rung, self.config, self.expected_us, self.speedup, self.table, self.evidence)
 
     def step(self, rung: str, reason: str = "") -> Step:
-        """The step that serves it. `reason`: instead of its own."""
+        """Return the Step that serves this candidate. `reason` overrides the candidate's own reason."""
         return Step(rung, self.hit(rung), reason or self.reason, self.evidence)
 
     def held_back(self, needed: float) -> Candidate:
-        """ATen in place of the config, which gains less than `needed`."""
+        """Return an ATen candidate in place of this config, whose gain is below `needed`."""
         held_back = {"config": self.config.text, "gain": self.gain, "needed": needed}
         evidence = {**self.evidence, "held_back": held_back}
         return self._replace(config=ATEN, expected_us=self.aten_us, speedup=1.0, evidence=evidence)
@@ -77,10 +77,10 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One lookup: the query, the tables in order, the policy and the toolchain that will run the answer (None: unknown,
-    and then every row counts as measured under the right one). `excluded`: rules out what the caller cannot carry out;
-    `left_out`: what it ruled out of this answer so far, with reasons. `memo`: what the steps of this lookup share.
-    `faults`: the tables that could not be read, also for the same query at another problem."""
+    """One lookup: the query, the tables in order, the policy and the toolchain that will run the config (None: unknown,
+    and every row then counts as measured under the right one). `excluded`: rejects configs that the caller cannot run;
+    `left_out`: the configs rejected so far, with reasons. `memo`: a cache shared by the steps of this lookup. `faults`:
+    errors of the tables that could not be read, shared with `at` and `on`."""
 
     query: Query
     tables: tuple[Table, ...]
@@ -93,35 +93,35 @@ class Ask:
 
     @property
     def problem(self) -> Problem:
-        """The problem, with the hints of symbolic sizes."""
+        """The problem, with hints for symbolic sizes."""
         return self.query.problem
 
     @property
     def device(self) -> Device:
-        """The device that the answer is for."""
+        """The device to serve."""
         return self.query.device
 
     @property
     def klass(self) -> str | None:
-        """The class of the running toolchain, None when it is unknown."""
+        """The class of the running toolchain; None if unknown."""
         return None if self.toolchain is None else self.toolchain.klass
 
     @property
     def symbolic(self) -> tuple[str, ...]:
-        """Which of `m`, `n`, `k` have more than one value."""
+        """The names among `m`, `n`, `k` that have more than one value."""
         return tuple(name for name, (low, high) in self.query.ranges.items() if low != high)
 
     def at(self, problem: Problem) -> Ask:
-        """The same lookup for another problem."""
+        """Return the same lookup for another problem."""
         return replace(self, query=replace(self.query, problem=problem))
 
     def on(self, device: Device) -> Ask:
-        """The same lookup for another device."""
+        """Return the same lookup for another device."""
         return replace(self, query=replace(self.query, device=device))
 
     @property
     def key(self) -> tuple[object, ...]:
-        """All that an answer depends on, besides the fitted coefficients: also the states of the tables."""
+        """Everything that the result depends on except the fitted coefficients, including the table states."""
         query, device = self.query, self.query.device
         states = tuple(self.read(Table.state, table) for table in self.tables)
         return (
@@ -130,8 +130,7 @@ class Ask:
         )  # fmt: skip
 
     def rejection(self, config: Config) -> Rejected | None:
-        """Why `config` cannot be the answer: the caller excluded it, the policy does not serve it, or it is not
-        legal."""
+        """Return why `config` cannot be served: the caller or the policy excludes it, or it is not legal."""
         if self.left_out and config in self.left_out:
             return self.left_out[config]
         try:
@@ -145,7 +144,7 @@ class Ask:
         return found
 
     def _cost_rejection(self, config: Config) -> Rejected | None:
-        """As `compile_cost_rejection`, but a kernel that is compiled in advance has its cost behind it."""
+        """Like `compile_cost_rejection`, but prebuilt kernels have no compile cost."""
         found = compile_cost_rejection(config, self.policy)
         if found is None or config.backend != "cutlass":
             return found
@@ -156,10 +155,10 @@ class Ask:
     def read(
         self, method: Callable[Concatenate[Table, P], T], table: Table, *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """`method` of the table; None, with one warning, when the table turns out to be broken: the other tables still
-        answer. A broken one may raise more than TableError.
+        """Call `method` on the table; on a broken table warn once and return None, so that the lookup continues with
+        the other tables. A broken table may raise errors other than TableError.
 
-        Raises TableError under the strict policy (`on_miss="error"`).
+        Raises TableError in strict mode (`on_miss="error"`).
         """
         try:
             return method(table, *args, **kwargs)
@@ -176,13 +175,13 @@ class Ask:
 
 @functools.cache
 def _warn(message: str) -> None:
-    """Cached, so that a broken table is reported once and not at every lookup. The message names the table."""
-    LOG.warning("gemmdb: this table is left out: %s", message)
+    """Warn about a broken table. Cached, so that it warns once rather than on every lookup. The message names the
+    table."""
+    LOG.warning("gemmdb: skipping this table: %s", message)
 
 
 def policy_rejection(config: Config, policy: Policy, problem: Problem) -> Rejected | None:
-    """Why the policy does not serve `config` for `problem`, however long it takes to compile. ATen is always
-    allowed."""
+    """Return why the policy excludes `config` for `problem`, ignoring compile cost. ATen is always allowed."""
     reason = ""
     if policy.deny and _compiled(policy.deny).search(config.text):
         reason = f"denied by the policy: {policy.deny}"
@@ -196,16 +195,16 @@ def policy_rejection(config: Config, policy: Policy, problem: Problem) -> Reject
 
 
 def compile_cost_rejection(config: Config, policy: Policy) -> Rejected | None:
-    """Why the policy does not serve a config that has yet to be compiled."""
+    """Return why the compile cost of a config exceeds the policy's limit."""
     if config.spec.cost > policy.compile_cost:
         return Rejected(f"costs more to compile than the policy's limit of {policy.compile_cost}")
     return None
 
 
 def splits_reduction(config: Config) -> bool:
-    """Whether the sum over K is split in a way that may differ between values of M.
+    """Return whether the split of the reduction over K may depend on M.
 
-    A factor of 0 lets the backend choose from the sizes, so only an explicit 1 keeps one order of summation.
+    A factor of 0 lets the backend choose from the sizes, so only an explicit 1 fixes the summation order.
     """
     values = config.values
     return any(values.get(name, 1) != 1 for name in config.spec.splits)

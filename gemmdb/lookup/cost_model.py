@@ -1,4 +1,4 @@
-"""Candidates from a cost model of the kernels: those of a modelled table, and those of the model's own ranking."""
+"""Candidates from a cost model of the kernels: from a modelled table, or from the model's ranking."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from gemmdb.table.verdict import Verdict
 
 
 def modelled(ask: Ask) -> list[Candidate]:
-    """The servable candidates that a modelled table has for the problem, the fastest first, then ATen; empty without
-    such a table."""
+    """Return the servable candidates in a modelled table, fastest first, then ATen; empty without such a table."""
     found = modelled_verdict(ask)
     if found is None:
         return []
@@ -40,7 +39,7 @@ def modelled(ask: Ask) -> list[Candidate]:
 
 
 def ranked(ask: Ask) -> Candidate | Rejected:
-    """The first of the model's ranking."""
+    """Return the top candidate of the model's ranking."""
     found = rank(ask)
     if isinstance(found, Rejected):
         return found
@@ -62,7 +61,7 @@ def _candidate(
 
 
 def _ratios(ask: Ask, table: Table, verdict: Verdict) -> dict[Config, float]:
-    """The expected times, relative to ATen, of ATen and of the configs that may be served."""
+    """Return the expected times of ATen and of the servable configs, relative to ATen."""
     pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
     banned, least = unfit(ask), least_of(ask) / verdict.aten_us
     return {

@@ -1,4 +1,4 @@
-"""The settings and tables of the environment, read once and again when they may have changed."""
+"""The settings and tables of the environment, cached until they may have changed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from gemmdb.table.catalog import Catalog
 
 INTERVAL_S = 0.1
-"""How often the environment is read again, at most: it costs more than ten exact lookups."""
+"""Minimum interval between reads of the environment, which cost more than ten exact lookups."""
 
 FileState = tuple[str, int, int, int]
 """Path, inode, modification time in ns and size of a file."""
 
 
 class Environment:
-    """The settings and the files of their tables at one time. The Catalog opens at its first use."""
+    """A snapshot of the settings and their table files. The Catalog opens on first use."""
 
     def __init__(self, settings: Settings, files: tuple[FileState, ...]) -> None:
         self.settings, self.files, self.checked = settings, files, time.monotonic()
@@ -31,7 +31,7 @@ class Environment:
         self._devices: dict[str, Device] = {}
 
     def catalog(self) -> Catalog:
-        """The tables, opened once."""
+        """Return the tables, opened once."""
         if self._catalog is None:
             from gemmdb.table.catalog import Catalog  # It loads SQLite.
 
@@ -39,7 +39,7 @@ class Environment:
         return self._catalog
 
     def resolve(self, name: str | None) -> Device:
-        """`Catalog.resolve`, remembered for names. Raises InputError for an unknown one."""
+        """`Catalog.resolve`, cached by name. Raises InputError for an unknown name."""
         if name is None:
             return self.catalog().resolve(None)
         if name not in self._devices:
@@ -51,7 +51,7 @@ _current: Environment | None = None
 
 
 def current() -> Environment:
-    """The environment as it was at most INTERVAL_S seconds ago: the same object until settings or files change."""
+    """Return the environment, at most INTERVAL_S seconds old: the same object until settings or files change."""
     global _current
     found = _current
     if found is None or time.monotonic() - found.checked >= INTERVAL_S:
@@ -66,27 +66,27 @@ def current() -> Environment:
 
 
 def refresh() -> None:
-    """Let the next lookup and the next compile read the settings and the tables again.
+    """Make the next lookup and the next compile reread the settings and the tables.
 
-    Both notice changes of the environment and of files by themselves, within a tenth of a second.
+    Without this call, changes to the environment and to files take effect within 0.1 seconds.
     """
     global _current
     _current = None
 
 
 def current_catalog() -> Catalog:
-    """The tables of the current environment."""
+    """Return the tables of the current environment."""
     return current().catalog()
 
 
 def _files(settings: Settings) -> tuple[FileState, ...]:
-    """The state of every file that may be a table, and of the file of trusted digests."""
+    """Return the state of every possible table file and of the trusted-digest file."""
     trust = () if settings.trust is None else (settings.trust,)
     return tuple(file_states({*settings.tables, settings.user_table, *trust, *_databases()}))
 
 
 def file_states(paths: set[Path]) -> Iterator[FileState]:
-    """The states of those of the files that exist, sorted by path."""
+    """Yield the states of the existing files, sorted by path."""
     for path in sorted(paths):
         with suppress(OSError):
             status = path.stat()
@@ -94,7 +94,7 @@ def file_states(paths: set[Path]) -> Iterator[FileState]:
 
 
 def _databases() -> Iterator[Path]:
-    """The tables of packages, the user's folder and ours. `Path.glob` takes ten times as long."""
+    """Yield the tables of packages, the user's directory and gemmdb. `Path.glob` is ten times slower."""
     from gemmdb.table.catalog import packaged_tables  # It loads SQLite.
 
     yield from packaged_tables()

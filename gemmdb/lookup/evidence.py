@@ -1,7 +1,6 @@
-"""Evidence: the measured verdicts of a problem, and which of the tables' claims are possible.
+"""Evidence: a problem's measured verdicts, and plausibility checks on the tables' times.
 
-The maker of a table can write any number. A time that no such device can reach would win against every honest time, so
-it does not count.
+A table can contain any number. A time that the device cannot reach would beat every honest time, so it is ignored.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from gemmdb.table.verdict import Verdict
 
 
 def verdict_of(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
-    """The first table with a verdict under the running toolchain class, else under any class; the verdict; and whether
-    it was measured under the running one (None if unknown). Modelled verdicts do not count, since nothing was measured,
-    and impossible ones do not."""
+    """Return the first table with a verdict under the running toolchain class, else under any class; the verdict; and
+    whether it was measured under the running class (None if unknown). Modelled and impossible verdicts are ignored."""
     passes = (None,) if ask.klass is None else (ask.klass, None)
     for klass in passes:
         for table in ask.tables:
@@ -38,8 +36,8 @@ def verdict_of(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
 
 
 def modelled_verdict(ask: Ask) -> tuple[Table, Verdict] | None:
-    """The first table with a modelled verdict, and the verdict. Its toolchain class makes no difference, since nothing
-    was measured."""
+    """Return the first table with a modelled verdict, and the verdict. Its toolchain class does not matter, since
+    nothing was measured."""
     for table in ask.tables:
         for verdict in ask.read(Table.verdicts, table, ask.problem, ask.device) or ():
             fits = verdict.protocol.clock == "model" and verdict.protocol.l2 == ask.query.l2
@@ -49,8 +47,8 @@ def modelled_verdict(ask: Ask) -> tuple[Table, Verdict] | None:
 
 
 def exact(ask: Ask) -> Candidate | Rejected:
-    """The candidate of the problem's own verdict: its pick, else the next of its ties that may be served, else the
-    fastest other config that may be served."""
+    """Return the candidate from the problem's own verdict: its pick, else its next servable tie, else the fastest other
+    servable config."""
     found = verdict_of(ask)
     if found is None:
         return Rejected(f"no verdict for this problem on {ask.device.sku} in {len(ask.tables)} table(s)")
@@ -79,7 +77,7 @@ def exact(ask: Ask) -> Candidate | Rejected:
 
 
 def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, list[dict[str, str]]]:
-    """The config to serve, its time relative to ATen, and the configs that were rejected before it."""
+    """Return the config to serve, its time relative to ATen, and the configs rejected before it."""
     refused: list[dict[str, str]] = []
     if (rejected := _rejection(ask, table, verdict.pick)) is None:
         return verdict.pick, verdict.ratio, refused
@@ -103,14 +101,14 @@ def _rejection(ask: Ask, table: Table, config: Config) -> Rejected | None:
     rejected = ask.rejection(config)
     if rejected is not None or config == ATEN:
         return rejected
-    # A verdict excludes the bad configs of its own table, unless rows were added since.
+    # A verdict excludes its own table's bad configs, unless rows were added since.
     settled = ask.read(Table.settled, table, ask.problem, ask.device)
     found = config in barred(ask, table if settled else None)
     return Rejected("wrong or crashed in another table, or since the verdict") if found else None
 
 
 def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
-    """The configs that were wrong or crashed on the problem and device in any table except `but`."""
+    """Return the configs that were wrong or crashed on the problem and device in any table except `but`."""
     known: frozenset[Config] | None = ask.memo.get("barred") if but is None else None
     if known is None:
         found = (ask.read(Table.barred, table, ask.problem, ask.device) for table in ask.tables if table is not but)
@@ -121,9 +119,9 @@ def barred(ask: Ask, but: Table | None = None) -> frozenset[Config]:
 
 
 def verified(ask: Ask, config: Config, toolchain: Toolchain) -> bool | None:
-    """Whether a row of `config` under `toolchain` holds for the running software: the same toolchain class, and for a
-    kernel with a source that source as it is now, and a compiler that makes the same of it. None when the running
-    software is unknown."""
+    """Return whether a row of `config` under `toolchain` is valid for the running toolchain: the same toolchain class
+    and, for a kernel with a source, the current source and a compiler with the same output. None if the running
+    toolchain is unknown."""
     running = ask.toolchain
     if running is None:
         return None
@@ -132,8 +130,8 @@ def verified(ask: Ask, config: Config, toolchain: Toolchain) -> bool | None:
 
 
 def believed(ask: Ask, table: Table, verdict: Verdict) -> bool:
-    """Whether the times that a verdict decides by are possible. If not, the table counts as broken for this lookup: one
-    warning says so, and it raises TableError under the strict policy."""
+    """Return whether a verdict's times are possible. If not, the table counts as broken for this lookup: it warns once,
+    or raises TableError in strict mode."""
     if verdict_is_possible(verdict):
         return True
     ask.read(_raise_impossible, table, ask.device)
@@ -141,14 +139,14 @@ def believed(ask: Ask, table: Table, verdict: Verdict) -> bool:
 
 
 def verdict_is_possible(verdict: Verdict) -> bool:
-    """Whether the times of its pick and of ATen are possible."""
+    """Return whether the times of the pick and of ATen are possible."""
     problem, device, protocol, _, _, ratio, _, aten_us, _ = verdict
     return possible(aten_us * ratio if ratio < 1 else aten_us, problem, device, protocol.l2)
 
 
 def possible_times(group: Group, problem: Problem, device: Device) -> tuple[Time, ...]:
-    """The times of a group with ATen that are possible; none if ATen's is not."""
-    fastest = min(map(itemgetter(1), group.times), default=0)  # A hostile record need not begin with it.
+    """Return the possible times of a group that includes ATen; empty if ATen's time is impossible."""
+    fastest = min(map(itemgetter(1), group.times), default=0)  # A hostile record may be unsorted.
     if possible(group.aten_us * min(math.exp(fastest * STEP), 1.0), problem, device, group.l2):
         return group.times
     code = math.log(least_us(problem, device, group.l2) / group.aten_us) / STEP
@@ -156,7 +154,7 @@ def possible_times(group: Group, problem: Problem, device: Device) -> tuple[Time
 
 
 def least_of(ask: Ask) -> float:
-    """The least microseconds of the problem under the query's state of the cache."""
+    """Return the minimum possible time of the problem in microseconds, for the query's cache state."""
     return least_us(ask.problem, ask.device, ask.query.l2)
 
 

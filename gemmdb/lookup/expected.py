@@ -1,4 +1,4 @@
-"""What the cost model expects at a measured problem: a packed table holds it, so that a lookup need not compute it."""
+"""Cost model expectations at measured problems. Packed tables store them, so that lookups need not compute them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from gemmdb.table.record import (
 )
 
 VERSION = 1
-"""Rises with every change of `Scale` or `group_of` that is not one of the coefficients: tables packed before it are
-then computed anew at each lookup, until they are packed again. A test compares the shipped ones."""
+"""Increment on any change to `Scale` or `group_of` other than the coefficients: lookups then recompute the expectations
+of older packed tables until these are packed again. A test checks the shipped tables."""
 
 
 Codes = tuple[int, int, int]
-"""Of a group the smallest logarithm of a time over the expected time, and of a time, in STEPs; and FULL if a time was
+"""A group's smallest log of measured over expected time, its smallest log time, both in STEPs, and FULL if a time was
 measured in full, else 0."""
 
 
 def expectation(scale: Scale, aten_us: float, config: Config) -> int:
-    """The logarithm, in STEPs, of the time that `scale` expects of a config over the time that ATen took, `aten_us`
+    """Return the log, in STEPs, of the time that `scale` expects for a config over ATen's measured `aten_us`
     microseconds."""
     return coded(math.log(scale.us(tile(config)) / aten_us))
 
@@ -45,8 +45,8 @@ def expectation(scale: Scale, aten_us: float, config: Config) -> int:
 def codes_of(
     times: Iterable[Time], problem: Problem, device: Device, aten_us: float, stamp: int
 ) -> dict[ConfigGroup, Codes]:
-    """The Codes of each group that has a steady time. `aten_us`: microseconds of ATen; `stamp`: that of the record; if
-    it is today's, the expectations that the record holds are taken."""
+    """Return the Codes of each group with a steady time. `aten_us`: ATen's time in microseconds; `stamp`: the record's
+    stamp; if it is current, the record's own expectations are used."""
     holds = stamp != 0 and stamp == stamp_of(device)
     scale: Scale | None = None
     found: dict[ConfigGroup, Codes] = {}
@@ -70,7 +70,7 @@ def codes_of(
 
 
 def with_expectations(record: Record, problem: Problem, device: Device) -> Record:
-    """The record of a problem on a device with all expectations, where the cost model knows the device."""
+    """Return the record with all expectations filled in, if the cost model knows the device."""
     stamp = stamp_of(device)
     if not stamp:
         return record
@@ -80,7 +80,7 @@ def with_expectations(record: Record, problem: Problem, device: Device) -> Recor
     def added(time: Time, aten_us: float) -> Time:
         config = time.entry.config
         resident = group_of(config, problem, device).resident.bit_length()
-        if resident > MOST_RESIDENT:  # There is no room for it.
+        if resident > MOST_RESIDENT:  # It does not fit.
             return time
         flags = time.flags % RESIDENT + RESIDENT * resident
         return time._replace(expected=expectation(scale, aten_us, config), flags=flags)
@@ -94,8 +94,8 @@ def with_expectations(record: Record, problem: Problem, device: Device) -> Recor
 
 
 def stamp_of(device: Device) -> int:
-    """32 bits of all that expectations on a device depend on, besides problem and config; 0 if the cost model does not
-    know the device."""
+    """Return a 32-bit hash of everything that expectations on a device depend on except problem and config; 0 if the
+    cost model does not know the device."""
     return _stamp(device, _texts(fitted()))
 
 
@@ -112,7 +112,7 @@ _last: list[tuple[Coefficients, str]] = []
 
 
 def _texts(of: Coefficients) -> str:
-    """The text of coefficients. It takes a while to make, and there is one set of them."""
+    """Return the text of coefficients. Caches the last one, because it is slow to make and there is only one set."""
     known = next((text for one, text in _last if one is of), None)
     if known is None:
         known = repr([sorted(part.items()) for part in (of.rates, of.own, of.common)])
