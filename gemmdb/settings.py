@@ -28,11 +28,11 @@ FAST_COMPILE_COST = 9
 
 ENVIRONMENT = {
     "GEMMDB_TABLES": f"tables to use before all others, separated by {os.pathsep!r}",
-    "GEMMDB_USER_TABLE": "the file that confirming and live tuning write to, read after GEMMDB_TABLES",
-    "GEMMDB_ON_MISS": "what a miss does: live (default, where that is short), aten or error",
-    "GEMMDB_CONFIRM": "0: do not time what was not measured for this very problem beside ATen before it is served",
-    "GEMMDB_TRUST": "a file of SHA-256 digests: of tables of others than gemmdb and the user, only these are used",
-    "GEMMDB_DISABLE": "1 switches gemmdb off: torch.compile behaves as if it were not there",
+    "GEMMDB_USER_TABLE": "the file that confirming and live tuning write to; read after GEMMDB_TABLES",
+    "GEMMDB_ON_MISS": "the action on a miss: live (default, if it is fast), aten or error",
+    "GEMMDB_CONFIRM": "0: serve configs not measured for this exact problem without timing them against ATen first",
+    "GEMMDB_TRUST": "a file of SHA-256 digests; third-party tables are used only if they are listed in it",
+    "GEMMDB_DISABLE": "1 disables gemmdb: torch.compile behaves as if it were not installed",
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
 }
 """The environment variables that gemmdb reads, with their meanings."""

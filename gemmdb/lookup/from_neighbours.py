@@ -1,7 +1,7 @@
-"""Predicts the time of every config at a problem that was not measured from the timings of its neighbours.
+"""Predicts every config's time at an unmeasured problem from the timings of its neighbours.
 
 Neighbours share the device, the op and the family: dtypes, layout and alignment classes, bias, fusion context and
-numerics. No neighbour's winner is copied: the time of each config is predicted.
+numerics. It predicts the time of each config rather than copying a neighbour's winner.
 """
 
 from __future__ import annotations
@@ -28,38 +28,37 @@ from gemmdb.rejected import Rejected
 from gemmdb.table.record import STEP
 
 AGREED_ERROR = 0.055
-"""Relative error of a prediction when the neighbours agree, at AGREED_DISTANCE doublings or more; proportionally less
-when nearer."""
+"""Relative error of a prediction when the neighbours agree, at AGREED_DISTANCE doublings or more; scales down linearly
+with smaller distances."""
 AGREED_DISTANCE = 0.25
 UNSEEN_TILE = 0.25
-"""How far behind the best a config is assumed to be (in logarithms) if no neighbour timed any config of its tile."""
+"""Assumed log distance from the best config if no neighbour timed any config with the same tile."""
 UNTIMED_CONFIG = 0.1
-"""How far behind the best of its tile it is assumed to be if a neighbour timed that; also the standard deviation of
-both guesses."""
+"""Assumed log distance from the best config with the same tile if a neighbour timed one; also the standard deviation of
+both assumptions."""
 LOSS_PER_DOUBLING = 0.05
-"""Added to the stated loss per doubling of the distance to the nearest neighbour."""
+"""Added to the estimated loss per doubling of distance to the nearest neighbour."""
 MOST_GROUPS, MOST_GROUPS_OF_RANGE = 8, 12
-"""The most groups of configs that are compared: those closest to the best of some neighbour. On held-out H200 rows, 12
-serve no more certain gains, and 6 lose some. A range of sizes is compared by more: one config has to be among them at
-all of its sizes."""
+"""Maximum number of config groups to compare: those closest to the best at some neighbour. On held-out H200 rows, 12
+find no more certain gains, and 6 lose some. A range of sizes compares more, since one config has to be among them at
+every size."""
 GROUP_MARGIN = 0.3
-"""How much farther behind (in logarithms) than the closest of them a group may be."""
+"""Maximum log distance of a group behind the closest one."""
 FIRST_GROUPS = 16
-"""How many groups of each neighbour are looked at first. They are nearly always enough, unless the policy rules out
-whole kernels."""
+"""Number of groups per neighbour in the first pass. Nearly always enough, unless the policy excludes whole kernels."""
 
 
 FARTHEST = {"cuda": 2.0}
-"""The largest distance to the nearest neighbour, in doublings, by kind of device. Farther problems get no answer."""
+"""Maximum distance to the nearest neighbour, in doublings, by device kind. Farther problems miss."""
 FARTHEST_UNTESTED = 0.6
-"""The same for other kinds, where no table was large enough to test a larger distance."""
+"""The limit for other device kinds, where no table was large enough to test a larger distance."""
 
 _Around = Sequence[tuple[float, Mapping[ConfigGroup, Codes], int, Mapping[Like, int]]]
-"""Of each neighbour its weight, the Codes of its groups, `Timings.least` and `Timings.likes`."""
+"""Each neighbour's weight, the Codes of its groups, `Timings.least` and `Timings.likes`."""
 
 
 def predict(ask: Ask) -> Prediction | Rejected:
-    """The prediction from the nearest neighbours."""
+    """Return the prediction from the nearest neighbours."""
     return remembered(ask, "near", _predict)
 
 
@@ -81,8 +80,8 @@ def _predict(ask: Ask) -> Prediction | Rejected:
 
 
 def _possible(ask: Ask, prediction: Prediction) -> Prediction | Rejected:
-    """The prediction without times that the device cannot reach, which a packed table could bring about by what it says
-    that the cost model expects."""
+    """Return the prediction without times that the device cannot reach. Wrong expectations in a packed table could
+    produce such times."""
     least = math.log(least_of(ask) / prediction.aten_us)
     if least > 0:
         return Rejected(f"the neighbours predict a time of ATen that no {ask.device.sku} can reach")
@@ -91,7 +90,7 @@ def _possible(ask: Ask, prediction: Prediction) -> Prediction | Rejected:
 
 
 def _timings(ask: Ask, around: Iterable[Neighbour]) -> list[tuple[float, Timings]]:
-    """The nearest neighbours with a steady ATen row. Without one, there is nothing to compare their configs with."""
+    """Return the nearest neighbours with a steady ATen row. Without one there is no reference for their configs."""
     found: list[tuple[float, Timings]] = []
     for one in around:
         if one.distance > MOST_DISTANCE or len(found) == MOST_NEIGHBOURS:
@@ -103,18 +102,18 @@ def _timings(ask: Ask, around: Iterable[Neighbour]) -> list[tuple[float, Timings
 
 
 def nearest(ask: Ask) -> Neighbour | None:
-    """The nearest neighbour; None if it is too far away."""
+    """Return the nearest neighbour; None if it is too far away."""
     first = next(neighbours(ask), None)
     most = FARTHEST.get(ask.device.kind, FARTHEST_UNTESTED)
     return first if first is not None and first.distance <= most else None
 
 
 def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
-    """The prediction from the timings at neighbours, nearest first, each with its distance in doublings (> 0).
+    """Return the prediction from the neighbours' timings, nearest first, each with its distance in doublings (> 0).
 
-    `Scale` expects a time of each group. At each neighbour, the excess of a group is its time over the expected time,
-    relative to the best group there. The predicted time is the mean excess, weighted by closeness, times the time that
-    `Scale` expects at the problem.
+    `Scale` gives an expected time for each group. At each neighbour, a group's excess is its measured over its expected
+    time, relative to the best group there. The predicted time is the mean excess, weighted by closeness, times the time
+    that `Scale` expects at the problem.
     """
     weights = [math.exp(-distance * distance / 2) / (distance + 0.05) for distance, _ in used]
     total = sum(weights)
@@ -147,7 +146,7 @@ def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:
 
 
 class _Blend(NamedTuple):
-    """A group over all neighbours: mean and standard deviation of its excess. `full`: one measured it in full."""
+    """Mean and standard deviation of a group's excess over all neighbours. `full`: a neighbour measured it in full."""
 
     mean: float
     spread: float
@@ -155,14 +154,14 @@ class _Blend(NamedTuple):
 
 
 def _blend(key: ConfigGroup, nearest: float, around: _Around) -> _Blend:
-    """The group's mean excess. Where a neighbour did not time it, it is assumed to be UNTIMED_CONFIG behind the best of
-    its tile."""
+    """Return the group's mean excess. Where a neighbour did not time it, assume UNTIMED_CONFIG behind the best config
+    with its tile."""
     weight = first = second = seen = total = 0.0
     full = 0
     like = key.like
     for share, codes, least, likes in around:
         best = likes.get(like)
-        if best is None:  # Then it did not time the group either.
+        if best is None:  # Then the group was not timed either.
             continue
         seen += share
         total += share * (best - least)
@@ -185,8 +184,8 @@ def _blend(key: ConfigGroup, nearest: float, around: _Around) -> _Blend:
 def _contenders(
     ask: Ask, timings: Sequence[Timings], unsafe: Collection[ConfigGroup]
 ) -> dict[ConfigGroup, list[Member]]:
-    """The groups that came closest to the best somewhere, are not unsafe, and carry over, with their configs that may
-    be served; and ATen's."""
+    """Return the groups that came closest to the best at some neighbour, are not unsafe and carry over, with their
+    servable configs; plus ATen's group."""
     problem, device, banned = ask.problem, ask.device, unfit(ask)
     found = {ATEN_GROUP: list(members(ATEN_GROUP, problem, device))}
     seen = {ATEN_GROUP, *unsafe}
@@ -207,17 +206,16 @@ def _contenders(
 
 
 def _closest(timings: Sequence[Timings]) -> Iterator[tuple[int, ConfigGroup]]:
-    """How far groups are behind the best somewhere (in STEPs), the closest first. A group comes as often as it was
-    timed, and again after the FIRST_GROUPS of all neighbours."""
+    """Yield each group's distance behind the best at a neighbour, in STEPs, closest first. A group repeats for each
+    neighbour that timed it, and again after the FIRST_GROUPS of all neighbours."""
     end = min((one.behind[FIRST_GROUPS][0] for one in timings if len(one.behind) > FIRST_GROUPS), default=math.inf)
     first = sorted(chain.from_iterable([one.behind[:FIRST_GROUPS] for one in timings]), key=itemgetter(0))
-    yield from (one for one in first if one[0] <= end)  # Nothing that is left out comes before these.
+    yield from (one for one in first if one[0] <= end)  # Nothing omitted here sorts before these.
     yield from sorted(chain.from_iterable([one.behind for one in timings]), key=itemgetter(0))
 
 
 def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> bool:
-    """Whether the code of the config of a group that was measured is, at `problem`, that of one of the problems where
-    it was."""
+    """Return whether the group's config compiles to the same code at `problem` as at a neighbour that measured it."""
     config = key.config
     compiled = config.spec.compiled
     if compiled is same_speed:
@@ -229,8 +227,8 @@ def _carries(key: ConfigGroup, problem: Problem, timings: Iterable[Timings]) -> 
 def _estimates(
     blends: Iterable[tuple[ConfigGroup, Sequence[Member], _Blend]], scale: Scale, timings: Sequence[Timings]
 ) -> tuple[dict[Config, Estimate], float, Callable[[Config], Support]]:
-    """The estimates, relative to ATen's, whose group comes first; the logarithm of ATen's time, up to the level; and
-    what single neighbours say."""
+    """Return the estimates relative to ATen, whose group comes first; the log of ATen's time, up to the level; and a
+    function for a config's Support."""
     found: dict[Config, Estimate] = {}
     origins: dict[Config, tuple[ConfigGroup, float]] = {}
     aten = expected_aten = 0.0
@@ -240,7 +238,7 @@ def _estimates(
             if key is ATEN_GROUP:
                 aten, expected_aten = mean + expected, expected
             log = mean + expected - aten
-            before = found.get(config)  # Two splits of K may be one config.
+            before = found.get(config)  # Two splits of K may give the same config.
             if before is None or log < before.log:
                 found[config] = Estimate(log, spread, full or (before is not None and before.full))
                 origins[config] = key, expected

@@ -1,4 +1,4 @@
-"""Neighbours: the measured problems near a problem, and what was wrong or crashed there."""
+"""Neighbours: measured problems near a problem, and the configs that were wrong or crashed there."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from gemmdb.table.neighbours import PLAIN, Metric
 from gemmdb.table.reader import Table
 
 METRICS = {"cuda": Metric(rows=0.4, tiles=0.8)}
-"""By kind of device, PLAIN for others. On a GPU, M matters mostly through the number of rows of tiles."""
+"""By device kind; others use PLAIN. On a GPU, M matters mostly through the number of tile rows."""
 BATCH_WEIGHT = 0.5
-"""The weight of a doubling of the number of matrices, which changes how many waves of programs there are. Of 0.25,
-0.35, 0.5 and 0.7, held-out H200 rows of bmm got the best answers with this."""
+"""Weight of a doubling of the batch size, which changes the number of waves. Among 0.25, 0.35, 0.5 and 0.7, this gave
+the best configs on held-out H200 bmm rows."""
 MOST_DISTANCE = 3.0
-"""The largest distance to any neighbour that is used, in doublings."""
+"""Maximum distance to any neighbour, in doublings."""
 MOST_NEIGHBOURS = 8
-"""The most neighbours that one prediction uses."""
+"""Maximum number of neighbours per prediction."""
 MOST_RATIOS = (32.0, 8.0, 8.0)
-"""The largest ratios of M, N and K to those of a neighbour. A table is searched no farther."""
+"""Maximum ratios of M, N and K to those of a neighbour. The search of a table stops there."""
 MOST_READ, MOST_READ_OF_BATCHES = 32, 64
-"""The most neighbours that are read from each table, and those of a batch, of which the table only compares the
-matrices. 32 find the same MOST_NEIGHBOURS for all of 400 problems of the H200's table as 2,000 do."""
+"""Maximum number of neighbours read from each table, and the same for batched GEMMs, where the table compares only M, N
+and K. On all of 400 problems in the H200 table, 32 find the same MOST_NEIGHBOURS as 2,000."""
 FAILURE_PLACES = 2 * MOST_NEIGHBOURS
-"""At how many places nearby failures count: also at those whose times are of no use."""
+"""Number of nearby problems whose failures count, including those without usable times."""
 
 _Place = tuple[float, str, int, Problem, Table]
-"""The distance to a problem, its text, the place of a table that holds it, the problem, and the table."""
+"""Distance to a problem, its text, the position of its table, the problem, and the table."""
 
 
 class Neighbour(NamedTuple):
-    """A measured problem, the tables that hold it, in order, and its distance in doublings."""
+    """A measured problem, the tables that contain it, in order, and its distance in doublings."""
 
     problem: Problem
     tables: Sequence[Table]
@@ -44,20 +44,20 @@ class Neighbour(NamedTuple):
 
 
 def metric(kind: str) -> Metric:
-    """How far two problems are apart on a kind of device."""
+    """Return the distance metric for a device kind."""
     return METRICS.get(kind, PLAIN)
 
 
 def same_side(query: Problem, other: Problem) -> bool:
-    """Whether both problems have the same sizes equal to 1. Every BLAS has separate kernels for matrix-vector products,
-    so their times say nothing about the others."""
+    """Return whether the same sizes equal 1 in both problems. Every BLAS has separate kernels for matrix-vector
+    products, so their times do not predict those of other GEMMs."""
     sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
     return sides and other.m > 0 and other.n > 0 and other.k > 0
 
 
 def neighbours(ask: Ask) -> Iterator[Neighbour]:
-    """The neighbours of the problem in all tables, nearest first. On a GPU, the output's rows start at multiples of 16
-    bytes in all of them or in none: cuBLAS has separate kernels."""
+    """Yield the problem's neighbours in all tables, nearest first. On a GPU, neighbours match in whether output rows
+    are 16-byte aligned: cuBLAS has separate kernels."""
     query, gpu = ask.problem, ask.device.kind == "cuda"
     own, apart = query.text, gpu and aten.stored_apart(query)
     places = iter(_places(ask))
@@ -72,10 +72,10 @@ def neighbours(ask: Ask) -> Iterator[Neighbour]:
 
 
 def unfit(ask: Ask) -> frozenset[Config]:
-    """The configs that may not be served where nobody measured them: they were wrong or crashed on the problem itself,
-    or at a neighbour, in any table. What was measured at the problem itself, and was right, may be served.
+    """Return the configs that must not be served without a measurement: they were wrong or crashed on the problem
+    itself or at a neighbour, in any table. A config measured as correct at the problem itself may be served.
 
-    A size of 1 says nothing about times elsewhere, but a kernel that is wrong there is wrong elsewhere too."""
+    Times at a size of 1 do not predict other times, but a kernel that is wrong there is wrong elsewhere too."""
     known: frozenset[Config] | None = ask.memo.get("unfit")
     if known is None:
         near = [place for place in _places(ask)[:FAILURE_PLACES] if place[0] <= MOST_DISTANCE]
@@ -86,7 +86,7 @@ def unfit(ask: Ask) -> frozenset[Config]:
 
 
 def _places(ask: Ask) -> list[_Place]:
-    """The problems nearby in all tables, nearest first, and those that several tables hold in the order of these."""
+    """Return the nearby problems in all tables, nearest first; a problem in several tables repeats in table order."""
     found: list[_Place] | None = ask.memo.get("places")
     if found is None:
         found = ask.memo["places"] = [] if ask.problem.empty else _find(ask)
@@ -102,10 +102,10 @@ def _find(ask: Ask) -> list[_Place]:
         found += [(distance, one.text, place, one, table) for distance, one in problems]
     if query.spec.batched:
         found = [(_beyond_batch(query, place), *place[1:]) for place in found]
-    found.sort()  # No two have all of the first three in common.
+    found.sort()  # No two share all of the first three fields.
     return found
 
 
 def _beyond_batch(query: Problem, place: _Place) -> float:
-    """The distance of a place, which is that of the matrices, with that of the number of matrices."""
+    """Return the distance of a place, which covers M, N and K, extended by the batch size."""
     return math.hypot(place[0], BATCH_WEIGHT * math.log2(max(query.batch, 1) / max(place[3].batch, 1)))

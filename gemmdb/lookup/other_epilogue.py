@@ -1,8 +1,8 @@
-"""Problems whose rows tell about a GEMM with an epilogue that was not measured, and what its epilogue costs more.
+"""Stand-in problems for a GEMM whose epilogue was not measured, and the epilogue's extra cost.
 
-Rows of the same GEMM without its bias, with another epilogue, or with none, tell which kernels multiply fastest. They
-do not tell what this epilogue costs inside a kernel. What it costs beyond the one that was measured is charged:
-exponentials, which default mode hides behind the memory's time, and a transposed store.
+Rows of the same GEMM without its bias, with another epilogue or with none show which kernels are fastest, but not the
+cost of this epilogue inside a kernel. The cost beyond the measured epilogue is added: exponentials, which default mode
+hides behind memory traffic, and a transposed store.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
 
 BIAS = 0.14
-"""The share of a kernel's time that a bias is charged on a GPU, and that of a wider result. Of 169 configs that beat
-ATen without a bias on an H200, one in twenty lost more of that by a bias, and half of them 1.6% (`python -m
-benchmarks.h200 biases`)."""
+"""Cost of a bias or of a wider result on a GPU, as a fraction of the kernel's time. Of 169 configs that beat ATen
+without a bias on an H200, one in twenty lost more than this to a bias; the median lost 1.6% (`python -m benchmarks.h200
+biases`)."""
 
 
 def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
-    """The problems whose rows tell about the kernel of a problem with an epilogue, the most telling first: on a GPU
-    without the bias, with the light epilogue, then without any. If the GEMM's result is stored anyway, fusing saves
-    little, and the light epilogue does not tell. Empty for a problem without an epilogue. `kind`: that of the device.
+    """Return stand-ins for a problem with an epilogue, most similar first: on a GPU without the bias, then with the
+    light epilogue, then without any. If the GEMM's result is stored anyway, fusion saves little, and the light epilogue
+    is not representative. Empty for a problem without an epilogue. `kind`: the device kind.
 
-    On a GPU a scaled integer GEMM that leaves fp32 to what follows has the rows of one that stores bf16: where Inductor
-    fuses what follows, that is stored."""
+    On a GPU, a scaled integer GEMM with an fp32 result uses the rows of one that stores bf16: that is what is stored
+    once Inductor fuses the consumer."""
     own = problem.epilogue
     if own is None:
         wide = problem.spec.integer and problem.fusion == "scale" and problem.out == "fp32"
@@ -41,9 +41,9 @@ def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
 
 
 def charged(ask: Ask, problem: Problem, hit: Hit) -> Hit:
-    """The hit of a stand-in, `problem`, with the time of what that did not have."""
+    """Return the hit for the stand-in `problem`, with the cost of the missing bias or epilogue added."""
     if problem.fusion == "none" or hit.branches or hit.config == ATEN:
-        return hit  # Rows without an epilogue lack the kernel after ATen as well, which takes at least as long.
+        return hit  # Rows without an epilogue also omit the kernel after ATen, which takes at least as long.
     same = problem.epilogue == ask.problem.epilogue
     us = BIAS * hit.expected_us if same else extra_us(ask.problem, ask.device, hit.expected_us)
     if us == 0:

@@ -1,8 +1,8 @@
 """Predictions from measured rows of another SKU of the same arch, for example an H200's for an H100.
 
-How much faster one SKU is depends on what bounds the kernel. If memory does, all configs scale alike, by the
-bandwidths. If the multiprocessors do, each config scales by the number of waves of its programs on either SKU. The
-truth lies between, so an answer must be as good as the best under both bounds.
+The speedup of one SKU over another depends on what limits the kernel. If memory does, all configs scale by the
+bandwidth ratio. If the multiprocessors do, each config scales by its number of waves on each SKU. The truth lies in
+between, so a config must be close to the best under both bounds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 
 OTHER_SKUS = 4
-"""How many other SKUs are used, the most similar first. A table may hold thousands."""
+"""Maximum number of other SKUs, most similar first. A table may contain thousands."""
 MOST_SM_RATIO = 4
-"""A SKU with more than this many times the multiprocessors, or less than its inverse, says nothing."""
+"""SKUs whose number of multiprocessors differs by more than this factor are ignored."""
 
 Predict = Callable[[Ask], Prediction | Rejected | None]
 
@@ -42,11 +42,11 @@ class Scaled:
     compute_us: float
 
     def regret(self, config: Config) -> float:
-        """How far `config` is behind the best under the worse bound."""
+        """Return how far `config` is behind the best config, under the worse bound."""
         return max(times[config] / min(times.values()) - 1 for times in (self.memory, self.compute))
 
     def best(self) -> Candidate:
-        """The config with the least regret, at its time under the worse bound."""
+        """Return the config with the least regret, with its time under the worse bound."""
         best = min(self.memory, key=lambda config: (self.regret(config), config.spec.cost, config.text))
         regret, loss = self.regret(best), self.prediction.loss(best)
         ratio = max(self.memory[best], self.compute[best])
@@ -63,7 +63,7 @@ class Scaled:
 
 
 def predictions(ask: Ask, predict: Predict) -> Iterator[Scaled] | Rejected:
-    """The predictions for the most similar SKUs, scaled to the device of the query. `predict`: makes one for another
+    """Return predictions for the most similar SKUs, scaled to the query's device. `predict`: predicts for another
     SKU."""
     if ask.device.kind != "cuda":
         return Rejected("the rung covers only NVIDIA GPUs")
@@ -84,7 +84,7 @@ def _predictions(ask: Ask, here: Machine, predict: Predict) -> Iterator[Scaled]:
 
 
 def _others(ask: Ask, here: Machine) -> Iterator[tuple[Device, Machine]]:
-    """The SKUs of the same arch in the tables, the most similar first: by multiprocessors, then bandwidth."""
+    """Return the tables' SKUs of the same arch, most similar first: by multiprocessors, then bandwidth."""
     found: dict[str, tuple[Device, Machine]] = {}
     for table in ask.tables:
         for device in ask.read(Table.devices, table) or ():

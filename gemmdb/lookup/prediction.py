@@ -1,4 +1,4 @@
-"""Prediction: the time of every config at a problem, and what each neighbour says of it. Predictions are remembered."""
+"""Prediction: each config's expected time at a problem, with the support of each neighbour. Predictions are cached."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP
 
 CHOICE_DEVIATIONS = 0.7
-"""How many standard deviations are added to a config's time when one is chosen. Among many similar configs, an
-uncertain one is likely to look best by chance."""
+"""Standard deviations added to a config's time when choosing a config. Among many similar configs, an uncertain one is
+likely to look best by chance."""
 LOSS_DEVIATIONS = 0.4
-"""How many standard deviations of the chosen config, and of its best rival, the stated loss includes. With this, and
-AGREED_ERROR and LOSS_PER_DOUBLING of `from_neighbours`, nine of ten held-out answers stay within the stated loss
+"""Standard deviations of the chosen config and of its best rival included in the estimated loss. With this, and
+AGREED_ERROR and LOSS_PER_DOUBLING in `from_neighbours`, nine out of ten held-out predictions stay within it
 (benchmarks/results/offtable)."""
 
 
 _KEPT = 4096
-"""The most queries whose predictions are remembered per catalog."""
+"""Maximum number of queries with cached predictions per catalog."""
 
 T = TypeVar("T")
 _known: WeakKeyDictionary[Table, dict[object, dict[str, Any]]] = WeakKeyDictionary()
-"""By the first table of a catalog: what is remembered of each query, by name."""
+"""By the first table of a catalog: each query's cached results by name."""
 
 
 class Estimate(NamedTuple):
-    """What is expected of a config: the `log` of its time relative to ATen's, and the standard deviation of that, 0 if
-    it was measured. `full`: whether it may be served, since it was measured in full somewhere or needs no evidence."""
+    """A config's expected time: the `log` of its time relative to ATen's, and the standard deviation of that, 0 if
+    measured. `full`: whether it may be served, because it was measured in full somewhere or needs no evidence."""
 
     log: float
     spread: float
@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The logarithm with a surcharge for its uncertainty."""
+        """The log time plus a penalty for its uncertainty."""
         return self.log + CHOICE_DEVIATIONS * self.spread
 
     @property
@@ -54,8 +54,9 @@ class Estimate(NamedTuple):
 
 
 class Support(NamedTuple):
-    """What the neighbours say about a config, one by one, as logarithms of its time relative to ATen. `timed`: how many
-    timed it. `worst`: the largest that one of them alone predicts. `slowest`: the largest that one measured."""
+    """The evidence of individual neighbours for a config, as logs of its time relative to ATen. `timed`: number of
+    neighbours that timed it. `worst`: the largest single-neighbour prediction. `slowest`: the largest measured
+    value."""
 
     timed: int = 0
     worst: float = -math.inf
@@ -65,8 +66,8 @@ class Support(NamedTuple):
 def support_of(
     around: Sequence[Timings], origins: Mapping[Config, tuple[ConfigGroup, float]], aten: float, config: Config
 ) -> Support:
-    """The Support of a predicted config by the neighbours `around`. `origins`: the group that each config was predicted
-    by, and the logarithm of its expected time at the problem; `aten`: that of ATen."""
+    """Return the Support of a predicted config from the neighbours `around`. `origins`: the group each config was
+    predicted from, and the log of its expected time at the problem; `aten`: the log of ATen's expected time."""
     if config not in origins:
         return Support()
     key, expected = origins[config]
@@ -82,13 +83,13 @@ def support_of(
 
 @dataclass(frozen=True)
 class Prediction:
-    """Times relative to ATen at a problem, for the configs that may be served there and for ATen itself.
+    """Expected times relative to ATen at a problem, for the servable configs and ATen itself.
 
-    `estimates`: what is expected of each. `far`: what the distance adds to a loss. `aten_us`: expected microseconds of
-    ATen. `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a neighbour has the problem's N
-    and K. `support`: makes the Support of a config, which a lookup needs of the few that it may serve. `around`: the
-    neighbours, nearest first. `corrected`: whether trees corrected the times. `intervals`: half the 95% interval of
-    each time that was measured at the problem itself, relative.
+    `estimates`: by config. `far`: the loss added for distance. `aten_us`: ATen's expected time in microseconds.
+    `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a neighbour has the problem's N and K.
+    `support`: computes a config's Support, which a lookup needs only for the few configs it may serve. `around`: the
+    neighbours, nearest first. `corrected`: whether trees corrected the times. `intervals`: relative half-width of the
+    95% interval of each time measured at the problem itself.
     """
 
     rung: str
@@ -116,15 +117,15 @@ class Prediction:
         return {config: one.gain for config, one in self.estimates.items() if one.full}
 
     def off(self, config: Config) -> float:
-        """How far the time of a config may be off, relative: half its 95% interval where it was measured, else the
-        standard deviation of its logarithm. 0 for ATen, whose time is the unit."""
+        """Return the relative uncertainty of a config's time: half its 95% interval if it was measured, else the
+        standard deviation of its log. 0 for ATen, whose time is the unit."""
         if config == ATEN:
             return 0.0
         known = self.estimates.get(config)
         return self.intervals.get(config, 0.0 if known is None else known.spread)
 
     def regret(self, config: Config) -> float:
-        """How much slower than the best config this one is expected to be: 0.03 is 3%."""
+        """Return the expected slowdown against the best config: 0.03 is 3%."""
         return math.expm1(self.estimates[config].log - self._best)
 
     @lazy
@@ -133,29 +134,29 @@ class Prediction:
 
     @lazy
     def _least(self) -> float:
-        """The least that the logarithm of the time of the best config may be."""
+        """A lower bound on the log time of the best config."""
         return min([log - LOSS_DEVIATIONS * spread for log, spread, _ in self.estimates.values()])
 
     @lazy
     def doubt(self) -> Mapping[Config, float]:
-        """How far off the expected time of each config may be, relative."""
+        """The relative uncertainty of each config's expected time."""
         return {c: math.expm1(2 * LOSS_DEVIATIONS * one.spread) + self.far for c, one in self.estimates.items()}
 
     def loss(self, config: Config) -> float:
-        """The stated loss of serving `config` instead of the best config. Nine of ten answers stay within it."""
+        """Return the estimated loss of serving `config` instead of the best config. Nine out of ten stay within it."""
         log, spread, _ = self.estimates[config]
         return math.expm1(log + LOSS_DEVIATIONS * spread - self._least) + self.far
 
     def candidates(self, count: int) -> list[Config]:
-        """The `count` configs other than ATen that are most likely to be the best."""
+        """Return the `count` configs other than ATen that are most likely to be the best."""
         found = [(log + CHOICE_DEVIATIONS * spread, config.text, config)
                  for config, (log, spread, full) in self.estimates.items() if full and config != ATEN]  # fmt: skip
-        found.sort()  # No two have one text.
+        found.sort()  # No two share a text.
         return [config for _, _, config in found[:count]]
 
 
 def measured(ask: Ask) -> Prediction | None:
-    """The prediction for a problem that was measured itself; None if no table has a verdict on it."""
+    """Return the prediction for a problem that was itself measured; None if no table has a verdict on it."""
     found = verdict_of(ask)
     here = timings_of(ask, found[0], ask.problem) if found else None
     if here is None:
@@ -168,8 +169,8 @@ def measured(ask: Ask) -> Prediction | None:
 
 
 def remembered(ask: Ask, name: str, compute: Callable[[Ask], T]) -> T:
-    """What `compute` says to `ask`: a compile looks a GEMM up several times. It depends on the arguments and the tables
-    alone; a table that is written has another `state` then. Nothing is remembered of one that could not be read."""
+    """Return `compute(ask)`, cached, since a compile looks up a GEMM several times. The result depends only on the
+    arguments and the tables; writing to a table changes its `state`. Nothing is cached after a read error."""
     if not ask.tables:
         return compute(ask)
     known = ask.memo.get("answers")
@@ -188,5 +189,5 @@ def remembered(ask: Ask, name: str, compute: Callable[[Ask], T]) -> T:
 
 
 def forget() -> None:
-    """Forget all predictions."""
+    """Clear all cached predictions."""
     _known.clear()

@@ -1,4 +1,4 @@
-"""Ranks candidates that may never have been timed by a cost model of the kernels, on GPUs."""
+"""Ranks candidates, including untimed ones, with a cost model of GPU kernels."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from gemmdb.lookup.neighbours import unfit
 from gemmdb.rejected import Rejected
 
 LIVE_CANDIDATES = 4
-"""How many configs besides ATen live tuning measures."""
+"""Number of configs, besides ATen, that live tuning measures."""
 TREE_CANDIDATES = 8
-"""How many of the cost model's first candidates the trees reorder. The best of all by the trees is nearly always among
+"""Number of the cost model's top candidates that the trees reorder. The trees' overall best is nearly always among
 them."""
 DTYPES = ("bf16", "fp16", "int8", *FP8)
 
 
 class Ranked(NamedTuple):
-    """A config that may be served, with its tile and its expected microseconds."""
+    """A servable config, with its tile and its expected time in microseconds."""
 
     config: Config
     tile: Tile
@@ -43,7 +43,7 @@ class Ranked(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """What the model expects at a problem: ATen's microseconds, and the fastest configs, best first. `corrected`:
+    """The model's ranking at a problem: ATen's expected microseconds, and the fastest configs, best first. `corrected`:
     whether trees corrected the times."""
 
     aten_us: float
@@ -52,9 +52,9 @@ class Ranking(NamedTuple):
 
 
 def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Ranking | Rejected:
-    """The `count` servable candidates with the smallest expected times, or the reason why there are none.
+    """Return the `count` servable candidates with the lowest expected times, or the reason why there are none.
 
-    If trees were fitted on the arch, they reorder the first max(TREE_CANDIDATES, `count`) of the cost model.
+    If trees were fitted for the arch, they reorder the cost model's top max(TREE_CANDIDATES, `count`).
     """
     found = machine(ask.device)
     if found is None:
@@ -75,14 +75,14 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Ranking | Rejected:
             corrected.aten_us(),
             sorted((corrected.us(one.tile), at) for at, one in enumerate(best))[:count],
         )
-    # The model knows light epilogues. What this one costs beyond that is added.
+    # The model includes light epilogues. Add the extra cost of this one.
     charged = [(best[place], us + extra_us(ask.problem, ask.device, us)) for us, place in order]
     return Ranking(aten_us, tuple(one._replace(us=us) for one, us in charged), corrected is not None)
 
 
 def _unranked(problem: Problem, known: Machine) -> Rejected | None:
-    """Why nothing is ranked for a problem on a machine. Beyond what the formula covers, ops with trees of their own are
-    ranked on the archs that these were fitted on."""
+    """Return why the model cannot rank a problem on a machine. Ops with their own trees are also ranked, on the archs
+    that these were fitted on."""
     if problem.op not in TREE_OPS:
         return uncovered(problem)
     if known.capability not in data.own()["capabilities"]:
@@ -91,14 +91,14 @@ def _unranked(problem: Problem, known: Machine) -> Rejected | None:
 
 
 def uncovered(problem: Problem) -> Rejected | None:
-    """Why the formula, which needs no trees, does not cover a problem."""
+    """Return why the formula, which needs no trees, does not cover a problem."""
     if problem.op not in OPS:
         return Rejected(f"GEMMs of the op {problem.op} are not modelled")
     return outside(problem)
 
 
 def outside(problem: Problem) -> Rejected | None:
-    """Why no model covers a problem, whatever its op."""
+    """Return why no model covers a problem, regardless of its op."""
     if problem.int4 is not None:
         return Rejected("GEMMs with an int4 weight are not modelled")
     if problem.scales == "block":
@@ -115,7 +115,7 @@ def outside(problem: Problem) -> Rejected | None:
 
 
 def allowed(ask: Ask, setting: Setting) -> Iterator[Ranked]:
-    """The candidates that may be served, in the cost model's order."""
+    """Yield the servable candidates in the cost model's order."""
     us = Estimator.of(FITTED, setting).us
     ranked = sorted([(us(one.tile), one.tile, one) for one in choices(setting)], key=itemgetter(0, 1))
     banned = unfit(ask)

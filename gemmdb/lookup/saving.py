@@ -1,4 +1,4 @@
-"""What tuning a GEMM could save: an estimate, made before anything is measured, of whether tuning pays."""
+"""Estimated savings from tuning a GEMM, made before any measurement, to decide whether tuning pays off."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
 
 LEAST_US = 2.0
-"""No kernel is faster than its launch: the fastest of 4,112 problems on an H200 took this long, with cold caches."""
+"""Launch overhead: the fastest of 4,112 problems on an H200 took this long, with cold caches."""
 TINY_US = 0.25
-"""A GEMM with less work than this is mostly launch. On 114 such problems of the H200's table ATen takes 3 to 9 us;
-the best configs of all of them together save 190 us, a 600th of what the whole table saves."""
+"""A GEMM with less work than this is mostly launch. On 114 such problems in the H200 table ATen takes 3 to 9 us; their
+best configs save 190 us in total, 1/600 of the savings in the whole table."""
 OPTIMISM = 0.05
-"""The best config may be this much faster than the cost model expects. Over the 3,561 problems of the H200's table that
+"""The best config may be this much faster than the cost model expects. Over the 3,561 problems in the H200 table that
 the model covers, each 4 times in a graph, a limit of 10 us per call then leaves 0.9% of all savings untuned, and 22% of
-what is tuned saves less than the limit; without it 2.0% and 15% (`python -m benchmarks.offtable worth`)."""
+the tuned problems save less than the limit; without it 2.0% and 15% (`python -m benchmarks.offtable worth`)."""
 UNMODELLED = {
     "bmm": (6.0, 1.0, 0.2),
     "fp8": (6.0, 1.25, 0.5),
@@ -27,32 +27,32 @@ UNMODELLED = {
     "mixed": (2.0, 20.0, 0.5),
     "unaligned": (3.0, 6.0, 0.5),
 }
-"""ATen's time where the cost model does not cover a problem: microseconds, plus this many times the roofline; and the
-share of its distance to the roofline that the best config saves. Fitted to 551 problems of the H200's table, for groups
-to seven grouped GEMMs at few rows. Of batches, the model alone would miss more: of 377, held out and 32 times in
-a graph, it leaves 30% of all savings untuned, and the kind 5%. The larger of both counts."""
+"""For problems that the cost model does not cover: ATen's fixed microseconds, its multiple of the roofline, and the
+fraction of its distance to the roofline that the best config saves. Fitted to 551 problems in the H200 table; `groups`
+to seven grouped GEMMs with few rows. The model alone misses more for batched GEMMs: of 377, held out and 32 times in a
+graph, it leaves 30% of all savings untuned, and `bmm` here 5%. The larger estimate is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """The expected microseconds of one call: of ATen, and of the best config that tuning may find."""
+    """Expected time of one call in microseconds: with ATen, and with the best config that tuning may find."""
 
     aten_us: float
     best_us: float
 
     @property
     def us(self) -> float:
-        """The microseconds that a call may become shorter by; 0 if nothing is to be gained."""
+        """Microseconds that tuning may save per call; 0 if none."""
         return max(self.aten_us - self.best_us, 0.0)
 
 
 def trivial(problem: Problem) -> bool:
-    """Whether a GEMM has nothing to save on any device: it is empty, or each of its sums has a single term."""
+    """Return whether tuning cannot help a GEMM on any device: it is empty, or K is at most 1."""
     return problem.empty or problem.k <= 1
 
 
 def saving(ask: Ask) -> Saving | None:
-    """What tuning the problem could save on the device; None where nothing is known of the device: on a CPU."""
+    """Return the savings from tuning the problem on the device; None on a CPU, where there is no estimate."""
     from gemmdb.cost.roofline import roofline_us, work_us  # These import the cost model.
     from gemmdb.lookup.ranking import TREE_CANDIDATES, rank
 
@@ -74,16 +74,16 @@ def saving(ask: Ask) -> Saving | None:
 
 
 def _of_kind(problem: Problem, roof_us: float) -> Saving:
-    """The saving that GEMMs of the kind have at this roofline."""
+    """Return the typical saving for GEMMs of this kind at this roofline."""
     launch_us, times, share = UNMODELLED[_kind(problem)]
     aten_us = launch_us + times * roof_us
     return Saving(aten_us, aten_us - share * max(aten_us - max(roof_us, LEAST_US), 0.0))
 
 
 def repaying(us: Mapping[Problem, float], calls: int, first_s: float, further_s: float) -> list[Problem]:
-    """The problems whose tuning repays the time that it takes within `calls` calls of their graph, those that save the
-    most first. `us`: the microseconds that tuning each of them may save per call of the graph. `first_s`: the seconds
-    that tuning takes for the first problem, `further_s` for each further one. Empty if they do not even repay together.
+    """Return the problems whose tuning pays off within `calls` calls of their graph, largest savings first. `us`:
+    microseconds that tuning each may save per call of the graph. `first_s`: tuning time in seconds for the first
+    problem, `further_s` for each further one. Empty if they do not pay off even together.
     """
     saved_s = {problem: one * calls / 1e6 for problem, one in us.items()}
     order = sorted((p for p in us if saved_s[p] >= further_s), key=lambda p: (-us[p], p.text))

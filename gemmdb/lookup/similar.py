@@ -1,9 +1,9 @@
-"""What to benchmark for a problem that the cost model does not cover: configs that were the best on similar problems,
-and the shipped menus of configs that were often the best on their kind.
+"""Configs to benchmark for a problem that the cost model does not cover: the best configs on similar problems, and
+shipped menus of configs that were often the best for their kind.
 
-Similar problems have the same kind. A kind is wider than the family that rung `near` uses, because live tuning measures
-these configs before it serves them: it mixes dtypes of one size, orders and biases, and reaches farther in size.
-Configs are chosen greedily: each next one improves most on those before it, weighted by how similar the problems are.
+Similar problems have the same kind. A kind is broader than the family that rung `near` uses, because live tuning
+measures these configs before serving them: it mixes dtypes of one size, orders and biases, and covers more distant
+sizes. Configs are chosen greedily: each one improves most on those before it, weighted by problem similarity.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP
 
 MOST_INT4_CONFIGS = 6
-"""The most configs for an int4 weight. Live tuning measures four."""
+"""Maximum number of configs for an int4 weight. Live tuning measures four."""
 MOST_PROBLEMS = 16
-"""The most similar problems that are used."""
+"""Maximum number of similar problems."""
 MOST_FAMILIES = 32
-"""The most families of the kind that are searched, the most similar first."""
+"""Maximum number of families of the kind to search, most similar first."""
 GROUPS_PER_PROBLEM = 12
-"""How many of its fastest groups of configs each problem contributes."""
+"""Number of fastest config groups that each problem contributes."""
 CHECKED_GROUPS = 8 * GROUPS_PER_PROBLEM
-"""How many of its fastest groups are checked for being servable here."""
+"""Number of its fastest groups checked for servable configs."""
 MOST_GROUPS = 8
-"""The most groups that are returned."""
+"""Maximum number of groups to return."""
 TRAIT_DISTANCE = 0.25
-"""A difference in dtype, order or bias counts as this many doublings of size."""
+"""Distance in doublings for each difference in dtype, order or bias."""
 DISTANCE_SCALE = 2.5
 """Distance in doublings at which a problem has the weight exp(-1/2). This, MOST_PROBLEMS, GROUPS_PER_PROBLEM and
-TRAIT_DISTANCE found the most on 383 measured problems with their (N, K) held out."""
+TRAIT_DISTANCE gave the largest savings on 383 measured problems with their (N, K) held out."""
 
 
 class _Measured(NamedTuple):
-    """A measured problem: its weight, its fastest groups with how far each is behind the best (in logarithms), and how
-    far ATen is behind."""
+    """A measured problem: its weight, its fastest groups with their log distance behind the best, and ATen's log
+    distance."""
 
     weight: float
     behind: Mapping[ConfigGroup, float]
@@ -59,8 +59,8 @@ class _Measured(NamedTuple):
 
 
 def kind(problem: Problem) -> str:
-    """The kind of an uncovered problem: its menu, with the multiplication mode for fp32, the packing of int4 weights,
-    else "unaligned"."""
+    """Return the kind of an uncovered problem: its menu, with the multiplication mode for fp32, the packing for int4
+    weights, else "unaligned"."""
     if problem.int4 is not None:
         return f"{MENU_OF[problem.op]} {problem.int4.packing}"
     how = problem.numerics.fp32 if problem.a.dtype == "fp32" else "unaligned"
@@ -68,8 +68,7 @@ def kind(problem: Problem) -> str:
 
 
 def similar(ask: Ask) -> list[Config]:
-    """Configs other than ATen that may be served, those that did best on similar problems first; empty if no table has
-    any."""
+    """Return servable configs other than ATen, best on similar problems first; empty if no table has any."""
     if ask.problem.empty or ask.problem.op not in MENU_OF:
         return []
     found = [(distance, here) for distance, here in _timings(ask) if here.steady_aten]
@@ -85,14 +84,14 @@ def similar(ask: Ask) -> list[Config]:
 
 
 def _fitted(ask: Ask, one: ConfigGroup, banned: Collection[Config]) -> list[Config]:
-    """The configs of a group that may be served here, larger splits of K first: rows are read element by element, so
-    kernels wait longest for memory."""
+    """Return the servable configs of a group, larger splits of K first: rows are loaded element by element, so kernels
+    are memory-latency bound."""
     configs = [member.config for member in members(one, ask.problem, ask.device)][::-1]
     return [c for c in configs if c != ATEN and c not in banned and ask.rejection(c) is None]
 
 
 def _timings(ask: Ask) -> Iterator[tuple[float, Timings]]:
-    """The timings of the nearest problems of the kind, with their distances."""
+    """Yield the timings of the nearest problems of the same kind, with their distances."""
     apart = metric(ask.device.kind).apart
     places: list[tuple[float, str, Table, Problem]] = []
     for table in ask.tables:
@@ -119,15 +118,15 @@ def _differences(one: Problem, other: Problem) -> int:
 
 
 def _fastest(here: Timings, count: int, among: Collection[ConfigGroup]) -> dict[ConfigGroup, float]:
-    """How far the `count` fastest groups that are in `among` are behind the best, in logarithms."""
+    """Return the `count` fastest groups in `among` with their log distance behind the best."""
     ranked = nsmallest(count, [(behind * STEP, one.config.text, one) for behind, one in here.behind if one in among],
                        key=lambda place: place[:2])  # fmt: skip
     return {one: behind for behind, _, one in ranked}
 
 
 def _first(measured: list[_Measured]) -> list[ConfigGroup]:
-    """The groups in greedy order. Each next one lowers most the weighted sum of how far the best of ATen and the groups
-    before it is behind."""
+    """Return the groups in greedy order. Each one lowers most the weighted sum of log distances of the best among ATen
+    and the groups chosen so far."""
     now = [one.aten for one in measured]
     chosen: dict[ConfigGroup, None] = {}
     while len(chosen) < MOST_GROUPS:
@@ -145,10 +144,9 @@ def _first(measured: list[_Measured]) -> list[ConfigGroup]:
 
 
 def usual(ask: Ask) -> list[Config]:
-    """The configs that were the best on measured problems of the kind, the most frequent first; for grouped GEMMs those
-    of the menu. For int4 weights, the first of the menu for a few rows where these are mostly the fastest, some of the
-    menu for all rows, evenly spread, and ATen's GEMM of a dequantised weight. Empty for an arch or a kind without
-    measurements."""
+    """Return the configs that were most often the best on measured problems of the kind; for grouped GEMMs those of the
+    menu. For int4 weights, the top configs of the skinny menu where these are mostly the fastest, an even sample of the
+    main menu, and ATen's GEMM with a dequantised weight. Empty for an arch or a kind without measurements."""
     known = machine(ask.device)
     if ask.problem.int4 is not None:
         return _of_int4(ask) if known is not None and not ask.problem.empty else []

@@ -1,5 +1,5 @@
-"""Symbolic sizes: the sizes of a range that are compared, the config that is best at all of them, and the division of a
-range of M into a few intervals with one config each, where no single config is good everywhere."""
+"""Symbolic sizes: the sample sizes of a range, the best single config for all of them, and the split of a range of M
+into a few intervals with one config each, where no single config is good everywhere."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gemmdb.lookup.prediction import Prediction, remembered
 from gemmdb.rejected import Rejected
 
 MOST_BUCKETS = 64
-"""The most buckets that are compared. Several symbolic sizes may give more; ATen serves those."""
+"""Maximum number of buckets. Several symbolic sizes may need more; ATen serves those."""
 MOST_KERNELS = 3
-"""The most kernels for one range. Each costs a compile, and a comparison per call."""
+"""Maximum number of kernels for one range. Each costs a compile, and a comparison per call."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Bucket:
     prediction: Prediction | None
 
     def log_ratio(self, config: Config, loss: float) -> float | None:
-        """The logarithm of the config's time relative to ATen, with the prediction's doubt added. None if that is
+        """Return the log of the config's time relative to ATen, including the prediction's uncertainty. None if that is
         slower than ATen by more than `loss`."""
         if config == ATEN:
             return 0.0
@@ -43,12 +43,12 @@ class Bucket:
         return math.log(ratio) if ratio <= 1 + loss else None
 
     def regret(self, config: Config) -> float:
-        """How much slower than the best config this one is expected to be."""
+        """Return the config's expected slowdown against the best config."""
         return 0.0 if self.prediction is None else self.prediction.regret(config)
 
 
 class Interval(NamedTuple):
-    """Adjacent buckets, first to last, that one config serves. `total`: the sum of their log ratios."""
+    """Adjacent buckets, first to last, served by one config. `total`: the sum of their log ratios."""
 
     first: int
     last: int
@@ -57,10 +57,10 @@ class Interval(NamedTuple):
 
 
 def sizes(ask: Ask) -> list[Problem]:
-    """The problem at the end points, at the powers of two of each range, and at the hint; at most MOST_BUCKETS + 1.
+    """Return the problem at the endpoints and powers of two of each range, and at the hint; at most MOST_BUCKETS + 1.
 
-    An open range ends at LARGEST or at the hint. A size of 0 is left out, since there is nothing to compute. Raises
-    InputError for an empty range, or one of a size other than m, n and k.
+    An open range ends at LARGEST or at the hint. A size of 0 is skipped, since there is nothing to compute. Raises
+    InputError for an empty range, or a range for a size other than m, n and k.
     """
     found = {name: {int(getattr(ask.problem, name))} for name in ("m", "n", "k")}
     for name, (low, high) in ask.query.ranges.items():
@@ -76,28 +76,28 @@ def sizes(ask: Ask) -> list[Problem]:
 def predictions(
     ask: Ask, problems: Iterable[Problem], predict: Callable[[Ask], Prediction | Rejected]
 ) -> Iterator[Bucket]:
-    """The bucket of each problem, with the prediction that `predict` makes."""
+    """Yield each problem's bucket, with its prediction from `predict`."""
     for problem in problems:
         found = remembered(ask.at(problem), "size of a range", predict)
         yield Bucket(problem, found if isinstance(found, Prediction) else None)
 
 
 def ranges_of(ask: Ask) -> dict[str, list[int | None]]:
-    """The ranges of the query, JSON-ready."""
+    """Return the query's ranges, JSON-ready."""
     return {name: [low, high] for name, (low, high) in ask.query.ranges.items()}
 
 
 def unverified(buckets: Iterable[Bucket]) -> bool:
-    """Whether some bucket's rows do not hold for the running toolchain."""
+    """Return whether any bucket's rows are not valid for the running toolchain."""
     return any(one.prediction is not None and one.prediction.verified is False for one in buckets)
 
 
 def best_of_all(
     ask: Ask, buckets: Sequence[Bucket], needed: float, most_regret: float, most_doubt: float
 ) -> Candidate | Rejected:
-    """Among the configs whose regret is at most `most_regret` in every bucket, which all have a prediction, the one
-    with the smallest total time relative to ATen. `needed`: the gain at the hint; `most_doubt`: how far off its times
-    may be, relative."""
+    """Return the config with the smallest total time relative to ATen among those with a regret of at most
+    `most_regret` in every bucket. Every bucket has a prediction. `needed`: minimum gain at the hint; `most_doubt`:
+    maximum relative uncertainty of its times."""
     known = [one.prediction for one in buckets if one.prediction is not None]
     at_hint = next(found for one, found in zip(buckets, known, strict=True) if one.problem == ask.problem)
     enough = [config for config, gained in at_hint.gains.items() if config != ATEN and gained >= needed]
@@ -126,7 +126,8 @@ def best_of_all(
 
 
 def _worst_regret(config: Config, known: Iterable[Prediction], most_doubt: float) -> float:
-    """The config's largest regret; infinite if a bucket lacks it or doubts it more than `most_doubt`."""
+    """Return the config's largest regret; infinite if a bucket lacks it or its uncertainty there exceeds
+    `most_doubt`."""
     worst = 0.0
     for one in known:
         if one.doubt.get(config, math.inf) > most_doubt:
@@ -136,7 +137,7 @@ def _worst_regret(config: Config, known: Iterable[Prediction], most_doubt: float
 
 
 def may_fit(buckets: Iterable[Bucket], most_regret: float) -> bool:
-    """Whether some config other than ATen has at most this regret in all buckets that have a prediction."""
+    """Return whether any config other than ATen has at most this regret in all buckets with a prediction."""
     known = [one.prediction for one in buckets if one.prediction is not None]
     if not known:
         return True
@@ -145,8 +146,8 @@ def may_fit(buckets: Iterable[Bucket], most_regret: float) -> bool:
 
 
 def unfused(problem: Problem) -> Problem | None:
-    """The problem whose rows decide how its range of M is divided: as with ATen, nothing is fused into a kernel that is
-    chosen at run time. None if the range cannot be divided: an integer GEMM and its scale are one kernel, and a
+    """Return the problem whose rows determine the split of its range of M: as with ATen, nothing is fused into a kernel
+    that is chosen at run time. None if the range cannot be split: an integer GEMM and its scale are one kernel, and a
     constant weight is packed for one kernel."""
     if problem.constant:
         return None
@@ -156,10 +157,10 @@ def unfused(problem: Problem) -> Problem | None:
 
 
 def divide(buckets: Sequence[Bucket], needed: float, regret: float) -> list[Interval]:
-    """The division of a range of M with the largest mean gain over ATen over all buckets; ATen if nothing gains.
+    """Split a range of M for the largest mean gain over ATen across all buckets; ATen if nothing gains.
 
-    No interval is slower than ATen in any bucket by more than `regret`, and each gains at least `needed`. Among
-    divisions within `regret` of the best, the one with the fewest intervals wins.
+    No interval is slower than ATen in any bucket by more than `regret`, and each gains at least `needed`. Among splits
+    within `regret` of the best, the one with the fewest intervals wins.
     """
     intervals = _best_of_each(buckets, needed, regret)
     best: list[list[list[Interval] | None]] = [[[] if end == 0 else None for end in range(len(buckets) + 1)]]
@@ -173,7 +174,7 @@ def divide(buckets: Sequence[Bucket], needed: float, regret: float) -> list[Inte
 
 
 def _best_of_each(buckets: Sequence[Bucket], needed: float, regret: float) -> dict[tuple[int, int], Interval]:
-    """For each run of adjacent buckets, the config with the largest gain."""
+    """Return the config with the largest gain for each run of adjacent buckets."""
     gains = [one.prediction.gains for one in buckets if one.prediction is not None]
     least = -math.log1p(needed)
     found: dict[tuple[int, int], Interval] = {}
@@ -197,7 +198,7 @@ def _best_of_each(buckets: Sequence[Bucket], needed: float, regret: float) -> di
 def _one_more(
     before: list[list[Interval] | None], intervals: Mapping[tuple[int, int], Interval], count: int
 ) -> list[list[Interval] | None]:
-    """The best divisions of the first buckets into one interval more than those in `before`, indexed by their end."""
+    """Return the best splits of the first buckets into one more interval than in `before`, indexed by their end."""
     after: list[list[Interval] | None] = [None] * (count + 1)
     for (first, last), interval in intervals.items():
         start, end = before[first], after[last + 1]
@@ -220,7 +221,7 @@ def branches(buckets: Sequence[Bucket], intervals: Sequence[Interval]) -> Branch
 
 
 def kernels(buckets: Sequence[Bucket], intervals: Iterable[Interval]) -> list[dict[str, Any]]:
-    """What is expected of the config of each interval, JSON-ready."""
+    """Return the expected results of each interval's config, JSON-ready."""
     parts = [(one, buckets[one.first : one.last + 1]) for one in intervals]
     return [
         {

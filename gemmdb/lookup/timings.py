@@ -1,4 +1,4 @@
-"""Timings: what one table holds about one problem, as predictions use it. They are read once and cached."""
+"""Timings: one table's times for one problem, as used by predictions. They are read once and cached."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP, Entry, Time
 
 _KEPT = 4096
-"""The most Timings of a table that are kept, and problems whose failures are."""
+"""Maximum number of cached Timings per table, and of problems with cached failures."""
 
 
 class _Kept(NamedTuple):
-    """What was read of a table in one `state`: the Timings by device, state of the cache and toolchain, then by
-    problem; and what failed, by device, then by problem."""
+    """Cached data of a table in one `state`: Timings by device, L2 state and toolchain, then by problem; and failed
+    configs by device, then by problem."""
 
     state: str
     timings: dict[tuple[int, str, object], dict[int, Timings | None]]
@@ -34,16 +34,16 @@ class _Kept(NamedTuple):
 
 
 _Here = tuple[dict[int, "Timings | None"], dict[int, frozenset[Config]]]
-"""The part of it that a lookup needs."""
+"""The part of _Kept that a lookup needs."""
 
 _kept: WeakKeyDictionary[Table, _Kept] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Timings:
-    """What one table holds about one problem: each config's pooled time relative to ATen's `aten_us` microseconds.
-    `banned`: the configs that were wrong or crashed. `verified`: whether the rows were measured under the running
-    toolchain class with the current kernel sources; None if unknown. `stamp`: that of the record."""
+    """One table's times for one problem: each config's pooled time relative to ATen's `aten_us` microseconds. `banned`:
+    the configs that were wrong or crashed. `verified`: whether the rows were measured under the running toolchain class
+    with the current kernel sources; None if unknown. `stamp`: the record's stamp."""
 
     problem: Problem
     device: Device
@@ -61,39 +61,39 @@ class Timings:
 
     @lazy
     def steady_aten(self) -> bool:
-        """Whether ATen has a time here that is steady enough to predict from."""
+        """Whether ATen has a time that is steady enough to predict from."""
         return any(one.entry.aten and one.steady for one in self.times)
 
     @lazy
     def least(self) -> int:
-        """The smallest logarithm of a time over the time that `Scale` expects, in STEPs."""
+        """The smallest log of measured time over `Scale`'s expected time, in STEPs."""
         return int(min(map(itemgetter(0), self.codes.values())))
 
     @lazy
     def fastest(self) -> int:
-        """The smallest logarithm of a time, in STEPs."""
+        """The smallest log time, in STEPs."""
         return int(min(map(itemgetter(1), self.codes.values())))
 
     @lazy
     def behind(self) -> Sequence[tuple[int, ConfigGroup]]:
-        """How far each group is behind the best, in STEPs, the closest first."""
+        """Each group's log distance behind the best, in STEPs, closest first."""
         return sorted([(code - self.fastest, key) for key, (_, code, _) in self.codes.items()], key=itemgetter(0))
 
     @lazy
     def aten(self) -> tuple[float, float]:
-        """Of ATen, which has a steady time if `steady_aten`: the logarithm of its time over the time that `Scale`
-        expects, minus `least`; and the logarithm of its time over the best time."""
+        """For ATen, which needs `steady_aten`: the log of its time over `Scale`'s expected time, minus `least`; and the
+        log of its time over the best time."""
         value, code, _ = self.codes[ATEN_GROUP]
         return (value - self.least) * STEP, (code - self.fastest) * STEP
 
     @lazy
     def roof_us(self) -> float:
-        """The roofline of the problem, in microseconds."""
+        """The problem's roofline, in microseconds."""
         return roofline_us(self.problem, self.device)
 
     @lazy
     def likes(self) -> Mapping[Like, int]:
-        """The smallest logarithm of a time over the expected time among groups of the same tile, in STEPs."""
+        """The smallest log of measured over expected time among groups with the same tile, in STEPs."""
         least: dict[Like, int] = {}
         for key, (value, _, _) in self.codes.items():
             like = key.like
@@ -103,18 +103,18 @@ class Timings:
 
     @lazy
     def unsafe(self) -> frozenset[ConfigGroup]:
-        """The groups of the configs that were wrong or crashed here."""
+        """The groups with configs that were wrong or crashed here."""
         return frozenset(group_of(config, self.problem, self.device) for config in self.banned)
 
     @lazy
     def codes(self) -> Mapping[ConfigGroup, Codes]:
-        """The Codes of each group that has a steady time."""
+        """The Codes of each group with a steady time."""
         return codes_of(self.times, self.problem, self.device, self.aten_us, self.stamp)
 
 
 def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
-    """The Timings of `problem` in `table`: rows of the running toolchain class if there are any, else of all. None
-    without a possible time of ATen."""
+    """Return the Timings of `problem` in `table`: rows of the running toolchain class if there are any, else all rows.
+    None without a possible ATen time."""
     here = _here(ask, table)
     if here is None:
         return None
@@ -122,13 +122,13 @@ def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     if key in timings:
         return timings[key]
     found = _read(ask, table, problem)
-    if found is not None or not ask.faults:  # What could not be read now may be readable later.
+    if found is not None or not ask.faults:  # A failed read may succeed later.
         timings[key] = found
     return found
 
 
 def failed(ask: Ask, table: Table, problem: Problem) -> frozenset[Config]:
-    """The configs that were wrong or crashed on `problem` in `table`."""
+    """Return the configs that were wrong or crashed on `problem` in `table`."""
     here = _here(ask, table)
     if here is None:
         return frozenset()
@@ -136,14 +136,14 @@ def failed(ask: Ask, table: Table, problem: Problem) -> frozenset[Config]:
     if key not in known:
         one = timings.get(key)
         read = one.banned if one is not None else ask.read(Table.barred, table, problem, ask.device)
-        if read is None:  # It may be readable later.
+        if read is None:  # The read may succeed later.
             return frozenset()
         known[key] = read
     return known[key]
 
 
 def _here(ask: Ask, table: Table) -> _Here | None:
-    """What is kept of a table for the query; None if it cannot be read."""
+    """Return the cached data of a table for the query; None if the table cannot be read."""
     here: _Here | None = ask.memo.get(table)
     if here is None:
         state = ask.read(Table.state, table)
@@ -162,7 +162,7 @@ def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
     found = ask.read(Table.record, table, problem, ask.device)
     if found is None:
         return None
-    # The times under the running toolchain class if ATen was timed under it, else under all.
+    # Use the running toolchain class if ATen was timed under it, else all classes.
     groups = (found.find(ask.query.l2, klass) for klass in ((None,) if ask.klass is None else (ask.klass, None)))
     group = next((group for group in groups if group and group.aten_us), None)
     if group is None:
@@ -176,8 +176,8 @@ def _read(ask: Ask, table: Table, problem: Problem) -> Timings | None:
 
 
 def _holds(ask: Ask, running: str, entry: Entry) -> bool:
-    """Whether a row of the entry holds under the toolchain with the text `running`. Hashing a text takes less than
-    hashing a toolchain."""
+    """Return whether a row of the entry is valid under the toolchain with the text `running`. Hashing a text is faster
+    than hashing a toolchain."""
     known = entry.memo.get(running)
     if known is None:
         known = entry.memo[running] = any(verified(ask, entry.config, one) for one in entry.toolchains)

@@ -1,7 +1,7 @@
-"""Corrects a prediction from neighbours by trees on top of the cost model, and adds the cost model's candidates.
+"""Corrects predictions from neighbours with trees on top of the cost model, and adds the cost model's candidates.
 
-Close neighbours show best how their configs compare. The trees take the problem's own sizes into account, and configs
-that no neighbour timed. Both are wrong by a few percent, mostly independently, so their mean is better than either.
+Close neighbours rank their configs best. The trees account for the problem's own sizes, and for configs that no
+neighbour timed. Both are off by a few percent, mostly independently, so their mean is better than either.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ from gemmdb.lookup.ranking import Ranked, allowed, uncovered
 from gemmdb.rejected import Rejected
 
 TREE_SPREAD = 0.08
-"""Standard deviation of the logarithm of a time that the trees predict, after the problem's common level is removed."""
+"""Standard deviation of the trees' predicted log times, after removing the problem's common level."""
 TREE_SPREAD_BESIDE = 0.16
-"""The same if some neighbour differs in M only. Its order of configs is then better than that of the trees, so the
-trees get a quarter of the weight."""
+"""The same if some neighbour differs only in M. Its ranking of configs is then better than the trees', so the trees get
+a quarter of the weight."""
 CORRECTED_CONFIGS = 3
-"""How many of the prediction's configs the trees correct."""
+"""Number of the prediction's configs that the trees correct."""
 ADDED_CONFIGS = 6
-"""How many of the cost model's candidates are added."""
+"""Number of cost model candidates to add."""
 ENOUGH_GROUPS, ENOUGH_PEERS = 12, 2
-"""They are left out if some neighbour differs in M only, and at ENOUGH_PEERS neighbours of the same class of M so many
-groups of configs were timed. Then what is good here is among these groups (benchmarks/results/offtable), unless all of
-them have 128 rows where this problem has 131: a tile of 128 rows wastes half."""
+"""Adding is skipped if some neighbour differs only in M, and ENOUGH_PEERS neighbours of the same M class each timed at
+least ENOUGH_GROUPS config groups. Good configs are then among these groups (benchmarks/results/offtable), unless, for
+example, all of them have 128 rows and this problem has 131: a tile of 128 rows wastes half."""
 LEVEL_DECAY = 0.1
-"""For the common level, a config that the neighbours predict this far behind the best (in logarithms) has the weight
-1/e."""
+"""In the common level, a config that the neighbours predict this log distance behind the best has the weight 1/e."""
 LOSS_PER_DOUBLING = 0.02
-"""Added to the stated loss per doubling of the distance to the nearest neighbour. Nine of ten held-out answers stay
-within the stated loss (benchmarks/results/offtable)."""
+"""Added to the estimated loss per doubling of distance to the nearest neighbour. Nine out of ten held-out predictions
+stay within the estimated loss (benchmarks/results/offtable)."""
 
 
 def predict_corrected(ask: Ask) -> Prediction | Rejected:
-    """The prediction from the nearest neighbours, corrected."""
+    """Return the corrected prediction from the nearest neighbours."""
     return remembered(ask, "corrected", _predict)
 
 
@@ -55,10 +54,10 @@ def _predict(ask: Ask) -> Prediction | Rejected:
 
 
 def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Prediction:
-    """The prediction, corrected by the trees and with the best of the cost model's candidates. `times_more`: multiplies
-    how many of both are used; a lookup has time for 1. The prediction is unchanged if no trees were fitted on the arch,
-    or the cost model does not cover the problem. Ops with trees of their own stay as they
-    are: trees do not make these predictions better (docs/contributing/lookup.md)."""
+    """Return the prediction, corrected by the trees and extended by the cost model's best candidates. `times_more`:
+    multiplier for the number of both; a lookup has time for 1. The prediction is unchanged if no trees were fitted for
+    the arch, or the cost model does not cover the problem. Ops with their own trees also stay unchanged: trees do not
+    improve these predictions (docs/contributing/lookup.md)."""
     known = machine(ask.device)
     if known is None or uncovered(ask.problem):
         return prediction
@@ -84,26 +83,26 @@ def corrected(ask: Ask, prediction: Prediction, times_more: int = 1) -> Predicti
 
 
 def _explored(problem: Problem, prediction: Prediction) -> bool:
-    """Whether so much was timed nearby that the model's candidates are needless."""
+    """Return whether enough was timed nearby to skip the model's candidates."""
     rows = _row_class(problem)
     peers = [one for one in prediction.around if len(one.codes) >= ENOUGH_GROUPS and _row_class(one.problem) == rows]
     return prediction.beside and len(peers) >= ENOUGH_PEERS
 
 
 def _row_class(problem: Problem) -> int:
-    """The class of M: up to 16 rows, which the smallest tile has, and from one power of two to the next."""
+    """Return the class of M: up to 16 rows (the smallest tile), then one class per power of two."""
     return max(4, (problem.m - 1).bit_length())
 
 
 def _own(ask: Ask, setting: Setting, unsafe: Collection[ConfigGroup], count: int) -> Iterator[Ranked]:
-    """The first of the cost model's candidates that were neither wrong nor crashed at a neighbour."""
+    """Return the cost model's top candidates that were neither wrong nor crashed at a neighbour."""
     fit = (one for one in allowed(ask, setting)
            if not unsafe or group_of(one.config, ask.problem, ask.device) not in unsafe)  # fmt: skip
     return islice(fit, count)
 
 
 def _with(prediction: Prediction, estimates: Mapping[Config, Estimate]) -> Prediction:
-    """The prediction with these estimates, relative to the time that it had for ATen."""
+    """Return the prediction with these estimates, renormalized to ATen's new estimate."""
     aten = estimates[ATEN].log
     return replace(
         prediction,
@@ -116,16 +115,16 @@ def _with(prediction: Prediction, estimates: Mapping[Config, Estimate]) -> Predi
 
 
 def _shift(pairs: Sequence[tuple[float, float]]) -> float:
-    """How far the neighbours' level is above that of the trees (in logarithms), weighted towards the fastest configs.
-    `pairs`: of each config what the neighbours say, and what the trees do."""
+    """Return the log offset of the neighbours' level over the trees', weighted towards the fastest configs. `pairs`:
+    each config's log time by the neighbours and by the trees."""
     best = min(pairs)[0]
     weights = [math.exp((best - log) / LEVEL_DECAY) for log, _ in pairs]
     return sum([weight * (log - time) for weight, (log, time) in zip(weights, pairs, strict=True)]) / sum(weights)
 
 
 def _mean(one: Estimate, log: float, spread: float) -> Estimate:
-    """The mean of an estimate and of another one of its config, weighted by precision. A standard deviation of 0 means
-    a certain value."""
+    """Return the precision-weighted mean of two estimates of a config. A standard deviation of 0 means a certain
+    value."""
     a, b = one.spread**2, spread**2
     share = b / (a + b)
     return Estimate(one.log * share + log * (1 - share), math.sqrt(a * b / (a + b)), one.full)
