@@ -82,7 +82,7 @@ def test_what_another_sku_measured_itself_comes_before_neighbours(lab):
     tables = lab.catalog(rows(lab, beside, {near: 0.7}, H200), rows(lab, THIN, {there: 0.8}, H100))
     hit = answer(lab.query(THIN, H200), tables, policy)
     assert (hit.rung, hit.config) == ("sku", there)
-    assert f"{H100.sku} measured this very problem" in said(lab, THIN, tables, policy)
+    assert f"{H100.sku} measured this exact problem" in said(lab, THIN, tables, policy)
     assert answer(lab.query(THIN, H200), tables, replace(policy, sku=False)).rung == "near"
     little = lab.catalog(rows(lab, beside, {near: 0.7}, H200), rows(lab, THIN, {there: 0.9}, H100))
     assert "left to rung sku" not in said(lab, THIN, little, POLICY)  # It would hold 10% back.

@@ -1,5 +1,5 @@
-"""Acceptance: what is done with what the sources found. It is served, benchmarked first, left to live tuning, or ATen
-runs. It alone reads the policy's limits and mode. Here are the rules that rungs share, and rung `exact`."""
+"""Acceptance: decides whether to serve a candidate, benchmark it first, leave it to live tuning, or run ATen. Only
+acceptance reads the policy's limits and mode. This module contains rung `exact` and the rules that rungs share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 
 UNMEASURED_RUNGS = ("near", "epilogue", "sku", "model")
-"""The rungs whose answers no measurement of the very problem stands behind."""
+"""The rungs that serve configs without a measurement of the exact problem."""
 SLOW_S = 20.0
-"""A policy that lets a graph wait this many seconds gets what compiles slowly confirmed, too."""
+"""With a confirming budget of at least this many seconds per graph, slow-compiling configs are also confirmed."""
 
 
 def exact(ask: Ask) -> Step:
-    """The candidate of the problem's own verdict; ATen if it gains too little."""
+    """Rung `exact`: serve the candidate from the problem's own verdict, or ATen if its gain is too small."""
     found = evidence.exact(ask)
     if isinstance(found, Rejected):
         return Step("exact", None, found.reason)
@@ -34,19 +34,19 @@ def exact(ask: Ask) -> Step:
 
 
 def required_gain(policy: Policy, verified: bool | None) -> float:
-    """The least gain over ATen (0.02 is 2%) for anything but ATen; more for what is not `verified`."""
+    """Return the minimum gain over ATen (0.02 is 2%) for other configs; higher if `verified` is False."""
     return max(policy.min_gain, policy.unverified_gain) if verified is False else policy.min_gain
 
 
 def confirming(ask: Ask) -> bool:
-    """Whether the caller benchmarks an answer that was not measured for this very problem beside ATen before it serves
-    it. Then an answer that is expected to be faster is enough; otherwise it has to be faster for certain. False where
-    the policy does not say, as in a lookup outside of a compile, and for symbolic sizes."""
+    """Return whether the caller benchmarks configs that were not measured for this exact problem against ATen before
+    serving them. A config then only needs to be faster in expectation; otherwise it must be certainly faster. False
+    where the policy leaves it open, as in a lookup outside a compile, and for symbolic sizes."""
     return bool(ask.policy.confirm) and not ask.symbolic
 
 
 def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
-    """Why a compile does not confirm the answer to a query, as far as the query says."""
+    """Return why a compile does not confirm the config for a query, based on the query alone."""
     if not policy.confirm:
         return Rejected("switched off by the policy")
     if any(low != high for low, high in query.ranges.values()):
@@ -60,5 +60,5 @@ def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
 
 
 def policy_for(query: Query, policy: Policy) -> Policy:
-    """The policy for one query: without confirming where that is rejected."""
+    """Return the policy for one query, without confirming where that is rejected."""
     return replace(policy, confirm=False) if policy.confirm and confirm_rejection(query, policy) else policy

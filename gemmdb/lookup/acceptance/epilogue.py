@@ -1,8 +1,8 @@
-"""Rung `epilogue`: serves a GEMM whose epilogue was not measured from rows of one with another epilogue, or with none.
+"""Rung `epilogue`: serves a GEMM whose epilogue was not measured, from rows with another epilogue or with none.
 
-The caller confirms the answer, where it can. Without that, a kernel is served only if it multiplies about as fast as
-ATen also with no epilogue at all: then a fused epilogue can be assumed not to lose to ATen and a kernel after it. On a
-CPU nobody has measured a transposed store.
+The caller confirms the config where it can. Otherwise a kernel is served only if it is about as fast as ATen even with
+no epilogue: its fused epilogue is then unlikely to lose to ATen plus a separate kernel. Transposed stores were never
+measured on a CPU.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from gemmdb.lookup.symbolic import Bucket, sizes
 from gemmdb.rejected import Rejected
 
 MOST_RETRIES = 3
-"""How many more configs are looked at where the best cannot run with the epilogue: each takes as long as a lookup."""
+"""Number of further configs to try if the best cannot run with the epilogue. Each takes as long as a lookup."""
 
 
 def epilogue(ask: Ask) -> Step:
-    """The answer for a problem with another epilogue, or none, if it can be confirmed or assumed to hold."""
+    """Rung `epilogue`: serve the config for a stand-in with another epilogue, or none, if it can be confirmed or
+    assumed to be valid."""
     others = stand_ins(ask.problem, ask.device.kind)
     if not others:
         return Step("epilogue", None, "the problem has no epilogue")
-    if ask.policy.on_miss == "error" and not ask.symbolic:  # Of a range, only some sizes are ever measured.
+    if ask.policy.on_miss == "error" and not ask.symbolic:  # Only some sizes of a range are ever measured.
         return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
     if rejected := left_to_sku(elsewhere(ask)):
         return Step("epilogue", None, rejected.reason)
@@ -55,14 +56,14 @@ def epilogue(ask: Ask) -> Step:
     if first is None:
         return Step("epilogue", None, "no rows of the same GEMM with another epilogue, or with none, answer")
     reason = "; ".join(doubts)
-    if ask.policy.on_miss == "live" or ask.problem.epilogue == LIGHT:  # Other rungs know of the light one itself.
+    if ask.policy.on_miss == "live" or ask.problem.epilogue == LIGHT:  # Other rungs handle the light epilogue.
         return Step("epilogue", None, reason, first.evidence)
     aten = Hit("epilogue", ATEN, first.expected_us * first.speedup, 1.0, first.table, {**first.evidence, "why": reason})
     return Step("epilogue", aten, f"ATen: {reason}", aten.evidence)
 
 
 def _answer(ask: Ask, at: Ask) -> Step | None:
-    """What measured rows of another problem say, its own or those of neighbours, without configs that cannot run with
+    """Return the result for another problem, from its own rows or its neighbours', without configs that cannot run with
     this epilogue."""
     step = _measured(at)
     for _ in range(MOST_RETRIES):
@@ -83,7 +84,7 @@ def _measured(ask: Ask) -> Step | None:
 
 
 def _rejection(ask: Ask, problem: Problem, hit: Hit) -> Rejected | None:
-    """Why the answer for a stand-in, `problem`, is not served here."""
+    """Return why the hit for the stand-in `problem` is not served here."""
     if hit.branches:  # Nothing is fused into kernels that are chosen at run time.
         return None
     own = ask.problem.epilogue
@@ -105,13 +106,13 @@ def _rejection(ask: Ask, problem: Problem, hit: Hit) -> Rejected | None:
     if hit.speedup - 1 < needed:
         return Rejected(f"{name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed")
     if problem.op == ask.problem.op and problem.epilogue == own:
-        return None  # The rows differ in the size of what is stored alone.
+        return None  # The rows differ only in the size of the stored result.
     return None if _holds_alone(ask, hit.config) else Rejected(f"{name} may be slower than ATen without an epilogue")
 
 
 def _holds_alone(ask: Ask, config: Config) -> bool:
-    """Whether rows without an epilogue say that `config` is not slower than ATen by more than the policy's regret, at
-    every size of the query."""
+    """Return whether, in rows without an epilogue, `config` is slower than ATen by at most the policy's regret at every
+    size of the query."""
     at, loss = ask.at(replace(ask.problem, fusion="none")), ask.policy.range_regret
     found = [Bucket(one, _predict(at.at(one))) for one in sizes(at)]
     return all(bucket.log_ratio(config, loss) is not None for bucket in found)

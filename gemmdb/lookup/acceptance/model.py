@@ -1,5 +1,4 @@
-"""Rung `model`: serves a candidate of the cost model only if its expected gain over ATen is far beyond the model's
-error."""
+"""Rung `model`: serves a cost model candidate only if its expected gain over ATen far exceeds the model's error."""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ from gemmdb.rejected import Rejected
 
 
 def model(ask: Ask) -> Step:
-    """The answer of a modelled table, else the model's own ranking of its menu. It is served if the expected gain over
-    ATen is at least the policy's `model_gain` and a gain for certain; less is enough if the caller benchmarks it
-    first."""
+    """Rung `model`: serve the top candidate of a modelled table, else of the model's ranking. Its expected gain over
+    ATen must be a certain gain and at least the policy's `model_gain`, or less if the caller benchmarks it first."""
     if not ask.policy.model:
         return Step("model", None, "switched off by the policy")
     tabled = cost_model.modelled(ask)
@@ -33,21 +31,21 @@ def model(ask: Ask) -> Step:
 
 
 def _rejection(ask: Ask, found: Candidate) -> Rejected | None:
-    """Why a candidate is not served."""
+    """Return why a candidate is not served."""
     if ask.policy.on_miss == "live":
         return Rejected("live tuning decides among the candidates")
     own, needed = ask.problem.epilogue, _needed(ask, found)
     if own is not None and own.reads and not confirming(ask):
-        return Rejected("ATen is served: nobody has compared the model with kernels whose epilogue reads other tensors")
+        return Rejected("ATen is served: the model was not validated on kernels whose epilogue reads other tensors")
     if math.isinf(needed):
         op = ask.problem.op
-        return Rejected(f"ATen is served: nobody has compared the model with held-out GEMMs of the op {op}")
+        return Rejected(f"ATen is served: the model was not validated on held-out GEMMs of the op {op}")
     return Rejected(f"ATen is served: an expected gain of {needed:.0%} is needed") if found.gain < needed else None
 
 
 def _needed(ask: Ask, found: Candidate) -> float:
-    """The gain that the model must expect of a config: that of unverified rows if the caller benchmarks it first, else
-    the policy's, and what makes it a gain for certain."""
+    """Return the minimum expected gain for a config: that of unverified rows if the caller benchmarks it first, else
+    the larger of the policy's `model_gain` and the margin for a certain gain."""
     if confirming(ask):
         return max(ask.policy.min_gain, ask.policy.unverified_gain)
     return max(ask.policy.model_gain, math.expm1(margin(ask, found.config)))

@@ -1,4 +1,4 @@
-"""Rungs `near` and `sku`: which predictions from neighbours and from other SKUs are served.
+"""Rungs `near` and `sku`: serve predictions from neighbours and from other SKUs.
 
 `near` declines if the neighbours are too far away, or if the prediction is too uncertain for the policy and not
 certainly faster than ATen. `sku` declines if the bounds of its scaling disagree about the best config.
@@ -23,9 +23,10 @@ SWITCHED_OFF = "switched off by the policy"
 
 
 def near_unless_measured(ask: Ask) -> Step:
-    """Rung `near`, which leaves to `sku` what another SKU measured itself. Neighbours on an H100 gained 1.865x over
-    ATen, where rows of the problems on an H200 gained 1.896x (77 problems, `benchmarks.offtable sku`). If ATen won
-    there, that may be for want of candidates, so a kernel that was not among them is served."""
+    """Rung `near`, except for problems that another SKU measured: these go to `sku`. Neighbours on an H100 gave a
+    speedup of 1.865x over ATen, where rows of the same problems on an H200 gave 1.896x (77 problems,
+    `benchmarks.offtable sku`). If ATen won there, the fastest kernel may have been missing from the candidates, so a
+    kernel that was not tried there is still served."""
     other = elsewhere(ask)
     if rejected := left_to_sku(other):
         return Step("near", None, rejected.reason)
@@ -36,7 +37,7 @@ def near_unless_measured(ask: Ask) -> Step:
 
 
 def near(ask: Ask) -> Step:
-    """The best of the configs timed at the neighbours, if the policy allows its expected loss; else None."""
+    """Rung `near`: serve the best config timed at the neighbours, if the policy allows its expected loss; else miss."""
     if not ask.policy.near:
         return Step("near", None, SWITCHED_OFF)
     if ask.problem.spec.batched and confirming(ask):
@@ -48,13 +49,14 @@ def near(ask: Ask) -> Step:
 
 
 def predict(ask: Ask) -> Prediction | Rejected:
-    """The prediction from neighbours, corrected by the trees if the policy uses the cost model."""
+    """Return the prediction from neighbours, corrected by the trees if the policy uses the cost model."""
     return tree_correction.predict_corrected(ask) if ask.policy.model else from_neighbours.predict(ask)
 
 
 def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None) -> Config:
-    """The config to serve: the cheapest to compile among those tied with the best by expected time and certainty. With
-    `certainty`, only configs that are faster than ATen for certain count. ATen if no expected gain is large enough."""
+    """Return the config to serve: the cheapest to compile among those tied with the best by expected time and
+    uncertainty. With `certainty`, only configs that are certainly faster than ATen qualify. ATen if no expected gain is
+    large enough."""
     needed = -math.log1p(required_gain(ask.policy, prediction.verified))
     scores = sorted([(one.score, c.spec.cost, c.text, c) for c, one in prediction.estimates.items()
                      if one.log <= needed and one.full and c != ATEN])  # fmt: skip
@@ -70,7 +72,7 @@ def choose(ask: Ask, prediction: Prediction, certainty: Certainty | None = None)
 
 
 def _certain(ask: Ask, prediction: Prediction) -> Step:
-    """The best of the configs that are faster than ATen for certain, else ATen; None if it may lose too much."""
+    """Serve the best config that is certainly faster than ATen, else ATen; miss if it may lose too much."""
     certainty = Certainty(ask, prediction)
     best = choose(ask, prediction, certainty)
     found = _candidate(prediction, best, certainty)
@@ -81,7 +83,7 @@ def _certain(ask: Ask, prediction: Prediction) -> Step:
 
 
 def _confirmed(ask: Ask, prediction: Prediction) -> Step:
-    """The best config, which the caller benchmarks first, if the policy allows its expected loss; else None."""
+    """Serve the best config, which the caller benchmarks first, if the policy allows its expected loss; else miss."""
     best = choose(ask, prediction)
     for config in dict.fromkeys((best, ATEN)):
         if prediction.loss(config) <= ask.policy.near_loss:
@@ -114,8 +116,8 @@ def _candidate(prediction: Prediction, config: Config, certainty: Certainty | No
 
 
 def _of_nearest_batch(ask: Ask) -> Step:
-    """What won at the nearest batched GEMM, which the caller benchmarks first. On held-out H200 rows, that finds more
-    gains than a prediction, which is uncertain where few configs were timed."""
+    """Serve the winner of the nearest batched GEMM, which the caller benchmarks first. On held-out H200 rows, this
+    finds more gains than a prediction, which is uncertain where few configs were timed."""
     first = from_neighbours.nearest(ask)
     hit = exact(ask.at(first.problem)).hit if first is not None else None
     if first is None or hit is None:
@@ -133,8 +135,8 @@ def _of_nearest_batch(ask: Ask) -> Step:
 
 
 def sku(ask: Ask) -> Step:
-    """The best config of the same problem, or of its neighbours, on the most similar SKU of the arch. If ATen won
-    there, this declines where live tuning can decide, and neighbours on this SKU expect more of a kernel."""
+    """Rung `sku`: serve the best config for the same problem, or for its neighbours, on the most similar SKU of the
+    arch. If ATen won there, decline if live tuning can decide and neighbours on this SKU predict a gain."""
     step = _sku(ask, _predict_there if ask.policy.near else measured)
     if step.hit is None or step.hit.config != ATEN or ask.policy.on_miss != "live" or not ask.policy.near:
         return step
@@ -147,20 +149,21 @@ def sku(ask: Ask) -> Step:
 
 
 def left_to_sku(other: Step | None) -> Rejected | None:
-    """Why a rung with less telling rows leaves a problem to `sku`, which serves a kernel that won this very problem on
-    another SKU. `other`: what `elsewhere` says."""
+    """Return why a rung with weaker evidence leaves a problem to `sku`, which serves a kernel that won this exact
+    problem on another SKU. `other`: the result of `elsewhere`."""
     if other is None or other.hit is None or other.hit.config == ATEN:
         return None
-    return Rejected(f"left to rung sku: {other.evidence['sku']} measured this very problem")
+    return Rejected(f"left to rung sku: {other.evidence['sku']} measured this exact problem")
 
 
 def elsewhere(ask: Ask) -> Step | None:
-    """What `sku` says from rows of this very problem alone; None where the policy or symbolic sizes rule that out."""
+    """Return the result of `sku` from rows of this exact problem only; None where the policy or symbolic sizes rule
+    that out."""
     return _sku(ask, measured) if ask.policy.near and ask.policy.sku and not ask.symbolic else None
 
 
 def _lost(ask: Ask, config: Config) -> bool:
-    """Whether a kernel was timed for this very problem on the most similar SKU that measured it, and did not gain."""
+    """Return whether the most similar SKU that measured this exact problem timed the kernel, and it did not gain."""
     if config == ATEN:
         return False
     found = other_sku.predictions(ask, measured)
@@ -171,12 +174,12 @@ def _lost(ask: Ask, config: Config) -> bool:
 
 
 def _predict_there(ask: Ask) -> Prediction | Rejected:
-    """The prediction for another SKU, from rows of the problem itself or of its neighbours."""
+    """Return the prediction for another SKU, from rows of the problem itself or of its neighbours."""
     return measured(ask) or from_neighbours.predict(ask)
 
 
 def _sku(ask: Ask, predict: other_sku.Predict) -> Step:
-    """The answer of the first of the other SKUs that `predict` has a good prediction for."""
+    """Serve the first of the other SKUs with an acceptable prediction from `predict`."""
     found = other_sku.predictions(ask, predict) if ask.policy.sku else Rejected(SWITCHED_OFF)
     if isinstance(found, Rejected):
         return Step("sku", None, found.reason)
@@ -198,7 +201,7 @@ def _accept_scaled(ask: Ask, scaled: other_sku.Scaled) -> Step:
         return Step("sku", None, f"{said}: the bounds disagree about the best", best.evidence)
     if loss > ask.policy.near_loss:
         return Step("sku", None, f"{said}, but the answer there may lose {loss:.1%}", best.evidence)
-    # Rows of another SKU are as uncertain as those of another toolchain, and without a trial as a model's answer.
+    # Rows of another SKU are as uncertain as those of another toolchain or, without a benchmark, as a model's.
     least = required_gain(ask.policy, False)
     needed = least if confirming(ask) else max(least, ask.policy.model_gain)
     if best.config == ATEN or best.gain >= needed:

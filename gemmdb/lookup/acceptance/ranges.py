@@ -1,4 +1,4 @@
-"""Rung `range`: one kernel serves a whole range of sizes, so its worst regret over the range decides."""
+"""Rung `range`: one kernel serves a whole range of sizes, chosen by its worst regret over the range."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gemmdb.rejected import Rejected
 
 
 def ranged(ask: Ask) -> Step:
-    """The answer for the whole range of the symbolic sizes, in four cases.
+    """Rung `range`: serve the whole range of the symbolic sizes, in four cases.
 
     1. One config other than ATen, if its regret in every bucket is within `Policy.range_regret` and it gains enough at
        the hint.
-    2. Else, if only M is symbolic, a few configs, ATen possibly among them, each for one interval of the range.
-    3. Else ATen, if the hint has an answer; the evidence says why.
-    4. None, if the hint has no answer.
+    2. Else, if only M is symbolic, a few configs, possibly including ATen, each for one interval of the range.
+    3. Else ATen, if the hint has a hit; the evidence gives the reason.
+    4. A miss, if the hint has no hit.
 
-    The classes of the problem, alignment among them, are assumed to hold over the range. Raises InputError for an empty
-    range, or one of a size other than m, n and k.
+    The problem's classes, including alignment, are assumed to hold over the range. Raises InputError for an empty
+    range, or a range for a size other than m, n and k.
     """
     return remembered(ask, f"range {symbolic.ranges_of(ask)}", _ranged)
 
@@ -60,7 +60,8 @@ def _buckets(ask: Ask, problems: Sequence[Problem]) -> Iterator[Bucket]:
 
 
 def _predict(ask: Ask) -> Prediction | Rejected:
-    """The prediction for one size. Between measured problems, of the configs that are faster than ATen for certain."""
+    """Return the prediction for one size. At unmeasured sizes, keep only configs that are certainly faster than
+    ATen."""
     prediction = measured(ask)
     if prediction is not None:
         return prediction
@@ -69,9 +70,9 @@ def _predict(ask: Ask) -> Prediction | Rejected:
 
 
 def unmeasured(ask: Ask) -> list[Problem]:
-    """The problems that a build has to measure before the range can have another answer than ATen: those of the range,
-    or of its division, that no table answers. Empty if there is an answer other than ATen, or if what is measured rules
-    one out. Raises what `ranged` raises."""
+    """Return the problems that a build has to measure before the range can be served by anything but ATen: the sizes of
+    the range, or of its split, that no table covers. Empty if another config is already served, or if the measurements
+    rule one out. Raises the same errors as `ranged`."""
     problems = symbolic.sizes(ask)
     found = ranged(ask).hit
     if len(problems) > MOST_BUCKETS or (found is not None and found.config != ATEN and not found.branches):
@@ -87,14 +88,15 @@ def unmeasured(ask: Ask) -> list[Problem]:
 
 
 def divisible(ask: Ask) -> Problem | None:
-    """The problem whose rows decide how a range of M is divided among several kernels; None if it cannot be divided."""
+    """Return the problem whose rows determine the split of a range of M among several kernels; None if it cannot be
+    split."""
     if ask.symbolic != ("m",) or ask.policy.batch_invariant:
         return None
     return symbolic.unfused(ask.problem)
 
 
 def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
-    """The range of M divided among a few configs; `otherwise` if that is impossible or gains nothing."""
+    """Split the range of M among a few configs; return `otherwise` if that is impossible or gains nothing."""
     problem = divisible(ask)
     if problem is None:
         return otherwise
@@ -125,13 +127,13 @@ def _hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], intervals: Sequence[Int
 
 
 def _rung(buckets: Sequence[Bucket]) -> str:
-    """`exact` if all sizes that have a prediction were measured, else `near`."""
+    """Return `exact` if all sizes with a prediction were measured, else `near`."""
     rungs = {one.prediction.rung for one in buckets if one.prediction is not None}
     return "exact" if rungs <= {"exact"} else "near"
 
 
 def _aten(ask: Ask, hint: Hit, reason: str) -> Step:
-    """ATen for the range. The hint's answer tells ATen's time, also if it is another config."""
+    """Serve ATen for the range. The hint's hit gives ATen's time, even if it serves another config."""
     evidence = {"range": symbolic.ranges_of(ask), "reason": reason, "hint": dict(hint.evidence)}
     hit = Hit(hint.rung, ATEN, hint.expected_us * hint.speedup, 1.0, hint.table, evidence)
     return Step("range", hit, f"ATen for the range: {reason}", evidence)

@@ -1,4 +1,4 @@
-"""What is benchmarked on a miss: candidates for live tuning, and the fastest kernel where one is wanted anyway."""
+"""Candidates to benchmark on a miss: configs for live tuning, and the fastest kernel where one is required."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from gemmdb.lookup.tree_correction import corrected
 from gemmdb.rejected import Rejected
 
 TUNING_FACTOR = 2
-"""How many times as many candidates as in a lookup are ranked. It takes a millisecond, far less than measuring them."""
+"""Multiplier for the number of ranked candidates relative to a lookup. It takes a millisecond, far less than measuring
+them."""
 MOST_KERNELS = 64
-"""The most kernels that the caller of `best_kernel` may rule out."""
+"""Maximum number of kernels that the caller of `best_kernel` may exclude."""
 
 
 def best_kernel(ask: Ask) -> Hit | None:
-    """The first kernel that the caller does not rule out, in the order of expected times: of those measured for the
-    problem, else near it, else by the cost model. None if there is none."""
+    """Return the fastest expected kernel that the caller does not exclude: among those measured for the problem, else
+    near it, else by the cost model. None if there is none."""
     for prediction in _predictions(ask):
         for config in prediction.candidates(MOST_KERNELS):
             if ask.excluded is None or not ask.excluded(config, None):
@@ -50,11 +51,11 @@ def _predictions(ask: Ask) -> Iterator[Prediction]:
 
 
 def candidates(ask: Ask) -> list[Config]:
-    """Configs other than ATen that may be served, the most promising first; empty if nothing is known.
+    """Return servable configs other than ATen, most promising first; empty without data.
 
-    The best of the same GEMM with another epilogue, or with none, come first where that was measured. Trees put those
-    of neighbours and of the cost model into one order. Without trees, the two lists alternate: each has configs that
-    the other lacks, and the first few of one list are much alike.
+    The best configs of the same GEMM with another epilogue, or with none, come first if that was measured. Trees rank
+    the candidates of neighbours and of the cost model together. Without trees, the two lists alternate: each has
+    configs that the other lacks, and the top configs of one list are similar to each other.
     """
     others = [ask.at(problem) for problem in stand_ins(ask.problem, ask.device.kind)]
     known = [config for at in others if (rows := measured(at)) for config in rows.candidates(LIVE_CANDIDATES)]
@@ -70,14 +71,14 @@ def _predicted(ask: Ask, others: Sequence[Ask]) -> list[Config]:
 
 
 def _in_turns(*lists: Sequence[Config]) -> list[Config]:
-    """The first of each list, then the second of each, without repeats."""
+    """Interleave the lists, without repeats."""
     return list(dict.fromkeys(config for turn in zip_longest(*lists) for config in turn if config is not None))
 
 
 def _expected(ask: Ask) -> list[Config]:
-    """First the configs of a modelled table, whose kernels were compiled for the device, then the model's ranking. If
-    both are empty: configs that were the best on similar problems. Where an op has trees of its own, the ranking and
-    these alternate, which found more on held-out problems than either (docs/contributing/lookup.md)."""
+    """Return the configs in a modelled table, whose kernels were compiled for the device, then the model's ranking. If
+    both are empty, return the best configs on similar problems. For ops with their own trees, the ranking and these
+    alternate, which gained more on held-out problems than either (docs/contributing/lookup.md)."""
     ranking = rank(ask, TREE_CANDIDATES * TUNING_FACTOR)
     best = [] if isinstance(ranking, Rejected) else [one.config for one in ranking.best]
     if ask.problem.op in TREE_OPS:
