@@ -1,1 +1,1 @@
-"""Tables: measurements, the verdicts on them, and the SQLite files that hold both. One reader, one writer."""
+"""Tables: measurements, their verdicts, and the SQLite files that store both, with one reader and one writer."""

@@ -1,4 +1,4 @@
-"""Reading all of a file: its content digest, its rows in order, and a summary of what it holds."""
+"""Full-file reads: the content digest, the rows in order, and a summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmdb.table.read_timeouts import Deadline, bulk_seconds
 from gemmdb.table.row_cache import RowCache
 
 COPIED = {"device": 1, "protocol": 1, "toolchain": 1, "run": 1, "verdict": 4}
-"""The SQL tables that packing copies as they are, with the number of columns of their primary keys."""
+"""The SQL tables that packing copies unchanged, with the number of primary-key columns."""
 _DIGESTED = {"config": 1, "problem": 1, **COPIED, "record": 2, "numbering": 1}
 _SIZES = (
     "SELECT problem, device, count(*), sum((protocol IN ({})) IS TRUE) FROM measurement"
@@ -30,8 +30,8 @@ _RECORDS = f"SELECT problem, device, data FROM record WHERE {schema.AFTER} {sche
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection for statements that together read all of the file: they have one deadline, and values may be as long
-    as a numbering. Raises TableError."""
+    """Open a connection for statements that together read the whole file: they share one deadline, and values may be as
+    long as a numbering. Raises TableError."""
     deadline = Deadline()
     db = dbfile.connect(path, deadline=deadline, longest=dbfile.MAX_NUMBERING_BYTES)
     deadline.begin(bulk_seconds(path))
@@ -39,7 +39,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def packed_digest(db: sqlite3.Connection) -> str:
-    """The digest of everything that a packed table holds, apart from its header."""
+    """Return the digest of a packed table's content, excluding its header."""
     found = hashlib.blake2b(digest_size=16)
     for name, columns in _DIGESTED.items():
         found.update(f"{name}\n".encode())
@@ -49,8 +49,8 @@ def packed_digest(db: sqlite3.Connection) -> str:
 
 
 def ordered_rows(db: sqlite3.Connection, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
-    """The rows of an SQL table in the order of its primary key, its first `columns`. Raises sqlite3.Error, also for
-    rows that repeat."""
+    """Return the rows of an SQL table ordered by its primary key, its first `columns`. Raises sqlite3.Error, including
+    for repeated rows."""
     rows = db.execute(f"SELECT * FROM {name} ORDER BY {', '.join(map(str, range(1, columns + 1)))}")
 
     def size() -> int:
@@ -63,7 +63,7 @@ def ordered_rows(db: sqlite3.Connection, name: str, columns: int) -> Iterator[tu
 def summary(
     file: Handle, cache: RowCache, packed: bool, devices: Iterable[Device], head: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """One JSON-ready entry per device, with what `head` says of the file."""
+    """Return one JSON-ready entry per device, including the file's facts in `head`."""
     table = "record" if packed else "measurement"
     found = Counter((device, op) for _, device, op in file.pages(_OPS.format(table), 2, bulk=True))
     problems: dict[int, dict[str, int]] = defaultdict(dict)
@@ -81,7 +81,7 @@ def summary(
 
 
 def _counts(file: Handle, cache: RowCache, packed: bool) -> Counter[tuple[int, bool]]:
-    """The number of measurements, or of pooled times and failures, by the key of a device and whether the cost model
+    """Return the number of measurements, or of pooled times and failures, by device key and by whether the cost model
     computed them."""
     found: Counter[tuple[int, bool]] = Counter()
     if packed:

@@ -1,4 +1,4 @@
-"""Catalog: the tables in use, in order, which of them may be used, and the device that a name stands for."""
+"""Catalog: the tables in lookup order, their trust checks, and device lookup by name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gemmdb.table.file_locks import real
 from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
 
-GROUP = "gemmdb.tables"  # The entry-point group of packages with tables: `sm90 = "gemmdb_tables_example"`
-MOST_PACKAGED = 1000  # The most tables of all packages
-_INSTALLED = ("package", "shipped")  # Origins of files that only an installation writes
+GROUP = "gemmdb.tables"  # Entry-point group of packages with tables: `sm90 = "gemmdb_tables_example"`
+MOST_PACKAGED = 1000  # Maximum number of tables from all packages
+_INSTALLED = ("package", "shipped")  # Origins of files that only an install writes
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _log = logging.getLogger("gemmdb")
 _warned: set[str] = set()
@@ -41,7 +41,7 @@ class Source:
 
 
 class Catalog:
-    """The tables in lookup order. A snapshot: it does not see files that appear after it was loaded."""
+    """The tables in lookup order. A snapshot: files added after loading are not included."""
 
     def __init__(self, entries: Sequence[tuple[Source, Table]]) -> None:
         self._entries = tuple(entries)
@@ -49,12 +49,12 @@ class Catalog:
 
     @classmethod
     def load(cls, settings: Settings | None = None, *, tables: Sequence[Path] = (), strict: bool = False) -> Catalog:
-        """Open the explicit `tables`, those of GEMMDB_TABLES, the user's own, those of installed packages and the
-        shipped ones, in this order.
+        """Open the explicit `tables`, then those in GEMMDB_TABLES, the user's tables, those of installed packages, and
+        the shipped ones.
 
-        A file that cannot be used is left out with one warning; with `strict` it raises TableError. The user's own
-        table may be missing. Of the shipped files those are used that their manifest describes; of the others, if
-        GEMMDB_TRUST is set, those that it lists, and the user's own table. Raises InputError if it cannot be read.
+        An unusable file is skipped with one warning; with `strict` it raises TableError. The user table may be missing.
+        Shipped files must match their manifest. If GEMMDB_TRUST is set, other files must be listed in it, except the
+        user table. Raises InputError if GEMMDB_TRUST cannot be read.
         """
         entries = []
         settings = settings or Settings.read()
@@ -70,10 +70,10 @@ class Catalog:
         return cls(entries)
 
     def identity(self) -> str:
-        """What compile-cache keys contain about the tables. A shipped or explicit table gives its digest. The user's
-        table gives its generation and the digest of that time, which live tuning does not change: new rows of live
-        tuning keep compiled graphs valid. A table that only live tuning wrote gives nothing, so creating it keeps them
-        valid too."""
+        """Return the tables' part of compile-cache keys. A shipped or explicit table contributes its digest. The user
+        table contributes its generation and the digest at that generation, which live tuning does not change, so its
+        new rows keep compiled graphs valid. A table that only live tuning wrote contributes nothing, so creating it
+        also keeps them valid."""
         parts = [
             f"{table.uid}:{table.generation}:{table.built}" if source.origin == "user" else table.digest
             for source, table in self._entries
@@ -82,8 +82,8 @@ class Catalog:
         return f"{canonical.key(' '.join(parts)) % 2**64:016x}"
 
     def resolve(self, name: str | None) -> Device:
-        """The device that a SKU or arch names; None stands for this machine's. Several devices may match: a SKU goes
-        before an arch, this machine's device before others, tables before the registry of known devices. Raises
+        """Return the device for a SKU or arch name; None means this machine's. If several devices match, a SKU is
+        preferred over an arch, this machine's device over others, and tables over the registry of known devices. Raises
         InputError for an unknown name."""
         native = detect.native()
         if name is None:
@@ -106,7 +106,7 @@ class Catalog:
 
 
 def _devices(table: Table) -> Sequence[Device]:
-    """The devices of a table; none, and one warning, if it cannot say."""
+    """Return a table's devices; on a broken table warn once and return none."""
     try:
         return table.devices()
     except TableError as error:
@@ -117,7 +117,7 @@ def _devices(table: Table) -> Sequence[Device]:
 
 
 def _preferred(named: Sequence[Device], native: Device, known: Sequence[Device]) -> Device | None:
-    """This machine's device, if tables know it or no other is named; else the first."""
+    """Return this machine's device if tables have it or no other device matches; else the first."""
     measured = [device for device in named if device in known]
     if native in measured or not measured:
         return next((device for device in named if device == native), None)
@@ -125,7 +125,7 @@ def _preferred(named: Sequence[Device], native: Device, known: Sequence[Device])
 
 
 def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
-    """The files that a Catalog opens, each once, in order. They may turn out to be unusable."""
+    """Return the files that a Catalog opens, in order and without duplicates. They may turn out to be unusable."""
     user_table, found = real(settings.user_table), dict[str, Source]()
 
     def add(path: Path, origin: str) -> None:
@@ -133,7 +133,7 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
             found.setdefault(real(path), Source(path, origin))
 
     for path in map(Path, (*tables, *settings.tables)):
-        # Live tuning writes to the user's own table, even if it is named here: cached graphs must stay valid.
+        # Live tuning writes to the user table even if it is also listed here: cached graphs must stay valid.
         add(path, "user" if real(path) == user_table else "explicit")
     for path in (settings.user_table, *_databases(data_home())):
         add(path, "user")
@@ -145,7 +145,7 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
 
 
 def warn_of_missing(settings: Settings, tables: Sequence[Path]) -> None:
-    """Give the warning that `Catalog.load` would give for each named file that does not exist. It is given once."""
+    """Warn once about each explicit file that does not exist, like `Catalog.load`."""
     for source in sources(settings, tables):
         if source.origin == "explicit" and not os.path.exists(source.path):  # noqa: PTH110 - Path.exists may raise
             try:
@@ -155,7 +155,7 @@ def warn_of_missing(settings: Settings, tables: Sequence[Path]) -> None:
 
 
 def written(path: Path) -> bool:
-    """Whether the file holds anything. A build that has just begun leaves an empty file."""
+    """Return whether the file is nonempty. A build that has just started leaves an empty file."""
     try:
         return path.stat().st_size > 0
     except OSError:
@@ -171,16 +171,16 @@ def _databases(folder: Path) -> list[Path]:
 
 @functools.cache
 def packaged_tables() -> tuple[Path, ...]:
-    """The `.db` files in the folders of all packages that name themselves in the entry-point group GROUP, ordered by
-    package and name. No code of a package is run: its folder is found, and the package is not imported. Entry points
-    are read once per process. A package that cannot be used costs one warning and is left out."""
-    # Imported where it is used: it takes longer than all of gemmdb's own modules.
+    """Return the `.db` files in the directories of all packages registered in the entry-point group GROUP, ordered by
+    package and name. Packages are located without importing them, so none of their code runs. Entry points are read
+    once per process. An unusable package is skipped with one warning."""
+    # Imported lazily: it takes longer to import than all of gemmdb's own modules.
     from importlib import metadata
 
     names, found = set[str](), dict[Path, None]()
     try:
         for package in metadata.distributions():
-            # Few files name the group. Parsing all of them takes as long as reading them.
+            # Few files contain the group name. Parsing all of them takes as long as reading them.
             if GROUP in (package.read_text("entry_points.txt") or ""):
                 names |= {entry.value for entry in package.entry_points if entry.group == GROUP}
     except Exception as error:  # The metadata of any installed package may be broken.
@@ -210,8 +210,8 @@ def _package_files(package: str) -> Iterator[Path]:
 
 
 def shipped_check(path: Path) -> Callable[[], None]:
-    """What raises TableError for a shipped file that is not what the manifest beside it says. Without a manifest, every
-    file may be used."""
+    """Return a check that raises TableError for a shipped file that does not match its manifest. Without a manifest,
+    every file passes."""
 
     def check() -> None:
         try:
@@ -225,8 +225,8 @@ def shipped_check(path: Path) -> Callable[[], None]:
 
 
 def _policy_check(path: Path, settings: Settings) -> Callable[[], None] | None:
-    """What raises TableError for any other file that the user's policy does not list. None where it may be used:
-    without a policy, and the file that this user's own compiles write. Raises InputError for an unreadable policy."""
+    """Return a check that raises TableError for any other file that the trust policy does not list. None if no check is
+    needed: without a policy, or for the user table. Raises InputError for an unreadable policy."""
     if settings.trust is None or _is_user_table(path, settings):
         return None
     policy, allowed = settings.trust, trust.listed(settings.trust)
@@ -240,8 +240,8 @@ def _policy_check(path: Path, settings: Settings) -> Callable[[], None] | None:
 
 
 def check_inputs(out: Path, inputs: Iterable[Path], settings: Settings | None = None) -> None:
-    """Raise TableError for one of the files `inputs` if what they hold is to get into the user's own table, which is
-    used without being listed, and the policy does not list the file. Raises InputError for an unreadable policy."""
+    """Raise TableError if `out` is the user table, which is trusted without being listed, and the policy does not list
+    one of the `inputs`. Raises InputError for an unreadable policy."""
     settings = settings or Settings.read()
     for path in inputs if _is_user_table(out, settings) else ():
         if not _is_user_table(path, settings):
@@ -249,10 +249,10 @@ def check_inputs(out: Path, inputs: Iterable[Path], settings: Settings | None = 
 
 
 def check_digest(out: Path, path: Path, digest: str, settings: Settings | None = None) -> None:
-    """The same of one file by its SHA-256."""
+    """Check one input file by its SHA-256, like `check_inputs`."""
     settings = settings or Settings.read()
     if _is_user_table(out, settings) and settings.trust is not None and digest not in trust.listed(settings.trust):
-        add = f"echo {digest} >> {shlex.quote(str(settings.trust))}"  # A file to be pulled is not here.
+        add = f"echo {digest} >> {shlex.quote(str(settings.trust))}"  # A file to be pulled is not on disk yet.
         raise TableError(
             f"{path} is not trusted: {settings.trust} does not list its SHA-256, and lookups use {out} without that;"
             f" add it with `{add}`, or name another table"
@@ -260,7 +260,7 @@ def check_digest(out: Path, path: Path, digest: str, settings: Settings | None =
 
 
 def _is_user_table(path: Path, settings: Settings) -> bool:
-    """Whether a path leads to the user's own table, under a policy."""
+    """Return whether a trust policy is set and the path is the user table."""
     return settings.trust is not None and real(path) == real(settings.user_table)
 
 

@@ -14,29 +14,29 @@ from gemmdb.table import file_locks, schema
 from gemmdb.table.measurement import one_line
 from gemmdb.table.read_timeouts import Deadline, interrupted
 
-BUSY_S = 5.0  # How long a reader waits for a writer's commit, which takes milliseconds
+BUSY_S = 5.0  # Maximum wait of a reader for a writer's commit, which takes milliseconds
 MAX_VALUE_BYTES, MAX_NUMBERING_BYTES = 2**16, 2**23
-"""Bytes of the longest value or row read; the texts of a table are far shorter. The numbering of a packed table names
-every config and problem text in one value."""
+"""Maximum bytes of a value or row; the texts in a table are far shorter. The numbering of a packed table stores every
+config and problem text in one value."""
 FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
-"""What reading a damaged file raises. SQLite's message may quote bytes of the file that are not text."""
+"""Exceptions raised by reading a damaged file. SQLite's message may quote non-text bytes of the file."""
 
-_PAUSES = (0.01, 0.05, 0.0)  # Seconds between attempts to open a file that a writer seems to have left unfinished
+_PAUSES = (0.01, 0.05, 0.0)  # Seconds between attempts to open a file with an apparently unfinished write
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 _PRAGMAS = ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON")
-"""SQLite recommends these for untrusted files, and no memory mapping: truncating a mapped file kills the process."""
+"""SQLite recommends these for untrusted files. No memory mapping: truncating a mapped file kills the process."""
 _CACHE = "cache_size=-65536"  # Set after the checks, because setting it reads the file
 
 
 def connect(
     path: Path, immutable: bool = False, deadline: Deadline | None = None, longest: int = MAX_VALUE_BYTES
 ) -> sqlite3.Connection:
-    """A read-only connection to the table at `path`, after a check of its schema. Raises TableError, one line with the
-    remedy.
+    """Open a read-only connection to the table at `path` and check its schema. Raises TableError, one line with the
+    fix.
 
-    `deadline`: of its statements; without one, only opening the file has one. `longest`: bytes of the longest value.
-    `immutable`: no process writes the file, so SQLite takes no locks. Only SQLite opens the file: closing any other
-    descriptor of it would drop the process's locks.
+    `deadline`: applies to its statements; without one, only opening the file has a deadline. `longest`: maximum bytes
+    of a value. `immutable`: no process writes the file, so SQLite takes no locks. Only SQLite opens the file: closing
+    any other descriptor of it would drop the process's locks.
     """
     check_file(path)
     if not immutable:
@@ -49,7 +49,7 @@ def connect(
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
             return db
         except FAULTS as error:
-            # SQLite says that something must be rolled back also for a moment while a writer ends its transaction.
+            # SQLite also reports a needed rollback briefly while a writer ends its transaction.
             unfinished = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))
             if not pause or not unfinished:
                 raise broken(path, error) from error
@@ -70,13 +70,13 @@ def check_journal(path: Path, writes: bool = True) -> None:
                 file.seek(-len(_MAGIC), os.SEEK_END)
                 strange = file.read() == _MAGIC
     except OSError:
-        return  # There is no journal, or it is too short to be one, or SQLite cannot read it either.
+        return  # No journal, one that is too short, or one that SQLite cannot read either.
     if strange:
         raise TableError(f"{journal} is not a journal that gemmdb left; do not use this file")
 
 
 def broken(path: Path, error: Exception) -> TableError:
-    """The TableError to raise for what SQLite said about the file."""
+    """Return the TableError for an error from SQLite."""
     text = one_line(str(error))
     if getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK":
         remedy = f"the same `gemmdb build` again, or `gemmdb merge {path} --out {path}`"
@@ -100,13 +100,13 @@ def broken(path: Path, error: Exception) -> TableError:
 
 
 def logged(path: Path) -> TableError:
-    """The TableError to raise for a file in WAL mode."""
+    """Return the TableError for a file in WAL mode."""
     remedy = f"sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
     return TableError(f"{path} has a write-ahead log, which no table has; undo it, if the file is yours, by {remedy}")
 
 
 def check_file(path: Path) -> None:
-    """Raise TableError for a path at which no file lies that could be a table."""
+    """Raise TableError unless the path could be a table file."""
     try:
         found = path.stat()
     except FileNotFoundError as error:
@@ -146,7 +146,7 @@ def _connect(path: Path, immutable: bool, deadline: Deadline) -> sqlite3.Connect
 
 
 def _check_mode(db: sqlite3.Connection, path: Path) -> None:
-    """Raise TableError for a file in WAL mode, before SQLite creates two files beside it to read it.
+    """Raise TableError for a file in WAL mode, before SQLite creates two files next to it to read it.
 
     In exclusive locking mode, SQLite locks the file before it opens a log. A read-only connection cannot take that
     lock, so the attempt fails if, and only if, there is a log to open.

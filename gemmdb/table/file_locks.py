@@ -1,12 +1,12 @@
-"""Locks between the processes that write one table, and the replacement of a table's file under such a lock.
+"""Locks between processes that write one table, and file replacement under such a lock.
 
-With SQLite, the writer that polls at the right moment begins. Of two hundred writers, some never get a turn. The system
-grants a file lock in order of arrival. So the first writer that finds another one at work creates a file `TABLE.turn`,
-and from then on all writers lock it first.
+With SQLite alone, whichever writer polls at the right moment goes next, and with two hundred writers some starve. The
+OS grants file locks in order of arrival. So the first writer that finds the table busy creates a file `TABLE.turn`, and
+from then on all writers lock it first.
 
-SQLite finds a file's journal by the path. A writer that begins on a replaced file would take the journal of the new one
-for its own, and delete it. So writers check the file and begin under a shared lock on the folder, and a merge replaces
-the file under an exclusive one. Where the file system has no such locks, only the check is left.
+SQLite finds a file's journal by path. A writer that begins on a replaced file would mistake the new file's journal for
+its own and delete it. So writers check the file and begin under a shared lock on the directory, and a merge replaces
+the file under an exclusive one. On file systems without such locks, only the check remains.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from gemmdb.rejected import Rejected
 
 try:
     import fcntl
-except ImportError:  # Windows: writers poll, and nobody can replace a file that is open.
+except ImportError:  # Windows: writers poll, and an open file cannot be replaced.
     fcntl = None  # type: ignore[assignment]
 
-FOLDER_TIMEOUT_S = 5.0  # How long to wait for the lock on a folder, which is held for as long as a check takes
-_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02  # Seconds between two attempts: the first pause, and the longest
+FOLDER_TIMEOUT_S = 5.0  # Timeout for the directory lock, which is held only during a check
+_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02  # Seconds between attempts: the first and the longest pause
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 Identity = tuple[int, int] | None
 
 
 def real(path: Path) -> str:
-    """The path with its links resolved; unchanged if it cannot name a file."""
+    """Return the path with links resolved; unchanged if it is not a valid path."""
     try:
         return os.path.realpath(path)
     except ValueError:  # It holds a NUL.
@@ -44,7 +44,7 @@ def real(path: Path) -> str:
 
 
 def identity(path: Path | int) -> Identity:
-    """The device and the inode of the file at `path`, or of an open file; None if there is none."""
+    """Return the device and inode of the file at `path`, or of an open file; None if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 - an open file has no Path
     except (OSError, ValueError):  # The path holds a NUL.
@@ -53,24 +53,24 @@ def identity(path: Path | int) -> Identity:
 
 
 def open_lock_file(path: str | Path, mode: int = 0o666, *, writable: bool = False) -> int:
-    """A descriptor of the file at `path` that processes lock, which is made if it is missing. `mode`: its permissions,
-    less the umask. A lock of bytes (`lockf`) needs a `writable` one, a lock of the file (`flock`) does not. Raises
-    OSError, and ValueError for a path that holds a NUL.
+    """Open the lock file at `path`, creating it if missing. `mode`: its permissions, minus the umask. A byte-range lock
+    (`lockf`) needs a `writable` descriptor, a whole-file lock (`flock`) does not. Raises OSError, and ValueError for a
+    path that contains a NUL.
 
-    A link is not followed: in a folder that is shared, others can put one there."""
+    Links are not followed: in a shared directory, other users could create one."""
     access = os.O_RDWR if writable else os.O_RDONLY
     return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def unsupported(error: OSError) -> bool:
-    """Whether an error of a lock says that the file system has none."""
+    """Return whether a lock error means that the file system does not support locks."""
     return error.errno in _UNSUPPORTED
 
 
 def rejection(path: Path) -> Rejected | None:
-    """Why the file system of `path` cannot lock files; None if it can, or if no file can be created there to try. On
-    such a file system, for instance a network one mounted without locks, SQLite says that every file is locked. The
-    table itself is not tried, because that would drop SQLite's locks on it."""
+    """Return why the file system of `path` cannot lock files; None if it can, or if no file can be created there to
+    try. On such a file system, for example a network mount without locks, SQLite reports every file as locked. The test
+    does not use the table itself, because that would drop SQLite's locks on it."""
     if fcntl is None:
         return None
     try:
@@ -82,7 +82,7 @@ def rejection(path: Path) -> Rejected | None:
 
 
 def replace_file(path: Path, other: Path) -> None:
-    """Put the file `other` at `path`. A link stays and leads to it, and it has the mode of the file that it replaces.
+    """Replace the file at `path` with `other`. A link at `path` stays, and the new file keeps the old file's mode.
     Raises OSError."""
     target = Path(real(path))
     with _folder_lock(target, exclusive=True):
@@ -92,9 +92,9 @@ def replace_file(path: Path, other: Path) -> None:
 
 
 def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
-    """What `act` returns when it is this process's turn to write. While it runs, no merge replaces the file at `path`.
-    It must not wait: while other writers have the file, it raises what SQLite then says, and is called again for so
-    many `seconds`. In between, a merge can replace the file."""
+    """Call `act` when it is this process's turn to write, and return its result. While it runs, no merge replaces the
+    file at `path`. `act` must not block: while other writers hold the file, it raises SQLite's busy error and is
+    retried for up to `seconds`. Between retries, a merge can replace the file."""
     until, pause = time.monotonic() + seconds, 0.0
     with contextlib.ExitStack() as stack:
         if queued := has_queue(path):
@@ -105,7 +105,7 @@ def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
                     return act()
             except sqlite3.OperationalError as error:
                 busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
-                # On a file system without locks no writer has the file, and waiting does not help.
+                # On a file system without locks no writer holds the file, and waiting does not help.
                 if not busy or time.monotonic() > until or (not pause and rejection(path)):
                     raise
                 if not pause and not queued:
@@ -116,8 +116,8 @@ def in_turn(path: Path, seconds: float, act: Callable[[], bool]) -> bool:
 
 @contextlib.contextmanager
 def queue(path: Path, seconds: float) -> Iterator[None]:
-    """Wait until this process is first in the queue of the table's writers, for at most `seconds`. A writer that times
-    out, or cannot create the file, goes on as if it were its turn."""
+    """Wait up to `seconds` until this process is first in the queue of the table's writers. A writer that times out, or
+    cannot create the lock file, proceeds anyway."""
     file = -1
     if fcntl is not None:
         with contextlib.suppress(OSError, ValueError):  # The path holds a NUL.
@@ -131,8 +131,8 @@ def queue(path: Path, seconds: float) -> Iterator[None]:
 
 
 def has_queue(path: Path) -> bool:
-    """Whether there is a queue for the table at `path`."""
-    return os.path.exists(_queue_file(path))  # noqa: PTH110  it answers for a path with a NUL, too
+    """Return whether the table at `path` has a writer queue."""
+    return os.path.exists(_queue_file(path))  # noqa: PTH110  it also handles a path with a NUL
 
 
 def _queue_file(path: Path) -> str:
@@ -140,12 +140,12 @@ def _queue_file(path: Path) -> str:
 
 
 def _lock(file: int, seconds: float) -> bool:
-    """Whether the lock was taken in time. If not, `file` is closed as soon as it is."""
+    """Return whether the lock was acquired in time. If not, `file` is closed once it is."""
     done, guard = threading.Event(), threading.Lock()
     late = False
 
     def wait() -> None:
-        with contextlib.suppress(OSError):  # No locks there: then there is no queue.
+        with contextlib.suppress(OSError):  # No locks there, so no queue.
             fcntl.flock(file, fcntl.LOCK_EX)
         with guard:
             done.set()
@@ -167,7 +167,7 @@ def _lock(file: int, seconds: float) -> bool:
 
 
 def _unlock(file: int) -> None:
-    fcntl.flock(file, fcntl.LOCK_UN)  # A process that was forked meanwhile has the descriptor as well.
+    fcntl.flock(file, fcntl.LOCK_UN)  # A child forked in the meantime also has the descriptor.
     os.close(file)
 
 
