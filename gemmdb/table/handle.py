@@ -1,4 +1,4 @@
-"""Handle: the connection to one table file, shared by the threads of a process and reopened after a fork."""
+"""Handle: a connection to one table file, shared by all threads of a process and reopened after a fork."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 MOST_BYTES = 2**28
-"""The most bytes that one statement may return. A page that follows itself makes long values of few bytes."""
-_ROW_BYTES = 200  # Bytes of a row in memory besides its texts, about
-_PART = 1_000  # Rows that are fetched between two looks at how many bytes they are
+"""Maximum bytes that one statement may return. A page that links to itself turns a few bytes into long values."""
+_ROW_BYTES = 200  # Approximate bytes of a row in memory, excluding its texts
+_PART = 1_000  # Rows fetched between size checks
 
 _locks: dict[str, threading.RLock] = {}
 """One lock per file. A writer waits until no process reads. Within one process, SQLite lets a second connection start
-to read while a writer waits, so two threads with overlapping reads could keep the writer out for ever. A thread may
-take its lock again: a signal handler may look up in the middle of a lookup."""
+reading while a writer waits, so two threads with overlapping reads could starve the writer. The lock is reentrant: a
+signal handler may run a lookup during a lookup."""
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 _taken: list[threading.RLock] = []
 _inherited: list[sqlite3.Connection] = []
-"""Connections that a fork left in this process. SQLite forbids using them here, even to close them."""
+"""Connections inherited through a fork. SQLite forbids using them here, even to close them."""
 
 
 class Handle:
-    """A table file that is open for reading, or opens at the next read. `immutable` promises that no process writes it.
-    `db` is the connection, None while the file is closed; hold `lock` to use it, and set `busy` meanwhile: SQLite does
-    not allow a second statement while it calls the deadline of the first. `replaced` is called with the header when the
-    file reopens with another one; it must not read the file. `check` is called before the file is opened, and raises
-    TableError for one that may not be used. `cache`: what lookups read of the open file; None where changes to the file
-    cannot be detected. Every method raises TableError when something is wrong with the file."""
+    """A table file that is open for reading, or opens at the next read. `immutable`: no process writes the file. `db`:
+    the connection, None while the file is closed; hold `lock` to use it, and set `busy` meanwhile: SQLite does not
+    allow a second statement while it calls the deadline of the first. `replaced`: called with the header when the file
+    reopens with a different one; it must not read the file. `check`: called before the file is opened, and raises
+    TableError if it may not be used. `cache`: rows that lookups read from the open file; None where changes to the file
+    cannot be detected. Every method raises TableError on a bad file."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Handle:
 
     @contextmanager
     def lookup(self) -> Iterator[None]:
-        """Inside, the statements of this thread together may compute as long as one."""
+        """Share one statement's time budget among all statements of this thread inside the block."""
         before = getattr(self._lookups, "now", None)
         self._lookups.now = before or Budget(read_timeouts.STATEMENT_S)
         try:
@@ -74,8 +74,8 @@ class Handle:
     def fetch(
         self, sql: str, args: Sequence[Any] = (), most: int | None = None, what: str = "", budget: Budget | None = None
     ) -> list[Row]:
-        """The rows that a query finds. A hostile file may hold any number; more than `most` raises TableError, which
-        calls the rows `what`. `budget`: the query is one of several that read all of a table."""
+        """Return the rows of a query. A hostile file may contain any number; more than `most` raises TableError, which
+        names the rows `what`. `budget`: shared with the other queries of a full-table read."""
 
         def read(db: sqlite3.Connection) -> list[Row]:
             if sql is not schema.NUMBERING_SQL:
@@ -92,9 +92,8 @@ class Handle:
         return found
 
     def pages(self, sql: str, columns: int, bulk: bool = False) -> Iterator[Row]:
-        """All rows of a query that finds the next few rows behind the key of the last one, its first `columns`. No
-        writer waits for a slow consumer. `bulk`: a row is computed of many in the file, so that the next few may take
-        long."""
+        """Yield all rows of a paged query, whose key is its first `columns`. No writer waits for a slow consumer.
+        `bulk`: each row aggregates many in the file, so a page may take long."""
         budget = Budget(bulk_seconds(self.path)) if bulk else None
         once = OnceInOrder(columns, lambda: self.path.stat().st_size)
         last: Row = (-(2**63),) * columns
@@ -106,15 +105,15 @@ class Handle:
             last = found[-1][:columns]
 
     def crowded(self, most: int, what: str) -> TableError:
-        """The TableError for a file with more than `most` of `what`."""
+        """Return the TableError for a file with more than `most` of `what`."""
         return TableError(f"{self.path} holds more than {most:,} {what} where one lookup reads them all; rebuild it")
 
     def header(self) -> schema.Header:
-        """The file's header."""
+        """Return the file's header."""
         return self._read(lambda db: schema.header(db, self.path))
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file, also again after `close` or a fork. Call it with the lock held."""
+        """Open the file, or reopen it after `close` or a fork. The caller holds the lock."""
         refuse_slow(self.path)
         if self._check:
             self._check()
@@ -139,10 +138,10 @@ class Handle:
         return db
 
     def moved(self, failed: sqlite3.Connection | None) -> bool:
-        """Whether another file has taken the path since it was opened by the connection that `failed`; then it is
-        closed, and opens again at the next read. SQLite takes the journal of the new file for one of the old."""
+        """Return whether another file has replaced the one that the `failed` connection opened. If so, close it; the
+        next read opens the new one. SQLite mistakes the new file's journal for the old file's."""
         with self.lock:
-            if self.db is not failed:  # Another thread has seen it.
+            if self.db is not failed:  # Another thread noticed it first.
                 return True
             if file_locks.identity(self.path) in (None, self._file):
                 return False
@@ -150,7 +149,7 @@ class Handle:
         return True
 
     def broken(self, error: Exception) -> TableError:
-        """The TableError to raise for what SQLite raised. A file that took too long is remembered."""
+        """Return the TableError for an error from SQLite. Files that took too long are remembered."""
         found = dbfile.broken(self.path, error)
         if interrupted(error):
             remember_slow(self.path, str(found))
@@ -158,7 +157,7 @@ class Handle:
         return found
 
     def close(self) -> None:
-        """Close the file. Idempotent; a later call of `fetch` opens it again."""
+        """Close the file. Idempotent; a later `fetch` reopens it."""
         with self.lock:
             if self.db is not None:
                 self.db.close()
@@ -184,7 +183,7 @@ class Handle:
                     raise self.broken(error) from error
 
     def _read_beside(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None) -> T:
-        """As `_read`, by another connection: a signal handler looks up while this thread reads."""
+        """Like `_read`, on another connection: a signal handler runs a lookup while this thread reads."""
         deadline = Deadline()
         if self._check:
             self._check()
@@ -194,11 +193,11 @@ class Handle:
 
 
 class OnceInOrder:
-    """Passes on rows in the order of their first `columns`. Raises sqlite3.DatabaseError for a row that does not come
-    after the one before, and when the texts of all are longer together than the file, whose bytes `size` tells.
+    """Passes through rows ordered by their first `columns`. Raises sqlite3.DatabaseError for a row out of order, and
+    when all texts together are longer than the file; `size` returns the file's bytes.
 
-    Pages of a hostile file may share children, or values their ends. Such a file of a few KiB holds more rows, or more
-    text, than anybody can read. In the order of the key, a row that comes again is seen at once.
+    Pages of a hostile file may share children, and values may share their ends. Such a file of a few KiB can expand to
+    an unlimited number of rows or amount of text. Ordering by key catches the first repeated row.
     """
 
     def __init__(self, columns: int, size: Callable[[], int]) -> None:
@@ -207,12 +206,12 @@ class OnceInOrder:
         self._read = self._most = 0
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows, which go on where those of the last call ended."""
+        """Yield the rows, which continue those of the last call."""
         for row in rows:
             key = row[: self._columns]
             try:
                 ordered = self._last is None or key > self._last
-            except TypeError:  # A hostile file may hold other types.
+            except TypeError:  # A hostile file may contain other types.
                 ordered = False
             if not ordered:
                 raise sqlite3.DatabaseError("its rows repeat, or are not in the order of their keys")
@@ -226,7 +225,7 @@ class OnceInOrder:
 
 
 def _bounded(cursor: sqlite3.Cursor, most: int | None = None) -> list[Row]:
-    """All rows, or the first ones and more than `most`. Raises MemoryError where they are too long together."""
+    """Return all rows, or stop once there are more than `most`. Raises MemoryError if they are too large together."""
     found: list[Row] = []
     left = MOST_BYTES
     while (most is None or len(found) <= most) and (part := cursor.fetchmany(_PART)):
@@ -242,8 +241,8 @@ def _lock_of(path: Path) -> threading.RLock:
 
 
 def _before_fork() -> None:
-    """Wait for the reads in flight. A child would inherit SQLite's mutexes in their current state, and the note that
-    this process holds file locks: it could then neither take real locks nor write."""
+    """Wait for reads in flight. A child would inherit SQLite's mutexes in their current state, and the record that this
+    process holds file locks: it could then neither take real locks nor write."""
     for lock in list(_locks.values()):
         lock.acquire()
         _taken.append(lock)
@@ -255,7 +254,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Leave the parent's connections alone, and open the files again at their next use."""
+    """Leave the parent's connections alone, and reopen the files on next use."""
     _taken.clear()
     _locks.clear()
     for handle in _handles:

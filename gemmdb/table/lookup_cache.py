@@ -1,9 +1,9 @@
-"""Rows that lookups have read of a file, kept as long as the file has not changed.
+"""Cached rows of lookups, valid as long as the file has not changed.
 
-To read a file that others may write, SQLite locks it, looks for a journal and reads its header anew: eight calls of the
-system. Whether the file has changed since takes one: every write moves the time of a file's last change. It moves in
-steps of the system's clock, so two writes may have the same. Once a time has been seen for longer than such a step, the
-next write has another one.
+To read a file that others may write, SQLite locks it, looks for a journal and rereads its header: eight system calls.
+Checking whether the file has changed takes one: every write updates the file's modification time. Timestamps have the
+granularity of the system clock, so two writes may share one. Once a timestamp is older than that granularity, the next
+write gets a new one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from gemmdb.table.file_locks import Identity, identity
 
 SETTLED_S = 2.5
-"""For how long a time has to be seen. A step of the clocks of the file systems below takes 10 ms in general, and a
-second where inodes are small, as those of an old ext4 may be."""
+"""Minimum age of a timestamp. On the file systems below the granularity is usually 10 ms, and one second with small
+inodes, as on an old ext4."""
 LOCAL = frozenset({"btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-"""File systems that one host alone writes. What the system says of a file of another one may be seconds old."""
-MOST_LOOKUPS = 2**15  # The most lookups whose rows are kept. When there are more, all are forgotten.
+"""File systems with a single writing host. On others, file attributes may be seconds out of date."""
+MOST_LOOKUPS = 2**15  # Maximum number of lookups with cached rows. The cache is cleared when full.
 
 Key = tuple[int, int]  # The keys of a problem and a device
 Rows = Sequence[tuple[Any, ...]]
@@ -30,20 +30,20 @@ _Stamp = tuple[int, int, int]
 
 
 class LookupCache:
-    """What lookups have read of one open file. Create it before the file is opened, and check `watches_path` after
-    that. `immutable`: no process writes the file.
+    """Rows that lookups have read from one open file. Create it before opening the file, and check `watches_path`
+    afterwards. `immutable`: no process writes the file.
 
-    The descriptor is one that cannot be read from (`O_PATH`): to close another one would drop SQLite's locks.
+    It uses an `O_PATH` descriptor, which cannot be read from: closing a normal one would drop SQLite's locks.
     """
 
     def __init__(self, path: Path, immutable: bool = False) -> None:
         self._path, self._immutable = path, immutable
         self._known: tuple[_Stamp | None, dict[Key, Rows]] = (None, {})
         self._file = -1 if immutable else _open(path)
-        # While SQLite's write-ahead log exists, a commit does not touch the file itself. Our writers make none.
+        # While SQLite's write-ahead log exists, commits do not touch the file itself. gemmdb's writers create none.
         self._log = f"{path}-wal"
         self._identity = identity(self._file)
-        # Not `__del__`: at the end of the interpreter, what it calls may be gone before this object. The system closes
+        # Not `__del__`: at interpreter shutdown, the functions it calls may be gone before this object. The OS closes
         # the descriptor then.
         self._release = weakref.finalize(self, _close, self._file, self._identity)
         self._release.atexit = False
@@ -54,12 +54,12 @@ class LookupCache:
             self.close()
 
     def watches_path(self) -> bool:
-        """Whether the path still leads to the watched file, and changes to it can be detected."""
+        """Return whether the path still leads to the watched file, and changes to it can be detected."""
         here = identity(self._file)
         return self._immutable if self._file < 0 else here is not None and here == identity(self._path)
 
     def get(self, key: Key) -> Rows | None:
-        """What was read for a key of the file as it is now; None if nothing was."""
+        """Return the cached rows for a key in the file's current state; None if there are none."""
         stamp, known = self._known
         rows = known.get(key)
         if rows is None or self._immutable or (self._stamp() == stamp and stamp is not None):
@@ -68,9 +68,9 @@ class LookupCache:
         return None
 
     def place(self) -> dict[Key, Rows] | None:
-        """Where to put what is read from now on, by its key; None until the time of the last change has been seen for
-        long enough. Whether the file changes meanwhile need not be known: then `get` finds nothing there. After a
-        change there is a new place, since another thread may still add to the old one what it read before."""
+        """Return the dict for newly read rows, by key; None until the modification time is old enough. The caller need
+        not know whether the file changes in the meantime: `get` then ignores the dict. After a change there is a new
+        dict, since another thread may still add old rows to the old one."""
         stamp, known = self._known
         if stamp is None and not self._immutable:
             now, (first, since) = time.monotonic(), self._first
@@ -89,12 +89,12 @@ class LookupCache:
         return known
 
     def close(self) -> None:
-        """Watch the file no more."""
+        """Stop watching the file."""
         self._release()
         self._file = -1
 
     def _stamp(self) -> _Stamp | None:
-        """None if a change may not show: somebody closed our descriptor, or a commit goes to a log."""
+        """Return None if a change may go undetected: our descriptor was closed, or a commit went to a log."""
         try:
             found = os.fstat(self._file)
         except OSError:
@@ -105,8 +105,8 @@ class LookupCache:
 
 
 def file_system(about: str, mounts: str) -> str:
-    """The name of an open file's file system, empty if it is unknown. `about`: the text of /proc/self/fdinfo/N;
-    `mounts`: that of /proc/self/mountinfo."""
+    """Return the name of an open file's file system, empty if unknown. `about`: contents of /proc/self/fdinfo/N;
+    `mounts`: contents of /proc/self/mountinfo."""
     fields = dict(line.split(":", 1) for line in about.splitlines() if ":" in line)
     mount = fields.get("mnt_id", "").strip()
     lines = (line for line in mounts.splitlines() if line.split(" ", 1)[0] == mount)
@@ -123,7 +123,7 @@ def _open(path: Path) -> int:
 
 
 def _close(file: int, before: Identity) -> None:
-    if before is not None and identity(file) == before:  # Else it is somebody else's by now.
+    if before is not None and identity(file) == before:  # Otherwise the number was reused.
         os.close(file)
 
 

@@ -1,4 +1,4 @@
-"""Measurement: one immutable run of a Config on a Problem, also a failed one. Protocol: how it was measured."""
+"""Measurement: one immutable run of a Config on a Problem, including failed runs. Protocol: the benchmark procedure."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from gemmdb.key.toolchain import Toolchain
 _RUN = re.compile(r"[A-Za-z0-9_.:\-]{1,64}")
 MAX_DETAIL = 300
 LEAST_US, MOST_US = 1e-6, 1e12
-"""The range of a valid time in microseconds. Ratios of two such times are finite and positive."""
+"""Valid range of a time in microseconds. Ratios of two such times are finite and positive."""
 EMITTED = "emitted"
-"""`Measurement.detail` of a time of the code that the compiler emits. Other rows of the same config time the kernel
-alone."""
+"""`Measurement.detail` of a time measured on compiler-emitted code. Other rows of the same config time only the
+kernel."""
 DISTURBED = "disturbed"
-"""Part of `Measurement.detail` of a time that was taken while other programs kept the machine busy, or whose reference
-was unsteady. Such a time alone decides nothing against ATen."""
+"""Part of `Measurement.detail` of a time measured while other programs kept the machine busy, or with an unsteady
+reference. Such a time alone is no evidence against ATen."""
 NOISY = 0.25
-"""A time whose 95% interval is wider than this to each side (relative) was disturbed. A build times it again, and
+"""A time whose relative 95% interval is wider than this on each side was disturbed. A build measures it again, and
 predictions ignore it."""
 COPIES, COPIED_BYTES = 20, 2**31
-"""Operands are timed at COPIES addresses on a GPU, as long as the copies take at most COPIED_BYTES. The mean over many
-addresses varies less than the time at one."""
+"""On a GPU, GEMMs run on operands at COPIES addresses, as long as the copies take at most COPIED_BYTES. The mean over
+many addresses has less noise than the time at one."""
 
 
 class Status(enum.StrEnum):
-    """What became of a candidate. Only `OK` and `SLOW` carry times; only `OK` can be picked."""
+    """The outcome of benchmarking a candidate. Only `OK` and `SLOW` have times; only `OK` can be picked."""
 
-    OK = "ok"  # Measured in full, and right
-    SLOW = "slow"  # Right, but dropped from the race after a short estimate. Its times are this estimate.
-    WRONG = "wrong"  # Its result is outside the tolerance of the dtype. Not served, even if another run found it right.
-    ERROR = "error"  # It did not compile, or raised
-    CRASH = "crash"  # Its process died: a signal, an illegal memory access
-    TIMEOUT = "timeout"  # It did not answer within its time limit
-    OOM = "oom"  # It ran out of memory
-    ILLEGAL = "illegal"  # A legality rule excludes it here, so it was not run
+    OK = "ok"  # Measured in full, and correct
+    SLOW = "slow"  # Correct, but dropped after a short estimate, which its times contain
+    WRONG = "wrong"  # Result outside the dtype's tolerance. Not served, even if another run was correct
+    ERROR = "error"  # Failed to compile, or raised
+    CRASH = "crash"  # Process died: a signal, an illegal memory access
+    TIMEOUT = "timeout"  # Timed out
+    OOM = "oom"  # Ran out of memory
+    ILLEGAL = "illegal"  # Not run, because a legality rule excludes it here
 
 
 TIMED = frozenset({Status.OK, Status.SLOW})
@@ -54,10 +54,10 @@ UNSAFE = frozenset({Status.WRONG, Status.CRASH})
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a time was taken. `clock`: `graph` (CUDA graph, events) or `host` (monotonic clock around calls). `l2`: the
-    state of the last-level cache before each call, `cold` or `hot`. `unroll`: calls per sample. `samples`: the target
-    number of samples of a full measurement. `reference`: the config that the samples are interleaved with. `version`
-    rises when the procedure changes."""
+    """The benchmark procedure. `clock`: `graph` (CUDA graph, events) or `host` (monotonic clock around calls). `l2`:
+    the state of the last-level cache before each call, `cold` or `hot`. `unroll`: calls per sample. `samples`: the
+    target number of samples for a full measurement. `reference`: the config whose samples are interleaved. `version`:
+    incremented when the procedure changes."""
 
     clock: str
     l2: str
@@ -91,7 +91,7 @@ class Protocol:
 
     @classmethod
     def parse(cls, text: str) -> Protocol:
-        """The protocol of a canonical form; raises InputError unless `text` is what `Protocol.text` writes."""
+        """Parse a canonical form; raises InputError unless `text` is exactly a `Protocol.text`."""
         part = canonical.decode("protocol", text)
         try:
             protocol = cls(
@@ -107,7 +107,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Statistics of one timed candidate, microseconds of one call.
+    """Statistics of one timed candidate, in microseconds per call.
 
     `median_us` with the 95% interval of the median [`low_us`, `high_us`] over `samples` samples; `aten_us` is the
     median of the interleaved reference, so `median_us / aten_us` is free of drift.
@@ -125,7 +125,7 @@ class Times:
             if not isinstance(value, float) or not LEAST_US <= value <= MOST_US:
                 raise InputError(f"impossible times: {self}")
             if type(value) is not float:
-                # A subclass (numpy's) has another repr, and the canonical form is made of it.
+                # A subclass (numpy's) has another repr, which would change the canonical form.
                 object.__setattr__(self, name, float(value))
         if not self.samples >= 1:
             raise InputError(f"impossible times: {self}")
@@ -145,9 +145,9 @@ class Times:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row. `run` names the run that made it. `error` is the largest relative error against the higher-precision
-    reference. `compile_s` is the compile time in seconds. `detail` is one line about a failure, or the marks of a
-    time: EMITTED, DISTURBED, or both.
+    """One row. `run`: id of the run that produced it. `error`: the largest relative error against the higher-precision
+    reference. `compile_s`: compile time in seconds. `detail`: one line about a failure, or the marks of a time:
+    EMITTED, DISTURBED, or both.
 
     Raises InputError if a status without times has them, or a status with times lacks them.
     """
@@ -177,17 +177,17 @@ class Measurement:
 
     @property
     def emitted(self) -> bool:
-        """Whether the code that the compiler emits was timed."""
+        """Whether compiler-emitted code was timed."""
         return self.detail in (EMITTED, _BOTH)
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was busy meanwhile."""
+        """Whether the machine was busy during the measurement."""
         return self.detail in MARKED
 
     @lazy
     def text(self) -> str:
-        """The canonical form. It names problem, config, device, protocol and toolchain by their 64-bit keys."""
+        """The canonical form. It refers to problem, config, device, protocol and toolchain by their 64-bit keys."""
         t = self.times
         times = (None,) * 5 if t is None else (t.median_us, t.low_us, t.high_us, t.samples, t.aten_us)
         return canonical.encode("measurement", (
@@ -205,25 +205,25 @@ class Measurement:
 
 
 def fingerprint(row: Measurement) -> int:
-    """128 bits of a Measurement's whole content, with the texts of everything that it names. The content digest of a
-    table is the sum of the fingerprints modulo 2**128: equal rows give an equal digest in any order, and the writer
-    updates it row by row."""
+    """Return a 128-bit hash of a Measurement's full content, including the texts of everything it refers to. A table's
+    content digest is the sum of the fingerprints modulo 2**128: equal rows give an equal digest in any order, and the
+    writer updates it row by row."""
     parts = (row.problem, row.config, row.device, row.protocol, row.toolchain, row)
     text = "\n".join(part.text for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 _BOTH = f"{EMITTED}, {DISTURBED}"
-MARKED = (DISTURBED, _BOTH)  # The details of times that were taken while other programs kept the machine busy
+MARKED = (DISTURBED, _BOTH)  # The details of times measured while other programs kept the machine busy
 
 
 def marks(emitted: bool, disturbed: bool) -> str:
-    """The detail of a time with these marks."""
+    """Return the detail of a time with these marks."""
     return ", ".join(word for word, holds in ((EMITTED, emitted), (DISTURBED, disturbed)) if holds)
 
 
 def _float(name: str, value: float) -> float:
-    """`value` as a table returns it: NaN becomes infinity, and negative zero becomes zero."""
+    """Return `value` as a table stores it: NaN becomes infinity, and negative zero becomes zero."""
     try:
         return math.inf if math.isnan(value) else float(value) + 0.0
     except TypeError as error:
@@ -231,6 +231,6 @@ def _float(name: str, value: float) -> float:
 
 
 def one_line(text: str) -> str:
-    """`text` as one printable line of at most MAX_DETAIL characters."""
+    """Return `text` as one printable line of at most MAX_DETAIL characters."""
     flat = " ".join(text.split())
     return "".join(c if c.isprintable() else "?" for c in flat)[:MAX_DETAIL]

@@ -1,4 +1,4 @@
-"""Finds the problems of a family with verdicts that are nearest to a problem, by an index on family and sizes."""
+"""Finds the nearest problems with verdicts in a problem's family, using an index on family and sizes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from gemmdb.table import schema
 from gemmdb.table.handle import Handle
 from gemmdb.table.row_cache import RowCache
 
-LOG_ROWS = 4.0  # log2 of the 16 rows of the smallest tile. Fewer rows cost about as much.
-CROWD = 2_000  # A family with so many problems is searched in boxes around the problem that grow until they hold enough
-RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)  # Half the sides of these boxes, as ratios of sizes
+LOG_ROWS = 4.0  # log2 of the smallest tile's 16 rows. Fewer rows take about as long.
+CROWD = 2_000  # Families with this many problems are searched in growing boxes around the problem
+RATIOS = (1.02, 1.1, 1.3, 2.0, 4.0)  # Half the box sides, as ratios of sizes
 _SHAPES, _ENTRIES = 256, 200_000
-"""The most N and K of a family whose surroundings are remembered, and the most pairs in all of these."""
+"""Maximum number of (N, K) pairs per family with cached surroundings, and of pairs in all of these."""
 _NEXT_FAMILY = "SELECT family, id FROM problem INDEXED BY problem_family WHERE family > ? ORDER BY family LIMIT 1"
-"""The query for a problem of the family with the next larger key. It takes one probe of the index."""
+"""Selects a problem of the family with the next larger key, with one probe of the index."""
 
 Row = tuple[Any, ...]
-_Member = tuple[float, float, int, int]  # log2 of M, the same of at least LOG_ROWS, M, and the key
+_Member = tuple[float, float, int, int]  # log2 of M, the larger of that and LOG_ROWS, M, and the key
 _Around = tuple[float, list[_Member]]
 
 
 class Metric(NamedTuple):
-    """How far two problems are apart: Euclidean over the base-2 logarithms of their sizes. `rows`: the weight of M;
-    `tiles`: that of M again, where the smallest tile has fewer rows."""
+    """Distance between two problems: Euclidean over the base-2 logs of their sizes. `rows`: the weight of M; `tiles`:
+    an extra weight of M above the rows of the smallest tile."""
 
     rows: float = 1.0
     tiles: float = 0.0
 
     def apart(self, one: Problem, other: Problem) -> float:
-        """The distance in doublings; to the last bit that of `Family.nearest`, so a problem that several tables hold is
-        equally far away in all of them."""
+        """Return the distance in doublings. It equals `Family.nearest` to the last bit, so a problem in several tables
+        has the same distance in all of them."""
         (m, n, k), (a, b, c) = one.doublings, other.doublings
         tiles = max(a, LOG_ROWS) - max(m, LOG_ROWS)
         along_m = self.rows**2 * (a - m) * (a - m) + self.tiles**2 * tiles * tiles
@@ -51,7 +51,7 @@ PLAIN = Metric()
 
 
 class _Pair(NamedTuple):
-    """The members of a family with one N and K, and the base-2 logarithms of these."""
+    """The members of a family with the same N and K, and the base-2 logs of these."""
 
     log_n: float
     log_k: float
@@ -62,8 +62,8 @@ class _Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The problems of a family. `sizes`: M, N and K in the index, by key. `known`: the problems that were read, by key;
-    None for a key that names a problem of another family, as in a hostile file. `around`: what `_around` found last."""
+    """The problems of a family. `sizes`: M, N and K in the index, by key. `known`: the problems read so far, by key;
+    None for a key of a problem in another family, as in a hostile file. `around`: cached results of `_around`."""
 
     pairs: Sequence[_Pair]
     sizes: Mapping[int, tuple[int, int, int]]
@@ -72,8 +72,8 @@ class Family:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Family:
-        """The family of the `rows` that a `statement` finds. Raises ValueError if a key comes twice, TypeError and
-        ValueError for what are no sizes."""
+        """Build a family from the `rows` of a `statement`. Raises ValueError for a repeated key, TypeError or
+        ValueError for invalid sizes."""
         pairs: dict[tuple[int, int], _Pair] = {}
         sizes = {key: (m, n, k) for key, m, n, k in rows}
         if len(sizes) < len(rows):
@@ -88,22 +88,22 @@ class Family:
         return cls(list(pairs.values()), sizes)
 
     def nearest(self, problem: Problem, limit: int, within: Sequence[float], metric: Metric) -> list[tuple[float, int]]:
-        """The distances and keys of at most `limit` of the problems that a `statement` with the bounds `within` finds,
-        nearest first. The problem itself is included."""
+        """Return the distances and keys of up to `limit` problems within the bounds `within`, nearest first, including
+        the problem itself."""
         m = problem.doublings[0]
         tiles, (by_rows, by_tiles) = max(m, LOG_ROWS), (metric.rows**2, metric.tiles**2)
         (n0, n1), (k0, k1), (m0, m1) = bounds(problem, within)
         found: list[tuple[float, int]] = []
         farthest = math.inf
         for beside, members in self._around(problem, (n0, n1, k0, k1)):
-            if beside > farthest:  # Its members are farther away than all of those found.
+            if beside > farthest:  # Its members are farther away than all results so far.
                 break
             found += [
                 (by_rows * (a - m) * (a - m) + by_tiles * (t - tiles) * (t - tiles) + beside, key)
                 for a, t, height, key in members
                 if m0 <= height <= m1
             ]
-            if len(found) >= 2 * limit:  # Not after each pair: that sorts too often.
+            if len(found) >= 2 * limit:  # Not after each pair: that would sort too often.
                 found.sort()
                 del found[limit:]
                 farthest = found[-1][0] if found else 0.0
@@ -111,8 +111,8 @@ class Family:
         return [(math.sqrt(square), key) for square, key in found[:limit]]
 
     def _around(self, problem: Problem, within: tuple[int, int, int, int]) -> Sequence[_Around]:
-        """The pairs around N and K, nearest first: the squares of their distances, and the members. `within`: the least
-        and the largest N and K. Many problems of a program share N and K."""
+        """Return the pairs around N and K, nearest first: their squared distances and members. `within`: minimum and
+        maximum N and K. Cached, because many problems of a program share N and K."""
         where = problem.n, problem.k, within
         known = self.around.get(where)
         if known is None:
@@ -130,7 +130,7 @@ class Family:
 
 
 class Families:
-    """The families of one open file. `crowded`: the keys of those too large to be read as a whole."""
+    """The families of one open file. `_crowded`: the keys of families too large to read as a whole."""
 
     def __init__(self, file: Handle, cache: RowCache) -> None:
         self._file, self._cache = file, cache
@@ -139,7 +139,7 @@ class Families:
         self._resets = 0
 
     def forget(self) -> None:
-        """Forget all that was read, also what another thread is reading now."""
+        """Clear the cache, and discard reads in progress in other threads."""
         self._resets += 1
         self._known.clear()
         self._crowded.clear()
@@ -163,7 +163,7 @@ class Families:
         metric: Metric,
         fixed: bool,
     ) -> list[tuple[float, Problem]]:
-        """See `Table.distances`. `fixed`: whether the bytes of the file do not change while it is open."""
+        """See `Table.distances`. `fixed`: whether the file does not change while it is open."""
         try:
             if fixed:
                 family = self._family(problem, device, l2)
@@ -174,7 +174,7 @@ class Families:
                 members = [one for key in keys if (one := self._member(key, problem))]
                 return sorted([(metric.apart(problem, one), one) for one in members], key=itemgetter(0))[:limit]
             found = family.nearest(problem, limit, within, metric)
-        except (TypeError, ValueError) as error:  # SQLite may hand out a NULL, a text or a negative number.
+        except (TypeError, ValueError) as error:  # SQLite may return a NULL, a text or a negative number.
             raise self._damaged() from error
         known = family.known
         for _, key in found:
@@ -188,8 +188,7 @@ class Families:
     def _in_boxes(
         self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float]
     ) -> Sequence[int]:
-        """The keys of the nearest problems of a crowded family: only what is close by is read, as long as that is
-        enough."""
+        """Return the keys of the nearest problems in a crowded family, reading only nearby rows if these are enough."""
         for ratio in RATIOS:
             box = [min(ratio, bound) for bound in within or (math.inf,) * 3]
             found = nearest_keys(self._decided(problem, device, l2, box), problem, limit, ratio)
@@ -198,7 +197,7 @@ class Families:
         return nearest_keys(self._decided(problem, device, l2, within), problem, limit)
 
     def _few(self, problem: Problem, device: Device, l2: str, within: Sequence[float]) -> list[Row] | None:
-        """The keys and sizes of a family's problems, if they are less than a CROWD."""
+        """Return the keys and sizes of a family's problems if there are fewer than CROWD."""
         if problem.family_key in self._crowded:
             return None
         rows = self._decided(problem, device, l2, within, CROWD)
@@ -210,7 +209,7 @@ class Families:
     def _decided(
         self, problem: Problem, device: Device, l2: str, within: Sequence[float], most: int | None = None
     ) -> list[Row]:
-        """The keys and sizes of the problems of a family with a measured verdict; `most`: of so many at most."""
+        """Return the keys and sizes of a family's problems with a measured verdict; `most`: row limit."""
         ids = self._file.fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
         protocols = {key: self._cache.protocol(key) for (key,) in ids}
         wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
@@ -218,7 +217,7 @@ class Families:
         return self._file.fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
 
     def _family(self, problem: Problem, device: Device, l2: str) -> Family:
-        """All problems of a family, read once."""
+        """Return all problems of a family, read once."""
         place = problem.op, problem.family, device.key, l2
         family = self._known.get(place)
         if family is None:
@@ -231,26 +230,27 @@ class Families:
         return family
 
     def _damaged(self) -> TableError:
-        """For an index that lists a problem with other sizes than its text has. SQLite takes them from there."""
+        """Return the error for an index whose sizes differ from the problem's text. SQLite reads the sizes from the
+        index."""
         return self._cache.error("the index of its problems does not match their texts")
 
     def _member(self, key: int, problem: Problem) -> Problem | None:
-        """The problem of a key, if it is of the same op and family."""
+        """Return the problem of a key, if it has the same op and family."""
         found = self._cache.problem(key)
         return found if found.op == problem.op and found.family == problem.family else None
 
 
 def bounds(problem: Problem, within: Sequence[float]) -> list[tuple[int, int]]:
-    """The least and the largest N, K and M `within` these ratios of M, N and K; no bound if empty."""
+    """Return the minimum and maximum N, K and M `within` these ratios of M, N and K; unbounded if empty."""
     m, n, k = within or (math.inf,) * 3
     sizes = ((max(problem.n, 1), n), (max(problem.k, 1), k), (max(problem.m, 1), m))
     return [(math.floor(size / factor), math.ceil(min(size * factor, LARGEST_SIZE))) for size, factor in sizes]
 
 
 def nearest_keys(rows: Iterable[Row], problem: Problem, limit: int, ratio: float = math.inf) -> list[int]:
-    """The keys of at most `limit` of the problems in `rows` (the result of a `statement`), nearest first by Euclidean
-    distance of (log M, log N, log K). The problem itself is included. None is farther than one of which a single size
-    has this `ratio` to that of the problem."""
+    """Return the keys of up to `limit` problems in `rows` (the result of a `statement`), nearest first by Euclidean
+    distance of (log M, log N, log K), including the problem itself. The maximum distance is that of a problem with one
+    size at this `ratio`."""
     log = math.log
     m, n, k = (log(max(size, 1)) for size in (problem.m, problem.n, problem.k))
     found, farthest = [], log(ratio) ** 2
@@ -263,9 +263,9 @@ def nearest_keys(rows: Iterable[Row], problem: Problem, limit: int, ratio: float
 def statement(
     problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = (), most: int | None = None
 ) -> tuple[str, list[Any]]:
-    """The query, and its arguments, for (id, m, n, k) of the problems of the same op and family that have a verdict for
-    the device under one of the protocols. `within`: the largest ratios of M, N and K to those of the problem; no bound
-    if empty. `most`: so many rows at most."""
+    """Return the query and its arguments for (id, m, n, k) of the problems of the same op and family with a verdict for
+    the device under one of the protocols. `within`: maximum ratios of M, N and K to the problem's; unbounded if empty.
+    `most`: row limit."""
     args: list[Any] = [problem.family_key, *chain(*bounds(problem, within))]
     marks = ", ".join("?" * len(protocols))
     sql = (
