@@ -1,8 +1,8 @@
-"""Numbering: what a packed table names by number: entries, toolchain classes, families, and forms of configs.
+"""Numbering: the entries, toolchain classes, families and config forms that a packed table refers to by number.
 
-The texts of problems and configs are long and much alike. So a packed table holds the text of each family once, and of
-a problem the number of its family, op and sizes; and the names of a kernel's parameters once, as a form, and of a
-config the number of its form and its values.
+The texts of problems and configs are long and repetitive. So a packed table stores each family's text once, and for a
+problem its family number, op and sizes. It stores a kernel's parameter names once, as a form, and for a config its form
+number and values.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.record import Entry
 
 MOST_ENTRIES, MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1 << 16, 1_000, 10_000, 256, 4_096
-"""The most entries, forms, families, classes, and sets of toolchains of a table."""
-MOST_TOOLCHAINS = 64  # The most toolchains of a set
+"""Maximum number of entries, forms, families, classes and toolchain sets in a table."""
+MOST_TOOLCHAINS = 64  # Maximum number of toolchains in a set
 _LINE = struct.Struct("<qH")
 MOST_BYTES = {
     "classes": 2**16, "entries": MOST_ENTRIES * _LINE.size, "families": 2**21, "forms": 2**18,
     "toolchains": MOST_SETS * (1 + 8 * MOST_TOOLCHAINS),
 }  # fmt: skip
-"""The most bytes of each part of a numbering. It is checked before anything is parsed."""
+"""Maximum bytes of each part of a numbering. Checked before parsing."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """`classes`: toolchain classes. `families`: their texts. `forms`: a kernel's name and those of its parameters.
-    `lines`: for each entry 10 bytes, the key of its config and the number of its set of toolchains. `sets`: the keys of
-    these toolchains."""
+    """`classes`: toolchain classes. `families`: family texts. `forms`: a kernel's name and its parameter names.
+    `lines`: 10 bytes per entry, its config key and the number of its toolchain set. `sets`: the toolchain keys of each
+    set."""
 
     classes: tuple[str, ...]
     families: tuple[str, ...]
@@ -45,8 +45,8 @@ class Numbering:
     def of(
         cls, entries: Iterable[Entry], classes: Iterable[str], configs: Iterable[str], families: Iterable[str] = ()
     ) -> Numbering:
-        """The numbering of these entries, classes and families, and of all `configs`, by their texts. It depends on
-        nothing else. Raises InputError if there are more than a packed table has room for."""
+        """Build the numbering of these entries, classes, families and `configs` (texts). It is deterministic. Raises
+        InputError if there are more than fit in a packed table."""
         keys = [(entry.config.key, tuple(one.key for one in entry.toolchains)) for entry in entries]
         sets = sorted({toolchains for _, toolchains in keys})
         place = {toolchains: number for number, toolchains in enumerate(sets)}
@@ -61,7 +61,7 @@ class Numbering:
 
     @classmethod
     def parse(cls, parts: Mapping[str, object]) -> Numbering:
-        """The numbering of the `parts` of a table. Raises InputError, one line, if they are malformed."""
+        """Parse a table's numbering `parts`. Raises InputError, one line, if they are malformed."""
         if parts.keys() != MOST_BYTES.keys():
             raise InputError("its numbering is incomplete")
         found = _check_bytes(parts)
@@ -73,7 +73,7 @@ class Numbering:
         return numbering.checked()
 
     def parts(self) -> dict[str, bytes]:
-        """The parts that `parse` reads."""
+        """Return the parts that `parse` reads."""
         sets = (struct.pack(f"<B{len(keys)}q", len(keys), *keys) for keys in self.sets)
         return {
             "classes": json.dumps(self.classes, separators=(",", ":")).encode(),
@@ -84,7 +84,7 @@ class Numbering:
         }
 
     def checked(self) -> Numbering:
-        """This. Raises InputError if there is more of anything than a packed table has room for."""
+        """Return self. Raises InputError if any count exceeds what fits in a packed table."""
         size, rest = divmod(len(self.lines), _LINE.size)
         for what, count, most in (
             ("pairs of config and toolchains", size, MOST_ENTRIES), ("forms", len(self.forms), MOST_FORMS),
@@ -99,8 +99,8 @@ class Numbering:
         return self
 
     def reader(self, config: Callable[[int], Config], toolchain: Callable[[int], Toolchain]) -> Callable[[int], Entry]:
-        """A function from numbers to entries, each made at its first use and then shared. It raises IndexError or
-        struct.error for a number that there is not."""
+        """Return a function from numbers to entries, created on first use and then shared. It raises IndexError or
+        struct.error for an unknown number."""
         made: dict[int, Entry] = {}
 
         def entry(number: int) -> Entry:
@@ -113,13 +113,13 @@ class Numbering:
         return entry
 
     def number(self) -> Callable[[Entry], int]:
-        """A function from entries to their numbers."""
+        """Return a function from entries to their numbers."""
         places = {keys: number for number, keys in enumerate(self.sets)}
         numbers = {line: number for number, line in enumerate(_LINE.iter_unpack(self.lines))}
         return lambda entry: numbers[entry.config.key, places[tuple(one.key for one in entry.toolchains)]]
 
     def short(self) -> Callable[[str], str]:
-        """A function from the text of a config to its short text in the table."""
+        """Return a function from a config's text to its short text in the table."""
         places = {form: number for number, form in enumerate(self.forms)}
 
         def short(text: str) -> str:
@@ -129,17 +129,17 @@ class Numbering:
         return short
 
     def short_problem(self) -> Callable[[Problem], str]:
-        """A function from problems to their short texts in the table."""
+        """Return a function from problems to their short texts in the table."""
         places = {text: number for number, text in enumerate(self.families)}
         return lambda problem: f"{places[problem.family]} {problem.head}"
 
     def long_problem(self, text: str) -> str:
-        """The text of a problem whose short text this is. Raises InputError if it is none."""
+        """Return the full text for a problem's short text. Raises InputError if it is invalid."""
         place, _, head = text.partition(" ")
         return f"{head} {_at(self.families, place, 'a problem has an unknown family')}"
 
     def long(self, text: str) -> str:
-        """The text of a config whose short text this is. Raises InputError if it is none."""
+        """Return the full text for a config's short text. Raises InputError if it is invalid."""
         place, *values = text.split(" ")
         name, *names = _at(self.forms, place, "a config has an unknown form").split(" ")
         if len(names) != len(values):
@@ -148,7 +148,7 @@ class Numbering:
 
 
 def _shortened(text: str) -> tuple[str, list[str]]:
-    """The form of a config's text, and its values."""
+    """Return the form and the values of a config's text."""
     name, *fields = text.split(" ")
     pairs = [one.partition("=") for one in fields]
     return " ".join([name, *(pair[0] for pair in pairs)]), [pair[2] for pair in pairs]
@@ -162,7 +162,7 @@ def _at(texts: Sequence[str], place: str, otherwise: str) -> str:
 
 
 def _check_bytes(parts: Mapping[str, object]) -> dict[str, bytes]:
-    """The parts. Raises InputError for one that is too long, or no bytes."""
+    """Return the parts. Raises InputError for a part that is too long or not bytes."""
     found = {}
     for name, most in MOST_BYTES.items():
         part = parts[name]
@@ -180,14 +180,14 @@ def _texts(part: bytes) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise ValueError("a part is not a list of texts")
     for one in found:
-        one.encode()  # JSON can spell lone surrogates, of which no key can be made.
+        one.encode()  # JSON can contain lone surrogates, which cannot be hashed to a key.
     return tuple(found)
 
 
 def _sets(part: bytes) -> Sequence[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     at = 0
-    while at < len(part) and len(found) <= MOST_SETS:  # One more, so that `checked` says that there are too many.
+    while at < len(part) and len(found) <= MOST_SETS:  # One more, so that `checked` reports too many.
         end = at + 1 + 8 * part[at]
         found.append(struct.unpack(f"<{part[at]}q", part[at + 1 : end]))
         at = end

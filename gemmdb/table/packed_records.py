@@ -1,4 +1,4 @@
-"""A record as bytes: a header, the failures, and groups of 8 bytes per time. Packed tables hold records like this."""
+"""Binary records, as stored in packed tables: a header, the failures, and groups with 8 bytes per time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmdb.table.measurement import LEAST_US, MOST_US, Status
 from gemmdb.table.record import MOST_CODE, MOST_RESIDENT, RESIDENT, Entry, Group, Record, Time
 
 VERSION, SEALED = 1, 2
-"""Versions of packed records. A sealed one ends with a checksum; those of older tables have none."""
+"""Versions of packed records. A sealed record ends with a checksum; older tables have none."""
 _CRC_BYTES = 4
 _HEAD, _GROUP = struct.Struct("<BBHI"), struct.Struct("<BBHd")
 _TIME, _FAILURE = struct.Struct("<HhBBh"), struct.Struct("<HB")
@@ -25,8 +25,8 @@ _FLAGS = RESIDENT * (MOST_RESIDENT + 1)
 
 
 def pack(record: Record, number: Callable[[Entry], int], klass: Callable[[str], int]) -> bytes:
-    """A record as bytes. `number`: the number of an entry in the table's numbering; `klass`: that of a class. Raises
-    InputError if it holds more than a packed table has room for."""
+    """Serialize a record. `number`: maps an entry to its number in the table's numbering; `klass`: the same for a
+    class. Raises InputError if it does not fit in a packed table."""
     try:
         parts = [_HEAD.pack(VERSION, len(record.groups), len(record.failed), record.stamp)]
         for config, status in record.failed:
@@ -41,13 +41,13 @@ def pack(record: Record, number: Callable[[Entry], int], klass: Callable[[str], 
 
 
 def sealed(data: bytes, problem: int, device: int) -> bytes:
-    """What `pack` made, with a CRC-32 of it and of the keys of the problem and the device that it belongs to."""
+    """Append to a packed record the CRC-32 of its bytes and of its problem and device keys."""
     data = bytes([SEALED]) + data[1:]
     return data + _checksum(data, problem, device)
 
 
 def opened(data: Any, problem: int, device: int) -> Any:
-    """What `pack` made, or any other value; the checksum of a sealed record is checked. Raises InputError."""
+    """Check and remove the checksum of a sealed record; return any other value unchanged. Raises InputError."""
     if not isinstance(data, bytes) or data[:1] != bytes([SEALED]):
         return data
     data, found = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
@@ -57,8 +57,8 @@ def opened(data: Any, problem: int, device: int) -> Any:
 
 
 def counts(data: Any) -> tuple[int, int]:
-    """How many times a packed record holds: measured ones, failures included, and modelled ones. Times over all classes
-    are not counted again. Raises InputError."""
+    """Return the number of measured times (including failures) and of modelled times in a packed record. Times pooled
+    over all classes are not counted again. Raises InputError."""
     groups, failures, _, at = _head(data, (VERSION, SEALED))
     found = [failures, 0]
     try:
@@ -72,8 +72,8 @@ def counts(data: Any) -> tuple[int, int]:
 
 
 def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> Record:
-    """The record that `pack` made. `entry`: the entry of a number. Raises InputError, one line, for anything that
-    `pack` does not make."""
+    """Deserialize a record from `pack`. `entry`: maps a number to its entry. Raises InputError, one line, for anything
+    that `pack` does not produce."""
     groups, _, stamp, end = _head(data)
     failed = failures(data, entry)
     try:
@@ -92,7 +92,7 @@ def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> 
 
 
 def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, Status], ...]:
-    """`Record.failed` alone. Raises InputError."""
+    """Return only `Record.failed`. Raises InputError."""
     *_, end = _head(data)
     try:
         return tuple((entry(n).config, _STATUSES[s]) for n, s in _FAILURE.iter_unpack(data[_HEAD.size : end]))
@@ -101,7 +101,7 @@ def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, St
 
 
 def entries(record: Record) -> Iterable[Entry]:
-    """Every entry that `pack` looks up the number of, repeats included."""
+    """Return every entry that `pack` numbers, including repeats."""
     return chain((Entry(config) for config, _ in record.failed), (t.entry for one in record.groups for t in one.times))
 
 
@@ -110,7 +110,7 @@ def _checksum(data: bytes, problem: int, device: int) -> bytes:
 
 
 def _head(data: Any, versions: Sequence[int] = (VERSION,)) -> tuple[int, int, int, int]:
-    """The numbers of groups and of failures, the stamp, and where the groups begin."""
+    """Return the number of groups and of failures, the stamp, and the offset of the groups."""
     if not isinstance(data, bytes) or len(data) < _HEAD.size:
         raise InputError("a record is cut off")
     version, groups, failures, stamp = _HEAD.unpack_from(data)
@@ -120,7 +120,7 @@ def _head(data: Any, versions: Sequence[int] = (VERSION,)) -> tuple[int, int, in
 
 
 _time: Callable[[Iterable[Any]], Time] = partial(tuple.__new__, Time)
-"""A Time of its five values; `Time` itself takes three times as long."""
+"""Creates a Time from its five values, three times faster than `Time`."""
 
 
 def _group(

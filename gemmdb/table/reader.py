@@ -1,4 +1,4 @@
-"""Table: one file of measurements and their verdicts, open read-only. Safe to use in threads and after a fork."""
+"""Table: a read-only file of measurements and their verdicts. Thread-safe and fork-safe."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _RUNS = "SELECT id, text, provenance FROM run WHERE id > ? ORDER BY id LIMIT 100
 
 
 class Table:
-    """One open file. Everything read from it is validated; TableError says what is wrong with it.
+    """One open file. All data read from it is validated; a bad file raises TableError.
 
-    `digest`: the content digest, equal for equal measurements in any order. `generation`: how often a build or merge
-    changed the file. `uid` tells two files of the same generation apart. `built`, the digest when the generation was
-    last raised, tells apart two copies that were built further. `version`: of its schema. `packed`: whether it holds
-    records instead of measurements; `source`: then the digest of the table that it was made of. All of these are read
-    when the file is opened, and again when it is reopened and another file lies at the path.
+    `digest`: the content digest, equal for equal measurements in any order. `generation`: number of builds or merges
+    that changed the file. `uid`: distinguishes two files of the same generation. `built`: the digest at the last change
+    of the generation, which distinguishes two copies that were built separately since. `version`: schema version.
+    `packed`: whether it stores records instead of measurements; `source`: the digest of the table that a packed table
+    was made from. All of these are read when the file is opened, and again when it is reopened and the path has a
+    different file.
     """
 
     def __init__(self, path: Path, immutable: bool = False, check: Callable[[], None] | None = None) -> None:
@@ -55,8 +56,8 @@ class Table:
 
     @classmethod
     def open(cls, path: Path, *, immutable: bool = False, check: Callable[[], None] | None = None) -> Table:
-        """The table at `path`; `immutable` promises that no process writes the file. `check` is called whenever the
-        file is opened, and raises TableError for one that may not be used. Raises TableError."""
+        """Open the table at `path`. `immutable`: no process writes the file. `check`: called whenever the file is
+        opened, and raises TableError if it may not be used. Raises TableError."""
         return cls(Path(path), immutable, check)
 
     def __enter__(self) -> Table:
@@ -66,63 +67,62 @@ class Table:
         self.close()
 
     def close(self) -> None:
-        """Close the file. Idempotent; a later call on the table opens it again."""
+        """Close the file. Idempotent; a later call on the table reopens it."""
         self._file.close()
 
     def devices(self) -> tuple[Device, ...]:
-        """The devices with measurements in this file, with their figures, in the order of their canonical forms."""
+        """Return the devices with measurements in this file, with their figures, ordered by canonical form."""
         found = self._file.fetch("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")
         return tuple(self._cache.device(key) for (key,) in found)
 
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
-        """The verdict on a problem, None when the file has none. `klass` None takes the newest toolchain's."""
+        """Return the verdict on a problem, or None. `klass`: toolchain class; None uses the newest toolchain's."""
         known = self._known(device)
         return None if known is None else self._verdicts.find(problem, known, l2, klass)
 
     def verdicts(self, problem: Problem, device: Device) -> list[Verdict]:
-        """All verdicts on a problem, of every protocol and toolchain class, in a fixed order."""
+        """Return all verdicts on a problem, for every protocol and toolchain class, in a fixed order."""
         known = self._known(device)
         return [] if known is None else self._verdicts.all(problem, known)
 
     def decided(self) -> Iterator[tuple[Problem, Device]]:
-        """Every problem and device with a verdict, in the order of their keys, which says nothing about them. They are
-        read in small pieces."""
+        """Yield every problem and device with a verdict, in (arbitrary) key order. Reads in small batches."""
         return self._pairs("verdict")
 
     def pairs(self) -> Iterator[tuple[Problem, Device]]:
-        """Every problem and device of which the file holds anything, in the order of their keys."""
+        """Yield every problem and device with any data in the file, in key order."""
         return self._pairs("record" if self.packed else "measurement")
 
     def neighbours(
         self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()
     ) -> list[Problem]:
-        """The problems of the same op and family that were measured on the device, the nearest in log M, N, K first,
-        the problem itself included; at most `limit`, with M, N and K `within` these ratios of the problem's."""
+        """Return up to `limit` problems of the same op and family that were measured on the device, nearest in log M,
+        N, K first, including the problem itself. `within`: maximum ratios of M, N and K to the problem's."""
         return [one for _, one in self.distances(problem, device, l2, limit, within)]
 
     def distances(
         self, problem: Problem, device: Device, l2: str, limit: int, within: Sequence[float], metric: Metric = PLAIN
     ) -> list[tuple[float, Problem]]:
-        """The same by a metric, with their distances. Of a large family of a file that may change, the nearest of
-        twice as many by the plain distance."""
+        """Like `neighbours`, by a metric and with distances. For a large family in a file that may change, the
+        candidates are the 2 x `limit` nearest by plain distance."""
         fixed = self.packed or self._file.immutable
         with self._file.lookup():
             return self._families.distances(problem, device, l2, limit, within, metric, fixed)
 
     def families(self) -> list[Problem]:
-        """A problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""
+        """Return one problem of every op and family. Raises TableError if there are more than MOST_FAMILIES."""
         with self._file.lookup():
             return self._families.each()
 
     def state(self) -> str:
-        """A text that changes with every row written."""
+        """Return a text that changes with every row written."""
         if self._file.immutable:
             return self.digest
         return str(self._file.fetch("SELECT value FROM meta WHERE name = 'rows_digest'"))
 
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
-        """Every measurement of a problem on a device, failures included, in a fixed order. A packed table has none and
-        raises TableError."""
+        """Return every measurement of a problem on a device, including failures, in a fixed order. A packed table has
+        none and raises TableError."""
         if self.packed:
             raise self._without_rows()
         keys = (problem.key, device.key)
@@ -135,7 +135,7 @@ class Table:
         return rows
 
     def record(self, problem: Problem, device: Device) -> Record | None:
-        """All times of a problem on a device, pooled over runs, and what failed; None without any."""
+        """Return all times of a problem on a device, pooled over runs, and its failures; None without data."""
         if not self.packed:
             return record(rows) if (rows := self.rows(problem, device)) else None
         found = self._file.fetch(schema.RECORD_SQL, (problem.key, device.key))
@@ -143,16 +143,16 @@ class Table:
         return self._cache.record(found[0][0], problem.key, device.key) if same else None
 
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> tuple[Time, ...]:
-        """Every timed config of a problem, fastest first: those measured in full and those that are `slow` by a short
-        estimate. Modelled times count where none was measured."""
+        """Return every timed config of a problem, fastest first: those measured in full and those that are `slow` by a
+        short estimate. Falls back to modelled times if nothing was measured."""
         found = self.record(problem, device)
         groups = (found.find(l2, klass, modelled) for modelled in (False, True)) if found else ()
         return next((group.times for group in groups if group), ())
 
     def under_load(self) -> Iterator[tuple[tuple[int, int], Record]]:
-        """The records in which something was timed on a busy machine only, behind the keys of problem and device. They
-        are read one by one."""
-        # In a packed table, the mark is inside of a record.
+        """Yield the problem and device keys and the record of each problem with configs that were timed only on a busy
+        machine. Reads records one at a time."""
+        # In a packed table, the mark is inside the record.
         pages = self._file.pages(_PAIRS.format("record"), 2) if self.packed else self._file.pages(_MARKED, 2, bulk=True)
         for problem, device in pages:
             found = self.record(self._cache.problem(problem), self._cache.device(device))
@@ -160,11 +160,11 @@ class Table:
                 yield (problem, device), found
 
     def settled(self, problem: Problem, device: Device) -> bool:
-        """Whether the verdicts of a problem are as new as its rows."""
+        """Return whether the verdicts of a problem are up to date with its rows."""
         return self.packed or not self._file.fetch(schema.PENDING_SQL, (problem.key, device.key))
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
-        """The configs that were wrong or crashed in some row of the problem on the device."""
+        """Return the configs that were wrong or crashed in any row of the problem on the device."""
         if self._known(device) is None:
             return frozenset()
         keys = (problem.key, device.key)
@@ -175,14 +175,14 @@ class Table:
         return frozenset(self._cache.config(key) for (key,) in found)
 
     def measurements(self) -> Iterator[Measurement]:
-        """All measurements. They are read in small pieces, so no writer waits for a slow consumer. A packed table has
+        """Yield all measurements. Reads in small batches, so no writer waits for a slow consumer. A packed table has
         none and raises TableError."""
         if self.packed:
             raise self._without_rows()
         yield from map(self._cache.measurement, self._file.pages(_ALL, 3))
 
     def content_digest(self) -> str:
-        """The digest that `digest` must be: 32 hexadecimal digits, computed anew from everything."""
+        """Return the digest recomputed from all content, 32 hexadecimal digits, which must equal `digest`."""
         if not self.packed:
             return f"{sum(map(fingerprint, self.measurements())) % 2**128:032x}"
         with closing(bulk_reading.connect(self.path)) as db:
@@ -192,12 +192,12 @@ class Table:
                 raise dbfile.broken(self.path, error) from error
 
     def summary(self) -> list[dict[str, Any]]:
-        """One JSON-ready entry per device, with the keys of `gemmdb tables --json`."""
+        """Return one JSON-ready entry per device, with the keys of `gemmdb tables --json`."""
         head = {"schema_version": self.version, "packed": self.packed, "digest": self.digest}
         return bulk_reading.summary(self._file, self._cache, self.packed, self.devices(), head)
 
     def provenance(self) -> list[dict[str, Any]]:
-        """What each run recorded about itself, JSON-ready, ordered by run id."""
+        """Return the provenance of each run, JSON-ready, ordered by run id."""
         found = []
         for _, run, text in self._file.pages(_RUNS, 1):
             try:
@@ -207,7 +207,7 @@ class Table:
         return sorted(found, key=itemgetter("run"))
 
     def _replaced(self, head: schema.Header) -> None:
-        """Take the header and forget all that was read: after a fork or `close`, the path led to other content."""
+        """Take the new header and clear all caches: after a fork or `close`, the path had different content."""
         self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
         self._unknown_devices.clear()
         self._families.forget()
@@ -220,13 +220,13 @@ class Table:
         )
 
     def _pairs(self, table: str) -> Iterator[tuple[Problem, Device]]:
-        """Every problem and device of an SQL table, read in small pieces."""
+        """Yield every problem and device of an SQL table. Reads in small batches."""
         for problem, device in self._file.pages(_PAIRS.format(table), 2):
             yield self._cache.problem(problem), self._cache.device(device)
 
     def _known(self, device: Device) -> Device | None:
-        """The file's own record of a device; None if it has none. For an immutable file a None is cached: every lookup
-        queries each shipped table, and most of them are about other devices."""
+        """Return the file's own record of a device, or None. For an immutable file None is cached: every lookup queries
+        each shipped table, and most of them cover other devices."""
         if device.key in self._unknown_devices:
             return None
         found = self._cache.find_device(device)

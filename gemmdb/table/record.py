@@ -1,7 +1,7 @@
 """Record: all times of one problem on one device, pooled over runs. Rung `near` predicts from records.
 
-A record of rows holds exactly what its packed form (`packed_records`) holds, so a packed table and the rows that it was
-made of give the same answers.
+A record built from rows has exactly the content of its packed form (`packed_records`), so a packed table gives the same
+results as the rows it was made from.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.measurement import NOISY, UNSAFE, Measurement, Status
 from gemmdb.table.verdict import Pooled, pool, unsafe
 
-STEP = 2.0**-12  # Logarithms of times are rounded to multiples of this: 0.024%, far less than what two runs differ by
+STEP = 2.0**-12  # Log times are rounded to multiples of this: 0.024%, far below the noise between two runs
 MOST_CODE = 2**15 - 1
-"""The largest multiple: times up to 2,981 times as long, or as short, as ATen's. Others are stored as these."""
-UNKNOWN = -(2**15)  # `Time.expected` where nothing is expected
+"""The largest multiple: a factor of 2,981 slower or faster than ATen. Larger values are clamped."""
+UNKNOWN = -(2**15)  # `Time.expected` without an expectation
 FULL, EMITTED, DISTURBED, RESIDENT = 1, 2, 4, 8
-"""`Time.flags`: a run measured it in full; as the code that the compiler emits; always on a busy machine. RESIDENT is
-the lowest of three bits."""
+"""`Time.flags`: measured in full by a run; measured on compiler-emitted code; always measured on a busy machine.
+RESIDENT is the lowest of three bits."""
 MOST_RESIDENT = 7
 STEADIEST, _PER_DOUBLING = 200, 16
-"""A spread is NOISY times 2 ** ((width - STEADIEST) / _PER_DOUBLING), rounded up: what was steady stays steady."""
+"""A spread is NOISY times 2 ** ((width - STEADIEST) / _PER_DOUBLING), rounded up so that encoding does not change what
+counts as steady."""
 _WIDEST = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A config with the toolchains that measured it, by their texts. The times of a table share entries. `memo` is for
-    what a caller computes of it. `key`: that of the config. `aten`: whether the config is ATen. `split`: whether it
-    splits K."""
+    """A config with the toolchains that measured it, ordered by text. The times of a table share entries. `memo`: cache
+    for values that callers derive from it. `key`: the config's key. `aten`: whether the config is ATen. `split`:
+    whether it splits K."""
 
     config: Config
     toolchains: tuple[Toolchain, ...] = ()
@@ -52,9 +53,10 @@ class Entry:
 
 
 class Time(NamedTuple):
-    """One config's pooled time. `code`: the logarithm of its ratio to ATen's, in STEPs. `width`: its spread, coded.
-    `expected`: the logarithm of what the cost model expects relative to ATen's measured time, in STEPs, or UNKNOWN;
-    then `flags` also hold how many programs per multiprocessor its split gives (see `resident`)."""
+    """One config's pooled time. `code`: the log of its ratio to ATen's, in STEPs. `width`: its encoded spread.
+    `expected`: the log of the cost model's time relative to ATen's measured time, in STEPs, or UNKNOWN; with an
+    expectation, `flags` also contain the number of programs per multiprocessor that its split gives (see
+    `resident`)."""
 
     entry: Entry
     code: int
@@ -84,17 +86,17 @@ class Time(NamedTuple):
 
     @property
     def emitted(self) -> bool:
-        """Whether it is the time of the code that the compiler emits."""
+        """Whether compiler-emitted code was timed."""
         return bool(self.flags & EMITTED)
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was busy whenever it was timed."""
+        """Whether the machine was busy in every measurement."""
         return bool(self.flags & DISTURBED)
 
     @property
     def steady(self) -> bool:
-        """Whether it is good enough to predict from."""
+        """Whether it is steady enough to predict from."""
         return self.width <= STEADIEST and not self.flags & DISTURBED
 
     @property
@@ -123,8 +125,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Record:
-    """What one table knows of one problem on one device. `failed`: configs with each status that they failed with.
-    `stamp`: what `Time.expected` was computed with, 0 for nothing."""
+    """One table's data for one problem on one device. `failed`: configs with each of their failure statuses. `stamp`:
+    hash of the inputs of `Time.expected`, 0 without expectations."""
 
     groups: tuple[Group, ...]
     failed: tuple[tuple[Config, Status], ...]
@@ -137,8 +139,8 @@ class Record:
 
     @lazy
     def under_load(self) -> frozenset[Config]:
-        """The configs that were timed while other programs kept the machine busy, and at no other time. Such times
-        decide nothing against ATen."""
+        """The configs that were timed only while other programs kept the machine busy. Such times are no evidence
+        against ATen."""
         marks: dict[Config, bool] = {}
         for time in self.measured:
             marks[time.config] = marks.get(time.config, True) and time.disturbed
@@ -146,11 +148,11 @@ class Record:
 
     @property
     def measured(self) -> list[Time]:
-        """The times that were measured, of all groups."""
+        """The measured times of all groups."""
         return [time for group in self.groups if not group.modelled for time in group.times]
 
     def find(self, l2: str, klass: str | None, modelled: bool = False) -> Group | None:
-        """The group of a toolchain class; None as class stands for all of them together."""
+        """Return the group of a toolchain class; `klass` None means all classes pooled."""
         found = [one for one in self.groups if (one.l2, one.modelled) == (l2, modelled)]
         if klass is None and len(found) == 1:
             return found[0]
@@ -158,7 +160,7 @@ class Record:
 
 
 def record(rows: Iterable[Measurement]) -> Record:
-    """The record of all rows of one problem on one device."""
+    """Build the record from all rows of one problem on one device."""
     rows = list(rows)
     banned = unsafe(rows)
     timed = sorted((row for row in rows if row.times), key=_kind)
@@ -168,7 +170,7 @@ def record(rows: Iterable[Measurement]) -> Record:
 
 
 def coded(log: float) -> int:
-    """A logarithm in STEPs, within MOST_CODE."""
+    """Return a logarithm in STEPs, clamped to MOST_CODE."""
     return max(-MOST_CODE, min(MOST_CODE, round(log / STEP)))
 
 
