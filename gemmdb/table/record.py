@@ -112,9 +112,8 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The times under one state of the cache and one toolchain class (None: over all classes, where there are several),
-    fastest first. `modelled`: whether they were computed by the cost model. `aten_us`: microseconds of ATen; 0 without
-    a time of ATen."""
+    """The times for one L2 state and one toolchain class (None: pooled over several classes), fastest first.
+    `modelled`: whether the cost model computed them. `aten_us`: ATen's time in microseconds; 0 without one."""
 
     l2: str
     modelled: bool

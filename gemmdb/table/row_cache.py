@@ -1,4 +1,4 @@
-"""RowCache: what the rows of one file name by key, each value parsed and validated once."""
+"""RowCache: the values that a file's rows refer to by key, each parsed and validated once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gemmdb.table.record import Entry, Record
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
 
-_LIMIT = 65_536  # Values of one kind kept in memory. When a cache is full, it is emptied.
-_PROBLEM_LIMIT = 4_096  # The same for problems, which take 5 KiB each. Reading a whole file needs each once.
-CONTEXT_BYTES = 24  # Bytes of the keys of protocol, toolchain and family, which come before the keys of the tie set
+_LIMIT = 65_536  # Cached values per kind. A full cache is cleared.
+_PROBLEM_LIMIT = 4_096  # The same for problems, which take 5 KiB each. A full-file read needs each one once.
+CONTEXT_BYTES = 24  # Bytes of the protocol, toolchain and family keys, which precede the keys of the tie set
 
 
 class Context(NamedTuple):
-    """What many verdicts share. `tail`: the end of their problems' texts. `ties`: the tie sets read so far, by packed
-    keys; their configs are all usable for the op on the device kind."""
+    """Data shared by many verdicts. `tail`: the end of their problems' texts. `ties`: the tie sets read so far, by
+    packed keys; their configs all support the op on the device kind."""
 
     protocol: Protocol
     toolchain: Toolchain
@@ -40,11 +40,11 @@ class Context(NamedTuple):
 
 
 class RowCache:
-    """The configs, devices, protocols, toolchains, runs and problems of one file by their key, each parsed once.
+    """The configs, devices, protocols, toolchains, runs and problems of one file by key, each parsed once.
 
-    `contexts` holds the results of `context` by device kind and the first CONTEXT_BYTES of `keys`; the hot path reads
-    it. Keys are made from content, so a cached value never becomes stale. Every method raises TableError if the file
-    lacks the key or holds something else under it.
+    `contexts` caches the results of `context` by device kind and the first CONTEXT_BYTES of `keys`; the hot path reads
+    it. Keys are content hashes, so cached values never go stale. Every method raises TableError if the key is missing
+    from the file or its value does not match.
     """
 
     def __init__(self, path: Path, fetch: Fetch, packed: bool = False) -> None:
@@ -60,7 +60,7 @@ class RowCache:
         self.reset(packed)
 
     def reset(self, packed: bool) -> None:
-        """Forget everything: another file lies at the path now. `packed`: whether that one is."""
+        """Clear all caches: the path has a different file now. `packed`: whether the new file is packed."""
         self._resets += 1
         self._packed = packed
         self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
@@ -71,27 +71,27 @@ class RowCache:
             contexts.clear()
 
     def config(self, key: int) -> Config:
-        """The config of a key."""
+        """Return the config of a key."""
         return self._configs.get(key) or self._load("config", key, Config.parse, self._configs)
 
     def protocol(self, key: int) -> Protocol:
-        """The protocol of a key."""
+        """Return the protocol of a key."""
         return self._protocols.get(key) or self._load("protocol", key, Protocol.parse, self._protocols)
 
     def toolchain(self, key: int) -> Toolchain:
-        """The toolchain of a key."""
+        """Return the toolchain of a key."""
         return self._toolchains.get(key) or self._load("toolchain", key, Toolchain.parse, self._toolchains)
 
     def problem(self, key: int) -> Problem:
-        """The problem of a key."""
+        """Return the problem of a key."""
         return self._problems.get(key) or self._load("problem", key, Problem.parse, self._problems, _PROBLEM_LIMIT)
 
     def run(self, key: int) -> str:
-        """The run id of a key."""
+        """Return the run id of a key."""
         return self._runs.get(key) or self._load("run", key, str, self._runs)
 
     def device(self, key: int) -> Device:
-        """The device of a key, with the figures that the file holds."""
+        """Return the device of a key, with its figures from the file."""
         found = self._devices.get(key)
         if found is None:
             (figures,) = self._row("device", "figures", key)
@@ -101,7 +101,7 @@ class RowCache:
         return found
 
     def find_device(self, device: Device) -> Device | None:
-        """The file's own record of `device`; None if it has none."""
+        """Return the file's own record of `device`, or None."""
         found = self._devices.get(device.key)
         if found is None:
             if not self._fetch("SELECT 1 FROM device WHERE id = ?", (device.key,)):
@@ -110,8 +110,8 @@ class RowCache:
         return found if found.text == device.text else None
 
     def context(self, kind: str, keys: bytes) -> Context:
-        """What verdicts on one kind of device share if their `keys` begin with the same protocol, toolchain and
-        family."""
+        """Return the data shared by verdicts for one device kind whose `keys` start with the same protocol, toolchain
+        and family."""
         if not isinstance(keys, bytes) or len(keys) < CONTEXT_BYTES:
             raise self.error("a verdict is malformed")
         found = self.contexts[kind].get(keys[:CONTEXT_BYTES])
@@ -127,7 +127,7 @@ class RowCache:
         return found
 
     def ties(self, keys: bytes, context: Context) -> tuple[Config, ...]:
-        """The configs of packed keys, at least one. Each must support the context's op and device kind."""
+        """Return the configs of packed keys, at least one. Each must support the context's op and device kind."""
         found = context.ties.get(keys)
         if found is None:
             if not 0 < len(keys) <= 8 * schema.MOST_TIES or len(keys) % 8:
@@ -140,29 +140,29 @@ class RowCache:
         return found
 
     def numbering(self) -> Numbering:
-        """What the records of a packed table name by number."""
+        """Return the numbering of a packed table."""
         return self._numbers()[0]
 
     def record(self, data: Any, problem: int, device: int) -> Record:
-        """The record of a packed table's `data`, which belongs to the keys of a problem and a device."""
+        """Unpack a packed table's record `data`, which belongs to the keys of a problem and a device."""
         numbering, entry = self._numbers()
         with self._errors():
             return packed_records.unpack(packed_records.opened(data, problem, device), entry, numbering.classes)
 
     def banned(self, data: Any, problem: int, device: int) -> frozenset[Config]:
-        """The configs that were wrong or crashed by a record's `data`."""
+        """Return the configs that were wrong or crashed according to a record's `data`."""
         entry = self._numbers()[1]
         with self._errors():
             found = packed_records.failures(packed_records.opened(data, problem, device), entry)
             return frozenset(config for config, status in found if status in UNSAFE)
 
     def counts(self, data: Any) -> tuple[int, int]:
-        """How many times a record's `data` holds: measured ones, failures included, and modelled ones."""
+        """Return the number of measured times (including failures) and of modelled times in a record's `data`."""
         with self._errors():
             return packed_records.counts(data)
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
-        """The Measurement of a row with the columns `schema.COLUMNS`."""
+        """Build the Measurement of a row with the columns `schema.COLUMNS`."""
         problem, device, _, config, protocol, toolchain, run, status, *times, error, compile_s, detail = row
         try:
             return Measurement(
@@ -174,19 +174,19 @@ class RowCache:
             raise self.error(f"a measurement is malformed ({fault})") from fault
 
     def long(self, kind: str, text: Any) -> str:
-        """The canonical text of the config or problem whose short text a packed table holds."""
+        """Expand a packed table's short text to the canonical text of a config or problem."""
         known = self.numbering()
         with self._errors():
             return known.long(str(text)) if kind == "config" else known.long_problem(str(text))
 
     def error(self, what: str) -> TableError:
-        """The TableError that says `what` is wrong with the file."""
+        """Return the TableError for a problem `what` in the file."""
         told = one_line(what)[:300]  # It may quote the file.
         return TableError(f"{self._path}: {told}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Inside, an InputError becomes a TableError."""
+        """Convert an InputError inside the block to a TableError."""
         try:
             yield
         except InputError as error:
@@ -221,7 +221,7 @@ class RowCache:
             try:
                 numbering = Numbering.parse(parts)
             except InputError as error:
-                self._fault = str(error)  # Every access needs the numbering, and parsing it again takes long.
+                self._fault = str(error)  # Every access needs the numbering, and parsing it again is slow.
                 raise self.error(self._fault) from error
             found = numbering, numbering.reader(self.config, self.toolchain)
             if resets == self._resets:

@@ -1,6 +1,6 @@
-"""SQL names and data definitions of a table file, and the check that a file has exactly these.
+"""SQL names and data definitions of a table file, and a check that a file has exactly these.
 
-A file may hold nothing but the statements below. A view, a trigger, a virtual table or a generated column would run
+A file may contain only the definitions below. A view, a trigger, a virtual table or a generated column would run
 untrusted SQL, and a missing index would turn a lookup into a scan.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from gemmdb.errors import InputError, TableError
 
 SCHEMA_VERSION = 2
-OLDEST_VERSION = 1  # The oldest schema that a reader still reads. A writer brings it to SCHEMA_VERSION.
-APPLICATION_ID = 0x676D6462  # `gmdb` in the file's header: tells a table from any other SQLite file
+OLDEST_VERSION = 1  # The oldest schema that readers support. Writers migrate it to SCHEMA_VERSION.
+APPLICATION_ID = 0x676D6462  # `gmdb` in the file's header: distinguishes tables from other SQLite files
 
 SCHEMA = {
     "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -43,24 +43,24 @@ SCHEMA = {
     " PRIMARY KEY (problem, device)) WITHOUT ROWID",
     "numbering": "CREATE TABLE numbering (name TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
 }
-"""Every table and index of the present schema by name, with the statement that makes it.
+"""Every table and index of the current schema by name, with the statement that creates it.
 
-Ids are the 64-bit keys of canonical texts, so equal content has equal ids in every file. The `keys` of a verdict are
-those of its protocol, toolchain, family and tie set (the pick first), 8 bytes each: one column reads faster than five.
-`head` holds op and sizes. Together with the family's text it is the whole text of the problem, so a reader rules out a
-key collision without a second probe. `pending` holds the (problem, device) pairs whose verdicts are older than their
-measurements. `record` and `numbering` are for packed tables, which have no measurements.
+Ids are the 64-bit keys of canonical texts, so equal content has equal ids in every file. `verdict.keys` concatenates
+the keys of its protocol, toolchain, family and tie set (the pick first), 8 bytes each: one column reads faster than
+five. `head` contains the op and sizes. With the family's text it forms the full text of the problem, so a reader rules
+out a key collision without a second probe. `pending` contains the (problem, device) pairs whose verdicts are older than
+their measurements. `record` and `numbering` are for packed tables, which have no measurements.
 """
 
-ADDED = {2: ("record", "numbering")}  # What each version has that the one before it has not
+ADDED = {2: ("record", "numbering")}  # Tables added by each version
 
 _FOREIGN = {
     "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
     "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
 }
-"""What SQLite's own ANALYZE leaves in a file."""
+"""Tables that SQLite's ANALYZE leaves in a file."""
 
-MIGRATIONS_TABLE = "_sqlite_migrations"  # In it, the writer's migration library notes what it applied
+MIGRATIONS_TABLE = "_sqlite_migrations"  # Where the writer's migration library records applied migrations
 
 COLUMNS = (
     "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",
@@ -72,19 +72,20 @@ VERDICT_SQL = f"SELECT keys, ratio, spread, aten_us, runs, head FROM verdict {_O
 ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement {_OF_PAIR}"
 RECORD_SQL = f"SELECT data FROM record {_OF_PAIR}"
 BARRED_SQL = f"SELECT DISTINCT config FROM measurement {_OF_PAIR} AND status IN ('wrong', 'crash')"
-"""The configs of one problem that must not be served."""
-PENDING_SQL = f"SELECT 1 FROM pending {_OF_PAIR}"  # Whether the verdicts of a problem are older than its rows
-NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"  # What a packed table names by number. There are five parts.
+"""Selects the configs of one problem that must not be served."""
+PENDING_SQL = f"SELECT 1 FROM pending {_OF_PAIR}"  # Finds a row if a problem's verdicts are older than its rows
+NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"  # The numbering of a packed table has five parts.
 AFTER, PAGE = "(problem, device) > (?, ?)", "ORDER BY problem, device LIMIT 1000"
-"""The condition and the end of a query for the next few rows behind those of a problem and a device."""
+"""The condition and suffix of a query for the next page of rows after a problem and device."""
 
 MOST_MEASUREMENTS, MOST_VERDICTS = 20_000, 1_000
-"""The most rows of one problem on one device that a reader takes. Like the bounds below, this is far more than builds
-write. A hostile file may hold any number, and reading them would hold up a compile, so a table with more is refused."""
+"""Maximum number of rows that a reader accepts for one problem on one device. Like the limits below, this is far more
+than builds write. A hostile file may contain any number, and reading them would delay a compile, so larger tables are
+rejected."""
 MOST_PROTOCOLS, MOST_DEVICES = 1_000, 10_000
-MOST_PROBLEMS = 100_000  # The most problems of one family that a search for the nearest reads
-MOST_FAMILIES = 1_000  # The most families of problems in one file
-MOST_TIES = 4_096  # The most configs of one tie set
+MOST_PROBLEMS = 100_000  # Maximum number of problems of one family that a neighbour search reads
+MOST_FAMILIES = 1_000  # Maximum number of problem families in one file
+MOST_TIES = 4_096  # Maximum number of configs in one tie set
 
 _ID, _DIGEST = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{32}")
 _HEADER = {
@@ -92,13 +93,13 @@ _HEADER = {
     "generation": re.compile("0|[1-9][0-9]{0,17}"),
 }  # fmt: skip
 _PACKED = {"packed": re.compile("1"), "source": _DIGEST}
-"""What only a packed table has: that it is one, and the digest of the table that it was made of."""
-_FIGURES, _LARGEST_FIGURE = 100, 1e300  # Figures of a device at most, and the largest magnitude of one
+"""Extra fields of a packed table: the packed flag, and the digest of the table it was made from."""
+_FIGURES, _LARGEST_FIGURE = 100, 1e300  # Maximum number of device figures, and the maximum magnitude of one
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Header(NamedTuple):
-    """What `meta` says about the whole file. docs/contributing/table-format.md explains each field."""
+    """The file-level fields of `meta`. docs/contributing/table-format.md documents each one."""
 
     digest: str
     generation: int
@@ -110,7 +111,7 @@ class Header(NamedTuple):
 
 
 def header(db: sqlite3.Connection, path: Path) -> Header:
-    """The header of the table at `path`. Raises TableError when it is malformed."""
+    """Read the header of the table at `path`. Raises TableError if it is malformed."""
     names = (*_HEADER, *_PACKED)
     found = dict(db.execute(f"SELECT name, value FROM meta WHERE name IN ({', '.join('?' * len(names))})", names))
     packed = "packed" in found
@@ -123,7 +124,7 @@ def header(db: sqlite3.Connection, path: Path) -> Header:
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """Raise TableError unless the file is a gemmdb table of the schema that this gemmdb reads, with nothing else in it.
+    """Raise TableError unless the file is a gemmdb table with a supported schema and nothing else in it.
 
     Errors of SQLite pass through.
     """
@@ -147,23 +148,23 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 
 
 def pack_keys(*keys: int) -> bytes:
-    """Keys in the form of `verdict.keys`: 8 bytes each, big-endian."""
+    """Pack keys as in `verdict.keys`: 8 bytes each, big-endian."""
     return struct.pack(f">{len(keys)}q", *keys)
 
 
 def unpack_keys(keys: bytes) -> tuple[int, ...]:
-    """The keys that `pack_keys` stored. Raises struct.error if the length is not a multiple of 8 bytes."""
+    """Unpack keys from `pack_keys`. Raises struct.error if the length is not a multiple of 8 bytes."""
     return tuple(key for (key,) in struct.iter_unpack(">q", keys))
 
 
 def parse_figures(text: Any) -> dict[str, float]:
-    """A device's figures, read from JSON. Raises InputError unless it is an object that maps short names to finite
+    """Parse a device's figures from JSON. Raises InputError unless it is an object that maps short names to finite
     numbers."""
     figures = _parse_object(text, "a device's figures are not")
     if len(figures) > _FIGURES:
         raise InputError(f"a device has more than {_FIGURES} figures")
     for name, value in figures.items():
-        # The bound also keeps out JSON integers that are too large for a float.
+        # The bound also rejects JSON integers that are too large for a float.
         number = type(value) in (int, float) and -_LARGEST_FIGURE <= value <= _LARGEST_FIGURE
         if not number or not _FIGURE.fullmatch(name):
             raise InputError(f"a device's figure is malformed: {name[:40]!r}")
@@ -171,7 +172,7 @@ def parse_figures(text: Any) -> dict[str, float]:
 
 
 def parse_provenance(text: Any) -> dict[str, Any]:
-    """What a run recorded about itself. Raises InputError for anything but a JSON object."""
+    """Parse a run's provenance. Raises InputError for anything but a JSON object."""
     return _parse_object(text, "a run's provenance is not")
 
 
@@ -191,8 +192,8 @@ _PLAIN = {
     "table": re.compile(rf"CREATE TABLE{_NAME}\((?:[\w\s\",]|{_LIST})*\)"),
     "index": re.compile(rf"CREATE (?:UNIQUE )?INDEX{_NAME}ON{_NAME}{_LIST}"),
 }
-"""The table of the migration library and its index, in the words of any of its versions: names, types, and lists of
-names. SQLite evaluates an expression in an index, a check or a column of its own when it reads or checks the file."""
+"""The migration library's table and index, as any of its versions writes them: names, types, and lists of names only.
+SQLite would evaluate an expression in an index, a check or a generated column when it reads or checks the file."""
 _COMPUTED = re.compile(r"\b(?:as|check|generated)\b", re.IGNORECASE)
 _LONGEST_SQL = 1_000
 _MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master"
@@ -201,7 +202,7 @@ _MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 def _allowed(name: str, kind: str, table: str, sql: str | None) -> bool:
     if name in SCHEMA or name in _FOREIGN:
         wanted = SCHEMA.get(name, _FOREIGN.get(name, ""))
-        # Triggers have a namespace of their own: one may be named like a table.
+        # Triggers have a separate namespace: one may have the same name as a table.
         owner = "problem" if wanted.startswith("CREATE INDEX") else name
         return (kind, table, sql) == ("table" if owner == name else "index", owner, wanted)
     if kind == "index" and sql is None:

@@ -1,5 +1,4 @@
-"""Medians, gains, and their 95% intervals from order statistics, without assumptions about the distribution of the
-noise."""
+"""Medians, gains, and their 95% intervals from order statistics, with no assumptions about the noise distribution."""
 
 from __future__ import annotations
 
@@ -12,12 +11,13 @@ from gemmdb.table.measurement import Times
 
 CONFIDENCE = 0.95
 MANY, NORMAL = 1_000, 1.96
-"""From MANY samples on the binomial distribution is as good as normal, with 95% within NORMAL standard deviations."""
+"""With MANY samples or more, the binomial distribution is approximated as normal, with 95% within NORMAL standard
+deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The median of microseconds, and a 95% interval around it."""
+    """A median in microseconds, and its 95% interval."""
 
     us: float
     low: float
@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How many times faster something is, and the interval of that."""
+    """A speedup and its interval."""
 
     value: float
     low: float
@@ -44,19 +44,19 @@ class Gain:
 
 
 def span(samples_us: Sequence[float]) -> Span:
-    """The median of microsecond samples with its interval."""
+    """Return the median of microsecond samples with its interval."""
     ordered = sorted(samples_us)
     low, high = interval(len(ordered))
     return Span(float(median(ordered)), ordered[low], ordered[high])
 
 
 def gain(before: Span, after: Span) -> Gain:
-    """The gain of `after` over `before`, between the ends of both intervals."""
+    """Return the gain of `after` over `before`, with worst-case interval ends."""
     return Gain(before.us / after.us, before.low / after.high, before.high / after.low)
 
 
 def interval(count: int) -> tuple[int, int]:
-    """The 0-based ranks of the order statistics that enclose the median of `count` samples with 95% confidence.
+    """Return the 0-based ranks of the order statistics that enclose the median of `count` samples with 95% confidence.
 
     Each sample is above the median with probability 1/2, so the number of samples above it is binomial. With fewer than
     six samples no pair of ranks reaches 95%, and the result is the whole range.
@@ -74,8 +74,9 @@ def interval(count: int) -> tuple[int, int]:
 
 
 def weighted(parts: Iterable[tuple[float, float, float]]) -> Gain:
-    """The gain of many things together, each with its time before, its time after, and how far the latter may be off
-    (relative, 0 if unknown). All ends of intervals are taken at once. 1 without any."""
+    """Return the combined gain of several parts, each with its time before, its time after, and the relative
+    uncertainty of the latter (0 if unknown). The interval assumes that all parts are at the same end. 1 without
+    parts."""
     before = after = least = most = 0.0
     for was, now, spread in parts:
         before, after = before + was, after + now
@@ -84,6 +85,6 @@ def weighted(parts: Iterable[tuple[float, float, float]]) -> Gain:
 
 
 def times(samples_us: Sequence[float], reference_us: Sequence[float]) -> Times:
-    """The Times of microsecond samples of a candidate and of the reference that was interleaved with it."""
+    """Return the Times from microsecond samples of a candidate and of the interleaved reference."""
     found = span(samples_us)
     return Times(found.us, found.low, found.high, len(samples_us), float(median(reference_us)))

@@ -1,4 +1,4 @@
-"""Verdicts: a pure function of the Measurements of a problem, pooled over runs. Their order makes no difference."""
+"""Verdicts: a pure function of a problem's Measurements, pooled over runs, in any order."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Time
 
 TIE = 0.01  # Two configs closer than this (relative) are tied, regardless of their intervals
 PROCESS_US, PROCESS = 0.3, 0.04
-"""Half the 95% interval of a ratio to ATen between processes: PROCESS_US microseconds, at most PROCESS of the time. The
-samples of one process do not show it. Of 840 pairs of the same emitted code in two processes on an H200, 19 in 20
-differed by less than 5.6% at 6 to 9 us, 3.2% up to 14 us, 1.8% up to 25 us."""
+"""Noise between processes: half the 95% interval of a ratio to ATen, as PROCESS_US microseconds, capped at PROCESS of
+the time. Samples of one process do not show it. Of 840 pairs of the same emitted code in two processes on an H200, 19
+in 20 differed by less than 5.6% at 6 to 9 us, 3.2% up to 14 us, 1.8% up to 25 us."""
 
 
 class Verdict(NamedTuple):
     """The pick for a Problem on a Device under a Protocol and a toolchain class. It is a tuple because every lookup
-    creates one, and a frozen dataclass takes three times as long.
+    creates one, and a frozen dataclass is three times slower.
 
     `toolchain`: the newest that measured the pick. `ties`: all configs as good as the best, the pick first. `ratio`:
-    the pick's time relative to ATen. `spread`: half the width of its 95% interval, relative. `aten_us`: microseconds of
-    one call of ATen. `runs`: how many runs measured the pick.
+    the pick's time relative to ATen. `spread`: relative half-width of its 95% interval. `aten_us`: ATen's time per call
+    in microseconds. `runs`: number of runs that measured the pick.
     """
 
     problem: Problem
@@ -50,23 +50,23 @@ class Verdict(NamedTuple):
 
     @property
     def klass(self) -> str:
-        """The toolchain class that the verdict holds for."""
+        """The toolchain class that the verdict is valid for."""
         return self.toolchain.klass
 
     @property
     def expected_us(self) -> float:
-        """Microseconds of one call of the pick."""
+        """The pick's time per call in microseconds."""
         return self.ratio * self.aten_us
 
     @property
     def speedup(self) -> float:
-        """How many times faster than ATen the pick is."""
+        """The pick's speedup over ATen."""
         return 1 / self.ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """One config's full measurements on one problem, pooled over runs: medians of ratio to ATen and spread."""
+    """One config's full measurements on one problem, pooled over runs: median ratio to ATen, and spread."""
 
     config: Config
     ratio: float
@@ -75,20 +75,20 @@ class Pooled:
 
     @property
     def order(self) -> tuple[int, int, float, str]:
-        """The order of preference among tied configs: ATen, then the cheaper compile, then the smaller split of K (no
-        workspace, one summation order), then the faster, then the text."""
+        """The sort key for tied configs: ATen, then cheaper compile, then smaller split-K (no workspace, one summation
+        order), then faster, then by text."""
         spec = self.config.spec
         parts = math.prod(max(1, int(value)) for name, value in self.config.params if name in spec.splits)
         return spec.cost, parts, self.ratio, self.config.text
 
     @property
     def emitted(self) -> bool:
-        """Whether its times are those of the code that the compiler emits."""
+        """Whether compiler-emitted code was timed."""
         return any(row.emitted for row in self.rows)
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was busy whenever it was timed."""
+        """Whether the machine was busy in every measurement."""
         return bool(self.rows) and all(row.disturbed for row in self.rows)
 
     @property
@@ -99,8 +99,8 @@ class Pooled:
 
 
 def pool(rows: Iterable[Measurement], banned: Collection[Config] = (), slow: bool = False) -> list[Pooled]:
-    """The configs of one problem that were measured in full, fastest first; with `slow` also those with only the short
-    estimate of a `slow` row. None was ever wrong or crashed, neither in these rows nor among the `banned`."""
+    """Return the configs of one problem that were measured in full, fastest first; with `slow`, include those with only
+    the short estimate of a `slow` row. Excludes `banned` configs, and those that were wrong or crashed in any row."""
     by_config: dict[Config, list[Measurement]] = defaultdict(list)
     for row in rows:
         by_config[row.config].append(row)
@@ -116,22 +116,22 @@ def _pool_one(config: Config, rows: list[Measurement], slow: bool) -> Pooled | N
     timed = [row for row in rows if row.status is Status.OK]
     if slow and not timed:
         timed = [row for row in rows if row.status is Status.SLOW]
-    # Emitted code is what runs. If it was timed, times of the kernel alone do not count.
+    # Emitted code is what runs. If it was timed, ignore times of the kernel alone.
     timed = [row for row in timed if row.emitted] or timed
     timed = [row for row in timed if not row.disturbed] or timed
-    if len(timed) > 1:  # Texts are long, and most configs have one row.
+    if len(timed) > 1:  # Skip the sort for the common case: texts are long.
         timed.sort(key=lambda row: row.text)
     times = [row.times for row in timed if row.times]
     return Pooled(config, *together(times, config), tuple(timed)) if times else None
 
 
 def unsafe(rows: Iterable[Measurement]) -> frozenset[Config]:
-    """The configs that were wrong or crashed in any of the rows of a problem."""
+    """Return the configs that were wrong or crashed in any row of a problem."""
     return frozenset(row.config for row in rows if row.status in UNSAFE)
 
 
 def decide_all(rows: Iterable[Measurement]) -> list[Verdict]:
-    """The verdicts of all rows of one problem on one device: at most one per protocol and toolchain class.
+    """Return the verdicts from all rows of one problem on one device: at most one per protocol and toolchain class.
 
     A config that was wrong or crashed under any of them is served under none, since the kernel is at fault.
     """
@@ -143,7 +143,8 @@ def decide_all(rows: Iterable[Measurement]) -> list[Verdict]:
 
 
 def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verdict | None:
-    """The Verdict of the rows of one (problem, device, protocol, toolchain class); None while ATen has no full row."""
+    """Return the Verdict from the rows of one (problem, device, protocol, toolchain class); None if ATen has no full
+    row."""
     pooled = pool(rows, banned)
     reference = next((p for p in pooled if p.config == ATEN), None)
     if reference is None:
@@ -165,36 +166,36 @@ def decide(rows: Iterable[Measurement], banned: Collection[Config] = ()) -> Verd
 
 
 def confirmed(pooled: Sequence[Pooled]) -> Sequence[Pooled]:
-    """The configs that can be picked. If some config was timed as emitted code, these are ATen and the configs that
-    were timed more than once or as emitted code: for the others it is unknown how far their times are from those of the
-    served code."""
+    """Return the configs that can be picked. If any config was timed as emitted code, these are ATen and the configs
+    timed more than once or as emitted code: the others' times may differ from those of the served code by an unknown
+    amount."""
     again = [p for p in pooled if p.config == ATEN or len(p.rows) > 1 or p.emitted]
     return again if any(p.emitted for p in again if p.config != ATEN) else pooled
 
 
 def best(pooled: Sequence[Pooled]) -> list[Pooled]:
-    """The configs that are as good as the first, in order of preference. `pooled`: those of one problem, fastest first,
-    with ATen."""
+    """Return the configs that are as good as the first, in order of preference. `pooled`: the configs of one problem,
+    fastest first, including ATen."""
     ties = sorted((p for p in pooled if tied(pooled[0], p)), key=lambda p: p.order)
-    # A noisy config can be tied with the best although it is slower than ATen, and ATen is not tied.
+    # A noisy config slower than ATen can be tied with the best while ATen is not.
     return ties if ties[0].config == ATEN else [p for p in ties if p.ratio < 1]
 
 
 def tied(best: Pooled, other: Pooled) -> bool:
-    """Whether `other` is as good as `best`: within 1%, or within the sum of both intervals."""
+    """Return whether `other` is as good as `best`: within 1%, or within the sum of both intervals."""
     return other.ratio <= best.ratio * (1 + max(TIE, best.spread + other.spread))
 
 
 @functools.lru_cache(maxsize=256)
 def age(toolchain: Toolchain) -> tuple[tuple[tuple[int, ...], ...], str]:
-    """A key that orders toolchains from old to new: the numbers of their versions (2.9 before 2.13), then the text."""
+    """Return a sort key from old to new toolchains: their version numbers (2.9 before 2.13), then the text."""
     versions = (toolchain.torch, toolchain.triton, toolchain.cuda, toolchain.cutlass, toolchain.gemmdb)
     return tuple(tuple(map(int, re.findall(r"\d+", version))) for version in versions), toolchain.text
 
 
 def together(times: Sequence[Times], config: Config) -> tuple[float, float]:
-    """The ratio to ATen and the spread of a config that was timed several times. Processes differ, so the distance
-    between them counts as spread, as does the known variation between processes."""
+    """Return the ratio to ATen and the spread of a config with several times. The spread includes the distance between
+    these times, and the known noise between processes."""
     within = median(t.spread for t in times)
     if config == ATEN:
         return 1.0, within

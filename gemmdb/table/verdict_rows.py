@@ -1,8 +1,8 @@
-"""Verdicts as rows of a file: how they are written, found and checked, and how the one to serve is chosen.
+"""Verdict rows: writing, finding and checking them, and choosing the one to serve.
 
-A row's `keys` end with a CRC-32 of them and of the row's numbers, together with the keys that it belongs to. It finds
-damage, not forgery; rows of older files have none. The rest of a row is compared with the query. A check takes 0.7 us
-of a verdict (5.5 us with, 4.8 us without).
+A row's `keys` end with a CRC-32 of these keys, the row's numbers, and its problem and device keys. It detects damage,
+not forgery; rows of older files have none. The rest of a row is compared with the query. The check takes 0.7 us per
+verdict (5.5 us with, 4.8 us without).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gemmdb.table.row_cache import CONTEXT_BYTES, Context, RowCache
 from gemmdb.table.verdict import Verdict, age
 
 _CRC_BYTES = 4
-_CRC_OF_ALL = 0x2144DF1C  # The CRC-32 of whatever ends with its own CRC-32, little-endian
+_CRC_OF_ALL = 0x2144DF1C  # The CRC-32 of any data that ends with its own CRC-32, little-endian
 _numbers = struct.Struct("<qqdddq").pack
-"""The numbers that are checked: the keys of problem and device, ratio, spread, microseconds of ATen, runs."""
+"""The checksummed numbers: problem and device keys, ratio, spread, ATen's microseconds, runs."""
 _LARGEST_RATIO = MOST_US / LEAST_US
 _MOST_BYTES, _ROW_BYTES = 2**13, 256
-"""The most bytes of the verdicts on a problem that are kept, and those of a row without its keys and texts."""
+"""Maximum bytes of cached verdicts per problem, and the bytes of a row without its keys and texts."""
 
 
 def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
-    """A Verdict as a row of `verdict`."""
+    """Return a Verdict as a row of `verdict`."""
     problem, protocol, ties = verdict.problem, verdict.protocol, verdict.ties
     numbers = (verdict.ratio, verdict.spread, verdict.aten_us, verdict.runs)
     keys = schema.pack_keys(protocol.key, verdict.toolchain.key, problem.family_key, *(config.key for config in ties))
@@ -40,7 +40,7 @@ def verdict_values(verdict: Verdict) -> tuple[Any, ...]:
 
 
 def without_checksum(keys: Any) -> Any:
-    """The `keys` of a verdict's row without their checksum, if they have one."""
+    """Return the `keys` of a verdict row without their checksum, if any."""
     return keys[:-_CRC_BYTES] if isinstance(keys, bytes) and len(keys) % 8 == _CRC_BYTES else keys
 
 
@@ -77,13 +77,13 @@ class VerdictRows:
         return [verdict for _, verdict in found if verdict is not None]
 
     def _read(self, keys: lookup_cache.Key, device: Device) -> lookup_cache.Rows:
-        """The rows of the verdicts on a problem and a device, the best first."""
+        """Return the verdict rows for a problem and a device, best first."""
         file = self._file
-        # Inlined from `Handle.fetch`: two calls fewer save a tenth of the time of a lookup.
+        # Inlined from `Handle.fetch`: saving two calls makes a lookup 10% faster.
         db = None
         try:
             with file.lock:
-                if file.busy:  # A signal handler looks up while this thread reads.
+                if file.busy:  # A signal handler runs a lookup while this thread reads.
                     rows = file.fetch(schema.VERDICT_SQL, keys, schema.MOST_VERDICTS, "verdicts")
                 else:
                     file.busy = True
@@ -106,7 +106,7 @@ class VerdictRows:
     def _verdict(self, row: tuple[Any, ...], context: Context, problem: Problem, device: Device) -> Verdict | None:
         keys, ratio, spread, aten_us, runs, head = row
         if str(head) + context.tail != problem.text:
-            return None  # Somebody can construct texts whose 64-bit keys collide.
+            return None  # An attacker can construct texts whose 64-bit keys collide.
         try:
             plausible = 1 / _LARGEST_RATIO <= ratio <= _LARGEST_RATIO and 0.0 <= spread < math.inf
             plausible = plausible and LEAST_US <= aten_us <= MOST_US and runs > 0 and type(runs) is int
@@ -122,14 +122,14 @@ class VerdictRows:
         return Verdict(problem, device, context.protocol, context.toolchain, ties, ratio, spread, aten_us, runs)
 
     def _rank(self, row: Sequence[Any], device: Device) -> tuple[Any, ...]:
-        """The sort key of verdicts: measured before modelled, then the newest procedure, the newest toolchain, the most
-        samples."""
+        """Return the sort key of verdicts: measured before modelled, then the newest procedure, the newest toolchain,
+        the most samples."""
         protocol, toolchain, *_ = self._cache.context(device.kind, row[0])
         return protocol.clock != "model", protocol.version, age(toolchain), protocol.samples, protocol.text
 
 
 def _usual(rows: lookup_cache.Rows) -> bool:
-    """Whether the rows have the types that the writer gives them, and are small: a hostile file may hold anything."""
+    """Return whether the rows have the writer's types and are small: a hostile file may contain anything."""
     size = 0
     for row in rows:
         keys, *_, head = row

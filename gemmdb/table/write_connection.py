@@ -1,4 +1,4 @@
-"""Opens a table file for writing, and brings it to the current schema. A reader refuses one that it does not know."""
+"""Opens a table file for writing and migrates it to the current schema. Unknown schemas are rejected."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ZERO = "0" * 32
 
 
 def m001_initial(db: Database) -> None:
-    """Schema version 1: everything, empty, of generation 0."""
+    """Schema version 1: all tables, empty, at generation 0."""
     later = {name for names in schema.ADDED.values() for name in names}
     for name, statement in schema.SCHEMA.items():
         if name not in later:
             db.execute(statement)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    # `rows_digest` changes with every row. `digest` is its value when the verdicts were last derived, and
-    # `generation_digest` its value when the generation was last raised.
+    # `rows_digest` changes with every row. `digest` is its value at the last verdict refresh, and `generation_digest`
+    # its value at the last change of the generation.
     meta = {
         "schema_version": "1", "uid": secrets.token_hex(8), "created": now, "updated": now, "rows_digest": _ZERO,
         "digest": _ZERO, "generation_digest": _ZERO, "generation": "0",
@@ -38,7 +38,7 @@ def m001_initial(db: Database) -> None:
 
 
 def m002_records(db: Database) -> None:
-    """Schema version 2: the tables of packed tables, empty here."""
+    """Schema version 2: add the SQL tables for packed tables, empty."""
     for name in schema.ADDED[2]:
         db.execute(schema.SCHEMA[name])
     db.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
@@ -50,20 +50,20 @@ for _step in (m001_initial, m002_records):
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection for writing to the table at `path`, migrated to the current schema. A missing table is created, with
-    its folder. Raises TableError for what is no table or cannot be written, and what SQLite raises."""
+    """Open the table at `path` for writing, migrated to the current schema. A missing table is created, with its
+    directory. Raises TableError if it is not a table or cannot be written, and any SQLite error."""
     _check_target(path)
     dbfile.check_journal(path)
-    # Absolute: `:memory:` is a file of that name, too.
+    # Absolute, so that `:memory:` is an ordinary file name.
     db = sqlite3.connect(path.absolute(), timeout=0, isolation_level=None, check_same_thread=False)
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, dbfile.MAX_VALUE_BYTES)
         db.execute("PRAGMA trusted_schema=OFF")
-        with bounded(db):  # It reads the list of tables, which may have no end.
+        with bounded(db):  # It reads the schema, which may be endless in a hostile file.
             logged = db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         if logged:
             raise dbfile.logged(path)
-        # A transaction that spills pages to disk locks readers out until it ends.
+        # A transaction that spills pages to disk blocks readers until it ends.
         db.execute("PRAGMA cache_spill=OFF")
         _migrate(db, path)
     except BaseException:
@@ -92,8 +92,8 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_target(path: Path) -> None:
-    """Raise TableError for what cannot be written. SQLite would open it for reading and fail at the first write, after
-    a build has taken its lock and chosen what to measure. Its journal lies beside the file."""
+    """Raise TableError for a path that cannot be written. SQLite would open it for reading and fail at the first write,
+    after a build has taken its lock and chosen its measurements. The directory must be writable for the journal."""
     try:
         if path.is_dir():
             raise TableError(f"{path} is a directory, not a table; name a .db file in it")

@@ -1,7 +1,7 @@
-"""Store: the one writer of table files. Safe against kill -9, and with many processes at once.
+"""Store: the only writer of table files. Safe against kill -9 and concurrent processes.
 
-Tables use the rollback journal: such a table is a single file that can be read from read-only media and over a network
-file system. A table with a write-ahead log could not. Writers take turns; a commit takes milliseconds.
+Tables use the rollback journal: unlike with a write-ahead log, a table is a single file that can be read from read-only
+media and network file systems. Writers take turns; a commit takes milliseconds.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from gemmdb.table.row_cache import RowCache
 from gemmdb.table.verdict import decide_all
 from gemmdb.table.verdict_rows import verdict_values
 
-BUSY_S = 60.0  # How long a writer waits for its turn
+BUSY_S = 60.0  # Default timeout of a writer waiting for its turn
 
 _INSERT = f"INSERT OR IGNORE INTO measurement VALUES ({', '.join('?' * len(schema.COLUMNS))})"
 _INSERT_VERDICT = f"INSERT INTO verdict VALUES ({', '.join('?' * 11)})"
 _BATCH = 200
-"""Problems whose verdicts are recomputed in one transaction. Other writers wait for it, well under a second."""
+"""Number of problems whose verdicts are recomputed in one transaction. It blocks other writers for well under a
+second."""
 _PROVENANCE_BYTES = dbfile.MAX_VALUE_BYTES // 2
-_KEY_LIMIT = 65_536  # Keys kept in memory. When there are more, they are looked up anew.
+_KEY_LIMIT = 65_536  # Keys kept in memory. Beyond that, they are looked up again.
 
 
 class Store:
-    """A table file open for writing; a context manager. Every method raises TableError when the file cannot be used."""
+    """A table file open for writing; a context manager. Every method raises TableError if the file is unusable."""
 
     def __init__(self, path: Path, busy_s: float = BUSY_S) -> None:
         self.path, self._busy_s = path, busy_s
@@ -45,8 +46,8 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, busy_s: float = BUSY_S) -> Store:
-        """The table at `path`, migrated to the current schema. A missing table is created, with its folder. Waits up to
-        `busy_s` seconds for each lock of another writer."""
+        """Open the table at `path`, migrated to the current schema. A missing table is created, with its directory.
+        Waits up to `busy_s` seconds for each lock of another writer."""
         return cls(Path(path), busy_s)
 
     def __enter__(self) -> Store:
@@ -56,20 +57,20 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file. Added rows stay, even if `refresh` was not called."""
+        """Close the file. Added rows are kept even without `refresh`."""
         with self._lock:
             self._db.close()
 
     def begin_run(self, provenance: Mapping[str, Any]) -> str:
-        """Record a run with its provenance (JSON-ready: command, versions, readings, dates). Returns its run id, which
-        is globally unique."""
+        """Record a run with its provenance (JSON-ready: command, versions, readings, dates) and return its globally
+        unique run id."""
         now = datetime.datetime.now(datetime.UTC)
         run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
         self.add_runs([{"started": now.isoformat(timespec="seconds"), **provenance, "run": run}])
         return run
 
     def add_runs(self, runs: Iterable[Mapping[str, Any]]) -> None:
-        """Record runs in the form that `Table.provenance` gives."""
+        """Record runs in the format of `Table.provenance`."""
         with self.transaction() as db:
             for run in runs:
                 provenance = {name: value for name, value in run.items() if name != "run"}
@@ -88,11 +89,11 @@ class Store:
         return len(fresh)
 
     def refresh(self, *, live: bool = False, above: int = 0) -> int:
-        """Recompute the verdicts of problems whose rows changed since the last refresh, and publish the content digest.
-        Returns the number of (problem, device) pairs.
+        """Recompute the verdicts of problems whose rows changed since the last refresh, publish the content digest, and
+        return the number of (problem, device) pairs.
 
-        If rows changed since the generation was last raised, it rises to more than `above`. With `live` it never rises:
-        rows of live tuning must not make compiled graphs stale.
+        If rows changed since the last generation, the generation is raised above `above`. With `live` it never changes:
+        live tuning must not invalidate compiled graphs.
         """
         done = 0
         while True:
@@ -110,8 +111,8 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction. It begins when it is this process's turn, and any exception rolls it back. No other
-        process can change the file meanwhile."""
+        """Run a write transaction. It begins when it is this process's turn, and any exception rolls it back. No other
+        process can change the file in the meantime."""
         with self._lock, _guard(self.path):
             self._begin()
             try:
@@ -131,21 +132,21 @@ class Store:
         self._cache = RowCache(self.path, lambda sql, args: self._db.execute(sql, args).fetchall())
 
     def _opened(self) -> bool:
-        """Open the file. False if another one took its place meanwhile."""
+        """Open the file. Return False if it was replaced in the meantime."""
         before = file_locks.identity(self.path)
         self._db = write_connection.connect(self.path)
         self._file = file_locks.identity(self.path)
         return before in (None, self._file)
 
     def _begin(self) -> None:
-        """Begin a transaction on the file that is at the path now: a merge may have replaced it."""
+        """Begin a transaction on the file currently at the path: a merge may have replaced it."""
         while not file_locks.in_turn(self.path, self._busy_s, self._begun):
             self._db.close()
             self._connect()
         self._db.execute(f"PRAGMA busy_timeout={int(1000 * self._busy_s)}")  # A commit waits for readers.
 
     def _begun(self) -> bool:
-        """Begin, if the file that is open is still at the path."""
+        """Begin a transaction if the open file is still at the path."""
         there = file_locks.identity(self.path)
         if there is None:
             lost = "what it held is lost: run this again"
@@ -156,12 +157,12 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         if file_locks.identity(self.path) == self._file:
             return True
-        self._db.execute("ROLLBACK")  # The folder has no locks, or another host replaced the file.
+        self._db.execute("ROLLBACK")  # The directory has no locks, or another host replaced the file.
         return False
 
 
 class KeyWriter:
-    """Remembers which keys the file already holds. Call `forget` after a rollback."""
+    """Writes rows and caches which keys the file already has. Call `forget` after a rollback."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -169,13 +170,13 @@ class KeyWriter:
         self._figures: dict[int, Mapping[str, float]] = {}
 
     def forget(self) -> None:
-        """Forget which keys the file holds."""
+        """Clear the cached keys."""
         self._known.clear()
         self._figures.clear()
 
     def put(self, db: sqlite3.Connection, row: Measurement) -> bool:
-        """Write a measurement, and every value that it names and the file does not hold yet. Returns whether it was
-        new. Raises TableError on a key collision."""
+        """Write a measurement, and every referenced value that the file does not have yet. Return whether it was new.
+        Raises TableError on a key collision."""
         problem, run, t = row.problem, canonical.key(row.run), row.times
         if problem.key not in self._known:
             sizes = (problem.m, problem.n, problem.k)
@@ -193,7 +194,7 @@ class KeyWriter:
         return db.execute(_INSERT, values).rowcount == 1
 
     def put_run(self, db: sqlite3.Connection, run: str, provenance: str) -> None:
-        """Write a run. If a run has two records, the longer one stays, so the order of merging makes no difference."""
+        """Write a run. If a run has two records, the longer one is kept, so the merge order does not matter."""
         key = canonical.key(run)
         if self._insert(db, "run", key, run, provenance):
             return
@@ -202,7 +203,8 @@ class KeyWriter:
             db.execute("UPDATE run SET provenance = ? WHERE id = ?", (provenance, key))
 
     def _put_device(self, db: sqlite3.Connection, device: Device) -> None:
-        """Write a device. Of figures from two files the larger stays, so the order of merging makes no difference."""
+        """Write a device. If figures differ between files, the larger one is kept, so the merge order does not
+        matter."""
         figures = dict(sorted(device.figures.items()))
         if not self._insert(db, "device", device.key, device.text, json.dumps(figures, allow_nan=False)):
             (text,) = db.execute("SELECT figures FROM device WHERE id = ?", (device.key,)).fetchone()
@@ -215,7 +217,7 @@ class KeyWriter:
         self._figures[device.key] = device.figures
 
     def _insert(self, db: sqlite3.Connection, kind: str, key: int, text: str, *rest: Any) -> bool:
-        """Whether the row was new."""
+        """Insert a row and return whether it was new."""
         marks = ", ".join("?" * (2 + len(rest)))
         fresh = db.execute(f"INSERT OR IGNORE INTO {kind} VALUES ({marks})", (key, text, *rest)).rowcount == 1
         if not fresh and db.execute(f"SELECT text FROM {kind} WHERE id = ?", (key,)).fetchone()[0] != text:
@@ -228,7 +230,7 @@ class KeyWriter:
 
 def record_live(path: Path, rows: Sequence[Measurement], busy_s: float = BUSY_S) -> None:
     """Add the measurements of live tuning and their verdicts, waiting up to `busy_s` seconds for other writers. The
-    generation stays, so compiled graphs stay valid."""
+    generation does not change, so compiled graphs stay valid."""
     with Store.open(path, busy_s) as store:
         store.add(rows)
         store.refresh(live=True)
