@@ -2,8 +2,8 @@
 
     python examples/aot.py
 
-The kernels that gemmdb chose are in the package, so nothing of gemmdb is needed to load it. Expect one product, and
-outputs that agree.
+The package contains the kernels that gemmdb chose, so loading it does not require gemmdb. Expect one GEMM and matching
+outputs.
 """
 
 import subprocess

@@ -1,10 +1,10 @@
-"""Inference with frozen weights: compile a model with gemmdb, and look at what every product got.
+"""Inference with frozen weights: compile a model with gemmdb and print the config of every GEMM.
 
     python examples/inference.py
 
-Freezing makes the weights constants of the graph, which Inductor packs on a CPU. Expect two products with their rung,
-the place that the answer came from. For a CPU no table ships, so both products miss: their rung is `aten`, and Inductor
-does what it does by default. `workload.py` shows how to build a table. For an NVIDIA H200 a table ships.
+Freezing makes the weights constants of the graph, which Inductor packs on a CPU. Expect two GEMMs, each with its rung,
+the source of its config. No table ships for CPUs, so both GEMMs miss there: their rung is `aten`, and Inductor uses its
+default. `workload.py` shows how to build a table. A table ships for the NVIDIA H200.
 """
 
 import torch

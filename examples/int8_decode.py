@@ -2,8 +2,8 @@
 
     python examples/int8_decode.py
 
-gemmdb looks `linear(x, w.to(x.dtype)) * s` up as one `mixed_mm`, before Inductor's own patterns take it. Expect two
-products per decode step, and the tokens of eager decoding. The step is compiled once for all tokens.
+gemmdb looks up `linear(x, w.to(x.dtype)) * s` as one `mixed_mm`, before Inductor's own patterns match it. Expect two
+GEMMs per decode step and the same tokens as eager decoding. The step is compiled once for all tokens.
 """
 
 import torch

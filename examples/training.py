@@ -1,10 +1,10 @@
-"""A training step: the products of the forward and of the backward are looked up, each as a problem of its own.
+"""A training step: every GEMM of the forward and the backward is looked up as a separate problem.
 
     python examples/training.py
 
-`enable()` steers every compile of the process, so the program compiles as usual. Expect five products: one per linear
-in the forward, and three in the backward (the gradients of both weights, and of the first activation). The compiled
-losses are those of eager training.
+`enable()` applies to every compile of the process, so the program compiles as usual. Expect five GEMMs: one per linear
+in the forward, and three in the backward (the gradients of both weights and of the first activation). The compiled
+losses match eager training.
 """
 
 import copy

@@ -1,12 +1,12 @@
-"""A build for a recorded workload: record a program's products, measure them, compile strictly with the table.
+"""A build for a recorded workload: record a program's GEMMs, benchmark them, and compile strictly with the table.
 
     python examples/workload.py
 
-The four steps of a user: `gemmdb record`, `gemmdb build`, `gemmdb coverage`, and the program again, with gemmdb. The
-program has one small product with an int8 weight. `--deny '^cpp'` leaves out the kernels of the CPU that a C++ compiler
-must build first: on a CPU, the build compares only ATen's kernels, and all of it takes about a minute. Leave it
-out of a build of your own. Expect a coverage of 100%, and one product on rung `exact`. With `on_miss="error"` the
-compile would fail for a product that the table does not hold. The picked config depends on the machine.
+Four steps: `gemmdb record`, `gemmdb build`, `gemmdb coverage`, and the program again, with gemmdb. The program has one
+small GEMM with an int8 weight. `--deny '^cpp'` excludes CPU kernels that need a C++ compiler: on a CPU, the build
+compares only ATen's kernels and takes about a minute. Omit it in your own builds. Expect 100% coverage and one GEMM on
+rung `exact`. With `on_miss="error"`, the compile fails on a GEMM missing from the table. The picked config depends on
+the machine.
 """
 
 import os
