@@ -1,4 +1,4 @@
-"""Files: read within a bound, appended to by many processes, and replaced whole or not at all."""
+"""File helpers: bounded reads, appends from many processes, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmdb.errors import InputError
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """The bytes of a file. Raises InputError if there are more than `limit`, and OSError."""
+    """Return the bytes of a file. Raises InputError if there are more than `limit`, and OSError."""
     with path.open("rb") as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:
@@ -22,14 +22,14 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Append whole lines in one write under an exclusive lock, so that concurrent writers lose nothing; durable when it
-    returns. Raises OSError."""
+    """Append whole lines in one write under an exclusive lock, so that concurrent writers lose nothing; durable on
+    return. Raises OSError."""
     data = "".join(f"{line}\n" for line in lines).encode()
     with path.open("ab") as file:
         if sys.platform != "win32":
             import fcntl
 
-            # Released when the file is closed, also by a crash.
+            # Released when the file is closed, even by a crash.
             fcntl.flock(file, fcntl.LOCK_EX)
         file.write(data)
         file.flush()
@@ -38,8 +38,8 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """A path beside `out` to write to. It takes the place of `out` if the block succeeds, and is deleted otherwise.
-    Raises InputError if it cannot be written."""
+    """Yield a temporary path beside `out`. It replaces `out` if the block succeeds, and is deleted otherwise. Raises
+    InputError if it cannot be written."""
     folder = out.absolute().parent
     if out.is_dir():
         raise InputError(f"{out} is a folder; name a file")

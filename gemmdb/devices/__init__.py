@@ -1,1 +1,1 @@
-"""Devices: this machine's, read from its drivers, and the known GPUs, a row each."""
+"""Devices: detection of this machine's, and a registry of known GPUs."""

@@ -1,4 +1,5 @@
-"""This machine's Device, read with the standard library alone: /proc/cpuinfo, the environment, libcuda by ctypes."""
+"""Detect this machine's Device with the standard library alone: /proc/cpuinfo, the environment, and libcuda via
+ctypes."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ _MULTIPROCESSORS, _MAJOR, _MINOR, _L2, _SHARED, _CLOCK_KHZ = 16, 75, 76, 38, 97,
 
 
 def native(threads: int | None = None) -> Device:
-    """The Device that torch would compile for here: the first GPU where there is one, else the CPU."""
+    """Return the Device that torch would compile for on this machine: the first GPU if there is one, else the CPU."""
     return cuda() or cpu(threads)
 
 
 def cpu(threads: int | None = None) -> Device:
-    """The CPU, used with `threads` threads (default: what torch takes: OMP_NUM_THREADS, else the physical cores)."""
+    """Return the CPU as a Device with `threads` threads (default as in torch: OMP_NUM_THREADS, else the number of
+    physical cores)."""
     info, flags = _cpuinfo(), _flags()
     isa = next((level for flag, level in _ISA_LEVELS.items() if flag in flags), "-")
-    # Linux gives no name on aarch64, but the numbers of designer and core.
+    # On aarch64, Linux reports the implementer and part numbers instead of a name.
     arm = [info.get("CPU implementer", ""), info.get("CPU part", "")]
     sku = info.get("model name") or (" ".join(("ARM", *arm)) if all(arm) else "")
     wanted = os.environ.get("OMP_NUM_THREADS", "")
@@ -37,20 +39,21 @@ def cpu(threads: int | None = None) -> Device:
 
 
 def cpu_multiplies_tf32() -> bool:
-    """Whether oneDNN multiplies fp32 as TF32 on this CPU if that is allowed: it does so on the units that AMX has for
-    fp16. Elsewhere the permission changes nothing."""
+    """Whether oneDNN computes fp32 GEMMs in TF32 on this CPU when TF32 is allowed: only with AMX fp16 units. On other
+    CPUs, allowing TF32 changes nothing."""
     return "amx_fp16" in _flags()
 
 
 @functools.cache
 def _cpu(sku: str, threads: int, isa: str) -> Device:
-    """Cached, and with it the texts and keys made of the Device, which every lookup needs."""
+    """Cached, because every lookup needs the Device's texts and keys."""
     return Device("cpu", "cpu", sku, threads, isa=isa)
 
 
 @functools.cache
 def cuda(index: int = 0) -> Device | None:
-    """GPU number `index` as the driver reports it, None without a driver or a GPU. Creates no CUDA context."""
+    """Return GPU number `index` as the driver reports it, or None without a driver or a GPU. Creates no CUDA
+    context."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -84,7 +87,7 @@ def cuda(index: int = 0) -> Device | None:
 
 
 def last_level_cache_bytes() -> int:
-    """The size of this CPU's largest cache as Linux reports it; 32 MiB where it does not."""
+    """Return the size of this CPU's largest cache as Linux reports it, or 32 MiB if it does not."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
@@ -94,14 +97,14 @@ def last_level_cache_bytes() -> int:
 
 
 def flush_bytes(cache_bytes: int) -> int:
-    """What a cold cache is, for every measurement: how many bytes are read before a call to evict the operands from a
-    last-level cache (the L2 of a GPU) of `cache_bytes`: twice as many, a multiple of 64. With four times as many, no
-    median of 36 kernels on an H200 changed by more than chance."""
+    """Return how many bytes to read before each call to flush a last-level cache (L2 on a GPU) of `cache_bytes`: twice
+    its size, rounded to a multiple of 64. This defines a cold cache for every measurement. Flushing four times the size
+    changed none of 36 kernel medians on an H200 beyond noise."""
     return -(-2 * cache_bytes // 64) * 64
 
 
 def parse_cpuinfo(text: str) -> dict[str, str]:
-    """The fields of the first processor in the text of /proc/cpuinfo."""
+    """Return the fields of the first processor in /proc/cpuinfo."""
     pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
@@ -120,7 +123,7 @@ def _flags() -> set[str]:
 
 
 def cores() -> int:
-    """The physical cores that this process may use."""
+    """Return the number of physical cores that this process may use."""
     info = _cpuinfo()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     siblings, physical = (info.get(name, "") for name in ("siblings", "cpu cores"))

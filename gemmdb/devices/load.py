@@ -1,6 +1,6 @@
-"""Whether this machine is quiet enough to time on: how many of its cores other processes keep busy.
+"""Detect whether this machine is quiet enough for timing: how many cores other processes keep busy.
 
-Read from /proc alone. Elsewhere the load is unknown (None), and only the spread of the times themselves tells of it.
+Reads /proc only. On systems without it the load is unknown (None), and only the spread of the times reveals it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from gemmdb.devices import detect
 
 PROC = Path("/proc")
 QUIET_CORES, QUIET_SHARE = 0.25, 0.05
-"""Other processes may keep this many cores busy on a quiet machine, or this share of the threads that are timed: the
-services of an idle machine take a few percent of one core."""
+"""A machine counts as quiet while other processes keep at most this many cores busy, or this share of the timed
+threads: background services of an idle machine take a few percent of one core."""
 MIN_S = 0.1
-"""The shortest time that a load is taken over, in seconds: Linux counts in hundredths of a second."""
+"""Shortest interval for a load reading, in seconds: Linux counts in hundredths of a second."""
 SAMPLE_S = 0.5
-"""How long `now` looks, in seconds."""
+"""Sampling interval of `now`, in seconds."""
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The clocks at one moment, in seconds: `at`, of the host; `busy_s`, of all cores that this process may use;
-    `own_s`, of this process and all that it started."""
+    """Counters at one moment, in seconds: `at`: wall clock; `busy_s`: CPU time of all cores that this process may use;
+    `own_s`: CPU time of this process and all its descendants."""
 
     at: float
     busy_s: float
@@ -37,8 +37,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What other processes took for a while. `others`: how many cores they kept busy, on average; `spare`: how many
-    cores the threads that are timed leave to them; `threads`: how many threads are timed."""
+    """Load from other processes over an interval. `others`: average number of cores they kept busy; `spare`: number of
+    cores that the timed threads leave free; `threads`: number of timed threads."""
 
     others: float
     spare: int = 0
@@ -46,7 +46,7 @@ class Load:
 
     @property
     def disturbs(self) -> bool:
-        """Whether times that were taken meanwhile may be those of a busy machine."""
+        """Whether the load may have disturbed times measured during the interval."""
         return self.others > max(QUIET_CORES, QUIET_SHARE * self.threads) + self.spare
 
     @property
@@ -56,7 +56,8 @@ class Load:
 
 
 def reading(root: int | None = None) -> Reading | None:
-    """The clocks now; None where Linux does not tell. `root`: the process whose tree is one's own, None for this."""
+    """Return the counters now, or None if Linux does not report them. `root`: root process of our own process tree;
+    None means this process."""
     try:
         return Reading(time.monotonic(), _busy_s(), _tree_s(root or os.getpid()))
     except (OSError, ValueError, IndexError):
@@ -64,8 +65,8 @@ def reading(root: int | None = None) -> Reading | None:
 
 
 def between(before: Reading | None, after: Reading | None, threads: int | None = None) -> Load | None:
-    """The load between two readings; None if it is unknown, or the time was too short. `threads`: how many are timed;
-    None for as many as there are cores."""
+    """Return the load between two readings, or None if it is unknown or the interval was too short. `threads`: number
+    of timed threads; None means one per core."""
     if before is None or after is None or after.at - before.at < MIN_S:
         return None
     taken = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
@@ -74,7 +75,7 @@ def between(before: Reading | None, after: Reading | None, threads: int | None =
 
 
 def now(seconds: float = SAMPLE_S, threads: int | None = None) -> Load | None:
-    """The load over the next `seconds`."""
+    """Return the load over the next `seconds`."""
     before = reading()
     if before is None:
         return None
@@ -83,8 +84,8 @@ def now(seconds: float = SAMPLE_S, threads: int | None = None) -> Load | None:
 
 
 def wait(limit_s: float, threads: int | None = None, say: Callable[[Load], None] | None = None) -> Load | None:
-    """Wait until the machine is quiet, `limit_s` seconds at most; the load of the last moments. `say` is told the load
-    at the start of a wait."""
+    """Wait at most `limit_s` seconds until the machine is quiet, and return the last load. If it has to wait, calls
+    `say` once with the load."""
     until = time.monotonic() + limit_s
     found = now(threads=threads)
     if found is not None and found.disturbs and say is not None and time.monotonic() < until:
@@ -95,7 +96,7 @@ def wait(limit_s: float, threads: int | None = None, say: Callable[[Load], None]
 
 
 def _busy_s() -> float:
-    """Seconds that the usable cores have worked, in any mode, or for other guests of the same host."""
+    """Return the CPU seconds that the usable cores have spent in any mode, including steal time."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     ticks = 0
     for line in (PROC / "stat").read_text().splitlines():
@@ -107,17 +108,17 @@ def _busy_s() -> float:
 
 
 def _tree_s(root: int) -> float:
-    """Seconds of processor of a process and of all below it, also of those that have ended."""
+    """Return the CPU seconds of a process and all its descendants, including those that have exited."""
     children: dict[int, list[int]] = defaultdict(list)
     ticks: dict[int, int] = {}
     for folder in PROC.iterdir():
         if not folder.name.isdecimal():
             continue
         try:
-            # The name of the program, in parentheses, may hold spaces.
+            # The program name, in parentheses, may contain spaces.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # It has just ended.
+            continue  # It has just exited.
         ticks[int(folder.name)] = sum(map(int, fields[11:15]))
         children[int(fields[1])].append(int(folder.name))
     total, todo = 0, [root]

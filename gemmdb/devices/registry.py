@@ -1,7 +1,7 @@
-"""GPUs that gemmdb knows by public figures, so that lookups and builds for them work on any machine. One row each.
+"""Registry of known GPUs with their public specs, so that lookups and builds for them work on any machine.
 
-Sources: NVIDIA's data sheets and architecture whitepapers. Memory is what the driver reports, a little less than the
-name says; bandwidth in GB/s; `tc_tflops`: dense bf16 (fp16 on sm75) tensor-core rate; boost clocks in MHz.
+Sources: NVIDIA's data sheets and architecture whitepapers. Memory is what the driver reports, slightly less than the
+nominal size; bandwidth in GB/s; `tc_tflops`: dense bf16 (fp16 on sm75) tensor-core rate; boost clocks in MHz.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _gpu(arch: str, sku: str, sms: int, memory_gib: int, figures: tuple[float, .
 
 
 KNOWN: tuple[Device, ...] = (
-    # arch, name of the driver, SMs, GiB, (shared memory per block KiB, L2 MiB, GB/s, TFLOP/s, MHz)
+    # arch, driver name, SMs, GiB, (shared memory per block KiB, L2 MiB, GB/s, TFLOP/s, MHz)
     _gpu("sm75", "Tesla T4", 40, 15, (64, 4, 320, 65, 1590)),
     _gpu("sm80", "NVIDIA A100-SXM4-80GB", 108, 79, (163, 40, 2039, 312, 1410)),
     _gpu("sm80", "NVIDIA A100-SXM4-40GB", 108, 39, (163, 40, 1555, 312, 1410)),
@@ -42,17 +42,17 @@ KNOWN: tuple[Device, ...] = (
     _gpu("sm100", "NVIDIA B200", 148, 178, (227, 126, 8000, 2250, 1965)),
     _gpu("sm120", "NVIDIA GeForce RTX 5090", 170, 31, (99, 96, 1792, 209, 2407)),
 )
-"""Every device that a name can stand for on a machine without it, by arch; the first of an arch stands for the arch."""
+"""Known devices by arch; the first device of an arch is its default."""
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that `name` may be meant for, at most three, the likeliest first: those that hold all its words
-    (`NVIDIA H200` for `H200`), else those that differ by a letter or two."""
+    """Return at most three known names that `name` may stand for, likeliest first: names that contain all its words
+    (`NVIDIA H200` for `H200`), else names that differ by a letter or two."""
     names, words = sorted(set(known)), set(_words(name))
     whole = [one for one in names if words and words <= set(_words(one))]
     if whole:
         return whole[:3]
-    import difflib  # Only a wrong name needs it.
+    import difflib  # Needed for unknown names only.
 
     by_lower = {one.lower(): one for one in names}
     return [by_lower[one] for one in difflib.get_close_matches(name[:120].lower(), by_lower, 3, 0.8)]
@@ -63,6 +63,6 @@ def _words(text: str) -> list[str]:
 
 
 def find(name: str) -> Device | None:
-    """The known device of that SKU, or the first of that arch; None for any other name."""
+    """Return the known device with that SKU, or the first one of that arch, or None."""
     by_sku = (device for device in KNOWN if device.sku.lower() == name.lower())
     return next(by_sku, None) or next((device for device in KNOWN if device.arch == name.lower()), None)

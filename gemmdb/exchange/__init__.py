@@ -1,1 +1,1 @@
-"""Tables in the formats of others: exporting, importing, and sharing tables over URLs."""
+"""Export and import of tables in other formats, and sharing of tables over URLs."""

@@ -1,4 +1,4 @@
-"""Reading untrusted files within bounds."""
+"""Bounded reads of untrusted files."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gemmdb.files import read_bounded
 from gemmdb.table.measurement import one_line
 
 MAX_LINE_BYTES = 2**20
-"""Bytes of the longest line that is read. A line of ours takes about 2 kB."""
+"""Longest line accepted, in bytes. A line of our own exports takes about 2 kB."""
 MAX_LINES = 20_000_000
-"""The most lines of a file."""
+"""Most lines accepted in one file."""
 MAX_BYTES = 2**28
-"""Bytes of the largest file that must be read as a whole."""
+"""Largest file accepted that must be read as a whole, in bytes."""
 
 _NUMBERS = {int: re.compile(r"-?\d{1,18}"), float: re.compile(r"-?(\d{1,20}(\.\d{1,40})?(e[+-]?\d{1,3})?|inf)")}
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file with their numbers, from 1. Raises InputError for a file that cannot be read, is not
-    UTF-8, or is beyond the bounds."""
+    """Yield the lines of a text file with their numbers, from 1. Raises InputError for a file that cannot be read, is
+    not UTF-8, or exceeds the bounds."""
     with reading(path), path.open("rb") as file:
         number = 0
         while raw := file.readline(MAX_LINE_BYTES + 1):
@@ -41,7 +41,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def whole(path: Path) -> str:
-    """The text of a file of at most MAX_BYTES. Raises InputError."""
+    """Return the text of a file of at most MAX_BYTES. Raises InputError."""
     with reading(path):
         raw = read_bounded(path, MAX_BYTES)
     try:
@@ -51,17 +51,17 @@ def whole(path: Path) -> str:
 
 
 def parse_json(text: str, path: Path, first: int = 1) -> Any:
-    """The value of a JSON text that begins at line `first` of a file. Raises InputError with file and line."""
+    """Parse JSON text that starts at line `first` of a file. Raises InputError with file and line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{first + error.lineno - 1}: not JSON ({error.msg})") from error
-    except (ValueError, RecursionError) as error:  # An integer of thousands of digits; thousands of brackets.
+    except (ValueError, RecursionError) as error:  # Integers with thousands of digits, or thousands of nested brackets.
         raise InputError(f"{path}:{first}: not usable JSON ({one_line(str(error))[:120]})") from error
 
 
 def number(text: str, kind: type[int] | type[float]) -> int | float:
-    """The number of a text that `repr` wrote, an integer of at most 18 digits. Raises InputError for every other
+    """Parse a number in the form `repr` writes; integers have at most 18 digits. Raises InputError for any other
     spelling."""
     if not _NUMBERS[kind].fullmatch(text):
         raise InputError(f"not {'an integer' if kind is int else 'a number'}: {text[:40]!r}")
@@ -70,20 +70,20 @@ def number(text: str, kind: type[int] | type[float]) -> int | float:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an OSError about a file that is read into an InputError that names it."""
+    """Turn an OSError from reading a file into an InputError that names the file."""
     try:
         yield
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        told = one_line(str(getattr(error, "strerror", None) or error))[:200]  # Arrow's take several lines.
+        told = one_line(str(getattr(error, "strerror", None) or error))[:200]  # Arrow's messages span several lines.
         raise InputError(f"{path} cannot be read ({told})") from error
 
 
 @contextlib.contextmanager
 def memory_limit(limit: int) -> Iterator[None]:
-    """Inside, this process gets `limit` bytes of address space more at most: what needs more raises MemoryError. For
-    libraries that cannot be told how much they may unpack. On Linux; elsewhere there is no such bound."""
+    """Limit this process to `limit` more bytes of address space inside the block; larger allocations raise MemoryError.
+    For libraries without a decompression limit of their own. Linux only; a no-op elsewhere."""
     try:
         import resource
 

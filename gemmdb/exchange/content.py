@@ -1,4 +1,4 @@
-"""What a file holds, and what an export or an import carried over and left, by reason."""
+"""Content of an exchanged file, and counts of what an export or import carried over or skipped, by reason."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from gemmdb.table.measurement import Measurement
 
 MAX_EXAMPLES = 3
-"""Examples that are named for each reason."""
+"""Number of examples listed per reason."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds: rows, and the runs in the form of `Table.provenance`. Rows are read while they are taken."""
+    """Content of a file: rows, and runs in the form of `Table.provenance`. Rows are read lazily."""
 
     rows: Iterable[Measurement]
     runs: list[dict[str, Any]]
@@ -23,7 +23,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Left:
-    """What was not carried over for one reason: how many, and the names of the first MAX_EXAMPLES of them."""
+    """Items skipped for one reason: how many, and the names of the first MAX_EXAMPLES."""
 
     reason: str
     count: int
@@ -32,8 +32,8 @@ class Left:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The result of an export or an import. `what`: what is counted, in the singular. `carried`: how many of these are
-    in `out`. `total`: the measurements in a table after an import, None after an export."""
+    """Result of an export or import. `what`: the unit counted, in the singular. `carried`: number of these units in
+    `out`. `total`: number of measurements in the table after an import, None after an export."""
 
     source: str
     out: Path
@@ -44,19 +44,19 @@ class Exchanged:
     total: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """What `gemmdb export --json` and `gemmdb import --json` print."""
+        """Return the output of `gemmdb export --json` and `gemmdb import --json`."""
         found = {**asdict(self), "out": str(self.out)}
         return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass
 class Tally:
-    """Counts what is left, by reason."""
+    """Count skipped items by reason."""
 
     _found: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
     def leave(self, reason: str, name: str, count: int = 1) -> None:
-        """Note that `name` is not carried over, or `count` things of which it is one."""
+        """Record that `name` is skipped, or `count` items that include it."""
         before, examples = self._found.get(reason, (0, ()))
         if len(examples) < MAX_EXAMPLES and name not in examples:
             examples = (*examples, name)
@@ -64,6 +64,6 @@ class Tally:
 
     @property
     def left(self) -> tuple[Left, ...]:
-        """Everything that was left, the most frequent reason first."""
+        """Return all skipped items, the most frequent reason first."""
         found = (Left(reason, count, examples) for reason, (count, examples) in self._found.items())
         return tuple(sorted(found, key=lambda one: (-one.count, one.reason)))

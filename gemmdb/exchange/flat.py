@@ -1,4 +1,4 @@
-"""A Measurement as one flat record: a row of CSV, a line of JSON Lines, a row of Parquet."""
+"""Measurements as flat records: a CSV row, a JSON line, or a Parquet row."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ COLUMNS: Mapping[str, type[str] | type[int] | type[float]] = {
     "detail": str, "run": str, "problem": str, "config": str, "device": str, "figures": str, "protocol": str,
     "toolchain": str,
 }  # fmt: skip
-"""The columns, in order, with their types. `problem` and the last ones are canonical texts. The first seven repeat
-parts of these, for readers who filter and sort."""
+"""Columns in order, with their types. `problem` and the last ones are canonical texts. The first seven repeat parts of
+these texts, for readers who filter and sort."""
 OPTIONAL = frozenset({"median_us", "low_us", "high_us", "samples", "aten_us", "error", "compile_s"})
-"""The columns that may be empty."""
+"""Columns that may be empty."""
 _TIMES = ("median_us", "low_us", "high_us", "samples", "aten_us")
 
 Record = dict[str, Any]
-"""A value of each of COLUMNS: str, int, float, or None."""
+"""A value for each of COLUMNS: str, int, float, or None."""
 
 
 def record(row: Measurement) -> Record:
-    """The record of a Measurement."""
+    """Return the record of a Measurement."""
     t = row.times
     return {
         **_names(row.problem, row.device, row.config), "status": row.status.value,
@@ -45,17 +45,17 @@ def record(row: Measurement) -> Record:
 
 
 def _names(problem: Problem, device: Device, config: Config) -> Record:
-    """The columns that repeat parts of the texts."""
+    """Return the columns that repeat parts of the texts."""
     return {"op": problem.op, "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch,
             "sku": device.sku, "kernel": config.name}  # fmt: skip
 
 
 def measurement(found: Mapping[str, Any]) -> Measurement:
-    """The Measurement of a record. Raises InputError for a value of another type, for anything that no table may hold,
-    and where the first seven columns contradict the texts."""
+    """Return the Measurement of a record. Raises InputError for a value of the wrong type, for anything that no table
+    may contain, and if the first seven columns contradict the texts."""
     for name, kind in COLUMNS.items():
         value = found[name]
-        # `==` tells NaN from a number, and SQLite stores integers of 64 bits.
+        # `==` rejects NaN, and SQLite stores 64-bit integers.
         fits = type(value) is kind and value == value and (not isinstance(value, int) or abs(value) < 2**63)
         if not fits and not (value is None and name in OPTIONAL):
             wanted = {str: "a text", int: "an int", float: "a float"}[kind]
@@ -78,7 +78,7 @@ def measurement(found: Mapping[str, Any]) -> Measurement:
     return row
 
 
-# Rows of one problem follow each other, and few devices, protocols and toolchains are in one file.
+# Rows of one problem are consecutive, and a file has few devices, protocols and toolchains.
 _problem = functools.lru_cache(maxsize=64)(Problem.parse)
 _config = functools.lru_cache(maxsize=4096)(Config.parse)
 _protocol = functools.lru_cache(maxsize=64)(Protocol.parse)

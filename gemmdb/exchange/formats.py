@@ -1,4 +1,4 @@
-"""Exporting a table in one of the FORMATS, and importing a file of one of them into a table."""
+"""Export of a table to one of the FORMATS, and import from one of them into a table."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _CHUNK = 5000
 
 @dataclass(frozen=True)
 class Format:
-    """A file format. `what`: what it holds, in the singular. `write`: writes a table to a file and returns how many of
-    these; None if gemmdb only reads the format. `read`: reads a file of gemmdb's own; `read_foreign`: reads one of
-    another program, of which the caller says what the file does not. What is not carried over goes to the Tally, by
-    the time all rows are taken."""
+    """A file format. `what`: unit counted, in the singular. `write`: writes a table to a file and returns the number of
+    units; None for import-only formats. `read`: reads one of gemmdb's own files; `read_foreign`: reads another
+    program's file, with the information that the file lacks supplied by the caller. Skipped items are in the Tally once
+    all rows have been consumed."""
 
     what: str = "measurement"
     write: Callable[[Table, Path, Tally], int] | None = None
@@ -45,14 +45,13 @@ FORMATS: Mapping[str, Format] = {
     "lookup-table": Format("key", write=lookup_table.write),
     **{module.KIND: Format(read_foreign=module.read) for module in (mm_log, autotune_cache, tunableop, vllm)},
 }
-"""Every format by its name on the command line. What csv, jsonl and parquet hold is read back to the last bit."""
+"""Formats by their command-line names. csv, jsonl and parquet round-trip exactly."""
 EXPORTS = [name for name, one in FORMATS.items() if one.write]
 IMPORTS = [name for name, one in FORMATS.items() if one.read or one.read_foreign]
 
 
 def export(table: Path, out: Path, to: str) -> Exchanged:
-    """Write the table at `table` to the file `out` in the format `to`, one of EXPORTS. `out` is replaced when all is
-    written, or stays as it is.
+    """Write the table at `table` to the file `out` in the format `to`, one of EXPORTS. `out` is replaced atomically.
 
     Raises InputError for an unknown format, for a missing package, and if `out` cannot be written or is the table;
     TableError if `table` is not a table.
@@ -67,7 +66,7 @@ def export(table: Path, out: Path, to: str) -> Exchanged:
         if opened.packed and what == "measurement":
             others = " and ".join(f"--to {name}" for name in EXPORTS if FORMATS[name].what != "measurement")
             raise InputError(
-                f"{table} is packed and holds no measurements: {others} export what it says, and the measurements are"
+                f"{table} is packed and holds no measurements: {others} export its verdicts; the measurements are"
                 " in the table that it was packed from"
             )
         carried = write(opened, part, tally)
@@ -75,24 +74,24 @@ def export(table: Path, out: Path, to: str) -> Exchanged:
 
 
 def read(path: Path, kind: str, tally: Tally, given: Given | None = None) -> Content:
-    """What the file at `path` holds, of the format `kind`, one of IMPORTS. Raises InputError, about a row when it is
-    reached."""
+    """Read the content of the file at `path` in format `kind`, one of IMPORTS. Raises InputError; errors in a row are
+    raised when that row is reached."""
     form, given = FORMATS.get(kind), given or Given()
     if form is not None and form.read_foreign:
         return form.read_foreign(path, tally, given)
     if form is None or form.read is None:
         raise InputError(f"--from: unknown format {kind!r}; known: {', '.join(IMPORTS)}")
     if said := given.said():
-        raise InputError(f"--{next(iter(said))}: an export of gemmdb says everything itself")
+        raise InputError(f"--{next(iter(said))}: gemmdb's own exports need no such option")
     return form.read(path)
 
 
 def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchanged:
-    """Add what the file at `path` holds, of the format `kind`, to the table at `out`, which is made if missing. `out`
-    is replaced when all is read, or stays as it is.
+    """Add the content of the file at `path`, in format `kind`, to the table at `out`, created if missing. `out` is
+    replaced atomically.
 
     Raises InputError with file and line for bad input, and TableError if `out` exists and is not a table, or if
-    GEMMDB_TRUST keeps the file out of it.
+    GEMMDB_TRUST rejects the file.
     """
     if not path.is_file():
         raise InputError(f"{path} is not a file")
@@ -111,14 +110,14 @@ def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchan
             else:
                 part.replace(out)
     except MemoryError as error:
-        raise InputError(f"{path} needs more memory than there is") from error
+        raise InputError(f"{path} needs more memory than is available") from error
     except OSError as error:
         raise InputError(f"{out} cannot be written ({error.strerror}); check its folder") from error
     return Exchanged(str(path), out, kind, "measurement", carried, tally.left, total)
 
 
 def _write(content: Content, part: Path, name: str) -> int:
-    """Write a new table. Returns how many rows differ."""
+    """Write a new table. Returns the number of distinct rows."""
     count = 0
     devices: set[int] = set()
     protocols: set[int] = set()

@@ -1,8 +1,8 @@
-"""PyTorch's own lookup table: `torch._inductor.config.lookup_table.table`, a dictionary from a GEMM to the configs
-that Inductor's autotuning is limited to.
+"""PyTorch's own lookup table: `torch._inductor.config.lookup_table.table`, a dictionary from a GEMM to the configs that
+Inductor's autotuning is limited to.
 
-Inductor reads it with `LookupTableChoices` and `mode="max-autotune"`, on NVIDIA GPUs. A key names the GPU, the dtypes,
-sizes and strides of the operands, and the op. A value lists keyword arguments of a template.
+Inductor reads it with `LookupTableChoices` and `mode="max-autotune"`, on NVIDIA GPUs. A key contains the GPU, the
+operands' dtypes, sizes and strides, and the op. A value lists keyword arguments of a template.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 
 TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8"}
-"""The key's names of dtypes with those of torch."""
+"""The key's dtype names, mapped to torch's."""
 TEMPLATES = {
     "inductor_mm": "triton::mm",
     "inductor_persistent_tma": "triton::mm_persistent_tma",
     "inductor_bmm": "triton::bmm",
 }
-"""Kernels that Inductor has itself, with the names that its table gives them."""
+"""Inductor's own kernels, with their names in Inductor's table."""
 ATEN_NAMES = {"mm": "aten::mm", "bmm": "aten::bmm", "int_mm": "aten::_int_mm"}
-"""ATen's kernel for each op in that table."""
+"""ATen's kernel for each op in Inductor's table."""
 _TMA_BYTES = 128
-"""Of a tensor map's descriptor, `TMA_DESCRIPTOR_SIZE` of torch."""
+"""Bytes of a tensor map descriptor, torch's `TMA_DESCRIPTOR_SIZE`."""
 
 Entries = dict[str, list[dict[str, Any]]]
 
 
 def write(table: Table, out: Path, tally: Tally) -> int:
-    """Write the entries for a table's verdicts as JSON. Returns how many."""
+    """Write the entries for a table's verdicts as JSON. Returns the number of entries."""
     entries = build(table, tally)
     out.write_text(json.dumps(entries, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return len(entries)
 
 
 def build(table: Table, tally: Tally) -> Entries:
-    """The entries for a table's verdicts: keys in order, one config each. Of several problems with one key, the
-    plainest is exported. What Inductor's table cannot say goes to `tally`, by problem. Raises TableError."""
+    """Return the entries for a table's verdicts: keys in order, one config each. If several problems share a key, the
+    plainest one is exported. What Inductor's table cannot express goes to `tally`, by problem. Raises TableError."""
     found: dict[str, list[Problem]] = defaultdict(list)
     values: dict[tuple[str, Problem], dict[str, Any]] = {}
     for problem, device, verdict in each_verdict(table, tally):
         if verdict.protocol.clock == "model":
-            tally.leave("nobody has measured it: its verdict is modelled", f"{problem.text} on {device.sku}")
+            tally.leave("its verdict is modelled, not measured", f"{problem.text} on {device.sku}")
         elif rejected := rejection(problem, device):
             tally.leave(rejected.reason, f"{problem.text} on {device.sku}")
         elif config := _choice(table, problem, device, verdict, tally):
@@ -68,12 +68,12 @@ def build(table: Table, tally: Tally) -> Entries:
         )
         entries[name] = [values[name, first]]
         for other in others:
-            tally.leave("Inductor's key is that of another problem, which is exported", other.text)
+            tally.leave("another problem with the same Inductor key is exported instead", other.text)
     return entries
 
 
 def key(problem: Problem, device: Device) -> str:
-    """The key of a GEMM in Inductor's table, for problems for which there is no `rejection`."""
+    """Return the key of a GEMM in Inductor's table, for problems without a `rejection`."""
     batch = [problem.batch] if problem.spec.batched else []
     m, n, k = problem.m, problem.n, problem.k
     inputs = [_tensor(problem.a, batch, m, k), _tensor(problem.b, batch, k, n)]
@@ -86,7 +86,7 @@ def key(problem: Problem, device: Device) -> str:
 
 
 def entry(config: Config, problem: Problem, device: Device) -> dict[str, Any]:
-    """The value for a config: the template's name and its keyword arguments, JSON-ready. They are complete: torch 2.11
+    """Return the value for a config: the template's name and its complete keyword arguments, JSON-ready. torch 2.11
     adds no defaults."""
     if config == ATEN:
         return {"template_id": ATEN_NAMES[problem.op]}
@@ -110,7 +110,7 @@ def entry(config: Config, problem: Problem, device: Device) -> dict[str, Any]:
 
 
 def rejection(problem: Problem, device: Device) -> Rejected | None:
-    """Why Inductor's table cannot say anything about a problem."""
+    """Return why Inductor's table cannot express a problem."""
     if device.kind != "cuda":
         return Rejected("PyTorch's lookup table is for NVIDIA GPUs only")
     if problem.op not in (*ATEN_NAMES, "addmm"):
@@ -118,7 +118,7 @@ def rejection(problem: Problem, device: Device) -> Rejected | None:
     if problem.scalars != "unit":
         return Rejected("alpha or beta is not 1, and the key would need its value")
     if problem.fusion == "scale":
-        return Rejected("its kernel has a scale in it, and Inductor's templates have none")
+        return Rejected("its kernel applies a scale, and Inductor's templates do not")
     if problem.a.dtype not in TORCH or problem.b.dtype not in TORCH:
         return Rejected("torch has no such dtype")
     batch = problem.batch if problem.spec.batched else None
@@ -129,12 +129,12 @@ def rejection(problem: Problem, device: Device) -> Rejected | None:
     )
     if bias is not None:
         dense = dense and bias == dense_bias(bias.kind, problem.m, problem.n, bias.dtype) and bias.dtype in TORCH
-    return None if dense else Rejected("its strides are not in the table: only dense operands are")
+    return None if dense else Rejected("its operands are not dense, and the table has only dense ones")
 
 
 def _choice(table: Table, problem: Problem, device: Device, verdict: Verdict, tally: Tally) -> Config | None:
-    """The config to export: the pick, else the fastest measured one that Inductor has, if it beats ATen beyond the
-    spread, else ATen. What is not the pick goes to `tally`."""
+    """Return the config to export: the pick, else the fastest measured one that Inductor has, if it beats ATen beyond
+    the noise, else ATen. Anything but the pick is noted in `tally`."""
     pick, name = verdict.pick, f"{problem.text}: {verdict.pick.name}"
     if _sayable(pick, problem):
         return pick
@@ -145,7 +145,7 @@ def _choice(table: Table, problem: Problem, device: Device, verdict: Verdict, ta
         if _sayable(found, problem):
             tally.leave("Inductor lacks the kernel; the fastest one that it has is exported instead", name)
             return found
-    tally.leave("ATen is the best that Inductor has, and its lookup table cannot say so for an addmm", name)
+    tally.leave("ATen is Inductor's best kernel, and its lookup table cannot express that for an addmm", name)
     return None
 
 
@@ -154,8 +154,8 @@ def _sayable(config: Config, problem: Problem) -> bool:
 
 
 def _bias_strides(kind: str, m: int, n: int) -> list[int]:
-    """The strides of a bias after Inductor has expanded it to [m, n]: 0 along what it repeats, and along its own sizes
-    of 1. A bias of that very size stays as it is."""
+    """Return the strides of a bias that Inductor has expanded to [m, n]: 0 along broadcast dimensions and dimensions of
+    size 1. A full-size bias keeps its strides."""
     if kind == "full" or (kind == "column" and n == 1):
         return [n, 1]
     return [0, int(n > 1)] if kind == "1d" else [int(m > 1), 0]

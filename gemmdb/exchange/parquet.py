@@ -1,4 +1,4 @@
-"""Parquet, by pyarrow: one row per measurement, the runs in the file's metadata."""
+"""Parquet via pyarrow: one row per measurement, with the runs in the file's metadata."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gemmdb.table.reader import Table
 
 _RUNS = b"gemmdb_runs"
 _GROUP = 20_000
-"""Rows of a row group."""
+"""Rows per row group."""
 _BATCH = 5_000
-"""Rows that are read at once."""
+"""Rows per read batch."""
 MAX_ROWS = 20_000_000
 MAX_GROUP_ROWS = 2_000_000
-"""The most rows of a file that is read, and of one of its row groups."""
+"""Most rows accepted in a file, and in one row group."""
 MAX_ROWS_PER_BYTE = 4
-"""The most rows per byte of a file, beyond a first row group: runs of one value take no bytes. Ours have less than
-one row in 10 bytes."""
+"""Most rows accepted per byte of a file, beyond the first row group: runs of one value take no bytes. Our own files
+have less than one row per 10 bytes."""
 MAX_MEMORY = 2**31
-"""Bytes of address space that reading may take. A page of a few bytes may unpack to 2 GiB, whatever the file says of
-it. Row groups of ours take 0.1 GiB. Arrow's allocator reserves 1 GiB at once."""
+"""Address space that reading may take, in bytes. A page of a few bytes may unpack to 2 GiB, whatever the file declares.
+Our own row groups take 0.1 GiB. Arrow's allocator reserves 1 GiB up front."""
 
 
 def write(table: Table, path: Path, tally: Tally) -> int:
-    """Write a table's rows as Parquet. Returns how many. Raises InputError without pyarrow."""
+    """Write a table's rows as Parquet. Returns the number of rows. Raises InputError without pyarrow."""
     pa, pq = _arrow()
     schema = _schema(pa).with_metadata({_RUNS: json.dumps(table.provenance(), allow_nan=False)})
     count, source = 0, table.measurements()
@@ -45,8 +45,8 @@ def write(table: Table, path: Path, tally: Tally) -> int:
 
 
 def read(path: Path) -> Content:
-    """What a file that `write` wrote holds. Raises InputError without pyarrow, and for anything that
-    `write` does not write; about a row when it is reached, with its number, from 1."""
+    """Read a file that `write` wrote. Raises InputError without pyarrow, and for anything that `write` does not write;
+    errors in a row are raised when that row is reached, with its number, from 1."""
     pa, pq = _arrow()
     if not path.is_file():
         raise InputError(f"{path} is not a file")
@@ -57,11 +57,11 @@ def read(path: Path) -> Content:
     except (pa.ArrowException, MemoryError) as error:
         raise InputError(f"{path}: not Parquet ({one_line(str(error))[:120]})") from error
     if not schema.remove_metadata().equals(_schema(pa)):
-        raise InputError(f"{path}: not the columns of an export of gemmdb")
+        raise InputError(f"{path}: its columns are not those of a gemmdb export")
     _check(path, meta)
     text = (schema.metadata or {}).get(_RUNS, b"[]")
     runs = checked_runs(bounded.parse_json(text.decode("utf-8", "replace"), path), str(path))
-    # Many rows may name one long text. So a text is read once, and not for each row.
+    # Many rows may refer to one long text, so each text is read only once.
     texts = [name for name, kind in flat.COLUMNS.items() if kind is str]
     with bounded.reading(path):
         file = pq.ParquetFile(path, read_dictionary=texts)
@@ -69,12 +69,12 @@ def read(path: Path) -> Content:
 
 
 def _check(path: Path, meta: Any) -> None:
-    """Raise InputError for a file that says of itself that it holds more than is read."""
+    """Raise InputError for a file whose metadata exceeds the limits."""
     groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
     if meta.num_rows > MAX_ROWS or max((group.num_rows for group in groups), default=0) > MAX_GROUP_ROWS:
         raise InputError(f"{path}: more than {MAX_ROWS:,} rows, or more than {MAX_GROUP_ROWS:,} in one row group")
     if meta.num_rows > _GROUP + MAX_ROWS_PER_BYTE * path.stat().st_size:
-        raise InputError(f"{path}: {meta.num_rows:,} rows in so few bytes repeat each other")
+        raise InputError(f"{path}: too many rows ({meta.num_rows:,}) for the file's size")
     for group in groups:
         size = sum(group.column(i).total_uncompressed_size for i in range(group.num_columns))
         if size > bounded.MAX_BYTES:
@@ -92,8 +92,8 @@ def _values(column: Any, kind: type[Any]) -> list[Any]:
     places = column.indices.to_pylist()
     known: dict[int | None, Any] = {None: None}
     for place in set(places) - {None}:
-        if not 0 <= place < len(column.dictionary):  # Arrow does not check what stands in the file.
-            raise InputError("it names a text that it does not hold")
+        if not 0 <= place < len(column.dictionary):  # Arrow does not check indices.
+            raise InputError("an index points outside the file's texts")
         known[place] = column.dictionary[place].as_py()
     return [known[place] for place in places]
 
@@ -102,7 +102,7 @@ def _rows(path: Path, file: Any, pa: Any) -> Iterator[Measurement]:
     number = 1
     try:
         with bounded.memory_limit(MAX_MEMORY):
-            for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):  # A thread may lack memory to start.
+            for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):  # Threads may fail to start.
                 columns = [_values(batch.column(name), kind) for name, kind in flat.COLUMNS.items()]
                 for row in zip(*columns, strict=True):
                     yield flat.measurement(dict(zip(flat.COLUMNS, row, strict=True)))

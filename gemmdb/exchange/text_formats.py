@@ -1,4 +1,4 @@
-"""CSV and JSON Lines, one line per measurement; and CSV with what a table answers, one line per verdict."""
+"""CSV and JSON Lines with one line per measurement, and CSV with one line per verdict."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from gemmdb.table.verdict import Verdict
 VERSION = 1
 _HEAD = "gemmdb_rows"
 MAX_RUNS = 100_000
-"""The most runs that a file may describe."""
+"""Most runs accepted in one file."""
 
 VERDICT_COLUMNS = (
     "op", "m", "n", "k", "batch", "a", "b", "out", "bias", "fusion", "device", "origin", "kernel", "speedup",
     "expected_us", "aten_us", "spread", "ties", "runs", "config", "problem",
 )  # fmt: skip
-"""`speedup`: over ATen; `spread`: half its 95% interval, relative; `ties`: how many configs are as good as the pick."""
-HOT = "it was timed with its operands in the cache only, and the format has times with cold ones"
-UNDECIDED = "it has no verdict: ATen was not timed in full"
+"""`speedup`: over ATen; `spread`: half the relative width of its 95% interval; `ties`: number of configs tied with the
+pick."""
+HOT = "it was timed with a hot cache only, and the format has cold-cache times"
+UNDECIDED = "it has no verdict: ATen has no full measurement"
 
 
 def _cell(value: Any) -> Any:
-    """A cell of CSV. A text that a spreadsheet would take for a formula begins with an apostrophe: a stranger's table
-    may name its device `=...`. So does one that begins with an apostrophe itself."""
+    """Return a CSV cell. A text that a spreadsheet would evaluate as a formula is prefixed with an apostrophe: a
+    stranger's table may name its device `=...`. So is a text that starts with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "'")) else value
 
 
@@ -50,20 +51,20 @@ def _write(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) ->
 
 
 def write_csv(table: Table, path: Path, tally: Tally) -> int:
-    """Write a table's rows as CSV with a header line. Returns how many. Floats are read back exactly."""
+    """Write a table's rows as CSV with a header line. Returns the number of rows. Floats round-trip exactly."""
     for run in table.provenance():
-        tally.leave("CSV has no place for what a run recorded about itself; jsonl and parquet have", run["run"])
+        tally.leave("CSV cannot store a run's provenance; jsonl and parquet can", run["run"])
     return _write(path, flat.COLUMNS, (flat.record(row).values() for row in table.measurements()))
 
 
 def write_verdicts(table: Table, path: Path, tally: Tally) -> int:
-    """Write a table's verdicts as CSV with a header line, which is not read back. Returns how many."""
+    """Write a table's verdicts as CSV with a header line (export only). Returns the number of verdicts."""
     return _write(path, VERDICT_COLUMNS, (_cells(*found) for found in each_verdict(table, tally)))
 
 
 def each_verdict(table: Table, tally: Tally) -> Iterator[tuple[Problem, Device, Verdict]]:
-    """The verdict that a lookup would take for each problem and device of a table. Lookups ask for times with cold
-    operands, so problems that were timed with hot ones only, and those without any verdict, go to `tally`."""
+    """Yield the verdict that a lookup would use for each problem and device of a table. Lookups need cold-cache times,
+    so problems timed only with a hot cache, and those without any verdict, go to `tally`."""
     for problem, device in table.pairs():
         verdict = table.verdict(problem, device)
         if verdict is not None:
@@ -85,8 +86,8 @@ def _cells(problem: Problem, device: Device, verdict: Verdict) -> tuple[str | in
 
 
 def read_csv(path: Path) -> Content:
-    """The rows of a CSV file that `write_csv` wrote, the columns in any order. Raises InputError with file and line
-    when a row is reached."""
+    """Read the rows of a CSV file that `write_csv` wrote, with columns in any order. Raises InputError with file and
+    line when a row is reached."""
     return Content(_csv_rows(path), [])
 
 
@@ -96,10 +97,10 @@ def _csv_rows(path: Path) -> Iterator[Measurement]:
         names = next(reader, None)
         if names is None or sorted(names) != sorted(flat.COLUMNS):
             missing = [name for name in flat.COLUMNS if name not in (names or ())]
-            raise InputError(f"not the columns of an export; missing: {', '.join(missing)[:200] or 'none'}")
+            raise InputError(f"its columns are not those of an export; missing: {', '.join(missing)[:200] or 'none'}")
         for cells in reader:
             if len(cells) != len(names):
-                raise InputError(f"{len(cells)} cells, and {len(names)} columns")
+                raise InputError(f"{len(cells)} cells for {len(names)} columns")
             found = dict(zip(names, cells, strict=True))
             yield flat.measurement({name: _typed(name, kind, found[name]) for name, kind in flat.COLUMNS.items()})
     except csv.Error as error:
@@ -115,8 +116,8 @@ def _typed(name: str, kind: type[str] | type[int] | type[float], cell: str) -> s
 
 
 def write_jsonl(table: Table, path: Path, tally: Tally) -> int:
-    """Write a head with what the runs recorded, and then one JSON object per row. Returns how many rows. An infinite
-    error is written as the string "inf"."""
+    """Write a header object with the runs' provenance, then one JSON object per row. Returns the number of rows. An
+    infinite error is written as the string "inf"."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps({_HEAD: VERSION, "runs": table.provenance()}, allow_nan=False) + "\n")
@@ -127,18 +128,18 @@ def write_jsonl(table: Table, path: Path, tally: Tally) -> int:
 
 
 def read_jsonl(path: Path) -> Content:
-    """What a file that `write_jsonl` wrote holds. Raises InputError with file and line, for a row when it is
-    reached."""
+    """Read a file that `write_jsonl` wrote. Raises InputError with file and line; errors in a row are raised when that
+    row is reached."""
     source = bounded.lines(path)
     first = next(source, None)
     head = bounded.parse_json(first[1], path) if first else None
     if not isinstance(head, dict) or head.get(_HEAD) != VERSION:
-        raise InputError(f"{path}:1: not an export of gemmdb in JSON Lines, or one of another version")
+        raise InputError(f"{path}:1: not a gemmdb JSON Lines export of this version")
     return Content(_json_rows(path, source), checked_runs(head.get("runs"), f"{path}:1"))
 
 
 def checked_runs(runs: Any, where: str) -> list[dict[str, Any]]:
-    """Runs as a Store takes them. Raises InputError, which names `where`, for anything else."""
+    """Return the runs in the form that a Store takes. Raises InputError, which names `where`, for anything else."""
     if not isinstance(runs, list) or len(runs) > MAX_RUNS:
         raise InputError(f"{where}: its runs are not a list of at most {MAX_RUNS:,}")
     for run in runs:
@@ -165,6 +166,6 @@ def _json_rows(path: Path, source: Iterable[tuple[int, str]]) -> Iterator[Measur
 
 
 def _at(path: Path, number: int, error: InputError) -> InputError:
-    """The error with file and line in front, unless they are there already."""
+    """Return the error prefixed with file and line, unless it already has them."""
     text = str(error)
     return error if text.startswith(str(path)) else InputError(f"{path}:{number}: {text}")

@@ -1,4 +1,5 @@
-"""What `gemmdb report` shows: the data of a table, a workload or a comparison, and the page that draws them.
+"""Data and HTML page of `gemmdb report`: for a table, a workload or a comparison.
 
-`documents`, `table` and `workload` (also for a running program) make the JSON that `page` puts into one HTML file.
+`documents`, `table` and `workload` (which also covers running programs) produce the JSON that `page` embeds in one HTML
+file.
 """

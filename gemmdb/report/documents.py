@@ -1,4 +1,4 @@
-"""The document of a file's page: a table, a workload, or a comparison of `gemmdb compare --json`."""
+"""Page data for a file: a table, a workload, or a comparison from `gemmdb compare --json`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MAX_US = 1e12
 
 
 def document(path: Path, catalog: Catalog) -> dict[str, Any]:
-    """What the page of a file draws. The `catalog` answers the GEMMs of a workload. Raises InputError or TableError for
-    a file that is none of them."""
+    """Return the page data for a file. The `catalog` serves the lookups for a workload. Raises InputError or TableError
+    for a file of another kind."""
     return {**_document(path, catalog), "version": gemmdb.__version__}
 
 
@@ -33,21 +33,21 @@ def _document(path: Path, catalog: Catalog) -> dict[str, Any]:
         raise InputError(f"{path} is a program: run it with gemmdb report -- python {path}")
     text = "\n".join(line for _, line in entries.lines(path))
     try:
-        found = json.loads(text)  # A workload is one only if it has one line.
+        found = json.loads(text)  # A workload is valid JSON as a whole only if it has one line.
     except (ValueError, RecursionError):
         found = None
     if isinstance(found, dict) and "default_us" in found:
         return comparison(found, path)
     recorded = entries.read(path)
     if not recorded.entries and not recorded.uncovered:
-        raise InputError(f"{path} holds no problems: gemmdb record --out {path} -- COMMAND... records some")
+        raise InputError(f"{path} contains no problems: gemmdb record --out {path} -- COMMAND... records some")
     return workload.of_workload(recorded, path.name, catalog).document()
 
 
 def comparison(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What the page draws of what `gemmdb compare --json` printed: a program's time with and without gemmdb, GEMM by
-    GEMM. Raises InputError for anything else. What older versions did not print is left out: the GEMMs' times, the
-    interval of the speedup and its verdict."""
+    """Return the page data for the output of `gemmdb compare --json`: a program's time with and without gemmdb, GEMM by
+    GEMM. Raises InputError for anything else. Fields that older versions did not print are omitted: the GEMMs' times,
+    the speedup's interval and its verdict."""
     default_us, gemmdb_us = _number(found.get("default_us")), _number(found.get("gemmdb_us"))
     if not default_us or not gemmdb_us:
         raise InputError(f"{path}: default_us and gemmdb_us of a comparison are positive times in microseconds")
@@ -71,8 +71,8 @@ def comparison(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """One GEMM: `us`, `aten_us`: microseconds of one call that the table expects of its kernel and of ATen, None if
-    unknown; `lost_us`: microseconds of the program that are gained when it goes back to ATen, 0 if it is not slower."""
+    """Return the data of one GEMM: `us`, `aten_us`: expected microseconds per call of its kernel and of ATen, None if
+    unknown; `lost_us`: microseconds that the program would gain by going back to ATen, 0 if the GEMM is not slower."""
     problem, config = one.get("problem"), one.get("config")
     if not isinstance(problem, str) or not isinstance(config, str):
         raise InputError(f"{path}: a GEMM of a comparison has a problem and a config")
@@ -100,14 +100,14 @@ def _object(found: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any
 
 
 def _number(value: object) -> float | None:
-    """`value` as a finite number of at least 0 and at most MAX_US, else None."""
+    """Return `value` as a finite number from 0 to MAX_US, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_US:
         return None
     return float(value) if math.isfinite(value) else None
 
 
 def _short(text: str, name: Callable[[str], str], limit: int) -> str:
-    """The short name of a canonical text; the beginning of any other text."""
+    """Return the short name of a canonical text; any other text is truncated."""
     try:
         return name(text)[:limit]
     except InputError:

@@ -1,4 +1,4 @@
-"""What is in a file, as lines for people: the verdicts of a table, or the GEMMs of a workload."""
+"""Text listing of a file: the verdicts of a table, or the GEMMs of a workload."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ORDERS: dict[str, Callable[[Row], tuple[float, ...]]] = {
     "time": lambda row: (-row.verdict.expected_us,),
     "size": lambda row: (row.verdict.problem.m, row.verdict.problem.n, row.verdict.problem.k),
 }
-"""What the verdicts of a table may be sorted by."""
+"""Sort orders for the verdicts of a table."""
 
 
 @dataclass(frozen=True)
 class Listing:
     """Part of a file. `rows`: verdicts of a table; `products`: (first line in the file, entry) of a workload.
-    `matching`: how many the file has that match, of which these are the first; `gain`: the geometric mean of all that
-    match; `loads`: for each of the rows, how many configs were timed on a busy machine only, and then how many were
-    timed; `loaded`: how many of all that match have such configs."""
+    `matching`: total number of matches in the file, of which these are the first; `gain`: geometric mean over all
+    matches; `loads`: for each row, the number of configs timed only on a busy machine, then the number of timed
+    configs; `loaded`: how many of all matches have such configs."""
 
     rows: tuple[Row, ...] = ()
     products: tuple[tuple[int, Entry], ...] = ()
@@ -37,8 +37,8 @@ class Listing:
 
 
 def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
-    """The first `limit` verdicts or GEMMs of a file (0: all) whose texts hold all of the `words`. Raises InputError
-    or TableError if the file is neither a table nor a workload."""
+    """Return the first `limit` verdicts or GEMMs of a file (0: all) whose texts contain all of the `words`. Raises
+    InputError or TableError if the file is neither a table nor a workload."""
     if entries.is_table(path):
         return _of_table(path, words, order, limit)
     workload = entries.read(path)
@@ -69,7 +69,7 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
                     loaded += _pair(row) in known
                     yield row
 
-        # A large table has more verdicts than fit in memory, as the few that are shown do.
+        # A large table has more verdicts than fit in memory; keep only the few to show.
         found = nsmallest(limit, matching(), ORDERS[order]) if limit else sorted(matching(), key=ORDERS[order])
     loads = tuple(known.get(_pair(row), (0, 0)) for row in found)
     return Listing(tuple(found), (), len(gains), geometric(gains), loads, loaded)
@@ -80,6 +80,6 @@ def _pair(row: Row) -> tuple[int, int]:
 
 
 def _matches(words: Sequence[str], text: str) -> bool:
-    """Whether a text has all words; one with `=` as a whole, since `m=16` is no part of `block_m=16`."""
+    """Whether a text contains all words. A word with `=` must match whole, since `m=16` must not match `block_m=16`."""
     parts = set(text.split())
     return all(word in (parts if "=" in word else text) for word in words)

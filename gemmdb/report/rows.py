@@ -1,4 +1,4 @@
-"""The verdicts that lookups get of a table, with their gains and with the least time that the device needs."""
+"""The verdicts that lookups use from a table, with their gains and roofline times."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 
 LAUNCH_US = 1.0
-"""No kernel is faster than its launch."""
+"""Launch latency: no kernel is faster."""
 _FP32_PER_CLOCK = {"sm75": 128, "sm80": 128}
-"""Operations of one SM and clock in IEEE fp32, outside the tensor cores; 256 on other GPUs of NVIDIA."""
+"""IEEE fp32 operations per SM and clock, outside the tensor cores; 256 on other NVIDIA GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One verdict: what a lookup of its problem answers with. `floor_us`: microseconds of one call by what the device
-    can compute and move, at least the launch."""
+    """One verdict: the result of a lookup of its problem. `floor_us`: roofline microseconds per call, at least the
+    launch latency."""
 
     verdict: Verdict
     floor_us: float
 
     @property
     def gain(self) -> float:
-        """How many times faster than ATen the pick is."""
+        """Speedup of the pick over ATen."""
         return self.verdict.speedup
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95% interval of the gain. That of ATen itself is 1."""
+        """The 95% interval of the gain. For ATen itself it is 1."""
         ratio, spread = self.verdict.ratio, self.verdict.spread
         if self.verdict.pick == ATEN:
             return 1.0, 1.0
@@ -43,8 +43,8 @@ class Row:
 
 
 def rows(table: Table) -> Iterator[Row]:
-    """The verdicts that lookups get of a table, which are those of the newest protocol and toolchain, read in small
-    pieces."""
+    """Yield the verdicts that lookups use from a table (those of the newest protocol and toolchain), read in small
+    batches."""
     for problem, device in table.decided():
         for l2 in L2_STATES:
             verdict = table.verdict(problem, device, l2)
@@ -53,13 +53,13 @@ def rows(table: Table) -> Iterator[Row]:
 
 
 def geometric(values: Iterable[float]) -> float:
-    """The geometric mean of positive numbers; 1 without any."""
+    """Return the geometric mean of positive numbers, or 1 if there are none."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
 def peak(problem: Problem, device: Device) -> tuple[str, float]:
-    """How the problem is computed, in words, and the device's TFLOP/s (or TOP/s) for that."""
+    """Return how the problem is computed, in words, and the device's TFLOP/s (or TOP/s) for it."""
     _, sixteen_bit = limits(device)
     size = ITEM_SIZES[problem.a.dtype]
     if problem.a.dtype != "fp32":
@@ -70,8 +70,8 @@ def peak(problem: Problem, device: Device) -> tuple[str, float]:
 
 
 def floor_us(problem: Problem, device: Device) -> float:
-    """Microseconds for moving the bytes once or doing the operations, whichever is longer; at least the launch. Of the
-    matrices of groups with rows, as many are read as the sparsest split needs."""
+    """Return the microseconds for moving all bytes once or for doing all operations, whichever is longer; at least the
+    launch latency. For groups with rows, count only as many matrices as the sparsest split reads."""
     gb_per_s, _ = limits(device)
     _, tflops = peak(problem, device)
     moved = float(problem.bytes)

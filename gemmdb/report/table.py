@@ -1,4 +1,4 @@
-"""The document of a table's page: what each verdict says, against ATen and against the roofline."""
+"""Page data for a table: each verdict against ATen and the roofline."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from gemmdb.report.rows import Row, geometric, peak, rows
 from gemmdb.table.reader import Table
 
 MAX_VERDICTS = 10_000
-"""The most verdicts of one page. A browser draws this many points in a second or two."""
+"""Most verdicts on one page. A browser draws this many points in a second or two."""
 MAX_TIES = 8
-"""The most tied configs that are named; the others are counted."""
+"""Most tied configs listed by name; the others are counted."""
 MAX_RUNS = 200
 MAX_RUN_CHARACTERS = 3_000
-"""The most characters of a run's own record."""
+"""Most characters of a run's provenance."""
 
 
 def document(path: Path, limit: int = MAX_VERDICTS) -> dict[str, Any]:
-    """What the page of a table draws. If there are more than `limit` verdicts, it has a random part of them and
-    `partial` is true. `columns` has one list per field, all as long as there are verdicts. Texts that repeat are stored
-    once: the fields `family`, `device`, `pick`, `kernel`, `ties` and `protocol` hold places in the list `texts`. Raises
-    TableError."""
+    """Return the page data for a table. Above `limit` verdicts, it has a random sample and `partial` is true. `columns`
+    has one list per field, each with one value per verdict. Repeated texts are stored once: the fields `family`,
+    `device`, `pick`, `kernel`, `ties` and `protocol` are indices into the list `texts`. Raises TableError."""
     with Table.open(path) as table:
         summary, found, runs = table.summary(), tuple(islice(rows(table), limit + 1)), table.provenance()
         devices, digest = table.devices(), table.digest
@@ -46,7 +45,7 @@ def document(path: Path, limit: int = MAX_VERDICTS) -> dict[str, Any]:
         "measurements": sum(entry["measurements"] for entry in summary),
         "verdicts": len(shown),
         "gain": geometric(row.gain for row in shown),
-        "beaten": sum(row.interval[0] > 1 for row in shown),  # Beyond doubt.
+        "beaten": sum(row.interval[0] > 1 for row in shown),  # Beyond noise.
         "backends": dict(sorted(backends.items(), key=lambda item: (-item[1], item[0]))),
         "spread": median(row.verdict.spread for row in shown) if shown else 0.0,
         "devices": [_device(device, origins.get(device.sku, "")) for device in devices],
@@ -91,7 +90,7 @@ def _row(row: Row, texts: dict[str, int]) -> dict[str, Any]:
 
 
 def sizes(problem: Problem) -> dict[str, Any]:
-    """What charts and filters need of a problem: `flops` and `bytes` are those of one call."""
+    """Return the sizes of a problem for charts and filters; `flops` and `bytes` are per call."""
     return {
         "name": names.short(problem),
         "op": problem.op,
@@ -106,7 +105,8 @@ def sizes(problem: Problem) -> dict[str, Any]:
 
 
 def _device(device: Device, origin: str) -> dict[str, Any]:
-    """A device with its peaks. `estimated`: they come from the number of its units, not from figures in the table."""
+    """Return a device with its peaks. `estimated`: they are derived from its number of units, not from figures in the
+    table."""
     gb_per_s, tflops = limits(device)
     return {
         "name": device.sku,
@@ -121,7 +121,7 @@ def _device(device: Device, origin: str) -> dict[str, Any]:
 
 
 def _run(run: Mapping[str, Any]) -> dict[str, str]:
-    """A run's record: what a line shows of it, and all of it as text."""
+    """Return a run's provenance: a one-line summary, and the full text."""
     command, request = run.get("command", ""), run.get("request")
     if isinstance(command, list):
         command = " ".join(map(str, command))
@@ -141,5 +141,5 @@ def _run(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _round(value: float) -> float:
-    """Four significant digits, which is more than any measurement has."""
+    """Round to four significant digits, more than any measurement has."""
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""The page of a workload, or of a program: what answers each GEMM, what it gains, and what a build may bring."""
+"""Page data for a workload or a program: each GEMM's lookup, its gain, and the possible gain from a build."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from gemmdb.workload.entries import Entry, Workload
 DEFAULT = Policy()
 MISS = "miss"
 MAX_REASON = 600
-"""The most characters of a reason."""
+"""Most characters of a reason."""
 MAX_PRODUCTS = 5_000
-"""The most GEMMs of one page, those of most time. Sums are of all of them."""
+"""Most GEMMs on one page, by time. Sums cover all GEMMs."""
 
 
 @dataclass(frozen=True)
 class Product(EntryHit):
-    """One GEMM of a workload, looked up. `saving`: what a build may save of a call, for a miss; None if that is
-    unknown. `reason`: why ATen runs; empty if another kernel does."""
+    """One GEMM of a workload, looked up. `saving`: what a build may save per call, for a miss; None if unknown.
+    `reason`: why ATen runs; empty if another kernel does."""
 
     saving: Saving | None = None
     reason: str = ""
 
     @property
     def rung(self) -> str:
-        """The rung that answers, or `miss`."""
+        """The rung of the hit, or `miss`."""
         return self.hit.rung if self.hit else MISS
 
     @property
     def calls(self) -> int:
-        """How often the GEMM ran; one call per occurrence if none was counted."""
+        """Number of calls; one call per occurrence if calls were not counted."""
         return self.entry.calls or self.entry.count
 
     @property
     def gain(self) -> float:
-        """How many times faster than ATen the answer is expected to be; 1 for a miss."""
+        """Expected speedup over ATen; 1 for a miss."""
         return self.hit.speedup if self.hit else 1.0
 
     @property
     def time_us(self) -> float:
-        """Expected microseconds of one call, as it is served. That of a miss is what is expected of ATen."""
+        """Expected microseconds per call of the kernel served. A miss has ATen's expected time."""
         return self.saving.aten_us if self.saving else super().time_us
 
     @property
@@ -65,13 +65,13 @@ class Product(EntryHit):
 
     @property
     def may_save_us(self) -> float | None:
-        """Microseconds of all calls that a build may save; None if nothing can be said, or no build is needed."""
+        """Microseconds of all calls that a build may save; None if unknown, or if no build is needed."""
         return self.saving.us * self.calls if self.saving else None
 
 
 @dataclass(frozen=True)
 class WorkloadReport:
-    """A workload against the tables. `products`: those of most time first; `uncovered`: (name, occurrences, calls) of
+    """A workload against the tables. `products`: the most expensive first; `uncovered`: (name, occurrences, calls) of
     the GEMMs that gemmdb does not handle."""
 
     name: str
@@ -80,33 +80,33 @@ class WorkloadReport:
 
     @property
     def total_us(self) -> float:
-        """Microseconds of all calls of all GEMMs, as they are served."""
+        """Microseconds of all calls of all GEMMs, as served."""
         return sum(one.total_us for one in self.products)
 
     @property
     def aten_us(self) -> float:
-        """The same with ATen."""
+        """Microseconds of all calls of all GEMMs with ATen."""
         return sum(one.aten_us for one in self.products)
 
     @property
     def gain(self) -> float:
-        """The gain over ATen of all GEMMs together, weighted by their time; 1 without any."""
+        """Speedup over ATen across all GEMMs, weighted by their time; 1 without GEMMs."""
         return self.aten_us / self.total_us if self.total_us else 1.0
 
     @property
     def may_save_us(self) -> float:
-        """Microseconds that a build of what misses may save, as far as that can be said."""
+        """Microseconds that a build may save on the misses, as far as known."""
         return sum(one.may_save_us or 0.0 for one in self.products)
 
     def document(self) -> dict[str, Any]:
-        """What the page draws."""
+        """Return the page data."""
         shown = [_product(one) for one in self.products[:MAX_PRODUCTS]]
         return _document(self, self.gain, shown, len(self.products) - len(shown), self.uncovered)
 
 
 def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy = DEFAULT) -> WorkloadReport:
-    """The report of a workload under the name of its file. `policy`: that of the lookups. Raises InputError for an
-    invalid device or range."""
+    """Return the report of a workload, titled `name`. `policy`: lookup policy. Raises InputError for an invalid device
+    or range."""
     found = (_look_up(entry, catalog, policy) for entry in workload.entries)
     products = sorted(found, key=lambda one: (-one.total_us, one.entry.problem.text))
     uncovered = sorted((name, *counts) for name, counts in workload.uncovered.items())
@@ -120,7 +120,7 @@ def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
         return Product(entry, asked.device, hit)
     steps = explain(query, catalog, policy, installed(query.device.kind))
     if hit is not None:
-        said = next((step.reason for step in steps if step.hit is not None), "")  # The first that answers is served.
+        said = next((step.reason for step in steps if step.hit is not None), "")  # The first hit is served.
         return Product(entry, asked.device, hit, reason=said[:MAX_REASON])
     reason = "; ".join(filter(None, (str(only_aten(query) or ""), *(f"{step.rung}: {step.reason}" for step in steps))))
     return Product(entry, asked.device, None, saving(Ask(query, (), Policy(), None)), reason[:MAX_REASON])
@@ -135,7 +135,7 @@ def save(report: Report, path: Path) -> None:
 
 
 def program_document(report: Report) -> dict[str, Any]:
-    """What the page draws of a running program, as for a workload in which each graph was called once."""
+    """Return the page data for a running program, as for a workload whose graphs were each called once."""
     uncovered = [(name, count, count) for name, count in report.uncovered]
     return _document(report, report.gain.value, [_served(one) for one in report.products], 0, uncovered)
 

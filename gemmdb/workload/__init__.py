@@ -1,1 +1,1 @@
-"""Workload files: the GEMMs that a program compiles, one JSON object per line. One reader, one writer."""
+"""Workload files: the GEMMs that a program compiles, one JSON object per line."""

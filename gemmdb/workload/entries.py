@@ -4,10 +4,10 @@
      "origins": [{"module": "layers.0.mlp.up", "source": "model.py:12"}]}
 
 `count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic;
-`origins`: where it comes from in the user's code, where that is known. A GEMM that
-gemmdb does not handle has `uncovered`, its name, in place of `problem`.
+`origins`: source locations in the user's code, if known. A GEMM that gemmdb does not handle has `uncovered`, its name,
+instead of `problem`.
 
-A reader adds up the lines of a problem, and ignores unknown fields.
+Readers add up the lines of a problem and ignore unknown fields.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gemmdb.files import append_lines
 from gemmdb.key.problem import Problem
 
 SQLITE = b"SQLite format 3\0"
-"""What a table's file begins with."""
+"""First bytes of a table file."""
 MAX_BYTES = 2**28
-"""Bytes of the largest file that is read. A line takes about 300."""
+"""Largest file accepted, in bytes. A line takes about 300 bytes."""
 MAX_ENTRIES = 100_000
-"""The most distinct problems of a file, with the GEMMs by name. A lookup of each takes milliseconds; programs have some
-hundreds."""
+"""Most distinct problems in a file, including uncovered GEMMs. Each lookup takes milliseconds; programs have a few
+hundred problems."""
 MAX_CHARACTERS = 120
-"""The most characters of each text of an origin; the end of a longer one is kept, which says more."""
+"""Most characters of each text of an origin; a longer one keeps its more specific end."""
 MAX_ORIGINS = 8
-"""The most origins of a GEMM. Layers of a model have one each."""
+"""Most origins of a GEMM. Each layer of a model has one."""
 Ranges = tuple[tuple[str, int, int | None], ...]
 
 
@@ -41,8 +41,8 @@ def line(
     kind: str, name: str, count: int = 1, calls: int = 0, device: str = "", ranges: Ranges = (),
     origins: tuple[Origin, ...] = (),
 ) -> str:  # fmt: skip
-    """One line of a file. `kind`: `problem`, or `uncovered` for a GEMM that gemmdb does not handle; `name`: canonical
-    text of the problem, or the GEMM's name. The others are the fields of an Entry."""
+    """Return one line of a file. `kind`: `problem`, or `uncovered` for a GEMM that gemmdb does not handle; `name`:
+    canonical text of the problem, or the GEMM's name. The other arguments are the fields of an Entry."""
     item: dict[str, Any] = {
         kind: name, "count": count, "calls": calls, "device": device,
         "ranges": {size: [low, high] for size, low, high in ranges},
@@ -54,8 +54,8 @@ def line(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One place. `module`: the path of the innermost module, such as `layers.0.mlp.up`; `source`: file and line, such
-    as `serve.py:12`. Either may be empty."""
+    """One source location. `module`: the path of the innermost module, such as `layers.0.mlp.up`; `source`: file and
+    line, such as `serve.py:12`. Either may be empty."""
 
     module: str = ""
     source: str = ""
@@ -66,10 +66,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Entry:
-    """A problem of a workload. `count`: how often it occurs in compiled graphs; `calls`: how often these graphs were
-    called, summed over its occurrences; `device`: canonical text of the device compiled for, empty if unknown.
-    `ranges`: (`m`, `n` or `k`, smallest, largest or None) of each size that was symbolic. `origins`: where it comes
-    from in the user's code, some of the places if there are many."""
+    """A problem of a workload. `count`: number of occurrences in compiled graphs; `calls`: number of calls of these
+    graphs, summed over its occurrences; `device`: canonical text of the device compiled for, empty if unknown.
+    `ranges`: (`m`, `n` or `k`, smallest, largest or None) of each size that was symbolic. `origins`: source locations
+    in the user's code, at most MAX_ORIGINS."""
 
     problem: Problem
     count: int = 1
@@ -79,20 +79,20 @@ class Entry:
     origins: tuple[Origin, ...] = ()
 
     def __add__(self, other: Entry) -> Entry:
-        """Two lines of the same problem, device and ranges as one."""
+        """Merge two lines with the same problem, device and ranges."""
         places = merged_origins(self.origins, other.origins)
         return replace(self, count=self.count + other.count, calls=self.calls + other.calls, origins=places)
 
     @property
     def line(self) -> str:
-        """The entry as it is written."""
+        """Return the entry as a line of the file."""
         return line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges, self.origins)
 
 
 @dataclass(frozen=True)
 class Workload:
     """A whole file: the entries, merged per problem, device and ranges in the order of their first lines; (count,
-    calls) of what gemmdb does not handle, by name; and the numbers of the entries' first lines."""
+    calls) of GEMMs that gemmdb does not handle, by name; and the numbers of the entries' first lines."""
 
     entries: tuple[Entry, ...]
     uncovered: Mapping[str, tuple[int, int]]
@@ -100,7 +100,7 @@ class Workload:
 
 
 def read(path: Path) -> Workload:
-    """The workload in a file. Raises InputError, naming file and line, for anything that is no workload."""
+    """Read a workload file. Raises InputError, naming file and line, for anything else."""
     merged: dict[tuple[Problem, str, Ranges], Entry] = {}
     numbers: list[int] = []
     uncovered: dict[str, tuple[int, int]] = {}
@@ -128,7 +128,7 @@ def append(path: Path, entries: Iterable[Entry]) -> None:
 
 
 def write(path: Path, lines: Iterable[str]) -> None:
-    """As `append`, for lines of both kinds."""
+    """Append lines of either kind; otherwise as `append`."""
     try:
         append_lines(path, lines)
     except OSError as error:
@@ -136,10 +136,10 @@ def write(path: Path, lines: Iterable[str]) -> None:
 
 
 def entry(item: Mapping[str, Any], where: str) -> Entry:
-    """The entry of a line's object; `where` names the line in errors. Raises InputError."""
+    """Return the entry for a line's object; `where` names the line in errors. Raises InputError."""
     text, device = item.get("problem"), item.get("device") or ""
     if not isinstance(text, str) or not isinstance(device, str):
-        raise InputError(f'{where}: a line of a workload has a "problem", the canonical text of one')
+        raise InputError(f'{where}: a workload line needs a "problem", its canonical text')
     try:
         problem = Problem.parse(text)
     except InputError as error:
@@ -150,13 +150,13 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is one of SQLite's. Raises InputError if it cannot be read."""
+    """Whether a file is an SQLite database. Raises InputError if it cannot be read."""
     with _reading(path), path.open("rb") as file:
         return file.read(len(SQLITE)) == SQLITE
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """(`file:line`, text) of the lines that are not empty. Raises InputError for what cannot be read as text."""
+    """Yield (`file:line`, text) for each non-empty line. Raises InputError for anything that cannot be read as text."""
     with _reading(path), path.open("rb") as file:  # Opened once: it may be a pipe, such as /dev/stdin.
         raw = file.read(MAX_BYTES + 1)
         if raw.startswith(SQLITE):
@@ -180,13 +180,13 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def as_object(text: str, where: str) -> dict[str, Any]:
-    """The JSON object of a line. Raises InputError for anything else."""
+    """Parse the JSON object of a line. Raises InputError for anything else."""
     try:
         item = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(item, dict):
-        raise InputError(f"{where}: a line is a JSON object, not {text.strip()[:40]!r}")
+        raise InputError(f"{where}: a line must be a JSON object, not {text.strip()[:40]!r}")
     return item
 
 
@@ -202,20 +202,20 @@ def _ranges(ranges: object, where: str) -> Ranges:
     for name, bounds in ranges.items() if isinstance(ranges, dict) else [("", None)]:
         low, high = bounds if isinstance(bounds, list) and len(bounds) == 2 else (None, None)
         if name not in ("m", "n", "k") or type(low) is not int or (high is not None and type(high) is not int):
-            raise InputError(f"{where}: ranges are given as {{'m': [smallest, largest or null]}}, got {ranges!r}")
+            raise InputError(f"{where}: ranges must have the form {{'m': [smallest, largest or null]}}, got {ranges!r}")
         found.append((name, low, high))
     return tuple(sorted(found))
 
 
 def merged_origins(*several: Iterable[Origin]) -> tuple[Origin, ...]:
-    """All origins without repeats and empty ones, the first MAX_ORIGINS of them."""
+    """Return all distinct, non-empty origins, at most MAX_ORIGINS."""
     found = dict.fromkeys(one for some in several for one in some if one.module or one.source)
     return tuple(found)[:MAX_ORIGINS]
 
 
 def read_origins(items: Any) -> tuple[Origin, ...]:
-    """The origins of a workload's line. They only inform, so whatever is none is left out; what is too long is cut, and
-    control characters become `?`."""
+    """Return the origins of a workload line. They are informational only, so invalid ones are dropped, long ones are
+    truncated, and control characters become `?`."""
     if not isinstance(items, list):
         return ()
     found = (Origin(clean(item.get("module")), clean(item.get("source"))) for item in items if isinstance(item, dict))
@@ -223,7 +223,7 @@ def read_origins(items: Any) -> tuple[Origin, ...]:
 
 
 def clean(text: object) -> str:
-    """A text as it may be shown: printable, on one line, and bounded. Anything but a text is empty."""
+    """Return a text in displayable form: printable, on one line, and bounded. Anything but a text becomes empty."""
     if not isinstance(text, str):
         return ""
     short = text if len(text) <= MAX_CHARACTERS else f"...{text[3 - MAX_CHARACTERS :]}"

@@ -37,7 +37,7 @@ def test_verdicts_of_a_packed_table_are_exported(gemmdb, small):
 def test_what_needs_measurements_names_the_remedy(gemmdb, small, command):
     words = ["small.db is packed", "the table that it was packed from"]
     if command.startswith("export"):
-        words.append("--to verdicts and --to lookup-table export what it says")
+        words.append("--to verdicts and --to lookup-table export its verdicts")
     gemmdb(*command.split()).refused(*words)
     assert not list(Path().glob("other.*"))
 

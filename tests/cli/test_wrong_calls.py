@@ -141,7 +141,7 @@ import mine.db --from csv -o no/x | is not a folder
 kernels build --arch sm80 | --arch: sm80 has no CUTLASS kernel; sm90 has
 tables give | No such command 'give'
 tables pull nowhere | nowhere/manifest.json does not exist
-tables pull ftp://host/x | no URL of a known kind
+tables pull ftp://host/x | no supported URL scheme
 tables push there none.db | none.db
 tables push there | Missing argument
 tables push mine.db https://example.com:8443/tables | https://example.com:8443/tables is a URL | comes first

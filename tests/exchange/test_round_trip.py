@@ -113,9 +113,9 @@ def test_a_bad_cell_is_refused_with_its_line(tmp_path, name, value):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", ":1: not an export"),
-        ("{}\n", ":1: not an export"),
-        ('{"gemmdb_rows": 2, "runs": []}\n', ":1: not an export"),
+        ("", ":1: not a gemmdb JSON Lines export"),
+        ("{}\n", ":1: not a gemmdb JSON Lines export"),
+        ('{"gemmdb_rows": 2, "runs": []}\n', ":1: not a gemmdb JSON Lines export"),
         ('{"gemmdb_rows": 1, "runs": [1]}\n', ":1: a run without"),
         ('{"gemmdb_rows": 1, "runs": []}\n{}\n', ":2: not an object"),
         ('{"gemmdb_rows": 1, "runs": []}\n\n', ":2: not an object"),

@@ -70,7 +70,7 @@ def test_a_journal_without_its_file_is_not_applied(tmp_path, served):
     here = tmp_path / "here"
     here.mkdir()
     (here / "mine.db-journal").write_bytes(b"x" * 600)
-    with pytest.raises(InputError, match=r"mine\.db-journal is left of a file that is gone"):
+    with pytest.raises(InputError, match=r"mine\.db-journal is left over from a deleted file"):
         pull(str(served), here)
     assert not (here / "mine.db").exists()
 

@@ -133,7 +133,7 @@ def test_a_connection_that_breaks_leaves_the_old_file_and_goes_on_later(tmp_path
 
 
 def test_http_cannot_be_pushed_to(http, mine):
-    with pytest.raises(InputError, match="push to a folder, and serve it"):
+    with pytest.raises(InputError, match="push to a folder and serve that"):
         push(http[0], [mine])
 
 

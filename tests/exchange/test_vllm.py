@@ -30,7 +30,7 @@ def test_configs_by_m_become_modelled_rows(tmp_path):
     ("name", "words"),
     [
         ("E=8,N=14336,device_name=NVIDIA_H200.json", "mixture of experts"),
-        ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json", "scales of blocks"),
+        ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json", "block scales"),
         ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8_per_token.json", "does not cover"),
     ],
 )
@@ -47,9 +47,9 @@ def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
     _, left = rows_of("vllm", write(tmp_path / "a.json", configs), on_h200(dtype="bf16", n=4096, k=4096))
     assert left == {
         "the kernel has no SPLIT_K": 1,
-        "the tile is outside what gemmdb takes": 1,
+        "gemmdb does not support this tile": 1,
         "the kernel has no USE": 1,
-        "the config does not say num_warps, num_stages": 1,
+        "the config lacks num_warps, num_stages": 1,
     }
 
 
@@ -63,8 +63,8 @@ def test_a_product_without_an_op_needs_no_known_device(tmp_path):
     ("document", "said"),
     [
         ("[]", ":1: not an object"),
-        ('{\n"a": {}}', ":2: 'a' is no M"),
-        ('{\n"0": {}}', ":2: '0' is no M"),
+        ('{\n"a": {}}', ":2: 'a' is not an M"),
+        ('{\n"0": {}}', ":2: '0' is not an M"),
         ('{\n"16": 5}', ":2: not a config"),
         ('{\n"16": {"num_warps": 1e9}}', ":2: num_warps must be an integer"),
         ('{\n"16": {"num_warps": 99999999999}}', ":2: num_warps must be an integer"),
@@ -82,7 +82,7 @@ def test_sizes_that_nobody_names_are_asked_for(tmp_path):
     with pytest.raises(InputError, match="--k is missing"):
         rows_of("vllm", path, on_h200(dtype="bf16", n=64))
     named = write(tmp_path / "N=64,K=64.json", {"16": GOOD})
-    with pytest.raises(InputError, match="its name says N=64, and --n is 128"):
+    with pytest.raises(InputError, match="its name contains N=64, but --n is 128"):
         rows_of("vllm", named, on_h200(dtype="bf16", n=128))
 
 

@@ -155,7 +155,7 @@ GOOD = '{"op": "mm", "m": 1, "n": 8, "k": 8}\n'
         (GOOD + '{"op": "mm", "a": 3, "b": [32, 64]}', ":2: a and b are the sizes"),
         (GOOD + '{"problem": "mm m=1"}', ":2: malformed problem"),
         (GOOD + "{", ":2: not JSON"),
-        (GOOD + "[1]", ":2: a line is a JSON object"),
+        (GOOD + "[1]", ":2: a line must be a JSON object"),
         ('[\n  {"op": "mm", "m": 1, "n": 8, "k": 8},\n  {"op": "mmm", "m": 1, "n": 8, "k": 8}\n]', ":3: unknown op"),
         ('{"problems": [\n\n 7]}', ":3: a problem is a JSON object"),
         ("[\n1,,2]", ":2: not JSON"),

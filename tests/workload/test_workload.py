@@ -48,16 +48,16 @@ def test_what_is_not_steered_is_counted_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[]", "a line is a JSON object"),
+        ("[]", "a line must be a JSON object"),
         ("nonsense", "not JSON"),
-        ('{"count": 1}', 'has a "problem"'),
-        ('{"problem": 3}', 'has a "problem"'),
+        ('{"count": 1}', 'needs a "problem"'),
+        ('{"problem": 3}', 'needs a "problem"'),
         ('{"problem": "mm"}', "malformed problem"),
         (json.dumps({"problem": PROBLEM.text, "count": -1}), "count must be an integer of at least 0"),
         (json.dumps({"problem": PROBLEM.text, "calls": 1.5}), "calls must be an integer of at least 0"),
-        (json.dumps({"problem": PROBLEM.text, "ranges": {"x": [1, 2]}}), "ranges are given as"),
-        (json.dumps({"problem": PROBLEM.text, "ranges": {"m": [1]}}), "ranges are given as"),
-        (json.dumps({"problem": PROBLEM.text, "ranges": 3}), "ranges are given as"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": {"x": [1, 2]}}), "ranges must have the form"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": {"m": [1]}}), "ranges must have the form"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": 3}), "ranges must have the form"),
     ],
 )
 def test_bad_lines(tmp_path, line, message):

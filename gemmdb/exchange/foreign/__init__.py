@@ -1,1 +1,1 @@
-"""Readers of other programs' tuning results: what they measured becomes rows; what they leave open the caller says."""
+"""Importers for other programs' tuning results. Their timings become rows; the caller supplies what the files omit."""

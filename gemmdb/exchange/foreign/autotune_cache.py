@@ -1,8 +1,9 @@
-"""Inductor's local autotune cache: the JSON file `cache/<hash>` in the folder of TORCHINDUCTOR_CACHE_DIR.
+"""Inductor's local autotune cache: the JSON file `cache/<hash>` in the TORCHINDUCTOR_CACHE_DIR folder.
 
-`{"system": {...}, "cache": {op: {inputs: {precision: {choice: milliseconds}}}}}`. The inputs give dtypes, sizes,
-strides and offsets. A choice of a Triton template is named by the digest of its code, which Inductor keeps in the same
-folder: its constants are read from there, as text. Choices of other kinds, and those whose code is gone, are left.
+`{"system": {...}, "cache": {op: {inputs: {precision: {choice: milliseconds}}}}}`. The inputs contain dtypes, sizes,
+strides and offsets. A Triton template choice is named by the digest of its code, which Inductor keeps in the same
+folder: its constants are read from that code, as text. Other kinds of choices, and those whose code is gone, are
+skipped.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _CONSTANT = re.compile(r"^[ \t]*(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M) : tl\.constexp
 _LAUNCH = re.compile(r"^[ \t]*num_(stages|warps)=(\d{1,4}),[ \t]*$", re.MULTILINE)
 _MAX_CODE_BYTES = 2**20
 PRECISIONS = {"cuda": {"highest": False, "high": True, "medium": True}, "cpu": {"highest": False}}
-"""Whether fp32 is multiplied as TF32, by device and torch's float32_matmul_precision."""
+"""Whether fp32 GEMMs run in TF32, by device and torch's float32_matmul_precision."""
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
-    """The rows of a cache. Raises InputError with file and line."""
+    """Read the rows of a cache. Raises InputError with file and line."""
     found, cursor = races.document(path)
     if not isinstance(found, dict) or not isinstance(found.get("cache"), dict):
-        raise InputError(f"{path}:1: not Inductor's autotune cache: there is no object `cache`")
+        raise InputError(f"{path}:1: not Inductor's autotune cache: it has no `cache` object")
     system = found.get("system")
     named, cuda = _word(system, "device", "name"), _word(system, "version", "cuda") or ""
     source = given.source(path, KIND, races.INDUCTOR, named, cuda=cuda)
@@ -82,7 +83,7 @@ def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -
     if precision not in PRECISIONS[source.device.kind]:
         return Rejected(f"fp32 precision {precision[:20]!r} has no key on this device")
     if len(found) != (3 if op == "addmm" else 2) or any(len(numbers) % 2 == 0 for *_, numbers in found):
-        return Rejected("the GEMM has other inputs than two operands and a bias")
+        return Rejected("the GEMM has inputs besides two operands and a bias")
     *first, a, b = (
         TensorInfo(ALIASES.get(dtype, dtype), tuple(dims[: len(dims) // 2]), tuple(dims[len(dims) // 2 :]), offset)
         for _, dtype, (*dims, offset) in found
@@ -92,11 +93,11 @@ def _problem(where: str, op: str, inputs: str, precision: str, source: Source) -
         bias = {"bias": _bias(first[0], (*a.sizes[:-1], *b.sizes[1:]))} if first else {}
         return Problem.from_tensors(op, a, b, numerics=default_numerics(a.dtype, tf32), **bias)
     except InputError as error:
-        return Rejected(f"the key knows no such GEMM ({str(error)[:100]})")
+        return Rejected(f"the GEMM has no key ({str(error)[:100]})")
 
 
 def _bias(tensor: TensorInfo, out: tuple[int, ...]) -> Bias:
-    """The class of a bias, which Inductor may have expanded to [M, N]. Raises InputError."""
+    """Return the class of a bias, which Inductor may have expanded to [M, N]. Raises InputError."""
     m, n = out
     sizes, strides = tensor.sizes, tensor.strides
     if len(sizes) == 1:
@@ -116,13 +117,13 @@ def _config(folder: Path, choice: str) -> Config | Rejected:
         return ATEN
     found = _TRITON.fullmatch(choice)
     if found is None:
-        return Rejected("a choice that is neither ATen nor a template that gemmdb knows")
+        return Rejected("a choice that is neither ATen nor a known template")
     template, digest = found.groups()
     try:
         with (folder / digest[1:3] / f"{digest}.py").open("rb") as file:
             code = file.read(_MAX_CODE_BYTES).decode("utf-8", "replace")
     except OSError:
-        return Rejected("the code of the choice is not in Inductor's cache folder any more, so its tile is unknown")
+        return Rejected("the choice's code is no longer in Inductor's cache folder, so its tile is unknown")
     values = {name.lower(): int(value) for name, value in _CONSTANT.findall(code)}
     values |= {name: int(value) for name, value in _LAUNCH.findall(code)}
     return races.template_config(_KERNELS[template], **values)
@@ -130,12 +131,12 @@ def _config(folder: Path, choice: str) -> Config | Rejected:
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{where}: not Inductor's autotune cache: {value!r:.60} is no object")
+        raise InputError(f"{where}: not Inductor's autotune cache: {value!r:.60} is not an object")
     return value
 
 
 def _word(system: Any, part: str, name: str) -> str | None:
-    """A short text of the part `system`; None if it is not there."""
+    """Return a short text from the part `system`, or None if it is missing."""
     found = system.get(part) if isinstance(system, dict) else None
     word = found.get(name) if isinstance(found, dict) else None
     return word if isinstance(word, str) and 0 < len(word) <= 80 and word.isprintable() else None

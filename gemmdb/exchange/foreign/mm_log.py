@@ -1,9 +1,9 @@
-"""Inductor's log of timings: the JSON file that TORCHINDUCTOR_MM_LOGGING_FILE names.
+"""Inductor's timing log: the JSON file that TORCHINDUCTOR_MM_LOGGING_FILE names.
 
 A list of objects (one object in older versions), each with one key `(M, K, N)` whose value lists the choices of one
-race: `{"type": "cublas" or "triton", "time": milliseconds, "BLOCK_M": ...}`, or null for a choice of another kind.
-Newer versions say the op beside it, as `kernel_type`; torch 2.11 does not. An object `{"invoke": "(M, K, N)"}` stands
-where a race begins, or where an earlier one answers. The log says neither dtypes nor layouts nor the device.
+autotuning run: `{"type": "cublas" or "triton", "time": milliseconds, "BLOCK_M": ...}`, or null for another kind of
+choice. Newer versions add the op, as `kernel_type`; torch 2.11 does not. An object `{"invoke": "(M, K, N)"}` marks
+where a run begins, or where an earlier one is reused. The log contains neither dtypes nor layouts nor the device.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _SYMBOLIC = re.compile(r"\([\w +*/()-]{1,200}, [\w +*/()-]{1,200}, [\w +*/()-]{1
 _NO_RACE = ("kernel_type", "invoke")
 _TILE = {"BLOCK_M": "block_m", "BLOCK_N": "block_n", "BLOCK_K": "block_k", "num_warps": "warps", "num_stages": "stages"}
 GROUP_M = 8
-"""Not in the log. Inductor's own configs for NVIDIA GPUs all have it."""
+"""Not in the log. All of Inductor's own configs for NVIDIA GPUs use it."""
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
-    """The rows of a log. `given` must say device, dtype and CUDA. Raises InputError with file and line."""
+    """Read the rows of a log. `given` must specify device, dtype and CUDA. Raises InputError with file and line."""
     if given.dtype is None:
-        raise InputError(f"--dtype is missing: {path} does not say of which dtype the operands were")
+        raise InputError(f"--dtype is missing: {path} does not specify the operands' dtype")
     source = given.source(path, KIND, races.INDUCTOR)
     return Content(_rows(path, tally, given, source), [source.run])
 
@@ -46,18 +46,18 @@ def _rows(path: Path, tally: Tally, given: Given, source: Source) -> Iterator[Me
     found, cursor = races.document(path)
     for entry in found if isinstance(found, list) else [found]:
         if not isinstance(entry, dict):
-            raise InputError(f"{path}: not a log of Inductor: {entry!r:.60} is no object")
+            raise InputError(f"{path}: not an Inductor log: {entry!r:.60} is not an object")
         for key, choices in entry.items():
             if key in _NO_RACE:
                 continue
             where = cursor.at(key)
             op = entry.get("kernel_type", given.op)
             if op is None:
-                raise InputError(f"--op is missing: {where} does not say the op; name it if the whole log is of one")
+                raise InputError(f"--op is missing: {where} does not name the op; pass it if the log has only one")
             if not isinstance(op, str):
-                raise InputError(f"{where}: kernel_type must be a text, got {op!r:.60}")
+                raise InputError(f"{where}: kernel_type must be a string, got {op!r:.60}")
             if not isinstance(choices, list) or len(choices) > schema.MOST_MEASUREMENTS:
-                raise InputError(f"{where}: not a log of Inductor: {key[:60]!r} has no list of choices, or too many")
+                raise InputError(f"{where}: not an Inductor log: {key[:60]!r} has no list of choices, or too many")
             problem, place = _problem(where, key, op, given), f"{where} {op[:40]} {key[:60]}"
             if isinstance(problem, Rejected):
                 tally.leave(problem.reason, place, len(choices))
@@ -81,7 +81,8 @@ def _problem(where: str, key: str, op: str, given: Given) -> Problem | Rejected:
 
 
 def _choices(where: str, choices: list[Any], place: str) -> list[Choice]:
-    """The choices of a race. Two with one tile are of different templates, and the log does not say which."""
+    """Return the choices of one autotuning run. Two choices with the same tile come from different templates, and the
+    log does not show which."""
     described = [_described(where, choice) for choice in choices]
     uses = Counter(tile for _, tile in described)
     found = []
@@ -90,7 +91,7 @@ def _choices(where: str, choices: list[Any], place: str) -> list[Choice]:
         if tile is None:
             config = Rejected("the log does not describe the choice (null)")
         elif tile and uses[tile] > 1:
-            config = Rejected("several templates have this tile, and the log does not say which is which")
+            config = Rejected("several templates have this tile, and the log does not distinguish them")
         elif tile:
             values = dict(zip(_TILE.values(), tile, strict=True))
             config = races.template_config("inductor_mm", group_m=GROUP_M, **values)
@@ -99,11 +100,12 @@ def _choices(where: str, choices: list[Any], place: str) -> list[Choice]:
 
 
 def _described(where: str, choice: Any) -> tuple[float, tuple[int, ...] | None]:
-    """Microseconds and tile of a choice: an empty tile for ATen, None for a choice that the log does not describe."""
+    """Return the microseconds and tile of a choice: an empty tile for ATen, None for a choice that the log does not
+    describe."""
     if choice is None:
         return 0.0, None
     if not isinstance(choice, dict) or choice.get("type") not in ("cublas", "triton"):
-        raise InputError(f"{where}: not a choice of Inductor: {choice!r:.60}")
+        raise InputError(f"{where}: not an Inductor choice: {choice!r:.60}")
     us = races.microseconds(choice.get("time"), where)
     if choice["type"] == "cublas":
         return us, ()

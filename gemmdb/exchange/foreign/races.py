@@ -1,4 +1,4 @@
-"""Races of other programs: what the caller says about their files, and how their times become rows."""
+"""Autotuning runs of other programs: information supplied by the caller, and conversion of timings to rows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import EMITTED, LEAST_US, MOST_US, Measurement, Protocol, Status, Times
 
 SPREAD = 0.1
-"""Half the interval that an imported time gets, relative: these files hold one number per kernel, and nobody knows how
-it varies. So a kernel must be more than twice that ahead of ATen to be picked before it."""
+"""Half-width of the relative interval assigned to imported times: these files have one number per kernel, with unknown
+noise. So a kernel must be more than twice this margin ahead of ATen to be picked."""
 INDUCTOR = Protocol("graph", "cold", 1, 1, reference="inductor autotuning")
-"""Of Inductor's autotuning: events on the GPU's stream around one call at a time, after the cache was overwritten."""
+"""Inductor's autotuning protocol: GPU stream events around one call at a time, after a cache flush."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller says. A file that says it itself goes first, and a contradiction is an InputError.
+    """Information supplied by the caller. The file's own information takes precedence; a contradiction is an
+    InputError.
 
-    `device`: a SKU or an arch. `cuda`, `torch`: versions. `op`, `dtype`, `layout`: as in `Problem.gemm`.
-    `n`, `k`: sizes in elements. `resolve` finds a device by name.
+    `device`: a SKU or an arch. `cuda`, `torch`: versions. `op`, `dtype`, `layout`: as in `Problem.gemm`. `n`, `k`:
+    sizes in elements. `resolve`: finds a device by name.
     """
 
     device: str | None = None
@@ -47,36 +48,34 @@ class Given:
     resolve: Callable[[str | None], Device] = lambda name: Catalog.load().resolve(name)
 
     def device_for(self, path: Path, named: str | None = None) -> Device:
-        """The device of the caller's name, or of the name in the file. Raises InputError without either."""
+        """Return the device named by the caller or by the file. Raises InputError without either."""
         if self.device and named and not self.resolve(self.device).named(named):
             raise InputError(f"{path}: it names the device {named[:80]!r}, and --device is {self.device!r}")
         if not self.device and not named:
-            raise InputError(f"--device is missing: {path} does not say on which device it was measured")
+            raise InputError(f"--device is missing: {path} does not name the device")
         return self.resolve(self.device or named)
 
     def source(
         self, path: Path, kind: str, protocol: Protocol, named: str | None = None, torch: str = "", cuda: str = ""
     ) -> Source:
-        """Where the rows of a file of the format `kind` come from. `named`, `torch`, `cuda`: device and versions as far
-        as the file itself says them. Raises InputError where a GPU's CUDA or a CPU's torch cannot be known."""
+        """Return the Source of the rows in a file of format `kind`. `named`, `torch`, `cuda`: device and versions if
+        the file specifies them. Raises InputError if a GPU's CUDA or a CPU's torch version is unknown."""
         device = self.device_for(path, named)
         torch, cuda = torch or self.torch or "", (device.kind == "cuda" and cuda) or self.cuda or ""
         if device.kind == "cuda" and not cuda:
-            raise InputError(f"--cuda is missing: {path} does not say for which CUDA torch was built, such as 13.0")
+            raise InputError(f"--cuda is missing: {path} does not specify torch's CUDA version, such as 13.0")
         if device.kind == "cpu" and not torch:
-            raise InputError(
-                f"--torch is missing: {path} does not say with which torch it was measured, such as 2.13.0"
-            )
+            raise InputError(f"--torch is missing: {path} does not specify the torch version, such as 2.13.0")
         return Source(device, Toolchain(torch=torch, cuda=cuda), protocol, self.run(path, kind))
 
     def said(self) -> dict[str, Any]:
-        """What the caller said, JSON-ready, for the provenance."""
+        """Return the caller's information, JSON-ready, for the provenance."""
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "resolve"}
         return {name: value for name, value in found.items() if value is not None}
 
     def run(self, path: Path, kind: str) -> dict[str, Any]:
-        """The run for a file, in the form of `Table.provenance`. Its name comes from the file's content and from what
-        the caller said, so that importing a file again adds nothing."""
+        """Return the run of a file, in the form of `Table.provenance`. Its name is derived from the file's content and
+        the caller's information, so importing a file again adds nothing."""
         with bounded.reading(path), path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
         sha256 = digest.hexdigest()
@@ -87,7 +86,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Source:
-    """What all rows of one file share. `run`: what is recorded of it."""
+    """Properties shared by all rows of one file. `run`: its provenance."""
 
     device: Device
     toolchain: Toolchain
@@ -97,8 +96,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Choice:
-    """One kernel of a race: its config, or why it cannot be carried over, with the name of the place; its time in
-    microseconds: infinite if it failed, 0 if the file does not say it."""
+    """One kernel in an autotuning run: its config, or why it is skipped, with its location; its time in microseconds:
+    infinite if it failed, 0 if the file does not specify it."""
 
     config: Config | Rejected
     us: float
@@ -108,14 +107,14 @@ class Choice:
 def rows(
     source: Source, problem: Problem, choices: Sequence[Choice], tally: Tally, place: str
 ) -> Iterator[Measurement]:
-    """The rows of the kernels that one program timed on one problem.
+    """Yield the rows of the kernels that one program timed on one problem.
 
-    If the fastest kernel of the race is left out, or if ATen alone is not, the rows are estimates (`slow`) from which
-    no verdict is made: ATen would win only because its rivals were left out.
+    If the fastest kernel is skipped, or every kernel but ATen is, the rows are estimates (`slow`) and yield no verdict:
+    ATen would win only because its rivals were skipped.
     """
     aten_us = min((one.us for one in choices if one.config == ATEN), default=math.inf)
     if aten_us == math.inf:
-        tally.leave("ATen has no time in the race, so no time can be compared with it", place, len(choices))
+        tally.leave("ATen was not timed in this run, so there is no reference time", place, len(choices))
         return
     found = [Choice(ATEN, aten_us)]
     for one in choices:
@@ -136,35 +135,35 @@ def rows(
 
 
 def microseconds(value: Any, where: str) -> float:
-    """The microseconds of a time in milliseconds; infinity stands for a kernel that failed. Raises InputError, which
-    begins with `where`."""
+    """Convert a time in milliseconds to microseconds; infinity stands for a kernel that failed. Raises InputError,
+    prefixed with `where`."""
     if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MOST_US) or value != value:
         raise InputError(f"{where}: a time must be a number of milliseconds, got {value!r:.60}")
     us = float(value) * 1000
     if us != math.inf and not LEAST_US / (1 - SPREAD) <= us <= MOST_US / (1 + SPREAD):
-        raise InputError(f"{where}: {value!r:.60} is no possible time in milliseconds")
+        raise InputError(f"{where}: {value!r:.60} is not a valid time in milliseconds")
     return us
 
 
 def template_config(kernel: str, **values: int) -> Config | Rejected:
-    """The config of one of Inductor's own Triton templates."""
+    """Return the config of one of Inductor's own Triton templates."""
     try:
         return Config.of("triton", kernel, **values)
     except InputError:
-        return Rejected("the tile is outside what gemmdb takes")
+        return Rejected("gemmdb does not support this tile")
 
 
 class Cursor:
-    """Finds the lines of the keys of a JSON text, which come in the order of the text."""
+    """Find the lines of JSON keys, visited in text order."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._text, self._place, self._line = path, text, 0, 1
         self._follows = True
 
     def at(self, key: str) -> str:
-        """`FILE:LINE` of the next occurrence of a key; of the last one found if there is none."""
+        """Return `FILE:LINE` of the next occurrence of a key, or of the last one found if there is none."""
         place = self._text.find(json.dumps(key), self._place) if self._follows else -1
-        self._follows = place >= 0  # A key that is written otherwise would be searched in all of the text, each time.
+        self._follows = place >= 0  # Do not rescan the whole text for a key with another spelling.
         if place >= 0:
             self._line += self._text.count("\n", self._place, place)
             self._place = place
@@ -172,6 +171,6 @@ class Cursor:
 
 
 def document(path: Path) -> tuple[Any, Cursor]:
-    """The JSON of a file, and a Cursor in its text. Raises InputError with file and line."""
+    """Parse a JSON file and return it with a Cursor in its text. Raises InputError with file and line."""
     text = bounded.whole(path)
     return bounded.parse_json(text, path), Cursor(path, text)

@@ -1,10 +1,10 @@
 """TunableOp's results: the CSV file of PYTORCH_TUNABLEOP_FILENAME.
 
-A line `GemmTunableOp_BFloat16_TN,tn_N_M_K_ld_LDB_LDA_LDC,SOLUTION,MILLISECONDS` says how fast the best solution of a
-BLAS library is; its sizes are those of the transposed GEMM. Older versions leave the leading dimensions out, and
-newer ones may add the library's own description of the call. `Default` is the kernel that ATen takes without TunableOp,
-so its time is evidence about ATen. The other solutions run only with TunableOp and its file. They say nothing about
-ATen's time without it, and gemmdb has no such kernel.
+A line `GemmTunableOp_BFloat16_TN,tn_N_M_K_ld_LDB_LDA_LDC,SOLUTION,MILLISECONDS` contains the time of a BLAS library's
+best solution; its sizes are those of the transposed GEMM. Older versions omit the leading dimensions, and newer ones
+may add the library's own description of the call. `Default` is the kernel that ATen uses without TunableOp, so its time
+is evidence about ATen. The other solutions run only with TunableOp and its file. They are no evidence about ATen's time
+without it, and gemmdb has no such kernel.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gemmdb.table.measurement import Measurement, Protocol
 KIND = "tunableop"
 DTYPES = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "tf32": "fp32", "double": "fp64"}
 PROTOCOL = Protocol("graph", "hot", 1, 1, reference="tunableop")
-"""The mean over calls in a row."""
-_UNSAID = {"GemmStridedBatched": "the distance of the matrices", "ScaledGemm": "the layout of the scales"}
+"""Mean over back-to-back calls."""
+_UNSAID = {"GemmStridedBatched": "the batch stride", "ScaledGemm": "the layout of the scales"}
 _OPERATOR = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_([\w:<>]{1,80})_([NT])([NT])")
 _PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})(?:_ld_(\d{1,10})_(\d{1,10})_(\d{1,10}))?")
 _MAX_CELLS = 60
@@ -36,13 +36,13 @@ _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
-    """The rows of a file. `given` must say the device and CUDA. Raises InputError with file and line."""
+    """Read the rows of a file. `given` must specify the device and CUDA. Raises InputError with file and line."""
     source = given.source(path, KIND, PROTOCOL, torch=dict(_validators(path)).get("PT_VERSION", ""))
     return Content(_rows(path, tally, source), [source.run])
 
 
 def _validators(path: Path) -> Iterator[tuple[str, str]]:
-    """Names and versions of the software that the file is for."""
+    """Yield names and versions of the software that the file applies to."""
     for number, line in bounded.lines(path):
         word, _, rest = line.strip().partition(",")
         if word == "Validator":
@@ -59,7 +59,7 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
             continue
         unknown = cells[4:] and not cells[4].lstrip().startswith("- {")
         if unknown or not 3 <= len(cells) <= _MAX_CELLS or not all(map(_WORDS.fullmatch, cells[:3])):
-            raise InputError(f"{where}: not a line of TunableOp's results: {line.strip()[:80]!r}")
+            raise InputError(f"{where}: not a TunableOp result line: {line.strip()[:80]!r}")
         try:
             us = races.microseconds(bounded.number(cells[3], float), where) if cells[3:] and cells[3] else None
             problem = _problem(cells[0], cells[1])
@@ -82,13 +82,13 @@ def _problem(operator: str, parameters: str) -> Problem | Rejected:
         raise InputError(f"unknown operator {operator[:80]!r}")
     kind, dtype, first, second = found.groups()
     if kind in _UNSAID:
-        return Rejected(f"a {kind} line does not say {_UNSAID[kind]}")
+        return Rejected(f"a {kind} line does not contain {_UNSAID[kind]}")
     if dtype not in DTYPES:
         return Rejected(f"GEMMs of {dtype} have no key")
     sizes = _PARAMETERS.fullmatch(parameters)
     if sizes is None:
-        raise InputError(f"not the sizes of a GEMM: {parameters[:80]!r}")
-    # The library multiplies B^T by A^T, which gives the transpose of a row-major C.
+        raise InputError(f"not GEMM sizes: {parameters[:80]!r}")
+    # The library computes B^T A^T, the transpose of a row-major C.
     n, m, k = map(int, sizes.groups()[:3])
     dense = (k if first == "T" else n, m if second == "T" else k, n)
     ldb, lda, ldc = dense if sizes[4] is None else map(int, sizes.groups()[3:])

@@ -1,9 +1,9 @@
-"""Configs by M in one JSON file, as vLLM and SGLang keep them: `{"16": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}}`.
+"""vLLM's and SGLang's JSON files with configs by M: `{"16": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}}`.
 
-Such a file has no times. Each config becomes a modelled row: the cost model says how fast it may be, nobody has
-measured it, and every answer says so. The file's name says N, K, device and dtype: `N=512,K=7168,device_name=NVIDIA_
-H200,dtype=int8_w8a8.json`. Files for mixtures of experts (`E=8,...`) and for scales of blocks (`block_shape=[128,128]`)
-are for GEMMs that gemmdb has no op for.
+Such a file has no times. Each config becomes a modelled row: its time comes from the cost model, not from a
+measurement, and every lookup shows that. The file's name contains N, K, device and dtype:
+`N=512,K=7168,device_name=NVIDIA_H200,dtype=int8_w8a8.json`. gemmdb has no op for files for mixtures of experts
+(`E=8,...`) and block scales (`block_shape=[128,128]`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _NAMES = {"BLOCK_SIZE_M": "block_m", "BLOCK_SIZE_N": "block_n", "BLOCK_SIZE_K": 
           "num_warps": "warps", "num_stages": "stages"}  # fmt: skip
 _SIZE = re.compile(r"[1-9]\d{0,9}")
 _SPECIFIC: Mapping[str, int] = {"SPLIT_K": 1, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
-"""Parameters that gemmdb's kernel lacks, each with a value that means nothing."""
+"""Parameters that gemmdb's kernel lacks, each with its neutral value."""
 MAX_ENTRIES = 100_000
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
-    """The rows of a file. What its name does not say, `given` must. Raises InputError with file and line."""
+    """Read the rows of a file. `given` must supply what the file's name omits. Raises InputError with file and line."""
     named = _named(path.name)
     n, k = (_size(path, name, getattr(given, name.lower()), named.get(name)) for name in ("N", "K"))
     run, configs = given.run(path, KIND), _configs(path)
@@ -52,35 +52,35 @@ def read(path: Path, tally: Tally, given: Given) -> Content:
     if named.get("dtype") == "int8_w8a8" and not given.op:
         words |= {"op": "int_mm", "dtype": "int8", "fusion": "scale"}
     elif given.dtype is None:
-        raise InputError(f"--dtype is missing: the name of {path} does not say of which dtype the operands are")
+        raise InputError(f"--dtype is missing: the name of {path} does not contain the dtype")
     if n is None or k is None:
-        raise InputError(f"{'--n' if n is None else '--k'} is missing: the name of {path} does not say the size")
+        raise InputError(f"{'--n' if n is None else '--k'} is missing: the name of {path} does not contain it")
     return Content(_rows(configs, {**words, "n": n, "k": k}, tally, device, run["run"]), [run])
 
 
 def _rejection(named: Mapping[str, str], given: Given) -> Rejected | None:
-    """Why nothing of a file with such a name can be carried over."""
+    """Return why nothing from a file with this name can be imported."""
     dtype = named.get("dtype", "")
     if "E" in named:
-        return Rejected("the file is for a mixture of experts, for which gemmdb has no op")
+        return Rejected("the file is for a mixture of experts; gemmdb has no op for that")
     if "block_shape" in named:
-        return Rejected("the file is for scales of blocks, whose kernels have other parameters here")
+        return Rejected("the file is for block scales; gemmdb's kernels for them have other parameters")
     if dtype and dtype != "int8_w8a8" and not given.op:
         return Rejected(f"the file is for {dtype}, which the cost model does not cover")
     return None
 
 
 def _configs(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """(`FILE:LINE`, M, parameters) of each config. Raises InputError."""
+    """Yield (`FILE:LINE`, M, parameters) for each config. Raises InputError."""
     found, cursor = races.document(path)
     if not isinstance(found, dict) or len(found) > MAX_ENTRIES:
-        raise InputError(f"{path}:1: not an object with configs by M, or with more than {MAX_ENTRIES:,}")
+        raise InputError(f"{path}:1: not an object with configs by M, or more than {MAX_ENTRIES:,} of them")
     for key, value in found.items():
         where = cursor.at(key)
         if _SIZE.fullmatch(key):
             yield where, int(key), _values(where, value)
         elif key != "triton_version" or not isinstance(value, str):
-            raise InputError(f"{where}: {key[:60]!r} is no M")
+            raise InputError(f"{where}: {key[:60]!r} is not an M")
 
 
 def _rows(
@@ -102,7 +102,7 @@ def _rows(
 
 
 def _values(where: str, value: Any) -> dict[str, Any]:
-    """The parameters of a config by name: integers, as far as they are known. Raises InputError."""
+    """Return the known parameters of a config by name, all integers. Raises InputError."""
     if not isinstance(value, dict) or len(value) > 40:
         raise InputError(f"{where}: not a config: {value!r:.60}")
     for name, number in value.items():
@@ -112,9 +112,9 @@ def _values(where: str, value: Any) -> dict[str, Any]:
 
 
 def _modelled(problem: Problem, values: Mapping[str, Any], device: Device) -> tuple[Config, float, float] | Rejected:
-    """The config of such parameters, with the microseconds that the cost model gives it and ATen."""
+    """Return the config for these parameters, with the cost model's microseconds for it and for ATen."""
     if missing := [key for key in _NAMES if key not in values]:
-        return Rejected(f"the config does not say {', '.join(missing)}")
+        return Rejected(f"the config lacks {', '.join(missing)}")
     config = races.template_config("inductor_mm", **{ours: values[key] for key, ours in _NAMES.items()})
     if isinstance(config, Rejected):
         return config
@@ -123,7 +123,7 @@ def _modelled(problem: Problem, values: Mapping[str, Any], device: Device) -> tu
     found, tile = machine(device), tile_of(config)
     reason = uncovered(problem) or config.rejection(problem, device)
     if found is None or tile is None or reason:
-        return Rejected(str(reason or f"the cost model has no figures of {device.sku}"))
+        return Rejected(str(reason or f"the cost model has no figures for {device.sku}"))
     setting = Setting.of(problem, found)
     us, aten_us = FITTED.predict(setting, tile), FITTED.predict_aten(setting)
     if us >= aten_us:
@@ -132,14 +132,14 @@ def _modelled(problem: Problem, values: Mapping[str, Any], device: Device) -> tu
 
 
 def _named(name: str) -> dict[str, str]:
-    """The parts of a file's name, `N=512,K=7168,...`."""
+    """Parse a file name of the form `N=512,K=7168,...` into its parts."""
     parts = re.sub(r"\[[^\]]*\]", "[]", name.removesuffix(".json")[:300]).split(",")
     return dict(part.split("=", 1) for part in parts if "=" in part)
 
 
 def _size(path: Path, name: str, given: int | None, named: str | None) -> int | None:
     if named is not None and not _SIZE.fullmatch(named):
-        raise InputError(f"{path}: {name}={named[:40]} is no size")
+        raise InputError(f"{path}: {name}={named[:40]} is not a size")
     if given is not None and named is not None and given != int(named):
-        raise InputError(f"{path}: its name says {name}={named}, and --{name.lower()} is {given}")
+        raise InputError(f"{path}: its name contains {name}={named}, but --{name.lower()} is {given}")
     return given if given is not None else int(named) if named else None

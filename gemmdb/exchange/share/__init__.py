@@ -1,1 +1,1 @@
-"""Tables at a URL: pushing them there with a manifest, and pulling them from there."""
+"""Push and pull of tables at a URL with a manifest."""

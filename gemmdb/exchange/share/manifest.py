@@ -1,4 +1,5 @@
-"""The manifest of tables at a URL: what each file must be. It has the form of the one beside the shipped tables."""
+"""Manifest of the tables at a URL: the expected content of each file. It has the same form as the shipped tables'
+manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from gemmdb.table import schema
 from gemmdb.table.reader import Table
 
 MAX_BYTES = 2**26
-"""Bytes of the largest manifest."""
+"""Size limit of a manifest, in bytes."""
 MAX_TABLES = 1000
 MAX_TABLE_BYTES = 2**36
 _TEXTS = {
@@ -25,13 +26,13 @@ _TEXTS = {
     "sha256": re.compile(r"[0-9a-f]{64}"),
     "digest": re.compile(r"[0-9a-f]{32}"),
 }
-"""The texts of an entry."""
+"""Text fields of an entry."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of a manifest: its name without folders, its sha256, its table's content digest, and its bytes. `entry`:
-    all that the manifest says."""
+    """A file in a manifest: its name without folders, its sha256, its table's content digest, and its size in bytes.
+    `entry`: the full manifest entry."""
 
     file: str
     sha256: str
@@ -41,7 +42,7 @@ class Listed:
 
     @classmethod
     def of(cls, entry: Any, where: str) -> Listed:
-        """The file of an entry. Raises InputError, which names `where`."""
+        """Return the file of an entry. Raises InputError, which names `where`."""
         found = entry if isinstance(entry, dict) else {}
         file, sha256, digest = texts = [str(found.get(name)) for name in _TEXTS]
         size = found.get("bytes")
@@ -52,7 +53,7 @@ class Listed:
 
 
 def parse(text: bytes, where: str) -> dict[str, Listed]:
-    """The files of a manifest's text. Raises InputError, which names `where`."""
+    """Parse a manifest and return its files. Raises InputError, which names `where`."""
     try:
         document = json.loads(text)
         entries = document["tables"]
@@ -72,26 +73,26 @@ def parse(text: bytes, where: str) -> dict[str, Listed]:
 
 
 def text_of(listed: Iterable[Listed]) -> str:
-    """The text of a manifest with these files."""
+    """Return the text of a manifest with these files."""
     entries = [one.entry for one in sorted(listed, key=lambda one: one.file)]
     return json.dumps({"schema_version": schema.SCHEMA_VERSION, "tables": entries}, indent=1, sort_keys=True) + "\n"
 
 
 def listed(path: Path, file: str) -> Listed:
-    """The entry for the table at `path` under the name `file`. Every row is read. Raises TableError for a table whose
-    rows and digest contradict each other, and InputError for a name that no manifest may hold."""
+    """Return the entry for the table at `path` under the name `file`, after reading every row. Raises TableError if the
+    table's rows and digest contradict each other, and InputError for a name that is invalid in a manifest."""
     if rejected := rejection(path):
-        raise TableError(f"{path}: {rejected}; if something writes it just now, try again")
+        raise TableError(f"{path}: {rejected}; if another process is writing it, try again later")
     return Listed.of({**describe(path), "file": file}, str(path))
 
 
 def rejection(path: Path, said: Listed | None = None) -> Rejected | None:
-    """How the file at `path` contradicts itself or what is said of it. Raises TableError."""
+    """Return how the file at `path` contradicts its own digest or the manifest. Raises TableError."""
     if said is not None and trust.sha256_of(path) != said.sha256:
-        return Rejected("its sha256 is not that of the manifest")
+        return Rejected("its sha256 does not match the manifest")
     with Table.open(path) as table:
         if table.content_digest() != table.digest:
-            return Rejected("its rows do not have the content digest that it names")
+            return Rejected("its rows do not match its content digest")
         if said is not None and table.digest != said.digest:
-            return Rejected("its content digest is not that of the manifest")
+            return Rejected("its content digest does not match the manifest")
     return None

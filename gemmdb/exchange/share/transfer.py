@@ -1,7 +1,7 @@
-"""Pulling tables from a URL and pushing them to one.
+"""Pull tables from a URL, and push tables to one.
 
-A pulled file takes its place only when its sha256, its content digest and its rows are those of the manifest. A broken
-download is continued by the next pull.
+A pulled file replaces its target only if its sha256, content digest and rows match the manifest. The next pull resumes
+a broken download.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gemmdb.table import file_locks
 from gemmdb.table.catalog import check_digest
 
 PULLED = ".pulled.json"
-"""Beside pulled tables: the sha256 of each when it was pulled. A file that still has it may be replaced."""
+"""File beside pulled tables with the sha256 of each at pull time. A file that still matches may be replaced."""
 
 
 @dataclass(frozen=True)
 class Transferred:
-    """What became of one table: `state` is `pulled`, `current` (it was there already) or `pushed`. `resumed`: bytes
-    that an earlier, broken download had left."""
+    """Result for one table: `state` is `pulled`, `current` (already present) or `pushed`. `resumed`: bytes left by an
+    earlier, broken download."""
 
     file: str
     path: str
@@ -51,11 +51,11 @@ def pull(
     url: str, into: Path, names: Sequence[str] = (), replace: bool = False,
     say: Callable[[str], None] = _say_nothing, patience_s: float = PATIENCE_S,
 ) -> list[Transferred]:  # fmt: skip
-    """Download the tables that the manifest at `url` lists, or those named, into the folder `into`.
+    """Download all tables in the manifest at `url`, or the named ones, into the folder `into`.
 
-    A file that is there already with the same bytes stays. Another file of the name is replaced if it was pulled and
-    not changed since, or with `replace`. `say` takes a line about what begins now. `patience_s`: how many seconds an
-    http server may be silent. Raises InputError, and then that table and those after it stay as they were.
+    A local file with the same bytes is kept. A different file of that name is replaced if it was pulled and has not
+    changed since, or with `replace`. `say` receives a line at the start of each transfer. `patience_s`: how many
+    seconds an HTTP server may be silent. Raises InputError; that table and those after it then stay unchanged.
     """
     remote = Remote.at(url, patience_s)
     try:
@@ -76,14 +76,14 @@ def pull(
 
 
 def _known(remote: Remote) -> dict[str, Listed]:
-    """The files that the manifest lists, by name. Raises InputError, and FileNotFoundError if there is none."""
+    """Return the files in the manifest, by name. Raises InputError, and FileNotFoundError if there is no manifest."""
     return manifest.parse(remote.read(NAME, manifest.MAX_BYTES), f"{remote.url}/{NAME}")
 
 
 def push(url: str, tables: Sequence[Path], say: Callable[[str], None] = _say_nothing) -> list[Transferred]:
-    """Upload tables to the folder at `url`, and then its manifest, which keeps the tables that it listed before.
+    """Upload tables to the folder at `url`, and then its manifest, which keeps its earlier entries.
 
-    What is uploaded is a copy of each file whose rows were all checked. Raises InputError and TableError.
+    Uploads a copy of each file after checking all its rows. Raises InputError and TableError.
     """
     remote = Remote.at(url)
     names = [path.name for path in tables]
@@ -138,10 +138,10 @@ def _pull(remote: Remote, into: Path, one: Listed, say: Callable[[str], None]) -
             rejected = Rejected(str(error).replace(str(part), one.file))
         if rejected:
             part.unlink()
-            raise InputError(f"{remote.url}/{one.file} is refused, and nothing is replaced: {rejected}")
+            raise InputError(f"{remote.url}/{one.file} was rejected, and nothing was replaced: {rejected}")
         journal = target.with_name(f"{target.name}-journal")
-        if journal.exists() and not target.exists():  # SQLite would undo a write of the old file in the new one.
-            raise InputError(f"{journal} is left of a file that is gone; remove it, and pull again")
+        if journal.exists() and not target.exists():  # SQLite would roll the old file's write back in the new file.
+            raise InputError(f"{journal} is left over from a deleted file; remove it, and pull again")
         with held(target):
             file_locks.replace_file(target, part)
         with contextlib.suppress(OSError, InputError), replacing(into / PULLED) as noted:
@@ -152,7 +152,8 @@ def _pull(remote: Remote, into: Path, one: Listed, say: Callable[[str], None]) -
 
 
 def _download(remote: Remote, one: Listed, part: Path) -> int:
-    """Complete the file `part`. Returns how many bytes of it were there. Raises InputError if the sizes differ."""
+    """Complete the file `part`. Returns how many of its bytes were already present. Raises InputError if the sizes
+    differ."""
     there = part.stat().st_size if part.is_file() else 0
     if there == one.size:
         return there
@@ -172,14 +173,14 @@ def _download(remote: Remote, one: Listed, part: Path) -> int:
         raise InputError(f"{remote.url}/{one.file} is listed, but does not exist") from error
     if done > one.size:
         part.unlink()
-        raise InputError(f"{remote.url}/{one.file} is refused: it is larger than the manifest says")
+        raise InputError(f"{remote.url}/{one.file} was rejected: it is larger than the manifest's entry")
     if done < one.size:
-        raise InputError(f"{remote.url}/{one.file}: {done:,} of {one.size:,} bytes came; pull again to continue")
+        raise InputError(f"{remote.url}/{one.file}: received only {done:,} of {one.size:,} bytes; pull again to resume")
     return resumed
 
 
 def _pulled(folder: Path) -> dict[str, str]:
-    """The sha256 of each file when it was pulled, by name; empty if the note is missing or malformed."""
+    """Return the sha256 of each file at pull time, by name; empty if the record is missing or malformed."""
     try:
         found = json.loads((folder / PULLED).read_text())
     except (OSError, ValueError, RecursionError):

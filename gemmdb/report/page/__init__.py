@@ -1,8 +1,9 @@
-"""One self-contained HTML page of a report: no request to any server, and nothing of its data is markup or script.
+"""One self-contained HTML page per report: no requests to any server, and no report data interpreted as markup or
+script.
 
-The data are JSON in a block of their own, in which no character can end it. The scripts of the page write texts with
-`textContent`; what they hand to plotly, which knows a few tags, is escaped. The page's Content-Security-Policy allows
-its own scripts, by their digests, and no others, and no connection.
+The data are JSON in a separate block, escaped so that no character can end it. The page's scripts write texts with
+`textContent`; texts passed to plotly, which interprets a few tags, are escaped. The page's Content-Security-Policy
+allows only its own scripts, by their digests, and no connections.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ HERE = Path(__file__).parent
 SCRIPTS = (
     "common.js", "charts.js", "grid.js", "table_charts.js", "table.js", "workload.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""The page's own scripts, in the order in which they run."""
+"""The page's own scripts, in execution order."""
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The page that draws a document of `gemmdb.report`. Raises InputError if plotly or jinja2 is not installed."""
+    """Return the page for a document of `gemmdb.report`. Raises InputError if plotly or jinja2 is not installed."""
     plotly = bundle()
     import jinja2
     from markupsafe import Markup
@@ -42,7 +43,7 @@ def render(document: Mapping[str, Any]) -> str:
     scripts = [plotly, own]
     for script in scripts:
         if "</script" in script.lower() or "<!--" in script:
-            raise InputError("this version of plotly cannot be put into a page: it holds the end of a script")
+            raise InputError("this version of plotly cannot be embedded: it contains the end tag of a script")
     return environment.get_template("page.html.jinja").render(
         title=str(document["title"]).encode("utf-8", "replace").decode(),
         policy=policy(scripts),
@@ -53,8 +54,8 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def embedded(document: Mapping[str, Any]) -> str:
-    """A document as JSON that can stand inside a script element: ASCII, without `<`, `>` and `&`. Infinities and NaN
-    raise ValueError."""
+    """Return a document as JSON that is safe inside a script element: ASCII, without `<`, `>` and `&`. Infinities and
+    NaN raise ValueError."""
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     for character, escape in _ESCAPES.items():
         text = text.replace(character, escape)
@@ -62,9 +63,11 @@ def embedded(document: Mapping[str, Any]) -> str:
 
 
 def policy(scripts: list[str]) -> str:
-    """The Content-Security-Policy: only these inline scripts, inline styles, images made by the page; no connections.
+    """Return the Content-Security-Policy: only these inline scripts, inline styles, images made by the page; no
+    connections.
 
-    Styles must be allowed inline because plotly writes them."""
+    Inline styles must be allowed because plotly writes them.
+    """
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
@@ -74,19 +77,19 @@ def policy(scripts: list[str]) -> str:
 
 
 def bundle() -> str:
-    """plotly.js as its Python package brings it. Raises InputError, with the remedy, if it is not installed."""
+    """Return plotly.js from its Python package. Raises InputError, with the fix, if it is not installed."""
     missing = [name for name in ("plotly", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
         raise InputError(f"a report needs {names}: pip install 'gemmdb[report]'")
     from plotly.offline import get_plotlyjs
 
-    # The HTML parser reads line ends as \n, and the digests are of what it reads.
+    # The HTML parser normalizes line ends to \n, and the digests cover the normalized text.
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def write(text: str, target: Path) -> int:
-    """Write a page, whole or not at all. Returns its bytes. Raises InputError."""
+    """Write a page atomically. Returns its size in bytes. Raises InputError."""
     data = text.encode()
     with replacing(target) as part:
         part.write_bytes(data)
