@@ -1,1 +1,1 @@
-"""The offline phase: shapes, candidates, measurement, verification, storage."""
+"""Offline phase: shapes, candidates, benchmarks, verification, storage."""

@@ -1,7 +1,7 @@
-"""What a device backend provides to a build: a space of candidates, and measurers that time them.
+"""Device backends for builds: a space of candidates, and measurers that time them.
 
-The modules of `generators.build` know no device: everything that they need is in these interfaces. To support a new
-kind of device, write a `Backend` and register it in `gemmdb.generators.measure.backends`.
+The modules of `generators.build` are device-independent and use only these interfaces. To support a new kind of device,
+write a `Backend` and register it in `gemmdb.generators.measure.backends`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gemmdb.table.measurement import EMITTED, Measurement, Protocol, Status, Tim
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one candidate: the measured fields of a Measurement, with the same rules on status and times.
+    """Result for one candidate: the measured fields of a Measurement, with the same rules on status and times.
     `disturbed`: other programs kept the machine busy meanwhile, or the reference was unsteady."""
 
     config: Config
@@ -35,8 +35,8 @@ class Outcome:
 
 
 class Lost(GemmdbError):
-    """The device went away in the middle of a measurement; another try may succeed. `status`: that of the candidates if
-    none does. It is not CRASH, which would bar them for good: nodes are taken away, and processes killed for lack of
+    """The device went away during a measurement; a retry may succeed. `status`: status of the candidates if no retry
+    does. It is not CRASH, which would bar them for good: nodes are preempted, and processes are killed for lack of
     memory."""
 
     def __init__(self, detail: str, status: Status = Status.OOM) -> None:
@@ -46,8 +46,8 @@ class Lost(GemmdbError):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config to try on a problem. `rejected`: why a legality rule excludes it; it then becomes a row of status
-    `illegal` and is never run. `estimated`: an estimate let it in, and a better estimate might have left it out."""
+    """A config to try on a problem. `rejected`: the legality rule that excludes it; it then becomes a row of status
+    `illegal` and never runs. `estimated`: an estimate selected it, and a better estimate might not."""
 
     config: Config
     rejected: Rejected | None = None
@@ -57,7 +57,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Job:
     """All work on one problem under one protocol: the unit that is claimed, measured and stored as a whole. `searched`:
-    the outcomes of a stored search whose confirmations are incomplete. `confirmed`: the confirmations that exist."""
+    outcomes of a stored search whose confirmations are incomplete. `confirmed`: existing confirmations."""
 
     problem: Problem
     protocol: Protocol
@@ -71,15 +71,15 @@ class Job:
 
 
 class Space(Interface):
-    """Which configs to try. Pure: no clock, device, environment or disk of its own."""
+    """Search space of candidate configs. Pure: uses no clock, device, environment or disk."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """The candidates of a problem, without repeats, ATen first; none if the effort is not for it. Equal arguments
-        must give equal results, or a build could not be resumed."""
+        """Return the distinct candidates of a problem, ATen first; none if the effort excludes the problem. Must be
+        deterministic, so that builds can be resumed."""
 
 
 def ignore(_job: Job) -> None:
-    """A callback that does nothing, for callers that do not need to know when a job is ready."""
+    """No-op callback for callers that do not need to know when a job is ready."""
 
 
 def silent(_text: str) -> None:
@@ -87,102 +87,102 @@ def silent(_text: str) -> None:
 
 
 class Measurer(Interface):
-    """Times candidates on one device, in isolated processes. The defaults are those of a measurer that is always
-    available, compiles nothing ahead and only ever times emitted code."""
+    """Times candidates on one device, in isolated processes. The defaults suit a measurer that is always available,
+    compiles nothing ahead and only times emitted code."""
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Compile what these jobs need, for all measurers of the backend, here or in the background. Calls `ready` with
-        each job, from any thread, when it can be measured without waiting. A failure to compile becomes the outcome of
-        the candidate."""
+        each job, from any thread, once it can be measured without waiting. A compile failure becomes the candidate's
+        outcome."""
 
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """One outcome per config, in order: checked for correctness, then timed with `samples` samples each,
-        interleaved with each other and with ATen, which is always measured.
+        """Return one outcome per config, in order. Each is checked for correctness, then timed with `samples` samples,
+        interleaved with the other configs and with ATen, which is always measured.
 
-        A candidate that fails to compile, raises, crashes, hangs, runs out of memory or computes wrong results has an
-        outcome that says so, and the others are still measured. Raises Lost if the device goes away.
+        A candidate that fails to compile, raises, crashes, hangs, runs out of memory or computes wrong results gets a
+        failure outcome, and the others are still measured. Raises Lost if the device goes away.
         """
 
     def available(self) -> bool:
-        """Whether the device is there now. False for one of another host that is busy or went away. Returns at once.
-        Raises GemmdbError if it will never be."""
+        """Whether the device is available now; False if a remote device is busy or gone. Does not block. Raises
+        GemmdbError if it will never be available."""
         return True
 
     def ready(self, limit_s: float) -> bool:
-        """Wait at most `limit_s` seconds for the process that times; whether it can begin now."""
+        """Wait at most `limit_s` seconds for the timing process, and return whether it is ready."""
         return True
 
     def compiled(self, problem: Problem, config: Config) -> bool:
-        """Whether `measure` need not wait for what a config needs: it is compiled, or that has failed."""
+        """Whether `measure` can run a config without waiting for compilation: it is compiled, or that failed."""
         return True
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Announces what will be measured soon, which may be prepared in the background. Returns at once."""
+        """Announce upcoming measurements, which may be prepared in the background. Does not block."""
         return
 
     def emitted(self, config: Config) -> Config:
-        """The config to pass to `measure` to time the code that the compiler emits for `config`. It equals no other
-        config. It is `config` itself if the measurer only ever times emitted code."""
+        """Return the config to pass to `measure` to time the code that the compiler emits for `config`. It equals no
+        other config, except that it is `config` itself if the measurer only times emitted code."""
         return config
 
     def fresh(self) -> Measurer:
-        """A measurer of the same device that measures in another process. Closing this one closes it."""
+        """Return a measurer for the same device that uses another process. Closing this measurer closes it too."""
 
     @property
     def busy_s(self) -> float | None:
-        """Seconds that the device has spent in timed calls so far, those of `fresh` included; None if unknown."""
+        """Seconds that the device has spent in timed calls so far, including `fresh` measurers; None if unknown."""
         return None
 
     def close(self) -> None:
-        """End all isolated processes. Idempotent. Another thread may call it to stop a `measure`."""
+        """End all isolated processes. Idempotent. Another thread may call it to abort a `measure`."""
 
 
 class Backend(Interface):
-    """Everything that a build needs to know about a kind of device."""
+    """Everything that a build needs from a kind of device."""
 
     device: Device
     toolchain: Toolchain
     space: Space
     chunk: int
-    """How many jobs are claimed and prepared at a time."""
+    """Number of jobs that are claimed and prepared together."""
     overlap: bool
-    """Whether jobs may be prepared while others are measured: compiling does not disturb timings, and `prepare` returns
-    at once."""
+    """Whether jobs may be prepared while others are measured: compiling does not disturb timings, and `prepare` does
+    not block."""
     say: Callable[[str], None]
-    """Is told, in a phrase, when a measurement waits for something. A build replaces it."""
+    """Called with a phrase when a measurement has to wait. A build replaces it."""
 
     def busy(self) -> str:
-        """What other programs do on the devices now, in one phrase; empty if nothing, or if it is unknown."""
+        """Return one phrase on other programs' use of the devices now; empty if there is none or it is unknown."""
         return ""
 
     @property
     def workers(self) -> int:
-        """How many measurers may work at the same time: one per GPU, one for a CPU."""
+        """Number of measurers that may work in parallel: one per GPU, one for a CPU."""
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
-        """The protocols that each problem is measured under."""
+        """Return the protocols that each problem is measured under."""
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        """Announces all jobs of a build before its first worker starts, so that slow compilations can start early."""
+        """Announce all jobs of a build before its first worker starts, so that slow compilations can start early."""
         return
 
     def measurer(self, worker: int, effort: Effort) -> Measurer:
-        """The measurer of a worker (0 to `workers` - 1). It may start its process now, and that of its `fresh`
+        """Return the measurer of a worker (0 to `workers` - 1). It may start its process now, and that of its `fresh`
         measurer."""
 
     def prompt_measurer(self, gpu: int, effort: Effort) -> Measurer:
-        """A measurer on GPU number `gpu` of the host for live tuning: all that it needs starts now, and it confirms no
-        winners."""
+        """Return a measurer on GPU number `gpu` of the host for live tuning: it starts everything it needs now, and
+        confirms no winners."""
         return self.measurer(0, effort)
 
     def close(self) -> None:
-        """End what the measurers share. Call it after they are closed. Idempotent."""
+        """End what the measurers share. Call it after closing them. Idempotent."""
         return
 
     def provenance(self) -> dict[str, object]:
-        """JSON-ready device readings for the run's record: clocks, caches, power caps."""
+        """Return JSON-ready device readings for the run's record: clocks, caches, power caps."""
         return {}
 
 
@@ -192,8 +192,8 @@ def outcome(row: Measurement) -> Outcome:
 
 
 def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
-    """The Measurement of an outcome. For our own kernels its toolchain contains the digest of the source. Raises
-    InputError if status and times do not fit."""
+    """Return the Measurement for an outcome. For our own kernels its toolchain contains the source digest. Raises
+    InputError if status and times are inconsistent."""
     return Measurement(
         job.problem,
         outcome.config,
@@ -210,7 +210,7 @@ def row(job: Job, outcome: Outcome, backend: Backend, run: str) -> Measurement:
 
 
 def toolchain(base: Toolchain, config: Config) -> Toolchain:
-    """`base` for a row of `config`, with the digest of the source that its kernel is rendered from: the row is valid as
-    long as this source is unchanged."""
+    """Return `base` for a row of `config`, with the digest of its kernel's source: the row stays valid as long as that
+    source is unchanged."""
     source = config.digest()
     return replace(base, source=source) if source else base

@@ -1,1 +1,1 @@
-"""A build: problems, candidates, the race, and the rows that come of it; resumable."""
+"""Resumable builds: problems, candidates, the race, and the resulting rows."""

@@ -33,12 +33,12 @@ def build(
     backend: Backend | None = None,
     say: Callable[[str], None] = silent,
 ) -> BuildReport:
-    """Measure what the table does not hold yet, and derive its verdicts.
+    """Measure what the table lacks, and derive its verdicts.
 
-    `backend` measures; default: that of the requested arch. `say` is told what a person should know before the end. A
-    candidate's failure is a row. Ctrl-C ends the build cleanly, and the report says so. With `modelled` and no such
-    device here, the rows are the cost model's. Raises InputError for a request that cannot be met, TableError for an
-    output file that is no table.
+    `backend` measures; default: the backend for the requested arch. `say` receives messages for the user during the
+    build. A candidate's failure is a row. Ctrl-C ends the build cleanly, and the report records it. With `modelled` and
+    no such device here, the rows come from the cost model. Raises InputError for an invalid request, TableError for an
+    output file that is not a table.
     """
     effort.named(request.effort)  # Reject bad input before looking for a device, and before a file is made.
     select((), request.allow, request.deny)
@@ -70,8 +70,8 @@ def build(
 
 @dataclass(frozen=True)
 class Builder:
-    """What all rounds of one build have in common. `renew`: makes a backend for a further round, since a round closes
-    its own."""
+    """State shared by all rounds of one build. `renew`: makes a backend for another round, since each round closes its
+    own."""
 
     request: BuildRequest
     effort: Effort
@@ -92,9 +92,9 @@ class Builder:
 
 
 def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
-    """The jobs, reduced to the candidates whose text matches `allow` and does not match `deny` (regular expressions;
-    an empty one has no effect), as a Policy with them serves. ATen, the reference of all, always stays. Raises
-    InputError for an invalid expression."""
+    """Return the jobs with only the candidates whose text matches `allow` and does not match `deny` (regular
+    expressions; an empty one has no effect), consistent with how a Policy with them serves. ATen, the reference, always
+    stays. Raises InputError for an invalid expression."""
     allowed, denied = _pattern("--allow", allow), _pattern("--deny", deny)
 
     def wanted(candidate: Candidate) -> bool:
@@ -113,7 +113,7 @@ def _pattern(option: str, pattern: str) -> re.Pattern[str] | None:
 
 
 def check(request: BuildRequest) -> None:
-    """Reject numbers that mean nothing, with an InputError."""
+    """Raise InputError for invalid numbers."""
     if request.gpus is not None and request.gpus < 1:
         raise InputError(f"--gpus {request.gpus}: must be at least 1")
     if request.minutes is not None and not request.minutes > 0:
@@ -123,7 +123,7 @@ def check(request: BuildRequest) -> None:
 def _build_workload(
     builder: Builder, backend: Backend, store: Store, workload: Recorded, problems: Sequence[Problem]
 ) -> BuildReport:
-    """Measure what lookups need for a workload, and say what is left out."""
+    """Measure what lookups need for a workload, and report what is left out."""
     left_out = Counter[str]()
 
     def leave_out(number: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The queue of a build: the jobs that the output file does not hold yet, and the claims on those in progress.
+"""Queue of a build: jobs missing from the output file, and claims on those in progress.
 
 A job is stored as a whole, so it is either done or not. Claims are record locks on `FILE.lock`, one byte per job. The
 operating system releases them when their process ends for any reason, so a killed build leaves nothing to clean up, and
@@ -29,18 +29,18 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import pool, unsafe
 
 POLL_S = 0.5
-"""How often, in seconds, jobs that another build has claimed are tried again."""
+"""Seconds between retries of jobs that another build has claimed."""
 RIVALS = 2
-"""How many of the best known configs of a problem are timed again together with new candidates."""
+"""Number of best known configs of a problem that are timed again together with new candidates."""
 TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
-"""Failures that something else on the machine can cause."""
+"""Failures that other programs on the machine can cause."""
 TRIES = 2
-"""How often a candidate other than ATen is tried if it fails like that, and in how many builds one is timed again if
-the machine was busy."""
+"""Maximum attempts for a candidate other than ATen after such a failure, and maximum builds that time it again if the
+machine was busy."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
-    """The jobs of a build in the order of the problems: one per problem with candidates and protocol of the effort."""
+    """Return the jobs of a build in problem order: one per problem, with the effort's candidates and protocol."""
     protocols = backend.protocols(effort)
     return [
         Job(problem, protocol, tuple(candidates))
@@ -86,7 +86,7 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
         missing = tuple(c for c in missing if found[c.config] or not c.estimated or c.config.name not in tried)
     if any(not candidate.rejected for candidate in missing):
         rivals = [pooled.config for pooled in pool(rows, unsafe(every)) if pooled.config != ATEN][:RIVALS]
-        # The decision stays: when the claimed job is looked up again, the shorter list must not count as tried.
+        # Keep this decision: when the claimed job is looked up again, the shorter list must not count as tried.
         decided = (replace(candidate, estimated=False) for candidate in missing)
         return replace(job, candidates=tuple(dict.fromkeys((Candidate(ATEN), *map(Candidate, rivals), *decided))))
     searched, confirmed = known(rows, unsafe(every), effort)
@@ -100,15 +100,15 @@ def _hindered(row: Measurement) -> bool:
 
 
 def _busy(rows: Sequence[Measurement]) -> bool:
-    """Whether the machine was busy whenever a config was timed, and another build may find it quiet."""
+    """Whether the machine was busy every time a config was timed, and another build may find it quiet."""
     return all(row.disturbed or _hindered(row) for row in rows) and len({row.run for row in rows}) < TRIES
 
 
 def known(
     rows: Sequence[Measurement], banned: Collection[Config], effort: Effort
 ) -> tuple[tuple[Outcome, ...], tuple[Outcome, ...]]:
-    """The outcomes of a race, and of its confirmations, from the rows of one problem. Both are empty without a row of
-    ATen, or if the effort confirms nothing.
+    """Return the outcomes of a race, and of its confirmations, from the rows of one problem. Both are empty without an
+    ATen row, or if the effort confirms nothing.
 
     A confirmation is a row of emitted code, or a row with the reason why there is none, or a second row of a config
     whose code is not emitted.
@@ -136,7 +136,7 @@ def _confirmed(rows: Sequence[Measurement], effort: Effort) -> bool:
 
 
 class Claims:
-    """The claims of one process on the jobs of one output file. A context manager; its exit drops all claims."""
+    """One process's claims on the jobs of one output file. A context manager; exiting drops all claims."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
@@ -145,7 +145,7 @@ class Claims:
         try:
             self._descriptor = file_locks.open_lock_file(
                 self._path, writable=True
-            )  # All who may write the folder may build.
+            )  # Anyone who may write to the folder may build.
         except OSError as error:
             there = os.path.lexists(self._path)
             what, remedy = ("opened", "remove it, or name another --out") if there else ("made", "name another --out")
@@ -157,7 +157,7 @@ class Claims:
         os.close(self._descriptor)
 
     def take(self, job: Job) -> bool:
-        """Claim a job; False while another process has it."""
+        """Claim a job. Returns False while another process has it."""
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte(job))
         except (BlockingIOError, PermissionError):
@@ -172,8 +172,7 @@ class Claims:
 
 
 class Work:
-    """The pending jobs of one build, for its workers. `elsewhere`: the jobs that another build has finished
-    meanwhile."""
+    """Pending jobs of one build, for its workers. `elsewhere`: jobs that another build has finished meanwhile."""
 
     def __init__(self, pending: Sequence[Job], path: Path, backend: Backend, effort: Effort, claims: Claims) -> None:
         self._pending = dict.fromkeys(pending)
@@ -184,8 +183,8 @@ class Work:
         self.elsewhere: list[Job] = []
 
     def take(self, most: int) -> list[Job]:
-        """Claim up to `most` jobs. Waits while other builds hold all that are left. Empty if nothing is left or `stop`
-        is set."""
+        """Claim up to `most` jobs. Waits while other builds hold all remaining jobs. Returns nothing if no jobs are
+        left or `stop` is set."""
         while not self.stop.is_set():
             with self._lock:
                 taken = self._claim(most)
@@ -195,7 +194,7 @@ class Work:
         return []
 
     def release(self, job: Job) -> None:
-        """Give up the claim on a job that is stored."""
+        """Release the claim on a stored job."""
         with self._lock:
             self._claims.drop(job)
 

@@ -1,5 +1,5 @@
-"""The race: how thoroughly each candidate of a problem is measured. Its only side effects are those of the Measurer
-that is passed in."""
+"""The race: how thoroughly to measure each candidate of a problem. Its only side effects are those of the Measurer
+passed in."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gemmdb.table.measurement import EMITTED, NOISY, UNSAFE, Status, Times
 from gemmdb.table.verdict import Pooled, best, together
 
 SUSPECT_RATIO = 0.5
-"""A candidate this much faster than ATen, or than the next one, is measured again before it is believed."""
+"""A candidate this much faster than ATen, or than the runner-up, is measured again before it is trusted."""
 MAX_CONFIRMED = 5
-"""The most configs of a problem that are confirmed one after another."""
+"""Most configs of a problem that are confirmed one after another."""
 MAX_RIVAL_COST = 1
 """Configs other than the pick are confirmed only up to this compile cost (`Kernel.cost`): nvcc takes half a minute."""
 RIVAL_SHARE, RIVAL_US, MAX_RIVAL_SHARE = 0.02, 0.4, 0.1
@@ -29,10 +29,10 @@ to 40 us."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
-    """The outcomes of a job, one per candidate.
+    """Return the outcomes of a job, one per candidate.
 
     Every candidate gets an outcome, independent of the others. So timing noise does not decide which (problem, config)
-    pairs a table holds, only whether a correct candidate is `ok` or `slow`. ATen is always measured in full.
+    pairs a table contains, only whether a correct candidate is `ok` or `slow`. ATen is always measured in full.
     """
     if not job.legal:
         return illegal(job)
@@ -57,13 +57,13 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
 
 
 def illegal(job: Job) -> list[Outcome]:
-    """The outcomes of the candidates that a legality rule excludes."""
+    """Return the outcomes of the candidates that a legality rule excludes."""
     return [Outcome(c.config, Status.ILLEGAL, detail=c.rejected.reason) for c in job.candidates if c.rejected]
 
 
 def winner(outcomes: Iterable[Outcome]) -> Config | None:
-    """The config that a verdict of these outcomes would pick; None for ATen or no verdict. If a config was timed as
-    emitted code, its other times do not count."""
+    """Return the config that a verdict on these outcomes would pick; None for ATen or no verdict. If a config was timed
+    as emitted code, its other times do not count."""
     by_config: dict[Config, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.status is Status.OK and outcome.times:
@@ -82,9 +82,8 @@ def winner(outcomes: Iterable[Outcome]) -> Config | None:
 
 
 def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effort: Effort) -> tuple[Config, ...]:
-    """The configs of a race to confirm next: the config that the verdict would pick, together with its rivals. If the
-    `confirmed` outcomes change the pick, the new pick follows. Empty if the pick is confirmed, or after MAX_CONFIRMED
-    rounds."""
+    """Return the configs of a race to confirm next: the verdict's pick together with its rivals. If the `confirmed`
+    outcomes change the pick, the new pick follows. Empty if the pick is confirmed, or after MAX_CONFIRMED rounds."""
     again = {outcome.config for outcome in confirmed if outcome.config != ATEN}
     unsafe = {outcome.config for outcome in confirmed if outcome.status in UNSAFE}
     pick = winner(outcome for outcome in (*outcomes, *confirmed) if outcome.config not in unsafe)
@@ -99,9 +98,9 @@ def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effor
 
 
 def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
-    """The configs, fastest first, that are cheap to compile and may be the best as emitted code. The race cannot tell
-    which of them is first."""
-    expected = []  # The ratio to ATen of the emitted code.
+    """Return the configs, fastest first, that are cheap to compile and may be the best as emitted code. The race cannot
+    rank them."""
+    expected = []  # Emitted code's time relative to ATen.
     for o in outcomes:
         if o.status is Status.OK and o.times:
             zeroing = ZEROING_US / o.times.aten_us if counts_arrivals(o.config) else 0.0
@@ -114,8 +113,8 @@ def rivals(outcomes: Sequence[Outcome]) -> list[Config]:
 
 
 def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measurer) -> list[Outcome]:
-    """The outcomes of ATen and of the best configs, measured in full once more, as emitted code where possible. They
-    become additional rows. If the emitted code failed, a row says why."""
+    """Return the outcomes of ATen and the best configs from one more full measurement, as emitted code where possible.
+    They become additional rows. If the emitted code failed, a row records why."""
     emitted = [measurer.emitted(config) for config in configs]
     reference, *found = judged(_measure(job, [ATEN, *emitted], effort, measurer))
     outcomes, alone = [reference], list[Config]()
@@ -128,15 +127,14 @@ def confirm(job: Job, configs: Sequence[Config], effort: Effort, measurer: Measu
 
 
 def _ranked(outcomes: Iterable[Outcome]) -> list[tuple[Config, Times]]:
-    """The configs that have times, the fastest first."""
+    """Return the configs that have times, fastest first."""
     return sorted(((o.config, o.times) for o in outcomes if o.times), key=lambda pair: pair[1].ratio)
 
 
 def _survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
-    """The configs that continue: ATen, the `keep` fastest, and any that may be within `drop` times the best.
+    """Return the configs that continue: ATen, the `keep` fastest, and any that may be within `drop` times the best.
 
-    The lower end of a candidate's interval is compared with the upper end of the best one's, so noise alone drops
-    nothing.
+    Compares the lower end of a candidate's interval with the upper end of the best one's, so noise alone drops nothing.
     """
     ranked, keep = _ranked(estimates), max(effort.keep, 2)
     limit = effort.drop * ranked[0][1].high_us / ranked[0][1].aten_us if ranked else 0.0
@@ -148,7 +146,8 @@ def _survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
 
 
 def _too_good(outcomes: Sequence[Outcome]) -> list[Config]:
-    """The winner, if it takes less than half the time of ATen and of every other config. That is usually a mistake."""
+    """Return the winner, if it takes less than half the time of ATen and of every other config. That is usually an
+    error."""
     ranked = _ranked(outcomes)
     if len(ranked) < 2 or ranked[0][0] == ATEN:
         return []
@@ -163,8 +162,8 @@ def _measure(job: Job, configs: Sequence[Config], effort: Effort, measurer: Meas
 def _one_of(
     choose: Callable[..., Outcome], first: Outcome, second: Outcome, figure: Callable[[Times], float]
 ) -> Outcome:
-    """Of two outcomes of a config the one that `choose` (min or max) takes by a figure of its times; the first that
-    failed, if one did."""
+    """Return whichever of two outcomes of a config `choose` (min or max) selects by a statistic of its times; the first
+    failed one, if any."""
     failed = next((outcome for outcome in (first, second) if outcome.times is None), None)
     return failed or choose(first, second, key=lambda outcome: figure(outcome.times))
 

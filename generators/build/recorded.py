@@ -1,7 +1,8 @@
-"""What a build of a recorded workload measures: what lookups will need, and not what ends in ATen whatever the times.
+"""Problems to measure for a recorded workload: those that lookups need, except those that fall back to ATen whatever
+their times are.
 
-A lookup of a GEMM with symbolic sizes needs several sizes of its range. All of them are measured only if a few leave
-the chance that a kernel other than ATen serves the range.
+A lookup of a GEMM with symbolic sizes needs several sizes of its range. All of them are measured only if the first few
+show that a kernel other than ATen may serve the range.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from gemmdb.table.reader import Table
 from gemmdb.workload import entries
 
 ROUNDS = 3
-"""How often a build looks what lookups still lack for the ranges: at some of their sizes, at all, and at all sizes of
-the GEMM without its epilogue, where a range is divided."""
+"""Maximum rounds in which a build checks what lookups still lack for the ranges: at some of their sizes, at all sizes,
+and at all sizes of the GEMM without its epilogue, if a range is split."""
 STRIDE = 4
-"""At first every fourth size of a range is measured."""
+"""The first round measures every fourth size of a range."""
 NO_KERNEL = "no single kernel is good at all sizes of its range"
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The GEMMs of a workload for one device: those of fixed sizes, and the queries of those with ranges."""
+    """The GEMMs of a workload for one device: those with fixed sizes, and the queries of those with ranges."""
 
     fixed: tuple[Problem, ...]
     ranged: tuple[Query, ...]
@@ -46,7 +47,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class First:
-    """The problems to measure first, the ranges that they begin, and how many GEMMs are left out, by reason."""
+    """Problems to measure first, the ranges that they belong to, and the number of GEMMs left out, by reason."""
 
     problems: tuple[Problem, ...]
     ranged: tuple[Query, ...]
@@ -54,7 +55,8 @@ class First:
 
 
 def read(name: str | None, problems: Sequence[Problem], device: Device) -> Recorded | None:
-    """What the workload `name` queries of the selected problems on a device; None for a preset or a shapes file."""
+    """Return the GEMMs that the workload `name` queries among the selected problems on a device; None for a preset or a
+    shapes file."""
     if name is None or name in shapes.presets():
         return None
     try:
@@ -76,21 +78,21 @@ def read(name: str | None, problems: Sequence[Problem], device: Device) -> Recor
 
 @contextlib.contextmanager
 def tables_with(path: Path) -> Iterator[tuple[Table, Catalog]]:
-    """The table that a build writes, and all tables, that one first. They stay open from one round to the next, and
-    what was read of those that nobody writes is not read again. Raises TableError."""
+    """Yield the build's table and all tables, the build's first. They stay open between rounds, so tables that nobody
+    writes are read only once. Raises TableError."""
     with Table.open(path) as built, contextlib.closing(Catalog.load(tables=[path])) as catalog:
         yield built, catalog
 
 
 class Rounds:
-    """What each round of a build measures. `tables`: see `tables_with`."""
+    """Problems to measure in each round of a build. `tables`: see `tables_with`."""
 
     def __init__(self, backend: Backend, effort: Effort, tables: tuple[Table, Catalog]) -> None:
         self._device, self._space, self._effort = backend.device, backend.space, effort
         self._toolchain, (self._built, self._catalog) = backend.toolchain, tables
 
     def first(self, workload: Recorded) -> First:
-        """What is measured at first: fixed sizes, and of each range the hint, the ends and every STRIDE-th size."""
+        """Return the first round: fixed sizes, and for each range the hint, the ends and every STRIDE-th size."""
         left_out: Counter[str] = Counter()
         wanted: dict[Problem, None] = {}
         for problem in workload.fixed:
@@ -107,19 +109,19 @@ class Rounds:
                 left_out[str(reason)] += 1
                 continue
             begun.append(query)
-            # A busy machine may have timed those that the table holds.
+            # The table's times may come from a busy machine.
             known = [one for one in symbolic.sizes(ask) if self._built.verdict(one, self._device) is not None]
             some = (query.problem, *missing[::STRIDE], *missing[-1:], *known)
             wanted |= dict.fromkeys(self._fitting(some))
         return First(tuple(wanted), tuple(begun), left_out)
 
     def further(self, ranged: Sequence[Query]) -> list[Problem]:
-        """What lookups still lack for the ranges, after what was measured so far."""
+        """Return what lookups still lack for the ranges after the measurements so far."""
         missing = [one for query in ranged for one in ranges.unmeasured(self._ask(query))]
         return list(dict.fromkeys(self._fitting(missing)))
 
     def without_kernel(self, ranged: Sequence[Query]) -> int:
-        """How many of the ranges have been measured and end in ATen all the same."""
+        """Count the measured ranges that still fall back to ATen."""
         asks = [self._ask(query) for query in ranged]
         hits = [(ask, ranges.ranged(ask).hit) for ask in asks]
         return sum(

@@ -1,4 +1,4 @@
-"""The run of a build: starts the workers, stores what they report, and shuts down cleanly."""
+"""Run of a build: start the workers, store their results, and shut down cleanly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Run:
         self.unsaved: list[Result] = []
 
     def execute(self) -> None:
-        """Run the workers to the end, then update the verdicts, also after an interrupt."""
+        """Run the workers to completion, then update the verdicts, even after an interrupt."""
         try:
             if self.pending:
                 self._work()
@@ -98,7 +98,7 @@ class Run:
                 self._stop(measurers, workers)
 
     def _deadline(self, work: queue.Work) -> Timer:
-        """A running timer that stops the work when the time limit of the request is reached."""
+        """Return a running timer that stops the work at the request's time limit."""
         limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
         timer = Timer(min(max(limit_s - (monotonic() - self.started), 0.0), TIMEOUT_MAX), work.stop.set)
         timer.daemon = True
@@ -108,7 +108,7 @@ class Run:
     def _listen(self, work: queue.Work) -> None:
         running = self.workers
         while running:
-            # Messages that arrived together are stored in one transaction, since each transaction waits for the disk.
+            # Messages that arrived together are stored in one transaction, since each one waits for the disk.
             arrived = [self.messages.get(), *(self.messages.get() for _ in range(self.messages.qsize()))]
             results = [message for message in arrived if isinstance(message, Result)]
             self._keep(results)

@@ -1,5 +1,4 @@
-"""Decides what the workers of a build do next. It claims jobs and has them compiled ahead; a free worker takes what is
-ready."""
+"""Scheduler of a build: claims jobs, has them compiled ahead, and hands ready work to free workers."""
 
 from __future__ import annotations
 
@@ -18,23 +17,23 @@ from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import Protocol
 
 JOBS_AHEAD = 128
-"""How many jobs per worker are claimed ahead, on devices that compile while they measure. At the start most jobs wait a
-minute or two for nvcc, so the workers need others until then. At the end, another build of the same file finds that
-many fewer jobs."""
+"""Number of jobs per worker to claim ahead, on devices that compile while they measure. At the start most jobs wait a
+minute or two for nvcc, so the workers need others until then. At the end, other builds of the same file find that many
+fewer jobs."""
 POLL_S = 0.2
-"""How often, in seconds, a waiting worker checks whether the build must stop."""
+"""Seconds between a waiting worker's checks whether the build must stop."""
 PATIENCE = 4
-"""The scheduler gives up waiting if nothing is compiled for this many times the limit of one candidate. The compilers
-may have a queue, so it is more than 1."""
+"""The scheduler gives up waiting if nothing is compiled for this many times one candidate's limit. It exceeds 1 because
+the compilers may have a queue."""
 MAX_LOSSES = 3
 """A job that lost this many workers is set aside."""
 GRACE_S = 15.0
-"""How long a build that is out of time waits for its last winners to be compiled, in seconds."""
+"""Seconds that a build that is out of time waits for its last winners to compile."""
 
 
 @dataclass(frozen=True)
 class Winner:
-    """A searched job. `picks`: the configs to confirm next. `confirmed`: what has been confirmed so far."""
+    """A searched job. `picks`: configs to confirm next. `confirmed`: outcomes confirmed so far."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
@@ -43,11 +42,11 @@ class Winner:
 
 
 Task = Job | tuple[Winner, ...]
-"""A job to race, or winners to confirm: several at once where confirming needs a new process."""
+"""A job to race, or winners to confirm: several together where confirming needs a new process."""
 
 
 class Scheduler(Thread):
-    """Claims and prepares jobs in its own thread until nothing is left or the work is stopped.
+    """Claim and prepare jobs in a separate thread until nothing is left or the work is stopped.
 
     If compiling disturbs measuring (`work.overlap` is false), it prepares a chunk only when there is nothing else to
     do.
@@ -56,7 +55,7 @@ class Scheduler(Thread):
     def __init__(
         self, work: Work, prepare: Callable[[Sequence[Job], Callable[[Job], None]], None], effort: Effort, workers: int
     ) -> None:
-        """`prepare`: that of a Measurer."""
+        """`prepare`: the method of a Measurer."""
         super().__init__(daemon=True)
         self._work, self._prepare, self._patience_s = work, prepare, PATIENCE * effort.compile_s
         self._ahead = JOBS_AHEAD * workers if work.overlap else 0
@@ -87,8 +86,8 @@ class Scheduler(Thread):
             self._changed.notify_all()
 
     def next(self, available: Callable[[], bool]) -> Task | None:
-        """Wait for the next task, as long as the caller's device is not `available`. None if nothing is left, or the
-        build must stop.
+        """Wait for the next task, as long as the caller's device is not `available`. Returns None if nothing is left,
+        or the build must stop.
 
         The caller must call `finished` after each task. Raises the error that ended the scheduler.
         """
@@ -109,8 +108,8 @@ class Scheduler(Thread):
             self._changed.notify_all()
 
     def lost(self, task: Task) -> bool:
-        """Have a task whose device went away done by another worker, unless that happened to its job too often. Returns
-        whether it will be done."""
+        """Requeue a task whose device went away for another worker, unless that happened to its job too often. Returns
+        whether it was requeued."""
         with self._changed:
             jobs = [task] if isinstance(task, Job) else [winner.job for winner in task]
             keys = [(job.problem, job.protocol) for job in jobs]
@@ -125,7 +124,7 @@ class Scheduler(Thread):
         return True
 
     def won(self, winner: Winner, emission: Job | None) -> None:
-        """Have a winner confirmed. If its emitted code is needed, this waits until `emission` is compiled."""
+        """Queue a winner for confirmation. If its emitted code is needed, this waits until `emission` is compiled."""
         with self._changed:
             if emission is None:
                 self._confirm(winner)
@@ -135,7 +134,7 @@ class Scheduler(Thread):
         self._prepare([emission], self._compiled)
 
     def upcoming(self) -> Winner | None:
-        """What will probably be confirmed next; None if unknown."""
+        """Return the winner that will probably be confirmed next, or None if unknown."""
         with self._changed:
             return next((one for one in (*self._due, *self._ready) if isinstance(one, Winner)), None)
 
@@ -156,15 +155,15 @@ class Scheduler(Thread):
             self._changed.notify_all()
 
     def _confirm(self, winner: Winner) -> None:
-        """Queue a winner whose code is compiled. Winners of an earlier build queue with the races of this one, since
-        there may be thousands. Call it with the lock held."""
+        """Queue a winner whose code is compiled. Winners of an earlier build share the queue of this build's races,
+        since there may be thousands. Call it with the lock held."""
         (self._ready if self._earlier(winner) else self._due).append(winner)
 
     def _earlier(self, winner: Winner) -> bool:
         return bool(winner.job.searched) and self._work.overlap
 
     def _wait_for_room(self) -> bool:
-        """Wait until more jobs may be claimed. False if the build stops first."""
+        """Wait until more jobs may be claimed. Returns False if the build stops first."""
         with self._changed:
             while not self._work.stop.is_set():
                 earlier = sum(self._earlier(winner) for _, winner in self._emitting.values())
@@ -189,13 +188,13 @@ class Scheduler(Thread):
         return self._idle() and not (self._more or self._compiling or self._ready)
 
     def _take(self) -> Task | None:
-        """The next task, None if nothing is ready. Call it with the lock held."""
+        """Return the next task, or None if nothing is ready. Call it with the lock held."""
         racing = not self._work.stop.is_set()
         stuck = racing and monotonic() - self._moved > self._patience_s
         if stuck and not (self._ready or self._due):
             self._give_up_waiting()
         if self._due and (self._work.overlap or not (self._ready and racing)):
-            # All at once if each would start a process; one by one if several workers can share them.
+            # All together if each would start a process; one by one if several workers can share them.
             return tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due)))
         if not (self._ready and racing):
             return None
@@ -204,7 +203,7 @@ class Scheduler(Thread):
 
     def _give_up_waiting(self) -> None:
         """Nothing was compiled for a very long time. Release the job that has waited longest: measuring it will show
-        which candidate is to blame."""
+        which candidate is stuck."""
         self._moved = monotonic()
         if self._compiling:
             self._ready.append(self._compiling.pop(next(iter(self._compiling))))

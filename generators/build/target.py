@@ -1,4 +1,4 @@
-"""Chooses the device of a build: the requested one, with as many threads as the workload was recorded with."""
+"""Choice of a build's device: the requested one, with the workload's thread count."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gemmdb.workload import entries
 
 
 def choose(arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
-    """The device of this machine to measure for `arch` and the shapes `name`, and warnings (see `fitted`). Raises
-    InputError if there is no such device, or if the choice is ambiguous."""
+    """Return this machine's device for `arch` and the shapes `name`, and warnings (see `fitted`). Raises InputError if
+    there is no such device, or if the choice is ambiguous."""
     return fitted(backends.device_for(arch), arch, name)
 
 
 def fitted(device: Device, arch: str, name: str | None) -> tuple[Device, tuple[str, ...]]:
-    """A device that was found for `arch`, as it is measured for the shapes `name`, and warnings about devices of the
-    workload that the table will not serve.
+    """Return the device found for `arch`, adapted to the shapes `name`, and warnings about devices of the workload that
+    the table will not serve.
 
-    A CPU gets the number of threads of the workload, since rows with another number answer none of its lookups. Raises
-    InputError if the choice is ambiguous.
+    A CPU gets the workload's thread count, since rows with another count serve none of its lookups. Raises InputError
+    if the choice is ambiguous.
     """
     recorded = devices(name)
     if not recorded:
@@ -45,7 +45,7 @@ def fitted(device: Device, arch: str, name: str | None) -> tuple[Device, tuple[s
 
 
 def devices(name: str | None) -> list[Device]:
-    """The devices that the lines of a workload name; empty for a preset, a shapes file, or a missing file."""
+    """Return the devices that the lines of a workload name; empty for a preset, a shapes file, or a missing file."""
     if name is None or name in shapes.presets() or not Path(name).exists():
         return []
     found: dict[Device, None] = {}

@@ -1,4 +1,4 @@
-"""A worker of a build: a thread that races jobs and confirms winners on its measurer, and reports in messages."""
+"""Worker of a build: a thread that races jobs and confirms winners on its measurer, and reports by message."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Result:
-    """Outcomes of a job, ready to be stored. `measured`: the job counts as measured with them, which happens once.
-    `last`: no more follow; otherwise its winner must still be confirmed."""
+    """Outcomes of a job, ready to be stored. `measured`: they complete the job's race, which happens once. `last`: no
+    more follow; otherwise its winner must still be confirmed."""
 
     job: Job
     outcomes: tuple[Outcome, ...]
@@ -49,7 +49,7 @@ Message = Phase | Result | Ended
 
 
 class Worker(Thread):
-    """Works until the scheduler has no more tasks. Its last message is always Ended."""
+    """Work until the scheduler has no more tasks. The last message is always Ended."""
 
     def __init__(
         self, scheduler: Scheduler, measurer: Measurer, effort: Effort, messages: SimpleQueue[Message]
@@ -129,7 +129,7 @@ class Worker(Thread):
         measurer.expect(winner.job.problem, [measurer.emitted(pick) for pick in winner.picks])
 
     def _confirm_later(self, winner: Winner) -> None:
-        """Have the code of the picks compiled. The worker does other tasks until then."""
+        """Have the picks' code compiled. The worker does other tasks meanwhile."""
         emitted = [config for pick in winner.picks if (config := self._measurer.emitted(pick)) != pick]
         emission = replace(winner.job, candidates=tuple(map(Candidate, emitted)))
         self._scheduler.won(winner, emission if emitted else None)

@@ -1,2 +1,2 @@
-"""Builds over a Ray cluster: Ray places the processes, carries what they send and says which are lost. What is
-measured, and in what order, is decided as in a build on one host."""
+"""Builds over a Ray cluster: Ray places the processes, transports their data and detects lost ones. What is measured,
+and in what order, is decided as in a single-host build."""

@@ -1,5 +1,5 @@
-"""The devices of one kind in a Ray cluster, as a Backend: a build over the cluster is a build with this one. Kernels
-are compiled as tasks of the cluster."""
+"""Backend for the devices of one kind in a Ray cluster, used by builds over the cluster. Kernels are compiled as
+cluster tasks."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.table.measurement import Protocol, one_line
 
 NODE_LOST_ERRORS = (NodeDiedError, TaskUnschedulableError, WorkerCrashedError)
-"""What a task on a node raises that went away, which a cluster notices after some seconds."""
+"""Errors of a task whose node went away; a cluster notices that after some seconds."""
 LATE_FACTOR = 4
-"""A request is late after this many times the limits of compiling one candidate and of one round of timing."""
+"""A request is late after this many times the limits of compiling one candidate and of one timing round."""
 DESCRIBE_S = 120.0
-"""How long a node may take to describe its device; it starts a process for that."""
+"""Seconds that a node may take to describe its device; it starts a process for that."""
 RETRIES = 2
-"""How often Ray begins a task again whose worker or node went away."""
+"""Ray's retries for a task whose worker or node went away."""
 COMPILE_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-"""The environment of the processes that compile. Having one of their own, they never become actors that measure."""
+"""Environment of the compile processes. Because it is a separate one, they are never reused as measuring actors."""
 
 
 def described(offer: Offer, effort: str | None, site: Site) -> Description | None:
-    """The device of an offer, as the first of its nodes that is still there describes it; None if none is. Raises
-    InputError if a node cannot measure, or if its gemmdb is another version than this one."""
+    """Return the device of an offer, as described by its first reachable node, or None if no node is. Raises InputError
+    if a node cannot measure, or if its gemmdb version differs from this one."""
     for name in offer.nodes:
         placed = NodeAffinitySchedulingStrategy(name, soft=False)
         task = ray.remote(node.describe).options(num_cpus=0, scheduling_strategy=placed, max_retries=0)
@@ -63,8 +63,8 @@ def described(offer: Offer, effort: str | None, site: Site) -> Description | Non
 
 @dataclass
 class ClusterBackend(Backend):
-    """The devices of an offer. `late_s`: when a request counts as late; None: by the effort. `interrupted`: ends the
-    build as Ctrl-C does."""
+    """The devices of an offer. `late_s`: when a request counts as late; None: derived from the effort. `interrupted`:
+    ends the build as Ctrl-C does."""
 
     offer: Offer
     description: Description
@@ -126,7 +126,7 @@ class ClusterBackend(Backend):
     def _actor(self, effort: Effort) -> tuple[Any, Any]:
         one: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1}
         if self.device.kind == "cpu":
-            one = {"num_cpus": max(self.offer.cpus, 1)}  # All: what else ran there would disturb the times.
+            one = {"num_cpus": max(self.offer.cpus, 1)}  # All of them: anything else there would disturb the times.
         held = {resources.arch(self.device): 1, self.offer.name: 1}
         actor = ray.remote(Measuring).options(resources=held, **one).remote()
         return actor, actor.begin.remote(self.device, self.toolchain, effort, self.site)
@@ -134,9 +134,9 @@ class ClusterBackend(Backend):
 
 @dataclass
 class ClusterExecutor(Executor):
-    """Runs `build(artifact, capability)` as a task of a node that can; anything else does nothing. `kind`: what
-    compiles, unless the artifact needs Inductor. `nodes`: see `resources.compilers`. `elsewhere`: compiled files
-    have to be taken to other nodes. `files`: references to them by artifact."""
+    """Run `build(artifact, capability)` as a task on a capable node; other calls are no-ops. `kind`: the compiler,
+    unless the artifact needs Inductor. `nodes`: see `resources.compilers`. `elsewhere`: compiled files must be copied
+    to other nodes. `files`: references to them by artifact."""
 
     kind: str
     nodes: Mapping[str, str]
@@ -145,7 +145,7 @@ class ClusterExecutor(Executor):
     _running: set[Any] = field(default_factory=set)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """A compiler that crashed its worker raises BrokenProcessPool."""
+        """Raises BrokenProcessPool in the future if a compiler crashed its worker."""
         future: Future[Any] = Future()
         if not arguments:
             future.set_result(None)

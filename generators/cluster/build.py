@@ -1,4 +1,4 @@
-"""`build` over a Ray cluster: one build for each kind of device that the nodes offer, all at the same time."""
+"""`build` over a Ray cluster: one build per kind of device on the nodes, all in parallel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOCAL_SITE = Site()
 POLL_S = 0.2
-"""How often, in seconds, builds that run at the same time are looked at."""
+"""Seconds between checks of parallel builds."""
 
 
 def build(
@@ -33,13 +33,13 @@ def build(
     site: Site = LOCAL_SITE,
     late_s: float | None = None,
 ) -> list[BuildReport]:
-    """Measure on the nodes of the cluster `request.ray` what the tables do not hold yet, as `build.build` does on one
-    host. A report per kind of device, in the order of their names.
+    """Measure on the nodes of the cluster `request.ray` what the tables lack, as `build.build` does on one host.
+    Returns a report per kind of device, in name order.
 
-    Results are written here as they come in, so neither a lost node nor the end of this process loses them. What a lost
-    worker was measuring is measured by another one, and set aside with a status after the third. `site`: how nodes
-    find their devices. `late_s`: the most seconds that one request to a device may take; None: by the
-    effort. Raises InputError for a request or a cluster that cannot be used.
+    Results are written on this host as they arrive, so neither a lost node nor the end of this process loses them.
+    Another worker repeats what a lost worker was measuring; after the third loss the job is set aside with a status.
+    `site`: how nodes find their devices. `late_s`: maximum seconds per request to a device; None: derived from the
+    effort. Raises InputError for an unusable request or cluster.
     """
     if request.ray is None:
         raise InputError("a build over a cluster needs its address")
@@ -54,7 +54,7 @@ def build(
 
 @dataclass
 class DeviceBuild:
-    """The build of one kind of device."""
+    """The build for one kind of device."""
 
     request: BuildRequest
     backend: ClusterBackend
@@ -74,7 +74,7 @@ def _builds(
 ) -> list[DeviceBuild]:
     import ray
 
-    from gemmdb.generators.cluster.backend import ClusterBackend, described  # Only now it is known that ray is there.
+    from gemmdb.generators.cluster.backend import ClusterBackend, described  # Needs ray, which has been checked by now.
 
     found = []
     for offer in connection.offers(ray.nodes(), request.arch):
@@ -85,7 +85,7 @@ def _builds(
             raise InputError("--gpus: a CPU table uses no GPUs")
         device, warnings = target.fitted(description.device, request.arch, request.shapes)
         backend = ClusterBackend(offer, replace(description, device=device), site, Event(), late_s)
-        # An address does not belong into a table.
+        # Tables must not contain addresses.
         mine = replace(request, arch=device.arch, ray=None)
         found.append(DeviceBuild(mine, backend, replace(progress), warnings, say))
     if not found:
@@ -94,7 +94,7 @@ def _builds(
 
 
 def _together(builds: Sequence[DeviceBuild]) -> list[BuildReport]:
-    """Run builds at once. Ctrl-C ends all of them cleanly; if one fails, the others go on."""
+    """Run builds in parallel. Ctrl-C ends all of them cleanly; if one fails, the others continue."""
     with ThreadPoolExecutor(len(builds)) as pool:
         futures: list[Future[BuildReport]] = [pool.submit(one.run) for one in builds]
         running = True
@@ -109,8 +109,7 @@ def _together(builds: Sequence[DeviceBuild]) -> list[BuildReport]:
 
 @dataclass(eq=False)
 class SharedProgress:
-    """The progress of one of several builds that run at the same time: shows their sum. A `replace` of it is that of
-    another one."""
+    """Progress of one of several parallel builds; shows their sum. A `replace` of it belongs to another build."""
 
     progress: Progress | None
     states: dict[int, State] = field(default_factory=dict)

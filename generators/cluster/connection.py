@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, and the devices that its nodes offer."""
+"""Connection to a Ray cluster, and the devices on its nodes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gemmdb.generators.cluster import resources
 
 LOCAL = "local"
 CONNECT_TIMEOUT_S = 5.0
-"""How long an address may take to accept a connection."""
+"""Seconds that an address may take to accept a connection."""
 JOIN_TIMEOUT_S = 20.0
-"""How long joining a cluster may take; it takes less than a second."""
+"""Seconds that joining a cluster may take; it normally takes less than one."""
 START_ATTEMPTS = 3
-"""How often a cluster of this host is started. Ray gives a node 30 s, which a busy machine may exceed."""
+"""Attempts to start a cluster on this host. Ray gives a node 30 s, which a busy machine may exceed."""
 OBJECT_STORE_BYTES = 200 * 2**20
-"""The object store of a local cluster. What goes through it is small."""
+"""Size of a local cluster's object store. It carries little data."""
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-"""What Ray reads when it is imported or starts nodes: no statistics for a server, and workers of a local cluster with
-the priority of other programs, since some of them measure."""
+"""Environment for Ray at import and node start: no usage statistics, and normal priority for a local cluster's workers,
+since some of them measure."""
 START_HINT = (
     'start its nodes with --resources="$(python -m gemmdb.generators.cluster.resources)" (see docs/how-to/cluster.md)'
 )
@@ -35,8 +35,8 @@ START_HINT = (
 
 @dataclass(frozen=True)
 class Offer:
-    """The nodes with one kind of device. `name`: its resource by SKU. `devices`: how many there are in all. `nodes`: by
-    id. `cpus`: the fewest processors of one of them."""
+    """The nodes with one kind of device. `name`: its resource, by SKU. `devices`: total number of devices. `nodes`: by
+    id. `cpus`: the fewest processors of any node."""
 
     name: str
     devices: int
@@ -45,8 +45,7 @@ class Offer:
 
 
 class Quiet:
-    """A stream without the messages about lost workers that a thread of Ray prints: a script may read the output of a
-    build."""
+    """A stream filter that drops messages about lost workers from a Ray thread: a script may parse a build's output."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -65,8 +64,8 @@ def check_installed() -> None:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Join the cluster at `address` (HOST:PORT, or `auto` for the one that runs on this host), or start one of this
-    host alone (`local`), which ends with the block. Raises InputError if there is none."""
+    """Join the cluster at `address` (HOST:PORT, or `auto` for one running on this host), or start one on this host
+    alone (`local`), which ends with the block. Raises InputError if there is none."""
     check_installed()
     if address not in (LOCAL, "auto"):
         _reach(address)
@@ -87,7 +86,7 @@ def connected(address: str) -> Iterator[None]:
 
 
 def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
-    """What the nodes offer for an arch, `native` for all that is theirs. Raises InputError if that is nothing."""
+    """Return the nodes' offers for an arch; `native` means all. Raises InputError if there are none."""
     found: dict[str, dict[str, Mapping[str, float]]] = {}
     known: set[str] = set()
     for node in nodes:
@@ -140,7 +139,7 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
     if address == LOCAL:
         for _ in range(START_ATTEMPTS):
             failed.clear()
-            join()  # In this thread: what Ray starts ends with the thread that started it.
+            join()  # In this thread: Ray's processes end with the thread that started them.
             if not failed or "timed out" not in str(failed[0]):
                 break
             ray.shutdown()
@@ -148,11 +147,11 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
         thread = threading.Thread(target=join, daemon=True)
         thread.start()
         thread.join(JOIN_TIMEOUT_S)
-        if thread.is_alive():  # It would try for minutes.
+        if thread.is_alive():  # It would retry for minutes.
             reason = f"what answers there is no cluster of Ray {ray.__version__}, or wants RAY_AUTH_MODE=token"
             raise InputError(f"--ray {address}: {reason}")
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # Ray takes it for itself.
+        signal.signal(signal.SIGTERM, before)  # Ray installs its own handler.
     if failed:
         if not isinstance(failed[0], Exception):
             raise failed[0]
