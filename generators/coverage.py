@@ -1,4 +1,4 @@
-"""Coverage: which GEMMs of a workload the tables answer, and how much time the others take."""
+"""Coverage: which GEMMs of a workload the tables serve, and how much time the others take."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gemmdb.workload.entries import Entry, Workload
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one rung answers. `problems`: distinct problems; `count`: occurrences in compiled graphs; `calls`: calls of
-    these; `share`: share of the workload's time; `aten`: how many of the problems it answers with ATen; `aten_share`:
-    their share of the time."""
+    """Hits of one rung. `problems`: distinct problems; `count`: occurrences in compiled graphs; `calls`: their calls;
+    `share`: share of the workload's time; `aten`: problems that this rung serves with ATen; `aten_share`: their share
+    of the time."""
 
     problems: int
     count: int
@@ -41,10 +41,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A problem (canonical text) that no rung answers. `time_us`: microseconds of one call by the roofline, since
-    nothing was measured; `share`: the share of its calls in the workload's time; `ranges`: the ranges of symbolic
-    sizes; `origins`: where it comes from in the user's code; `reason`: why no build can change that, empty if one
-    may."""
+    """A problem (canonical text) that misses on every rung. `time_us`: roofline microseconds per call, since there is
+    no measurement; `share`: the share of its calls in the workload's time; `ranges`: the ranges of symbolic sizes;
+    `origins`: source locations in the user's code; `reason`: why no build can change the miss, empty if one may."""
 
     problem: str
     device: str
@@ -60,9 +59,9 @@ class Miss:
 @dataclass(frozen=True)
 class Coverage:
     """A workload's hits per rung, its misses by falling share of time, and (count, calls) by name of the GEMMs that
-    gemmdb does not steer. Shares refer to the time of the problems. GEMMs that are not steered have no recorded sizes,
-    so no share includes them. `gain`: what is expected over ATen for all calls of all problems, misses included; its
-    interval knows the spread of measured times, not how far predictions are off."""
+    gemmdb does not handle. Shares refer to the problems' time and exclude unhandled GEMMs, which have no recorded
+    sizes. `gain`: expected speedup over ATen for all calls of all problems, misses included; its interval covers the
+    noise of measured times, not prediction errors."""
 
     problems: int
     hits: Mapping[str, Tally]
@@ -72,16 +71,16 @@ class Coverage:
 
     @property
     def kernel_share(self) -> float:
-        """The share of the time that some rung answers with another kernel than ATen's."""
+        """Share of the time that some rung serves with a kernel other than ATen's."""
         return self.hit_share - sum(tally.aten_share for tally in self.hits.values())
 
     @property
     def hit_share(self) -> float:
-        """The share of the time that some rung answers."""
+        """Share of the time that some rung serves."""
         return sum(tally.share for tally in self.hits.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """What `gemmdb coverage --json` prints."""
+        """Return the output of `gemmdb coverage --json`."""
         return {
             "problems": self.problems,
             "hit_share": self.hit_share,
@@ -95,7 +94,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class EntryHit:
-    """An entry of a workload, the device that it is for, and the hit if there is one."""
+    """An entry of a workload, its device, and its hit, if any."""
 
     entry: Entry
     device: Device
@@ -107,22 +106,22 @@ class EntryHit:
 
     @property
     def served(self) -> bool:
-        """Whether a rung serves another kernel than ATen's, for some sizes at least."""
+        """Whether a rung serves a kernel other than ATen's, at least for some sizes."""
         return self.hit is not None and (self.hit.config != ATEN or bool(self.hit.branches))
 
     @property
     def time_us(self) -> float:
-        """Microseconds of one call: the hit's expected time, else the roofline."""
+        """Microseconds per call: the hit's expected time, else the roofline."""
         return self.hit.expected_us if self.hit else roofline_us(self.entry.problem, self.device)
 
     @property
     def total_us(self) -> float:
-        """Microseconds of all calls; one call per occurrence if none was counted."""
+        """Microseconds of all calls; one call per occurrence if calls were not counted."""
         return self.time_us * (self.entry.calls or self.entry.count)
 
     @property
     def gain_us(self) -> tuple[float, float, float]:
-        """Microseconds of all calls with ATen and with the hit, and how far the latter may be off, for `weighted`."""
+        """Microseconds of all calls with ATen and with the hit, and the uncertainty of the latter, for `weighted`."""
         speedup = self.hit.speedup if self.hit else 1.0
         spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.served else 0.0
         return self.total_us * speedup, self.total_us, spread if isinstance(spread, float) else 0.0
@@ -150,7 +149,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
 
 
 def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
-    """Look up an entry for the device that it was compiled for; for this machine's device if that is unknown.
+    """Look up an entry for its recorded device, or for this machine's device if that is unknown.
 
     Raises InputError for an invalid device or range.
     """
@@ -176,8 +175,8 @@ def _tally(found: Sequence[EntryHit], total: float) -> Tally:
 
 
 def _never_built(one: EntryHit, catalog: Catalog) -> str:
-    """Why no build can change a miss: ATen is the only candidate, or a size of its range takes too long to measure.
-    Empty if one may. On a GPU there always are other candidates."""
+    """Return why no build can change a miss: ATen is the only candidate, or a size of its range takes too long to
+    measure. Empty if a build may. On a GPU there are always other candidates."""
     if one.device.kind != "cpu":
         return ""
     space, quick = CpuSpace(), effort.named("quick")

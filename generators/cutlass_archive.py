@@ -1,4 +1,4 @@
-"""Compiles CUTLASS kernels in advance, and writes the archive that ships beside the tables. Needs nvcc and no GPU."""
+"""Ahead-of-time compilation of CUTLASS kernels into the archive that ships with the tables. Needs nvcc, but no GPU."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
 SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
-"""The dtypes of the scales of columns and rows that quantised programs have, those of torchao first; none where there
-is no such vector."""
+"""Dtypes of row and column scales in quantized programs, torchao's first; none for a missing vector."""
 FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")
 LINKED = ("-shared", "-cudart", "shared", "-Xlinker", "-s")
-"""A library calls the CUDA runtime that torch has loaded, by its name with the major version."""
+"""A library calls torch's loaded CUDA runtime, by its name with the major version."""
 LIMIT_S = 1800
-"""A kernel takes a minute, and several at once on few processors take longer."""
+"""Timeout of one compilation in seconds. A kernel takes a minute, and longer when several compile on few processors."""
 _WHEN = (1980, 1, 1, 0, 0, 0)
-"""The date of every member: the same kernels give the same bytes."""
+"""Fixed timestamp of every member: the same kernels give the same bytes."""
 
 
 def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
-    """By name, the units to compile for the verdicts of all tables of a catalog. Those that were measured come first,
-    the most frequent ones before others. Others follow, with scales and a bias that problems do not name."""
+    """Return, by name, the units to compile for the verdicts of all tables of a catalog: measured ones first, by
+    frequency, then variants with scales and a bias that problems do not specify."""
     picks = list(_picks(catalog))
     counts = Counter(tuple(cutlass.macros(config, problem).items()) for config, problem in picks)
     measured = sorted(counts, key=lambda one: (-counts[one], one))
@@ -53,7 +52,7 @@ def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
 
 
 def _picks(catalog: Catalog) -> Iterator[tuple[Config, Problem]]:
-    """Every problem whose verdict is a CUTLASS kernel, with its config."""
+    """Yield every problem whose verdict is a CUTLASS kernel, with its config."""
     serves_cutlass = Policy(compile_cost=10)
     for table in catalog.tables:
         for problem, device in table.decided():
@@ -63,20 +62,20 @@ def _picks(catalog: Catalog) -> Iterator[tuple[Config, Problem]]:
 
 
 def _fused(problem: Problem) -> Iterator[tuple[Problem, cutlass.Vectors]]:
-    """The scales and biases that programs may have at a problem with scales."""
+    """Yield the scales and biases that programs may use with a scaled problem."""
     if problem.fusion != "scale":
         return
     if problem.spec.dequantises:
         yield problem, cutlass.Vectors("fp32")
         return
-    outs = (problem.out, "fp32")  # A program may go on in fp32, with a SiLU for example.
+    outs = (problem.out, "fp32")  # A program may continue in fp32, for example with a SiLU.
     for (columns, rows), out, bias in product(SCALES, outs, ("", "bf16")):
         yield replace(problem, out=out), cutlass.Vectors(columns, rows, bias)
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What compiles: nvcc and its version, the headers of CUTLASS and theirs."""
+    """Build tools: nvcc and its version, the headers of CUTLASS and their version."""
 
     nvcc: str
     cuda: str
@@ -85,7 +84,7 @@ class Tools:
 
     @classmethod
     def find(cls) -> Tools:
-        """The tools of this machine. Raises InputError if one is missing."""
+        """Return this machine's tools. Raises InputError if one is missing."""
         nvcc, headers = cutlass.compiler(), cutlass.headers()
         if nvcc is None:
             raise InputError("nvcc is not there: install the CUDA toolkit, or name it in CUDACXX")
@@ -100,14 +99,14 @@ class Tools:
 
     @property
     def digest(self) -> str:
-        """Changes with the versions and the flags."""
+        """Digest of the versions and flags."""
         text = "\n".join((self.cuda, self.version, *FLAGS, *LINKED))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def compiled(unit: entry.Unit, tools: Tools, folder: Path) -> dict[str, Path]:
-    """The files of a unit by kind. What lies in `folder` already is not compiled again. Raises InputError with the
-    first line of nvcc's if it fails."""
+    """Return the files of a unit by kind, compiling only those missing from `folder`. Raises InputError with the first
+    line of nvcc's output if it fails."""
     paths = {kind: folder / f"{unit.name}.{kind}" for kind in KINDS}
     if all(path.exists() for path in paths.values()):
         return paths
@@ -133,7 +132,7 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _cache(tools: Tools) -> Path:
-    """The folder of the kernels that these tools have compiled."""
+    """Return the folder of kernels that these tools have compiled."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "gemmdb" / "kernels" / tools.digest
 
@@ -141,9 +140,9 @@ def _cache(tools: Tools) -> Path:
 def build(
     units: Mapping[str, entry.Unit], tools: Tools, jobs: int, done: Callable[[int, int], None]
 ) -> dict[str, dict[str, Path]]:
-    """Compile the units that the cache does not have, `jobs` at once, in their order. Returns the files of all by name
-    and kind. `done` is told how many kernels are compiled, and how many there will be. Raises InputError if one fails;
-    those that were done stay in the cache, also after Ctrl-C."""
+    """Compile the units missing from the cache, in order, `jobs` in parallel. Returns all files by name and kind.
+    `done` receives the number of kernels compiled and the total. Raises InputError if one fails; finished kernels stay
+    in the cache, even after Ctrl-C."""
     folder = _cache(tools)
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, Path]] = {}
@@ -187,9 +186,8 @@ def write(files: Mapping[str, Mapping[str, Path]], tools: Tools, out: Path) -> N
 
 
 def _blocks(files: Mapping[str, Mapping[str, Path]]) -> Iterator[list[str]]:
-    """The names of the kernels of each block. Kernels whose objects have about the same size are alike: in this
-    order they compress to two thirds of what they do in the order of their names, and an order by their configs spares
-    5% more."""
+    """Yield the kernel names of each block. Kernels with objects of similar size are similar: in this order they
+    compress to two thirds of the size in name order; ordering by config saves another 5%."""
     sizes = {name: {kind: files[name][kind].stat().st_size for kind in KINDS} for name in files}
     block: list[str] = []
     full = 0
@@ -207,8 +205,8 @@ def _blocks(files: Mapping[str, Mapping[str, Path]]) -> Iterator[list[str]]:
 
 
 def _packed(data: bytes) -> bytes:
-    """As .xz, with a dictionary that has room for all of it and for no more."""
-    room = max(len(data), 4096)  # The least that LZMA takes.
+    """Compress to .xz with a dictionary just large enough for all of the data."""
+    room = max(len(data), 4096)  # LZMA's minimum.
     return lzma.compress(data, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": room}])
 
 

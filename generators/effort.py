@@ -1,4 +1,4 @@
-"""The efforts of a build, how much it tries and how long it times, as presets by device kind and name."""
+"""Effort presets of a build, by device kind and name: how much it tries and how long it times."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from gemmdb.errors import InputError
 
 SAMPLE_US = 3000.0
-"""A CUDA graph that is timed has only as many calls as fit into this time."""
+"""A timed CUDA graph has only as many calls as fit into this time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """`breadth`: how much of the space is tried; 0 is the least, and each backend's space defines it.
+    """`breadth`: how much of the space to try; 0 is the least, and each backend's space defines it.
 
     `samples`: timed calls of a full measurement; `estimate`: timed calls of the short one at the start of the search.
     `drop`: a candidate whose estimate is this many times the best one is dropped, but `keep` of them always survive.
-    `states`: cache states (`gemmdb.key.problem.L2_STATES`), one protocol each. `compile_s`, `measure_s`: time limits
-    in seconds for compiling one candidate and for one round of measuring. `confirm`: whether the winner is measured
-    again in a new process.
-    `rivals`: how many configs close to the winner are measured again with it, as emitted code, in two processes.
+    `states`: cache states (`gemmdb.key.problem.L2_STATES`), one protocol each. `compile_s`, `measure_s`: timeouts in
+    seconds for compiling one candidate and for one round of measuring. `confirm`: whether to measure the winner again
+    in a new process. `rivals`: number of configs close to the winner to measure again with it, as emitted code, in two
+    processes.
     """
 
     name: str
@@ -56,13 +56,13 @@ EFFORTS: dict[tuple[str, str], Effort] = {
         measure_s=120.0, rivals=12,
     ),
 }  # fmt: skip
-"""By kind of device, `cpu` or `gpu`, and name."""
+"""By device kind, `cpu` or `gpu`, and name."""
 NAMES = tuple(dict.fromkeys(name for _, name in EFFORTS))
 
 
 def named(name: str | None, kind: str = "cpu") -> Effort:
-    """The effort with that name for devices of `kind`. None gives the default: `quick` on a CPU, elsewhere `standard`,
-    since `quick` tries only one backend there. Raises InputError."""
+    """Return the effort with that name for devices of `kind`. None gives the default: `quick` on a CPU, elsewhere
+    `standard`, since `quick` tries only one backend there. Raises InputError."""
     name = name or ("quick" if kind == "cpu" else "standard")
     if name not in NAMES:
         raise InputError(f"unknown effort {name!r}; known: {', '.join(NAMES)}")

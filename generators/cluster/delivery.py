@@ -1,5 +1,5 @@
-"""Takes compiled artifacts from the node that compiled them to the nodes that measure: as the files of the on-disk
-caches, with the paths in them rewritten."""
+"""Delivery of compiled artifacts from the node that compiled them to the nodes that measure: as files of the on-disk
+caches, with the paths inside them rewritten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gemmdb.generators.measure.cuda import compilers
 from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
 Files = Mapping[str, bytes]
-"""Compressed contents by path, which begins with the name of a cache."""
+"""Compressed contents by path, which starts with the name of a cache."""
 
 _placed: set[str] = set()
 _TEXTS = (".json", ".py")
@@ -28,7 +28,7 @@ _TEXTS = (".json", ".py")
 
 
 def caches() -> dict[str, Path]:
-    """The folders of this process's on-disk caches, by the variable of the environment that moves each."""
+    """Return this process's on-disk cache folders, by the environment variable that sets each."""
     home = Path.home()
     inductor = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     defaults = {
@@ -40,8 +40,8 @@ def caches() -> dict[str, Path]:
 
 
 def built(artifact: Artifact, capability: int, elsewhere: bool) -> tuple[Built, Files]:
-    """Build an artifact in this process. `elsewhere`: it will be measured on another node, so it is built in caches of
-    this process, and the new files are returned."""
+    """Build an artifact in this process. `elsewhere`: it will be measured on another node, so it is built in this
+    process's private caches, and the new files are returned."""
     _settle()
     if not elsewhere:
         return artifact.build(capability), {}
@@ -50,7 +50,7 @@ def built(artifact: Artifact, capability: int, elsewhere: bool) -> tuple[Built, 
     done = artifact.build(capability)
     if done.failure:
         return done, {}
-    # A file that was there may have been written again, so times of change are compared, too.
+    # An existing file may have been rewritten, so compare modification times, too.
     new = {name: path for name, (path, at) in _listing().items() if before.get(name) != (path, at)}
     roots = "\n".join(f"{name}={path}" for name, path in caches().items())
     return done, {name: zlib.compress(path.read_bytes(), 1) for name, path in new.items()} | {"": roots.encode()}
@@ -85,25 +85,26 @@ def _write(packed: Files) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
             file.write(text)
         Path(file.name).chmod(0o755 if path.suffix == ".so" else 0o644)
-        Path(file.name).replace(path)  # Whole: other processes may be looking for it.
+        Path(file.name).replace(path)  # Atomic: other processes may be looking for it.
 
 
 @functools.cache
 def _settle() -> None:
-    """Set up a process that compiles, once: with a lower priority than those that time, and with their ptxas."""
+    """Set up a compile process, once: with a lower priority than timing processes, and with the timing processes'
+    ptxas."""
     os.nice(10)
     compilers.choose_ptxas()
     show_gpus()
 
 
 def show_gpus() -> None:
-    """Undo that some versions of Ray hide the GPUs from tasks that use none: such a task may ask for properties."""
+    """Undo the hiding of GPUs by some Ray versions in tasks that use none: such a task may query device properties."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         del os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def _move_caches() -> None:
-    """Give this process caches of its own, once: then it is known which files an artifact has made."""
+    """Give this process private caches, once, so that an artifact's new files can be identified."""
     root = _folder() / str(os.getpid())
     if Path(os.environ.get("TRITON_CACHE_DIR", "/")).parent == root:
         return
@@ -113,12 +114,12 @@ def _move_caches() -> None:
 
 
 def _folder() -> Path:
-    """Where processes that compile have their caches. Those of processes that ended are removed."""
+    """Return the folder for the caches of compile processes. Caches of exited processes are removed."""
     folder = Path(tempfile.gettempdir(), f"gemmdb-compile-{os.getuid()}")
     folder.mkdir(exist_ok=True, mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise GemmdbError(f"{folder} is not this user's own; remove it, or set TMPDIR")  # Its libraries are loaded.
+        raise GemmdbError(f"{folder} is not this user's own; remove it, or set TMPDIR")  # We load libraries from it.
     for one in folder.iterdir():
         if one.name.isdecimal() and not Path("/proc", one.name).exists():
             shutil.rmtree(one, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The Measurer of a device of a Ray cluster: its calls go to an actor that has the device to itself."""
+"""Measurer for a device of a Ray cluster: its calls go to an actor with exclusive use of the device."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from gemmdb.table.measurement import Protocol, Status, one_line
 
 POLL_S = 0.2
 PATIENCE_S = 10.0
-"""How long an actor may take to begin before it is said that a device is waited for."""
+"""Seconds that an actor may take to start before `say` reports the wait for a device."""
 START_ATTEMPTS = 3
-"""A build ends when the actor of a device went away this many times in a row before it could measure anything."""
+"""A build ends when a device's actor went away this many times in a row before it could measure anything."""
 
 
 @dataclass
 class Link:
-    """The connection to the actor of a device. `start`: makes an actor and returns it with the reference to the end of
-    its beginning; Ray places it as soon as a node has room. `late_s`: when a request counts as late, and its actor is
-    given up. `interrupted`: ends all waiting with KeyboardInterrupt. `say`: is told what is waited for. `busy_s`:
+    """Connection to the actor of a device. `start`: makes an actor and returns it with the reference to the end of its
+    setup; Ray places it once a node has room. `late_s`: when a request counts as late, and its actor is given up.
+    `interrupted`: ends all waiting with KeyboardInterrupt. `say`: receives what the link is waiting for. `busy_s`:
     seconds of timed calls, `earlier_s` of them on lost actors."""
 
     start: Callable[[], tuple[Any, Any]]
@@ -79,8 +79,8 @@ class Link:
         return True
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The result of a method of the actor. Raises Lost if the actor, its process or its node went away, failed, or
-        is late, and Stopped after `close`. The next actor begins then."""
+        """Call a method of the actor and return its result. Raises Lost if the actor, its process or its node went
+        away, failed, or is late, and Stopped after `close`. The next actor then starts."""
         reference = self._method(name).remote(*arguments)
         until = monotonic() + self.late_s
         while not ray.wait([reference], timeout=POLL_S)[0]:
@@ -117,7 +117,7 @@ class Link:
             raise KeyboardInterrupt
 
     def _renew(self) -> None:
-        """Give up the actor that measures. `available` starts the next one."""
+        """Give up the current actor. `available` starts the next one."""
         self.lost += 1
         self.earlier_s, self._ready = self.busy_s or 0.0, False
         self._kill()
@@ -131,8 +131,8 @@ class Link:
 
 @dataclass
 class RemoteMeasurer(Measurer):
-    """Calls the actor of a link. `precompiler`: compiles as tasks of the cluster; None where the actor compiles
-    for itself. `files`: references to compiled files by artifact. `which`: see `node.Measuring.measure`."""
+    """Calls the actor of a link. `precompiler`: compiles as cluster tasks; None if the actor compiles locally. `files`:
+    references to compiled files by artifact. `which`: see `node.Measuring.measure`."""
 
     link: Link
     effort: Effort
@@ -142,7 +142,7 @@ class RemoteMeasurer(Measurer):
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """Have what the jobs need compiled by tasks; where the actor compiles, that waits until it measures."""
+        """Have the jobs' artifacts compiled by tasks; if the actor compiles locally, that waits until it measures."""
         for job in jobs:
             if self.precompiler is None:
                 ready(job)
@@ -175,11 +175,11 @@ class RemoteMeasurer(Measurer):
         return config if config == ATEN or self.precompiler is None else Emitted.code_of(config)
 
     def fresh(self) -> RemoteMeasurer:
-        return replace(self, which=next(self._numbers))  # The actor makes it at its first use.
+        return replace(self, which=next(self._numbers))  # The actor creates it on first use.
 
     @property
     def busy_s(self) -> float | None:
-        """Seconds of timed calls, those of lost actors included; None if unknown."""
+        """Seconds of timed calls, including lost actors; None if unknown."""
         return self.link.busy_s
 
     def close(self) -> None:
@@ -197,6 +197,6 @@ class RemoteMeasurer(Measurer):
 
 
 def _cause(error: RayError) -> str:
-    """The exception that a worker raised, in one line."""
+    """Return the exception that a worker raised, in one line."""
     cause = getattr(error, "cause", None) or error
     return one_line(f"{type(cause).__name__}: {cause}".split("\n\n")[-1])

@@ -1,5 +1,5 @@
-"""What runs on the nodes of a cluster: a description of a device, and the actor that measures on it. Nothing here
-imports ray."""
+"""Code that runs on the nodes of a cluster: the description of a device, and the actor that measures on it. Does not
+import ray."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Failure = tuple[Status, str, float]
 
 @dataclass(frozen=True)
 class Description:
-    """What the driver has to know of a device: the driver's host may have none, and not its toolchain. `compilers`: see
-    `resources.compilers`."""
+    """What the driver needs to know about a device: the driver's host may lack such a device and its toolchain.
+    `compilers`: see `resources.compilers`."""
 
     device: Device
     toolchain: Toolchain
@@ -44,7 +44,7 @@ def found(name: str) -> Device | None:
 
 @dataclass(frozen=True)
 class Site:
-    """How a node finds its device by the resource, and makes the backend of it."""
+    """How a node finds its device by resource name, and makes its backend."""
 
     find: Callable[[str], Device | None] = found
     make: Callable[[Device], Backend] = backends.backend_for
@@ -63,8 +63,8 @@ def describe(name: str, effort: str | None, site: Site) -> Description:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What compile tasks made of the artifacts of some configs. `failures`: of the configs that failed, `seconds`: of
-    all. `files`: references to the packed files by artifact."""
+    """Result of the compile tasks for some configs. `failures`: by config, for those that failed; `seconds`: by config,
+    for all. `files`: references to the packed files by artifact."""
 
     failures: Mapping[Config, Failure | None]
     seconds: Mapping[Config, float]
@@ -72,13 +72,13 @@ class Compiled:
 
 
 class Delivered:
-    """Stands for the Precompiler where compile tasks compile: it knows what was delivered last."""
+    """Replaces the Precompiler if compile tasks compile: it knows the results delivered last."""
 
     def __init__(self) -> None:
         self.last = Compiled({}, {})
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> Failure | None:
-        """Why a config cannot be measured: its status, what the compiler said, and seconds; None if it compiled."""
+        """Return why a config cannot be measured (status, compiler message, seconds), or None if it compiled."""
         return self.last.failures.get(config)
 
     def seconds(self, problem: Problem, config: Config) -> float:
@@ -89,12 +89,12 @@ class Delivered:
 
 
 class Measuring:
-    """The actor that has a device to itself. The measurers of the device live in its process."""
+    """The actor with exclusive use of a device. The device's measurers run in its process."""
 
     def begin(self, device: Device, toolchain: Toolchain, effort: Effort, site: Site) -> None:
-        """Start the measurer, and wait a little while others use the device. Raises GemmdbError if this node has
-        another device, or other software than `toolchain`; drivers may differ."""
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: the number of processors that it gave to the actor.
+        """Start the measurer, and wait briefly while others use the device. Raises GemmdbError if this node has another
+        device, or other software than `toolchain`; drivers may differ."""
+        os.environ.pop("OMP_NUM_THREADS", None)  # Set by Ray to the actor's number of processors.
         backend = site.make(device)
         self._delivered = Delivered()
         if hasattr(backend, "compilers"):
@@ -116,8 +116,8 @@ class Measuring:
         compiled: Compiled,
     ) -> tuple[Sequence[Outcome], float | None]:  # fmt: skip
         """See `Measurer.measure`. `which`: 0 for the device's measurer, another number for its `fresh` one: a new
-        number makes another one. `compiled`: what was compiled for the configs, unless they are compiled here. Also
-        returns the seconds of the device's timed calls since the actor began."""
+        number creates a new one. `compiled`: compile results for the configs, unless they are compiled here. Also
+        returns the device's seconds in timed calls since the actor started."""
         measurer = self._of(which)
         if self._compiles_here:
             measurer.prepare([Job(problem, protocol, tuple(map(Candidate, dict.fromkeys((ATEN, *configs)))))])

@@ -1,5 +1,5 @@
-"""The custom resources by which Ray knows what a node can measure and compile. `python -m` prints those of this host,
-for `ray start --resources`."""
+"""Ray custom resources that describe what a node can measure and compile. `python -m` prints this host's, for `ray
+start --resources`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gemmdb.key.toolchain import installed
 
 PREFIX = "gemmdb:"
 SHARE = 0.001
-"""What a compile task takes of a resource of which each node has 1: it only says where the task may run."""
+"""Amount of a resource that a compile task takes; each node has 1, so this only restricts where the task may run."""
 
 
 def arch(device: Device) -> str:
-    """The resource that the nodes with a device of this arch have: one per GPU, or one for the CPU."""
+    """Return the resource of the nodes with a device of this arch: one per GPU, or one for the CPU."""
     return f"{PREFIX}{device.arch}"
 
 
 def sku(device: Device) -> str:
-    """The resource that the nodes with this device have, in the same number."""
+    """Return the resource of the nodes with this device, in the same amount."""
     return f"{PREFIX}{device.slug}"
 
 
@@ -33,15 +33,15 @@ def skus(of: Mapping[str, float]) -> list[str]:
 
 
 def threads(name: str) -> int | None:
-    """The number of threads in the name of a CPU's resource, None for a GPU's. Ray sets OMP_NUM_THREADS, so a worker
-    cannot see it."""
+    """Return the thread count in the name of a CPU's resource, or None for a GPU's. Ray sets OMP_NUM_THREADS, which
+    hides it from a worker."""
     found = re.fullmatch(rf"{PREFIX}cpu.*-(\d+)t", name)
     return int(found[1]) if found else None
 
 
 def compilers() -> dict[str, str]:
-    """The resource of the nodes that compile like this host: `triton` with the same torch and Triton, `inductor` with a
-    GPU besides, which Inductor asks for its properties, and `cutlass` with the same nvcc and headers."""
+    """Return the resources of the nodes that compile as this host does: `triton` with the same torch and Triton,
+    `inductor` with a GPU as well, whose properties Inductor queries, and `cutlass` with the same nvcc and headers."""
     toolchain = installed("cuda")
     found: dict[str, str] = {}
     if toolchain is not None and toolchain.triton:
@@ -55,7 +55,7 @@ def compilers() -> dict[str, str]:
 
 
 def here() -> dict[str, int]:
-    """What this host offers: its equal GPUs, or its CPU; and what it can compile for GPUs."""
+    """Return what this host offers: its equal GPUs, or its CPU; and what it can compile for GPUs."""
     device, number = detect.native(), 1
     if device.kind == "cuda":
         while detect.cuda(number) == device:

@@ -1,1 +1,1 @@
-"""Whole table files: merge, compare, verify, pack, archive."""
+"""Operations on whole table files: merge, compare, verify, pack, archive."""

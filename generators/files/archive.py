@@ -1,4 +1,4 @@
-"""Archives: the rows of a table as compressed text. They are committed after a build; a later build or a table starts
+"""Archives: the rows of a table as compressed text. They are committed after a build; later builds and tables start
 from them.
 
 An archive is a folder of files `rows-00.jsonl.xz`, ..., each readable by itself. The first line of a file holds the
@@ -36,9 +36,9 @@ from gemmdb.table.writer import Store
 
 VERSION = 1
 FILE_ROWS = 250_000
-"""Rows of a file. A row takes about 30 bytes, so a file stays far below 15 MiB even if many rows failed."""
+"""Rows per file. A row takes about 30 bytes, so a file stays far below 15 MiB even if many rows failed."""
 PRESET = 1
-"""The compression preset. Higher ones take ten times as long and save a sixth of the size."""
+"""Compression preset. Higher ones take ten times as long and save a sixth of the size."""
 _TIMES = ("median_us", "low_us", "high_us", "samples", "aten_us")
 _NUMBERS = (*_TIMES, "error", "compile_s")
 _CHUNK = 5000
@@ -70,14 +70,14 @@ def write(path: Path, folder: Path, rows: int = FILE_ROWS) -> list[Path]:
 
 
 def runs(path: Path) -> list[dict[str, Any]]:
-    """What the runs of a file recorded about themselves, in the form of `Table.provenance`. Raises InputError."""
+    """Return the runs of a file, in the form of `Table.provenance`. Raises InputError."""
     with contextlib.closing(_lines(path)) as lines:
         found: list[dict[str, Any]] = _head(path, next(lines, None))["runs"]
     return found
 
 
 def read(path: Path) -> Iterator[Measurement]:
-    """The rows of a file. Raises InputError, with file and line, for anything that `write` does not write."""
+    """Yield the rows of a file. Raises InputError, with file and line, for anything that `write` does not write."""
     lines = _lines(path)
     try:
         devices = {text: Device.parse(text, parse_figures(json.dumps(figures)))
@@ -120,8 +120,8 @@ def _rows(
 
 
 def restore(paths: Sequence[Path], out: Path, wanted: Callable[[Measurement], bool] | None = None) -> int:
-    """Add the `wanted` rows (default: all) of archive files, and their runs, to the table at `out`. Returns how many
-    rows were new. Verdicts are not refreshed.
+    """Add the `wanted` rows (default: all) of archive files, and their runs, to the table at `out`. Returns the number
+    of new rows. Verdicts are not refreshed.
 
     Raises InputError for a file that is not an archive, TableError if `out` is not a table.
     """
@@ -139,7 +139,7 @@ def restore(paths: Sequence[Path], out: Path, wanted: Callable[[Measurement], bo
 
 @dataclass
 class _File:
-    """A file being written, and the numbers of what it has listed so far."""
+    """A file being written, and the indices of the values it has listed so far."""
 
     file: Any
     configs: dict[str, int] = field(default_factory=dict)

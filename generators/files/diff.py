@@ -1,4 +1,4 @@
-"""How two tables differ: the rows that only one of them has, and the verdicts that changed."""
+"""Difference of two tables: rows that only one has, and changed verdicts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gemmdb.table.record import RESIDENT
 from gemmdb.table.verdict import Verdict
 
 Key = tuple[str, str, str, str]
-"""The texts of problem, device and protocol, and the toolchain class."""
+"""Texts of problem, device and protocol, and the toolchain class."""
 
 
 @dataclass(frozen=True)
 class Change:
     """A verdict that differs between the tables. `held`: each pick is in the other's tie set, so the two agree within
-    their noise."""
+    noise."""
 
     problem: str
     device: str
@@ -36,9 +36,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """`only_a`, `only_b`: problems with rows in one table only, with the text of the device. `rows_a`, `rows_b`: the
-    number of measurements in one table only. `changed`: verdicts with another pick. `decided_a`, `decided_b`: problems
-    of both tables with a verdict in one only."""
+    """`only_a`, `only_b`: problems with rows in one table only, with the device's text. `rows_a`, `rows_b`: number of
+    measurements in one table only. `changed`: verdicts with another pick. `decided_a`, `decided_b`: problems of both
+    tables with a verdict in one only."""
 
     only_a: tuple[tuple[str, str], ...]
     only_b: tuple[tuple[str, str], ...]
@@ -52,7 +52,7 @@ class Diff:
         return any(vars(self).values())
 
     def as_dict(self) -> dict[str, Any]:
-        """What `gemmdb diff --json` prints."""
+        """Return the output of `gemmdb diff --json`."""
         return {
             "only_a": [{"problem": problem, "device": device} for problem, device in self.only_a],
             "only_b": [{"problem": problem, "device": device} for problem, device in self.only_b],
@@ -65,7 +65,7 @@ class Diff:
 
 
 def diff(a: Path, b: Path) -> Diff:
-    """How the table at `b` differs from the one at `a`. If one is packed, pooled times take the place of measurements.
+    """Compare the table at `b` with the one at `a`. If one is packed, compares pooled times instead of measurements.
     Raises TableError."""
     with contextlib.closing(Table.open(a)) as before, contextlib.closing(Table.open(b)) as after:
         pooled = before.packed or after.packed
@@ -86,7 +86,7 @@ def diff(a: Path, b: Path) -> Diff:
 
 
 def _read(table: Table, pooled: bool) -> tuple[set[tuple[str, str]], set[object], dict[Key, Verdict]]:
-    """The pairs of problem and device, the rows or pooled times, and the verdicts."""
+    """Return the pairs of problem and device, the rows or pooled times, and the verdicts."""
     pairs = list(table.pairs())
     rows: set[object] = {row.key for row in table.measurements()} if not pooled else set()
     if pooled:

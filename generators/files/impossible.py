@@ -1,4 +1,4 @@
-"""The times of a table that are shorter than its devices can be, for `verify`."""
+"""Physically impossible times in a table, for `verify`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gemmdb.table.verdict import Verdict
 
 @dataclass
 class Impossible:
-    """How many times were found, and an example in words."""
+    """Number of impossible times found, and an example in words."""
 
     count: int = 0
     example: str = ""
     _known: set[tuple[int, int]] = field(default_factory=set)
 
     def row(self, row: Measurement) -> None:
-        """Note the time of a measurement, and that of ATen beside it, if one is impossible."""
+        """Note a measurement's time and its ATen reference time, if impossible."""
         if row.times is not None:
             self._note(min(row.times.median_us, row.times.aten_us), row.problem, row.device, row.protocol.l2)
 
     def record(self, record: Record, problem: Problem, device: Device) -> None:
-        """Note the impossible times of a record. Without a time of ATen, it has no microseconds."""
+        """Note the impossible times of a record. Without a time of ATen, a record has no microseconds."""
         before = self.count
         for group in record.groups:
             for time in group.times if group.aten_us else ():
@@ -36,14 +36,14 @@ class Impossible:
             self._known.add((problem.key, device.key))
 
     def verdict(self, verdict: Verdict) -> None:
-        """Note the shorter one of the times of a verdict, if it is impossible and not one of a noted record."""
+        """Note the shorter time of a verdict, if it is impossible and not in an already noted record."""
         if (verdict.problem.key, verdict.device.key) not in self._known and not verdict_is_possible(verdict):
             us = verdict.aten_us * min(verdict.ratio, 1.0)
             self._note(us, verdict.problem, verdict.device, verdict.protocol.l2)
 
     @property
     def message(self) -> str:
-        """What was found, and what to do about it; empty if nothing was."""
+        """Return the finding and its fix; empty without impossible times."""
         if not self.count:
             return ""
         times, count = ("times are", "these") if self.count > 1 else ("time is", "it")

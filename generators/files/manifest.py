@@ -1,5 +1,5 @@
-"""`manifest.json` beside the shipped tables describes each file, so that a changed file is noticed: the tables, and the
-archive of compiled kernels."""
+"""`manifest.json` next to the shipped tables describes each table, and the archive of compiled kernels, so that changed
+files are detected."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PER_DEVICE = ("arch", "device", "origin", "problems", "measurements")
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """An entry of the manifest: name, sha256 and size in bytes of the file; of a table its digest, devices, counts and
-    provenance; of an archive of kernels (`.zip`) their number, and what compiled them. Raises TableError."""
+    """Return a file's manifest entry: name, sha256 and size in bytes; for a table its digest, devices, counts and
+    provenance; for an archive of kernels (`.zip`) their number and build tools. Raises TableError."""
     entry = {"file": path.name, "sha256": trust.sha256_of(path), "bytes": path.stat().st_size}
     if path.suffix == ".zip":
         archive = Archive.open(path)
@@ -31,7 +31,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def text(folder: Path) -> str:
-    """The manifest of all tables and kernels in `folder`."""
+    """Return the manifest of all tables and kernels in `folder`."""
     document = {
         "schema_version": schema.SCHEMA_VERSION,
         "tables": [describe(path) for path in sorted(folder.glob("*.db"))],

@@ -1,4 +1,4 @@
-"""Merges tables: the union of their measurements, with verdicts derived again."""
+"""Merge of tables: the union of their measurements, with verdicts derived again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def merge(inputs: Sequence[Path], out: Path) -> int:
     """Write the union of the tables `inputs` to `out`, which may be one of them. Returns the number of measurements.
 
     The order of the inputs, and repeats, make no difference. `out` is replaced atomically or stays unchanged, and
-    nobody can add rows to it meanwhile. Raises TableError for an input that is not a table, or that GEMMDB_TRUST keeps
-    out of `out`, or if `out` exists and is not a table.
+    nobody can add rows to it meanwhile. Raises TableError for an input that is not a table or that GEMMDB_TRUST
+    rejects, or if `out` exists and is not a table.
     """
     if not inputs:
         raise InputError("nothing to merge: name at least one table")
@@ -31,7 +31,7 @@ def merge(inputs: Sequence[Path], out: Path) -> int:
 
 
 def unite(inputs: Sequence[Path], out: Path) -> int:
-    """As `merge`, of files that were admitted."""
+    """Merge already trusted files; otherwise as `merge`."""
     count = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(held(out))
@@ -45,14 +45,14 @@ def unite(inputs: Sequence[Path], out: Path) -> int:
                     count += store.add(chunk)
                 store.refresh(above=max(table.generation for table in tables))
         except TableError as error:
-            raise TableError(str(error).replace(str(part), str(out))) from error  # Nobody knows the part.
+            raise TableError(str(error).replace(str(part), str(out))) from error  # Hides the temporary file.
     return count
 
 
 @contextlib.contextmanager
 def replacement(out: Path) -> Iterator[Path]:
-    """The path of a file to write, which takes the place of `out` when the block ends, or is removed if it fails.
-    Raises InputError if there is no such folder, TableError if the file cannot be written."""
+    """Yield a temporary path that replaces `out` when the block ends, or is removed if it fails. Raises InputError if
+    the folder does not exist, TableError if the file cannot be written."""
     folder = Path(file_locks.real(out)).parent  # A link may lead to another file system.
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another --out")
@@ -70,7 +70,7 @@ def replacement(out: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Keep other writers off `out` while it is being replaced; they then continue with the new file. This also rolls
+    """Lock other writers out of `out` while it is being replaced; they then continue with the new file. This also rolls
     back an unfinished write of a killed process. Raises TableError if `out` exists and is not a table."""
     if not out.exists():
         yield

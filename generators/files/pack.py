@@ -1,4 +1,4 @@
-"""Packing a table: the form that is served. One record per problem and device takes the place of its measurements."""
+"""Packing of tables for serving: one record per problem and device replaces its measurements."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from gemmdb.table.reader import Table
 from gemmdb.table.record import Entry
 
 PAGE = 8192
-"""Bytes of a page. Records of a few hundred bytes fill pages of this size best."""
+"""Page size in bytes. Records of a few hundred bytes fill pages of this size best."""
 
 _CHUNK = 1_000
 _RECORDS = "SELECT * FROM record WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT ?"
 _MOST_PENDING = 100_000
-"""A damaged index may have no end."""
+"""Bound on the pending count: a damaged index may be endless."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was packed: problems (on each device), the measurements of them, and their times, pooled over runs."""
+    """Result of packing: problems (on each device), their measurements, and their times, pooled over runs."""
 
     problems: int
     measurements: int
@@ -43,15 +43,15 @@ class Packed:
 def pack(path: Path, out: Path) -> Packed:
     """Write the packed form of the table at `path` to `out`, which is replaced. The same table gives the same bytes.
 
-    Every verdict stays, and so does every answer of rung `near`. Raises TableError for a file that is no table, is
-    packed or has outdated verdicts, InputError if it holds more than a packed table has room for.
+    Every verdict and every result of rung `near` is preserved. Raises TableError for a file that is not a table, is
+    packed or has outdated verdicts, InputError if it exceeds the limits of a packed table.
     """
     with replacement(out) as part:
         check_inputs(out, [path])
         try:
             with contextlib.closing(Table.open(path)) as table, contextlib.closing(sqlite3.connect(part)) as db:
                 return _write(table, db)
-        except sqlite3.IntegrityError as error:  # It holds what no table may.
+        except sqlite3.IntegrityError as error:  # Its content is invalid.
             raise dbfile.broken(path, error) from error
         except sqlite3.Error as error:
             raise TableError(f"{path} cannot be packed to {out} ({one_line(str(error))}); check the folder") from error
@@ -88,8 +88,8 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
 
 
 def _write_records(table: Table, source: _Source, db: sqlite3.Connection) -> Packed:
-    """Records are written with the numbers of a draft, since the final ones depend on all of them. So no more than one
-    is held in memory."""
+    """Write records with draft numbers, since the final ones depend on all records, so that only one record is in
+    memory at a time."""
     entries: dict[Entry, int] = {}
     classes: dict[str, int] = {}
     done = Packed(0, 0, 0)
@@ -116,13 +116,13 @@ def _write_records(table: Table, source: _Source, db: sqlite3.Connection) -> Pac
 
 
 class _Source:
-    """The table that is packed, where it is read as it is. What SQLite raises about it becomes a TableError."""
+    """The source table, accessed directly. SQLite errors become TableErrors."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path, self._db = path, db
 
     def check_verdicts(self) -> None:
-        """Raise TableError if problems have outdated verdicts. No more than _MOST_PENDING are counted."""
+        """Raise TableError if problems have outdated verdicts. Counts at most _MOST_PENDING."""
         sql = f"SELECT count(*) FROM (SELECT 1 FROM pending LIMIT {_MOST_PENDING})"
         with self._faults():
             (pending,) = self._db.execute(sql).fetchone()
@@ -131,19 +131,19 @@ class _Source:
             raise TableError(f"{self._path} has outdated verdicts on {pending} problems; {remedy}")
 
     def rows(self, name: str, columns: int) -> Iterator[tuple[Any, ...]]:
-        """The rows of an SQL table in the order of its primary key, which is its first `columns`."""
+        """Yield the rows of an SQL table in the order of its primary key, its first `columns`."""
         with self._faults():
             yield from bulk_reading.ordered_rows(self._db, name, columns)
 
     def texts(self, name: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of an SQL table whose columns begin with a key and a text."""
+        """Yield the rows of an SQL table whose columns start with a key and a text."""
         for row in self.rows(name, 1):
             if not isinstance(row[1], str):
                 raise dbfile.broken(self._path, ValueError(f"{name} {row[0]} is no text"))
             yield row
 
     def problems(self) -> Iterator[tuple[Problem, list[Any]]]:
-        """The problems in the order of their keys, each with its columns behind the text."""
+        """Yield the problems in key order, each with its columns after the text."""
         for key, text, *rest in self.texts("problem"):
             try:
                 found = Problem.parse(text)
@@ -161,7 +161,7 @@ class _Source:
 
 
 def _number(db: sqlite3.Connection, entries: list[Entry], classes: list[str], numbering: Numbering) -> None:
-    """Replace the numbers of a draft, places in `entries` and `classes`, by the final ones."""
+    """Replace draft numbers, which are indices into `entries` and `classes`, by the final ones."""
     number, places = numbering.number(), {name: place for place, name in enumerate(numbering.classes)}
     last = (-(2**63), -(2**63))
     while found := db.execute(_RECORDS, (*last, _CHUNK)).fetchall():

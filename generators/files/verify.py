@@ -1,4 +1,4 @@
-"""Checks a table file: every check that needs no device."""
+"""Verification of a table file: every check that needs no device."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _SIZES = (
     ("protocols", "FROM protocol", schema.MOST_PROTOCOLS),
     ("devices", "FROM device", schema.MOST_DEVICES),
 )
-"""What a lookup reads completely, and the most that it accepts."""
+"""Queries that a lookup reads completely, and their limits."""
 _MOST = 100
-"""The most findings that one check reports."""
+"""Most findings that one check reports."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Finding:
 
 
 def verify(path: Path) -> list[Finding]:
-    """Every fault in the table at `path`; empty if there is none.
+    """Return every fault in the table at `path`; empty if there is none.
 
-    It checks SQLite's own structures, the limits of what lookups read, that each text is canonical and has the right
-    key, that each measurement is consistent and has the right key, that the content digest matches the measurements,
-    and that the verdicts follow from the measurements; of a packed table that each record is well-formed, that the
-    verdicts pick what it holds, and that the content digest matches; of both that no time is shorter than the device
-    can be. Raises TableError for a file that is not a table at all.
+    Checks SQLite's own structures, the limits of lookups, that each text is canonical and has the right key, that each
+    measurement is consistent and has the right key, that the content digest matches the measurements, and that the
+    verdicts follow from the measurements; for a packed table that each record is well-formed, that each verdict picks
+    one of its configs, and that the content digest matches; for both that no time is physically impossible. Raises
+    TableError for a file that is not a table.
     """
     with contextlib.closing(bulk_reading.connect(path)) as db:
         try:
@@ -77,8 +77,8 @@ def verify(path: Path) -> list[Finding]:
 
 
 def verify_kernels(path: Path) -> list[Finding]:
-    """Every fault in the archive of kernels at `path`: kernels that are not what its index says, or that were compiled
-    from another source than the present one. Raises TableError for a file that is no archive."""
+    """Return every fault in the archive of kernels at `path`: kernels that do not match its index, or that were
+    compiled from an outdated source. Raises TableError for a file that is not an archive."""
     archive = Archive.open(path)
     found = []
     source = str(archive.provenance.get("source", ""))
@@ -106,7 +106,7 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     if head.packed:
         try:
             cache.numbering()
-        except TableError as error:  # Every text would have the same fault.
+        except TableError as error:  # Every text would have this fault.
             yield Finding("text", str(error))
             return
     faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse, cache if head.packed else None)]
@@ -152,7 +152,7 @@ def _texts(
 
 
 def _columns(db: sqlite3.Connection, cache: RowCache) -> Iterator[Finding]:
-    """Checks the columns besides the texts. Call it only if the texts are good."""
+    """Check the columns other than texts. Call it only if the texts are valid."""
     for key, *columns in db.execute("SELECT id, op, m, n, k, family FROM problem"):
         problem = cache.problem(key)
         if columns != [problem.op, problem.m, problem.n, problem.k, problem.family_key]:
@@ -172,8 +172,8 @@ def _columns(db: sqlite3.Connection, cache: RowCache) -> Iterator[Finding]:
 
 
 def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache, times: Impossible) -> Iterator[Finding]:
-    """Checks of a packed table whose texts are good. Its verdicts cannot be derived again; their picks must be among
-    the times. Impossible `times` are noted."""
+    """Check a packed table with valid texts. Its verdicts cannot be derived again; their picks must be among the times.
+    Impossible `times` are noted."""
     for name in ("measurement", "pending"):
         if db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone():
             yield Finding("record", f"the table is packed and has rows in `{name}`, which no packed table has")
@@ -198,7 +198,7 @@ def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache, times:
 
 
 def _readable(path: Path, times: Impossible) -> Iterator[Finding]:
-    """Verdicts that a lookup could not read. The impossible `times` of the others are noted."""
+    """Yield verdicts that a lookup could not read. The impossible `times` of the others are noted."""
     with contextlib.closing(Table.open(path)) as table:
         try:
             for problem, device in table.decided():
@@ -216,8 +216,8 @@ def _times(times: Impossible) -> Iterator[Finding]:
 def _measured(
     db: sqlite3.Connection, cache: RowCache, times: Impossible
 ) -> tuple[list[Finding], int, dict[tuple[Any, ...], tuple[Any, ...]]]:
-    """One pass over the measurements: their faults, the sum of their fingerprints, and the rows that the table
-    `verdict` must hold, by primary key. Impossible `times` are noted."""
+    """Check the measurements in one pass. Returns their faults, the sum of their fingerprints, and the expected rows of
+    the table `verdict`, by primary key. Impossible `times` are noted."""
     faults, total, wanted = list[Finding](), 0, {}
     for _, group in groupby(db.execute(_ROWS), key=lambda row: row[:2]):
         rows = []

@@ -1,1 +1,1 @@
-"""Fitting the cost model to measured rows. Needs numpy and scikit-learn."""
+"""Fitting of the cost model to measured rows. Needs numpy and scikit-learn."""

@@ -1,10 +1,10 @@
-"""Fits the bounds of `gemmdb.lookup.bounds` to outcomes of held-out problems; `benchmarks.offtable calibrate` is the
-command.
+"""Fit of the bounds in `gemmdb.lookup.bounds` to outcomes of held-out problems; the command is `benchmarks.offtable
+calibrate`.
 
 An outcome is a candidate with its expected and its measured time relative to ATen, as logarithms. `weights` finds what
 each feature adds to the expected time, so that a share LEVEL of the measured times stays below (quantile regression
-with weights of at least 0). `shifts` then checks that on outcomes that the weights were not fitted to, op by op, and
-adds what is missing (split conformal prediction). Needs gemmdb[fit].
+with non-negative weights). `shifts` then checks that, op by op, on outcomes outside the fit, and adds what is missing
+(split conformal prediction). Needs gemmdb[fit].
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gemmdb.errors import InputError
 Array = NDArray[np.float64]
 
 LEVEL = 0.99
-"""The share of measured times that stay below their bounds."""
+"""Share of measured times that stay below their bounds."""
 RIDGE = 1e-3
-"""What a weight costs, so that features that tell nothing get none."""
+"""Penalty per weight, so that uninformative features get none."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What `bounds` adds to an expected logarithm: a constant by op, and weights of the features."""
+    """What `bounds` adds to an expected logarithm: a constant per op, and feature weights."""
 
     constants: Mapping[str, float]
     weights: tuple[float, ...]
@@ -53,7 +53,7 @@ class Bounds:
 
 
 def fit(found: Sequence[Outcome], level: float = LEVEL) -> Bounds:
-    """The bounds for these outcomes. Raises InputError without scipy."""
+    """Return the bounds for these outcomes. Raises InputError without scipy."""
     missed: dict[str, list[float]] = defaultdict(list)
     for group in sorted({one.group for one in found}):
         others = weights([one for one in found if one.group != group], level)
@@ -66,7 +66,7 @@ def fit(found: Sequence[Outcome], level: float = LEVEL) -> Bounds:
 
 
 def weights(found: Sequence[Outcome], level: float) -> Bounds:
-    """The quantile regression: constants by op and weights that minimise the pinball loss."""
+    """Run the quantile regression: per-op constants and weights that minimize the pinball loss."""
     ops = sorted({one.op for one in found})
     own = np.array([[float(one.op == op) for op in ops] for one in found])
     values = np.hstack([own, np.array([one.features for one in found])])
@@ -76,15 +76,15 @@ def weights(found: Sequence[Outcome], level: float) -> Bounds:
 
 
 def shift(missed: Sequence[float], level: float) -> float:
-    """What makes a share `level` of new outcomes stay below: a quantile of how far these were above their bounds, with
-    the correction for their number; infinite if there are too few."""
+    """Return the shift that keeps a share `level` of new outcomes below their bounds: a quantile of how far these were
+    above theirs, corrected for their number; infinite if there are too few."""
     rank = math.ceil((len(missed) + 1) * level)
     return sorted(missed)[rank - 1] if rank <= len(missed) else math.inf
 
 
 def margins(found: Iterable[tuple[str, float, float]], level: float = LEVEL) -> dict[str, float]:
-    """By op, how far measured logarithms are above expected ones at most, for a share `level` of (op, expected,
-    measured)."""
+    """Return, by op, the margin by which a share `level` of measured logarithms exceeds the expected ones at most, from
+    (op, expected, measured)."""
     missed: dict[str, list[float]] = defaultdict(list)
     for op, expected, measured in found:
         missed[op].append(measured - expected)
@@ -92,8 +92,8 @@ def margins(found: Iterable[tuple[str, float, float]], level: float = LEVEL) -> 
 
 
 def _pinball(values: Array, left: Array, level: float, free: int) -> Array:
-    """The coefficients of `values` (the first `free` of any sign, the others at least 0) that minimise the pinball loss
-    of `left`, as a linear program."""
+    """Solve for the coefficients of `values` (the first `free` of any sign, the others non-negative) that minimize the
+    pinball loss of `left`, as a linear program."""
     try:
         optimize, sparse = (importlib.import_module(f"scipy.{name}") for name in ("optimize", "sparse"))
     except ImportError as error:

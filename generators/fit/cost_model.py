@@ -1,9 +1,8 @@
-"""Fits the cost model (`gemmdb.cost.model`) to measured rows; `write` is the command.
+"""Fit of the cost model (`gemmdb.cost.model`) to measured rows; the command is `write`.
 
-Each group of kernels is fitted in three steps. First the rates, by least squares of the logarithm
-(Levenberg-Marquardt), weighted towards the fastest configs of each problem. Then the remaining error in the *order*
-within each problem, by ridge regression on the traits. Then the remaining error in each problem's level, by ridge
-regression on its kind. Needs numpy.
+Each group of kernels is fitted in three steps: the rates, by least squares of the logarithm (Levenberg-Marquardt),
+weighted towards the fastest configs of each problem; the remaining error in the *order* within each problem, by ridge
+regression on the traits; the remaining error in each problem's level, by ridge regression on its kind. Needs numpy.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ INITIAL_RATES = {
     "latency": 0.7, "sync": 1.3, "wide": 1.2, "fma": 1.5, "shared": 0.3, "cast": 1.5, "bits": 1.5, "steps": 0.1,
     "power": 3.0,
 }  # fmt: skip
-"""The start of the search, from data sheets and a first look at the rows."""
+"""Start of the search, from data sheets and a first look at the rows."""
 PRIOR_WEIGHT = 0.02
-"""How strongly the rates are pulled towards INITIAL_RATES. Rates that the rows do not determine stay there."""
+"""Regularization of the rates towards INITIAL_RATES. Rates that the rows do not determine stay there."""
 MAX_SPREAD = 0.25
-"""Rows with a wider interval (relative) are left out."""
+"""Rows with a wider (relative) interval are skipped."""
 RIDGE = 5.0
 ROUNDS = 40
 GROUPS = ("tile", "gemv", "cutlass", "aten")
@@ -45,8 +44,8 @@ GROUPS = ("tile", "gemv", "cutlass", "aten")
 
 @dataclass(frozen=True)
 class Sample:
-    """The time of a config on a problem and device, microseconds, pooled over runs; `share`: the time of the fastest
-    config measured on that problem relative to it, at most 1."""
+    """Time of a config on a problem and device in microseconds, pooled over runs. `share`: the time of the fastest
+    config measured on that problem divided by it, at most 1."""
 
     problem: Problem
     device: Device
@@ -56,8 +55,8 @@ class Sample:
 
 
 def samples(rows: Iterable[Measurement]) -> list[Sample]:
-    """The samples of measured rows of the ops that are modelled, int4 weights aside: full measurements where there are
-    any, else short estimates. Failures give no samples."""
+    """Return the samples of measured rows of the modelled ops, except int4 weights: full measurements if there are any,
+    else short estimates. Failures give no samples."""
     times: dict[tuple[Problem, Device], dict[Config, list[tuple[bool, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.problem.op not in OPS or row.problem.int4 is not None:
@@ -114,7 +113,7 @@ def _log_us(done: Array, theta: Array) -> Array:
 
 
 def _rates(done: Array, logs: Array, weights: Array) -> Array:
-    """Levenberg-Marquardt over the logarithms of the rates."""
+    """Run Levenberg-Marquardt over the logarithms of the rates."""
     start = np.log([INITIAL_RATES[name] for name in COEFFICIENTS])
     pull = PRIOR_WEIGHT * np.sqrt((weights**2).sum())
 
@@ -140,7 +139,7 @@ def _rates(done: Array, logs: Array, weights: Array) -> Array:
 
 
 def _ridge(values: Array, left: Array, weights: Array, owner: NDArray[np.int_] | None) -> Array:
-    """The coefficients of `values` that explain `left`; with `owner`, only its differences within each problem."""
+    """Return the coefficients of `values` that explain `left`; with `owner`, only differences within each problem."""
     if values.shape[1] == 0:
         return np.zeros(0)
     scale = values.std(axis=0)

@@ -1,4 +1,4 @@
-"""Chooses the cost model's menu: a few tiles that contain the best tile of nearly every measured problem."""
+"""Choice of the cost model's menu: a few tiles that include the best tile of nearly every measured problem."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup.similar import kind
 
 ROWS = (1, 2, 8, 16, 32, 64, 256, 2**31 - 1)
-"""The largest M of each menu."""
+"""Largest M of each menu."""
 SHAPES = 28
-"""The most tiles of a menu."""
+"""Most tiles in a menu."""
 PORTABLE = 14
-"""How many of them are chosen among tiles that run without Hopper's copy engine."""
+"""Number of these chosen among tiles that run without Hopper's TMA."""
 REST_ROWS = (1, 16, 64, 256, 2**31 - 1)
 REST_CONFIGS = 8
-"""The same for problems that the model does not cover. Fewer of them were measured, and configs are taken unchanged."""
+"""Menu size for problems that the model does not cover. Fewer of them were measured, and configs are used unchanged."""
 MIN_GAIN = 0.00005
-"""A tile that improves the mean logarithm by less is left out."""
+"""A tile that improves the mean logarithm by less is skipped."""
 MISSING_LOSS = math.log(2.0)
-"""The loss (in logarithms) of a problem on which none of the chosen tiles was measured."""
+"""Loss (in logarithms) of a problem on which none of the chosen tiles was measured."""
 
 
 def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By name of the menu, which several ops share, and largest M, the chosen tiles as the text of one config each. The
-    stages and the split come from one problem; `gemmdb.cost.candidates` fits them to others."""
+    """Return the chosen tiles by menu name, which several ops may share, and largest M, each as the text of one config.
+    The stages and the split come from one problem; `gemmdb.cost.candidates` adapts them to others."""
     classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in found:
         if tile_of(sample.config) is not None:
@@ -46,8 +46,8 @@ def menus(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
 
 
 def rest(found: Iterable[Sample]) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By kind of problems that the model does not cover, and largest M, the texts of configs: each config is the one
-    that improves most on ATen and the configs before it."""
+    """Return config texts by kind of problem that the model does not cover, and largest M: each config is the one that
+    improves most on ATen and the configs before it."""
     classes: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in found:
         limit = next(rows for rows in REST_ROWS if sample.problem.m <= rows)
@@ -86,7 +86,7 @@ def _extend(
     chosen: dict[str, None], costs: Mapping[str, Mapping[object, float]], names: Sequence[str],
     problems: Iterable[object], most: int,
 ) -> None:  # fmt: skip
-    """Add names to `chosen`, each time the name that lowers the mean cost of the best chosen one the most."""
+    """Add names to `chosen`, each time the one that lowers the mean cost of the best chosen one the most."""
     now = {p: min((costs[name].get(p, MISSING_LOSS) for name in chosen), default=MISSING_LOSS) for p in problems}
     while len(chosen) < most:
         gains = {
@@ -102,8 +102,8 @@ def _extend(
 
 
 def shape(config: Config) -> str:
-    """The config without the parameters that are fitted to a problem: the factor of its split, and the stages of tiles
-    as far as they follow from the number of programs per SM."""
+    """Return the config without the parameters that are fitted to a problem: the split-K factor, and the stages of
+    tiles as far as they follow from the number of programs per SM."""
     tile = tile_of(config)
     if tile is None or tile.kernel not in FITTED:
         return config.text

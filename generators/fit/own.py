@@ -1,4 +1,4 @@
-"""Writes the trees and menus of the ops of `features.TREE_OPS`, on top of the coefficients that the package has.
+"""Writes the trees and menus for the ops of `features.TREE_OPS`, on top of the package's coefficients.
 
     python -m gemmdb.generators.fit.own FOLDER... --out gemmdb/cost
 
@@ -22,7 +22,7 @@ from gemmdb.generators.modelled.space import setting_of
 
 
 def documents(found: Sequence[Sample], fitted: Coefficients) -> dict[str, dict[str, Any]]:
-    """The documents of the trees of each op of TREE_OPS that has samples, on top of `fitted`."""
+    """Return the tree documents of each op of TREE_OPS that has samples, on top of `fitted`."""
     by_op = {op: [sample for sample in found if sample.problem.op == op] for op in TREE_OPS}
     return {op: trees.document(of, fitted, trees.OP_TREES, trees.OP_RATE) for op, of in by_op.items() if of}
 

@@ -1,4 +1,4 @@
-"""Fits the trees on top of the cost model (`gemmdb.cost.trees`) to measured rows; `write` is the command.
+"""Fit of the trees on top of the cost model (`gemmdb.cost.trees`) to measured rows; the command is `write`.
 
 Histogram gradient boosting learns the logarithm of measured over modelled time, weighted towards the fastest configs of
 each problem. Needs gemmdb[fit].
@@ -25,22 +25,22 @@ from gemmdb.kernels.config import ATEN
 Array = NDArray[np.float64]
 
 TREES, LEAVES, RATE = 200, 63, 0.1
-"""The number of trees, the leaves of each, and the learning rate. On held-out problems, 400 trees are no better, and 31
-leaves lose half a percent. A lookup evaluates a dozen configs in a millisecond."""
+"""Number of trees, leaves per tree, and learning rate. On held-out problems, 400 trees are no better, and 31 leaves
+lose half a percent. A lookup evaluates a dozen configs in a millisecond."""
 OP_TREES, OP_RATE = 100, 0.2
-"""The same for TREE_OPS: on held-out problems as good as TREES at RATE, and quicker (0.971 and 0.970 of
-the best time for the first kernel, 0.997 for the best of four)."""
+"""The same for TREE_OPS: on held-out problems as good as TREES at RATE, and faster (0.971 and 0.970 of the best time
+for the first kernel, 0.997 for the best of four)."""
 RIDGE = 1.0
 LEAF_STEP = 1e-4
-"""The step to which leaves (logarithms) are rounded. It is coarse, so many leaves are the same object after reading."""
+"""Rounding step of the leaves (logarithms). It is coarse, so that many leaves share one object after reading."""
 CHECK_ROWS = 16
-"""How many rows are kept with their predictions, as a check."""
+"""Number of rows kept with their predictions, as a check."""
 MAX_ROUNDING = 3e-3
-"""How much rounding may change a prediction."""
+"""Maximum change of a prediction by rounding."""
 
 
 def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, rate: float = RATE) -> dict[str, Any]:
-    """What `gemmdb.cost.trees.parse` reads: so many trees fitted to these samples on top of `fitted`.
+    """Return the input of `gemmdb.cost.trees.parse`: `trees` trees fitted to these samples on top of `fitted`.
 
     Raises InputError without scikit-learn, and AssertionError if the written trees predict something else than the
     fitted ones.
@@ -68,7 +68,7 @@ def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, 
 
 
 def values(sample: Sample, fitted: Coefficients) -> tuple[tuple[float, ...], float]:
-    """The FEATURES of a sample, and the microseconds that the cost model predicts for it."""
+    """Return the FEATURES of a sample, and the microseconds that the cost model predicts for it."""
     setting, tile = setting_of(sample.problem, sample.device), tile_of(sample.config)
     if tile is None:
         us = fitted.predict_aten(setting)
@@ -89,7 +89,7 @@ def _json(value: Any) -> str:
 
 
 def _written(model: Any, checks: Sequence[tuple[list[float], float]]) -> dict[str, Any]:
-    # What scikit-learn keeps of the trees is private; `document` compares what is read there with what it predicts.
+    # scikit-learn's tree nodes are private; `document` checks the trees read here against its predictions.
     trees = [nodes.nodes for (nodes,) in model._predictors]
     inner = [(int(node["feature_idx"]), float(node["num_threshold"])) for tree in trees for node in tree
              if not node["is_leaf"]]  # fmt: skip
@@ -107,7 +107,7 @@ def _written(model: Any, checks: Sequence[tuple[list[float], float]]) -> dict[st
 
 
 def _codes(tree: Any, places: Mapping[tuple[int, float], int]) -> list[int]:
-    """The nodes of one tree, children before parents."""
+    """Return the nodes of one tree, children before parents."""
     found: list[int] = []
     stack = [0]
     while stack:

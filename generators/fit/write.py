@@ -27,20 +27,20 @@ from gemmdb.lookup.ranking import outside
 from gemmdb.table.measurement import Measurement
 
 MIN_PROBLEMS = 300
-"""How many problems of an op must have been measured for it to be modelled."""
+"""Least number of measured problems for an op to be modelled."""
 DIGITS = 6
 """Significant digits of a coefficient, far more than the rows determine."""
 
 
 def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
-    """The rows of all archives that timed a kernel by itself, on a quiet machine."""
+    """Yield the rows of all archives that timed a kernel alone, on a quiet machine."""
     for path in (path for folder in folders for path in sorted(folder.glob("rows-*.jsonl.xz"))):
         yield from (row for row in archive.read(path) if not (row.emitted or row.disturbed))
 
 
 def divided(found: Iterable[Sample], least: int = 1) -> tuple[list[Sample], list[Sample]]:
-    """The samples that the model is fitted to, of ops of which at least `least` problems were measured, and those of
-    problems that it does not cover."""
+    """Return the samples to fit the model to, from ops with at least `least` measured problems, and those of problems
+    that it does not cover."""
     covered: list[Sample] = []
     others: list[Sample] = []
     for sample in found:
@@ -52,7 +52,7 @@ def divided(found: Iterable[Sample], least: int = 1) -> tuple[list[Sample], list
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
-    """The files of the ladder's data for these archives, by name."""
+    """Return the cost model's data files for these archives, by name."""
     covered, others = divided(fit.samples(rows(folders)), MIN_PROBLEMS)
     found = [sample for sample in covered if sample.problem.op not in TREE_OPS]
     fitted = fit.fit(found)
@@ -71,7 +71,7 @@ def texts(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, Any]:
-    """What was fitted to: numbers of rows and problems, devices, and the digest of each archive."""
+    """Return the provenance of the fit: numbers of rows and problems, devices, and the digest of each archive."""
     return {
         "rows": len(found),
         "problems": len({(sample.problem, sample.device) for sample in found}),
@@ -85,7 +85,7 @@ def provenance(folders: Sequence[Path], found: Sequence[Sample]) -> dict[str, An
 
 
 def json_text(tool: str, folders: Sequence[Path], document: Mapping[str, Any]) -> str:
-    """The JSON file that `tool` of this package writes. Mappings and texts have a line for each item."""
+    """Return the JSON file that `tool` of this package writes. Mappings and texts have one line per item."""
     command = f"python -m gemmdb.generators.fit.{tool} {' '.join(folder.as_posix() for folder in folders)}"
     return _json({"written_by": command, **document}) + "\n"
 
@@ -105,7 +105,7 @@ def _rounded(groups: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ..
 
 
 def main(about: str | None, files: Callable[[Sequence[Path]], dict[str, str]]) -> None:
-    """Fit, then write. `about`: the help of the command; `files`: the files for some archives, by name."""
+    """Fit, then write. `about`: help text of the command; `files`: returns the files for some archives, by name."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True, help="the package of the cost model")

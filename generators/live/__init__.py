@@ -1,1 +1,1 @@
-"""The process that tunes live: a small build of a few problems."""
+"""Live tuning process: a small build of a few problems."""

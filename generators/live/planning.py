@@ -1,4 +1,4 @@
-"""What live tuning does for one problem: which candidates it tries, with how many samples, and which results count."""
+"""Live tuning plan for one problem: which candidates to try, with how many samples, and which results count."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from gemmdb.table.measurement import Protocol, Status
 
 FEWEST_SAMPLES = 7
 _FEWEST_ROUNDS = FEWEST_SAMPLES + 3
-"""Rounds of a measurement, with the estimate before it."""
+"""Rounds of a measurement, including the estimate before it."""
 OVERHEAD_US = {"cpu": 8000.0, "cuda": 60.0}
-"""Microseconds of a timed call beside the call itself: clearing the caches."""
+"""Overhead of a timed call in microseconds: the cache flush."""
 BEYOND_ROOF = 4.0
-"""The most that a candidate is assumed to take, in multiples of the roofline."""
+"""Assumed longest time of a candidate, in multiples of the roofline."""
 LARGE_BEYOND_ROOF = 1.5
-"""The same for a problem so large that the budget may not suffice."""
+"""The same for a problem so large that it may exceed the budget."""
 
 
 def job(request: Request, backend: Backend) -> Job:
-    """A build's job: ATen and the candidates that may run, as many as the budget has time for."""
+    """Return a build's job: ATen and the legal candidates, as many as fit into the budget."""
     problem, device = request.problem, backend.device
     chosen = effort.named("quick", device.kind)
     protocol = backend.protocols(chosen)[0]
@@ -50,7 +50,7 @@ def job(request: Request, backend: Backend) -> Job:
 
 
 def rejection(one: Job, request: Request, backend: Backend) -> Rejected | None:
-    """Why a job is not measured: the budget only has time for ATen."""
+    """Return why a job is not measured: the budget has time for ATen only."""
     once = _seconds(one.problem, backend, one.protocol, LARGE_BEYOND_ROOF)
     if len(one.candidates) > 1 or 2 * _FEWEST_ROUNDS * once <= request.budget_s:
         return None
@@ -66,7 +66,7 @@ def _allowed(config: Config, request: Request, backend: Backend) -> bool:
 
 
 def _seconds(problem: Problem, backend: Backend, protocol: Protocol, beyond_roof: float) -> float:
-    """Seconds of device time of one sample of one candidate."""
+    """Return the device seconds of one sample of one candidate."""
     kind = backend.device.kind
     call_us = beyond_roof * roofline_us(problem, backend.device)
     calls = min(protocol.unroll, max(SAMPLE_US / call_us, 1.0)) if kind == "cuda" else protocol.unroll
@@ -74,7 +74,7 @@ def _seconds(problem: Problem, backend: Backend, protocol: Protocol, beyond_roof
 
 
 def within(request: Request, backend: Backend, one: Job) -> Effort:
-    """The effort `quick` with as few samples as the budget asks for."""
+    """Return the effort `quick` with its samples reduced to the budget."""
     chosen = effort.named("quick", backend.device.kind)
     sample_s = len(one.candidates) * _seconds(request.problem, backend, one.protocol, BEYOND_ROOF)
     fits = int(request.budget_s / sample_s) - chosen.estimate
@@ -88,8 +88,8 @@ def within(request: Request, backend: Backend, one: Job) -> Effort:
 
 
 def without_epilogue(one: Job, outcomes: Sequence[Outcome]) -> Job | None:
-    """The job that times ATen on the GEMM without its pointwise epilogue; None where nothing depends on it: without
-    such an epilogue, or where no candidate beat ATen."""
+    """Return the job that times ATen on the GEMM without its pointwise epilogue; None if there is no such epilogue, or
+    no candidate beat ATen."""
     aten_us = _aten_us(outcomes)
     others = [o.times.median_us for o in outcomes if o.status is Status.OK and o.times and o.config != ATEN]
     if one.problem.fusion != "pointwise" or aten_us is None or min(others, default=aten_us) >= aten_us:
@@ -98,12 +98,12 @@ def without_epilogue(one: Job, outcomes: Sequence[Outcome]) -> Job | None:
 
 
 def believed(outcomes: Sequence[Outcome], aten_alone: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes without the candidates that take longer, with the epilogue, than ATen's GEMM alone. `aten_alone`:
-    the outcomes of `without_epilogue`; if ATen was not timed there, no candidate is left."""
+    """Return the outcomes without the candidates that, with the epilogue, are slower than ATen's GEMM alone.
+    `aten_alone`: outcomes of `without_epilogue`; if ATen was not timed there, no candidate remains."""
     limit_us = _aten_us(aten_alone) or 0.0
     return [o for o in outcomes if o.config == ATEN or o.times is None or o.times.median_us <= limit_us]
 
 
 def _aten_us(outcomes: Sequence[Outcome]) -> float | None:
-    """The median microseconds of ATen, None if it was not timed."""
+    """Return the median microseconds of ATen, or None if it was not timed."""
     return next((o.times.median_us for o in outcomes if o.config == ATEN and o.times), None)

@@ -1,8 +1,8 @@
-"""The program of the process that tunes live: it measures ATen and a few candidates per problem, as a build does.
+"""Main program of the live tuning process: it measures ATen and a few candidates per problem, as a build does.
 
-`gemmdb.inductor.benchmark.client` starts the process. The race, measuring processes, protocol and checks of correctness
+`gemmdb.inductor.benchmark.client` starts the process. The race, measuring processes, protocol and correctness checks
 are those of a build, with few candidates and within a time budget. A problem is claimed with a build's lock, which ends
-with its process. So of several processes that share a table, one measures and the others wait for its answer.
+with its process. So if several processes share a table, one measures and the others wait for its result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RUN = f"live-{uuid.uuid4().hex[:16]}"
 
 
 class Tuner:
-    """The backend and measurers of one device, which are kept: starting processes takes seconds."""
+    """Backend and measurers of one device, which are kept, since starting processes takes seconds."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -52,13 +52,13 @@ class Tuner:
         self.backend.close()
 
     def tune(self, requests: Sequence[Request], until: float) -> Tuned:
-        """Tune requests for this device, all for one table and GPU, the most valuable first, until `until` of the
+        """Tune requests for this device, all for one table and GPU, the most valuable first, until `until` on the
         monotonic clock."""
-        from gemmdb.table.writer import Store  # Its import takes longer than starting what measures.
+        from gemmdb.table.writer import Store  # Its import takes longer than starting the measurers.
 
         measurer, table = self.measurer(requests[0].gpu), requests[0].table
         with Store.open(table):
-            pass  # Makes the file, beside which the lock is.
+            pass  # Creates the table file; the lock file is next to it.
         self._spent.clear()
         before = measurer.busy_s
         jobs = {job(request, self.backend): request for request in requests}
@@ -70,7 +70,7 @@ class Tuner:
         with Claims(table) as claims:
             while jobs:
                 claimed = [one for one in jobs if claims.take(one)]
-                # Looked at with the claim: who had it before stored what it measured before giving it up.
+                # Checked after claiming: the previous holder stored its results before it released the claim.
                 found |= {v.problem: v for one in jobs if (v := self._known(table, one)) is not None}
                 mine = [one for one in claimed if one.problem not in found]
                 tried = self._measure({one: jobs[one] for one in mine}, measurer, until)
@@ -89,7 +89,7 @@ class Tuner:
         return Tuned(found, device_s, bool(jobs), bool(jobs) and not mine, declined, starting, spent)
 
     def _measure(self, jobs: Mapping[Job, Request], measurer: Measurer, until: float) -> list[Job]:
-        """Compile for jobs, measure each when it is ready and store its rows; returns those measured in time."""
+        """Compile for jobs, measure each when it is ready and store its rows; returns the jobs measured in time."""
         waiting = list(jobs)
         done: list[Job] = []
         size = len(waiting) if self.backend.overlap else self.backend.chunk
@@ -104,8 +104,8 @@ class Tuner:
     def _compiled(
         self, jobs: Sequence[Job], compile_s: float, measurer: Measurer, until: float
     ) -> Iterator[tuple[Job, Job]]:
-        """Each job in time, with the part of it that can be measured now. If none is compiled within `compile_s`
-        seconds, those of its candidates that are not are left out."""
+        """Yield each job in time, with the part of it that can be measured now. If no job is compiled within
+        `compile_s` seconds, uncompiled candidates are dropped."""
         compiled: SimpleQueue[Job] = SimpleQueue()
         with self._counted("compile"):
             measurer.prepare(jobs, compiled.put)
@@ -151,7 +151,7 @@ class Tuner:
 
 
 def _arrived(queue: SimpleQueue[Job], limit_s: float) -> set[Job]:
-    """What is in a queue: waits at most `limit_s` seconds for the first, and for nothing after it."""
+    """Drain a queue: wait at most `limit_s` seconds for the first item, and not at all for further ones."""
     found: set[Job] = set()
     try:
         while True:
@@ -161,7 +161,7 @@ def _arrived(queue: SimpleQueue[Job], limit_s: float) -> set[Job]:
 
 
 def _compiled_part(one: Job, measurer: Measurer) -> Job:
-    """The job with the candidates that are compiled; with none if ATen's own kernels are not."""
+    """Return the job with only its compiled candidates; none if ATen's own kernels are not compiled."""
     able = tuple(c for c in one.candidates if measurer.compiled(one.problem, c.config))
     return replace(one, candidates=able if one.candidates[0] in able else ())
 
@@ -180,7 +180,7 @@ def start(device: Device, gpu: int) -> None:
 
 
 def _tuner_of(device: Device) -> Tuner:
-    """The tuner that is kept; that of another device is closed."""
+    """Return the cached tuner, closing it first if it is for another device."""
     global _tuner
     if _tuner is None or _tuner.device != device:
         if _tuner is not None:

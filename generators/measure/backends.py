@@ -1,4 +1,4 @@
-"""The backend that measures a device, and the device of this machine that an `--arch` means."""
+"""Lookup of the backend for a device, and of this machine's device for an `--arch`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from gemmdb.key.device import Device
 
 
 def device_for(arch: str) -> Device:
-    """The device of this machine that `arch` means: `native`, `cpu`, or a GPU's arch. Raises InputError if there is
-    none."""
+    """Return this machine's device for `arch`: `native`, `cpu`, or a GPU's arch. Raises InputError if there is none."""
     if arch == "native":
         return detect.native()
     if arch == "cpu":
@@ -28,13 +27,13 @@ def device_for(arch: str) -> Device:
 
 
 def is_here(arch: str) -> bool:
-    """Whether this machine has the device that `arch` means."""
+    """Whether this machine has the device for `arch`."""
     gpu = detect.cuda()
     return arch in ("native", "cpu") or (gpu is not None and gpu.arch == arch)
 
 
 def backend_for(device: Device) -> Backend:
-    """The backend that measures on `device`. Raises InputError for a kind that this version cannot measure."""
+    """Return the backend that measures on `device`. Raises InputError for a kind that this version cannot measure."""
     # A backend is imported only when it is used: it needs torch or triton.
     if device.kind == "cpu":
         from gemmdb.generators.measure.cpu.measurer import CpuBackend

@@ -1,4 +1,4 @@
-"""The candidates of a problem, found once, and the problems that a build need not or cannot measure."""
+"""Cached candidates of a problem, and the problems that a build need not or cannot measure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ it, from compiling to confirming, takes several times as long."""
 
 
 class CachedSpace:
-    """A space that keeps its answers, which depend on nothing but the arguments. Jobs share the tuples."""
+    """A space that caches its results, which depend on the arguments alone. Jobs share the tuples."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -35,15 +35,15 @@ class CachedSpace:
 
 
 def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) -> Rejected | None:
-    """Why ATen is the only candidate of a problem; None if there are others."""
+    """Return why ATen is the only candidate of a problem; None if there are others."""
     others = [one for one in space.candidates(problem, device, effort) if one.config != ATEN]
     reasons = dict.fromkeys(str(one.rejected) for one in others if one.rejected)
     return None if any(not one.rejected for one in others) else Rejected(": ".join([ONLY_ATEN, *reasons][:2]))
 
 
 def too_long(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> Rejected | None:
-    """Why a range cannot be measured: a size of `missing` takes too long, and one kernel has to serve all sizes. None
-    if it can."""
+    """Return why a range cannot be measured: a size of `missing` takes too long, and one kernel has to serve all sizes.
+    None if it can be measured."""
     slow = [one for one in missing if not fits(one, ask.device, space, effort)]
     if not slow or ranges.divisible(ask) is not None:
         return None

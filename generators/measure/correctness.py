@@ -1,4 +1,4 @@
-"""The exact result of a GEMM in float64, and how far a result is from it."""
+"""Exact result of a GEMM in float64, and the error of a computed result."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from gemmdb.inductor.match.ops import dequantised
 from gemmdb.key.problem import Problem
 
 MAX_EXACT_FLOPS = 8e9
-"""With more float64 work than this, only a sample of the rows is checked. It always includes the first and the last."""
+"""Above this amount of float64 work, only a sample of the rows is checked. It always includes the first and the
+last."""
 MAX_MATRICES = 64
-"""How many matrices of a batch are checked at most."""
+"""Most matrices of a batch that are checked."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The exact result [rows, n] of some rows of a GEMM, and the magnitude of the sums behind it, in float64. `rows`:
-    row numbers, counted through the whole batch. `sizes`: the sizes of the output."""
+    """Exact result [rows, n] of some rows of a GEMM, and the magnitude of the sums behind it, in float64. `rows`: row
+    numbers, counted through the whole batch. `sizes`: sizes of the output."""
 
     rows: torch.Tensor
     exact: torch.Tensor
@@ -31,11 +32,11 @@ class Reference:
     sizes: tuple[int, ...]
 
     def error(self, result: torch.Tensor) -> float:
-        """The largest |result - exact| / (|exact| + magnitude); infinite for NaNs and wrong shapes.
+        """Return the largest |result - exact| / (|exact| + magnitude); infinite for NaNs and wrong shapes.
 
         The magnitude is the root of the sum of squares of the terms: a sum that cancels keeps the rounding errors of
-        its terms, and the kernel cannot avoid those. Nor can it avoid the rounding of numbers too small for the
-        result's dtype: in fp16 a millionth is off by up to 3%. The gap between these numbers is taken off.
+        its terms, which the kernel cannot avoid. Nor can it avoid the rounding of numbers too small for the result's
+        dtype: in fp16 a millionth is off by up to 3%. The gap between these numbers is subtracted.
         """
         if tuple(result.shape) != self.sizes:
             return math.inf
@@ -50,8 +51,8 @@ class Reference:
 
 
 def reference(problem: Problem, operands: Operands) -> Reference:
-    """The Reference for literal operands, computed on their device, matrix by matrix: a whole batch in float64 would
-    take up to eight times the memory of the operands."""
+    """Return the Reference for literal operands, computed on their device, matrix by matrix: a whole batch in float64
+    would take up to eight times the operands' memory."""
     device, n = operands.a.device, problem.n
     parts = _parts(problem, operands)
     many = max(2, int(MAX_EXACT_FLOPS / max(2 * n * problem.k, 1)))
@@ -84,8 +85,8 @@ def reference(problem: Problem, operands: Operands) -> Reference:
 
 @dataclass(frozen=True)
 class _Part:
-    """One GEMM of several. `start`: its first row in the output, counted through all matrices of it. `a`, `b`: its
-    operands, of fp8 with the scales of both as matrices."""
+    """One of several GEMMs. `start`: its first row in the output, counted through all matrices. `a`, `b`: its operands,
+    for fp8 with the scales of both as matrices."""
 
     start: int
     a: torch.Tensor
@@ -94,7 +95,7 @@ class _Part:
     scale_b: torch.Tensor | None = None
 
     def exact(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Some rows of A, and B, in float64."""
+        """Return some rows of A, and B, in float64."""
         a, b = self.a[rows].double(), self.b.double()
         if self.scale_a is None or self.scale_b is None:
             return a, b
@@ -103,8 +104,8 @@ class _Part:
 
 
 def _parts(problem: Problem, operands: Operands) -> list[_Part]:
-    """The GEMM itself, or those of a batch or of the groups. Rows beyond the last group belong to no GEMM and may hold
-    anything; a group without any of K has zeros."""
+    """Return the GEMM itself, or those of a batch or of the groups. Rows beyond the last group belong to no GEMM and
+    may contain anything; a group with no part of K has zeros."""
     a, b, scale_a, scale_b = operands.a, operands.b, operands.scale_a, operands.scale_b
     if problem.spec.batched:
         return [_Part(place * len(one), one, other) for place, (one, other) in enumerate(zip(a, b, strict=True))]
@@ -125,13 +126,13 @@ def _parts(problem: Problem, operands: Operands) -> list[_Part]:
 
 def poison(problem: Problem, device: torch.device) -> None:
     """Fill memory of the output's size with garbage and free it, so that the output of the kernel under test, which
-    takes it, cannot hold an earlier correct result."""
+    reuses it, cannot contain an earlier correct result."""
     out = output(problem, device)
     out.fill_(math.nan if out.dtype.is_floating_point else 113)
 
 
 def _sample(size: int, count: int, seed: int) -> list[int]:
-    """At most `count` (2 at least) of the numbers below `size`, the first and the last always among them."""
+    """Return at most `count` (at least 2) of the numbers below `size`, always including the first and the last."""
     if size <= count:
         return list(range(size))
     return [0, *sorted(random.Random(seed).sample(range(1, size - 1), count - 2)), size - 1]

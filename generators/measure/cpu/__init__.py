@@ -1,1 +1,1 @@
-"""The CPU backend of the generator: ATen and Inductor's C++ GEMM template, timed on the host clock."""
+"""CPU backend of the generator: ATen and Inductor's C++ GEMM template, timed on the host clock."""

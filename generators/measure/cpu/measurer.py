@@ -1,5 +1,4 @@
-"""The CPU as a Backend of the generator. Its Measurer compiles in parallel processes first, then times alone in one
-process."""
+"""CPU backend of the generator. Its Measurer first compiles in parallel processes, then times in one process alone."""
 
 from __future__ import annotations
 
@@ -41,20 +40,20 @@ else:
     session = RemoteModule("gemmdb.generators.measure.cpu.session")
     vector_units = RemoteModule("gemmdb.inductor.lower.adapter.vector_units")
 IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.measure.cpu.session")
-"""What the processes fork with: seconds of imports, which one process does for all."""
+"""Modules preloaded by the fork server: seconds of imports, done once for all processes."""
 POLL_S = 0.1
-"""How often, in seconds, a busy machine is tried again."""
+"""Seconds between retries while the machine is busy."""
 MAX_COMPILES = 200
-"""After this many compilations, the processes that compile, which never free what they have loaded, are replaced."""
+"""Compile processes are replaced after this many compilations, since they never free what they have loaded."""
 MAX_LOADED_BYTES = 2 * 2**30
-"""The most memory of candidates that are timed together. Each holds its own packed copy of the weight."""
+"""Most memory of candidates that are timed together. Each holds its own packed copy of the weight."""
 
 
 @dataclass
 class CpuMeasurer(Measurer):
-    """Times candidates with `threads` threads. `compilers`: how many processes compile at once. All builds of this user
-    on this machine take turns to time, and none compiles while another one times. `watch` sees what other programs do
-    meanwhile."""
+    """Time candidates with `threads` threads. `compilers`: number of parallel compile processes. All builds of this
+    user on this machine take turns at timing, and none compiles while another one times. `watch` monitors the load from
+    other programs."""
 
     effort: Effort
     threads: int
@@ -77,14 +76,14 @@ class CpuMeasurer(Measurer):
         )
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """Compile all candidates of the jobs into the compiler's cache on disk, and wait for that."""
+        """Compile all candidates of the jobs into the compiler's on-disk cache, and wait for that."""
         pairs = dict.fromkeys((job.problem, config) for job in jobs for config in job.legal)
         wanted = [pair for pair in pairs if pair not in self._compiled]
         tasks = [Task(session.compile_only, (*pair, self.threads)) for pair in wanted]
         with machine(exclusive=False, given_up=lambda: self._closed):
             replies = spread(self._compilers, self.effort.compile_s, tasks)
             if not self._learnt and any(reply.status is Status.OK for reply in replies):
-                # Pass on to future processes what one that has compiled found out about the vector units.
+                # Pass the vector units that one compile process detected on to future processes.
                 if self._compilers[-1].call(self.effort.compile_s, vector_units.all_usable).value:
                     for process in (self._timer, *self._compilers):
                         process.first = Task(vector_units.trust)
@@ -120,7 +119,7 @@ class CpuMeasurer(Measurer):
         reference = self._failed.get((problem, ATEN))
         if reference is not None:
             lost = f"no reference: {reference.status}: {reference.detail}"[:MAX_DETAIL]
-            # What something else caused is tried again, for all of them.
+            # Retry all of them after a failure that other programs can cause.
             status = reference.status if reference.status in (Status.OOM, Status.TIMEOUT) else Status.ERROR
             return [self._failed.get((problem, c), Outcome(c, status, detail=lost)) for c in configs]
         return [self._failed.get((problem, config)) or outcomes[config] for config in configs]
@@ -129,7 +128,7 @@ class CpuMeasurer(Measurer):
         return (problem, config) in self._compiled
 
     def fresh(self) -> CpuMeasurer:
-        # Two processes at once would keep two sets of packed weights.
+        # Two processes would keep two sets of packed weights.
         self._timer.end()
         self._loaded, self._current = {}, None
         return self
@@ -141,7 +140,7 @@ class CpuMeasurer(Measurer):
         self._server.close()
 
     def _load(self, problem: Problem, config: Config) -> bool:
-        """Whether the candidate is loaded in the process and its result is right."""
+        """Load the candidate in the process, and return whether its result is correct."""
         if self._current != problem:
             self._loaded, self._current = {}, problem
         if (problem, config) in self._failed or config in self._loaded:
@@ -156,7 +155,8 @@ class CpuMeasurer(Measurer):
         return True
 
     def _time(self, problem: Problem, configs: list[Config], protocol: Protocol, samples: int) -> dict[Config, Times]:
-        """Times by config. If a round with several candidates fails, each gets its own, to find the one to blame."""
+        """Return times by config. If a round with several candidates fails, each gets its own round, to find the faulty
+        one."""
         if ATEN not in configs:
             return {}
         budget = self.effort.measure_s / 2
@@ -189,7 +189,7 @@ class CpuMeasurer(Measurer):
 
 @contextmanager
 def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Lock this machine: alone (`exclusive`) to time, or shared to compile. Waits for the lock; raises Stopped if
+    """Lock this machine: exclusively (`exclusive`) to time, or shared to compile. Waits for the lock; raises Stopped if
     `given_up` returns true meanwhile."""
     with _lock_file() as file:
         while True:
@@ -207,8 +207,8 @@ def machine(exclusive: bool, given_up: Callable[[], bool] = lambda: False) -> It
 
 
 def _lock_file() -> IO[bytes]:
-    """The file that is locked, open: in the folder of temporary files, or, if another user has put a file or link in
-    this place, in the user's own folder."""
+    """Open the lock file: in the folder of temporary files, or in the user's own folder if another user has put a file
+    or link at that path."""
     places = Path(tempfile.gettempdir()), data_home()
     for folder in places:
         path = folder / f"gemmdb-{os.getuid()}.lock"
@@ -222,8 +222,8 @@ def _lock_file() -> IO[bytes]:
 
 
 class CpuBackend(Backend):
-    """This machine's CPU with the threads that torch would use. It compiles nothing while it times, which would disturb
-    that. Raises InputError without torch."""
+    """This machine's CPU with the threads that torch would use. It does not compile while it times, which would disturb
+    the timings. Raises InputError without torch."""
 
     workers = 1
     chunk = 4
@@ -242,14 +242,13 @@ class CpuBackend(Backend):
         return [Protocol("host", state, 1, effort.samples) for state in effort.states]
 
     def measurer(self, worker: int, effort: Effort) -> Measurer:
-        """It compiles in as many processes as there are usable cores, at most 8, and starts nothing before its first
-        use."""
+        """The measurer compiles in one process per usable core, at most 8, and starts nothing before its first use."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         watch = Watch(self.device.units, say=lambda text: self.say(text))
         return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch)
 
     def provenance(self) -> dict[str, object]:
-        # The governor of the frequency decides how steady the clock is.
+        # The frequency governor determines how steady the clock is.
         steady = "unknown"
         with suppress(OSError):
             steady = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()

@@ -1,8 +1,8 @@
-"""What runs in the isolated process of a CPU: compile a candidate as Inductor emits it, check its result, time it on
-the host clock.
+"""Functions for the isolated CPU process: compile a candidate as Inductor emits it, check its result, time it on the
+host clock.
 
 The process keeps one problem with its compiled candidates at a time. Only the call of the generated code is timed,
-without guards and autograd wrappers, also of the reference.
+without guards and autograd wrappers; the same holds for the reference.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ TIMED_SEED, CHECKED_SEED = 1, 2
 
 @dataclass(frozen=True)
 class Compiled:
-    """`function` takes the list of the graph's arguments and empties it; `order` says which input each of them is."""
+    """`function` takes the list of the graph's arguments and empties it; `order` maps its positions to the inputs."""
 
     function: Callable[[list[Any]], Sequence[torch.Tensor]]
     order: tuple[int, ...]
 
     def arguments(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """The list to call `function` with."""
+        """Return the list to call `function` with."""
         return [inputs[position] for position in self.order]
 
     def __call__(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The result of these inputs."""
+        """Return the result for these inputs."""
         return self.function(self.arguments(inputs))[0]
 
 
 @dataclass
 class Bench:
-    """A problem set up for measuring: its program, the inputs for the check, and the loaded candidates."""
+    """A problem set up for measuring: its program, inputs for the check, and loaded candidates."""
 
     problem: Problem
     product: Product
@@ -87,8 +87,9 @@ def load(problem: Problem, config: Config, threads: int) -> float:
 def time_round(
     problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int, budget_s: float
 ) -> dict[Config, list[float]]:
-    """Microseconds of each call, `samples` per config or as many (at least 3) as fit into `budget_s`; one call of each
-    config, ATen among them, per round, starting with another one each time. Candidates not asked for are unloaded."""
+    """Return the microseconds of each call, `samples` per config or as many (at least 3) as fit into `budget_s`. Each
+    round has one call of each config, including ATen, starting with a different one each time. Other candidates are
+    unloaded."""
     if _bench is None or _bench.problem != problem:
         raise RuntimeError("the candidates of this problem are not loaded")
     order = [ATEN, *(config for config in configs if config != ATEN)]
@@ -110,7 +111,7 @@ def time_round(
             for turn in range(len(runs)):
                 chosen = (index + turn) % len(runs)
                 run, us = runs[chosen], times[order[chosen]]
-                # Another candidate ran last, so with a hot cache a call brings the operands back into it.
+                # Another candidate ran last, so with a hot cache an extra call reloads the operands.
                 touch = functools.partial(run, inputs) if protocol.l2 == "hot" else None
                 us.append(sampler.time(run.function, run.arguments(inputs), min(us, default=math.inf), touch))
     finally:
@@ -139,18 +140,18 @@ def _configure(problem: Problem, threads: int) -> None:
 
 
 def compile_candidate(problem: Problem, product: Product, config: Config) -> Compiled:
-    """Compile the program with `config` as `torch.compile` would, with freezing where the weight is constant.
+    """Compile the program with `config` as `torch.compile` would, with freezing if the weight is constant.
 
     Raises GemmdbError if Inductor saw another problem or did not take this config, and whatever Inductor raises.
     """
     graphs: list[tuple[Any, list[Any]]] = []
     torch._dynamo.reset()
     JOURNAL.clear()
-    # A cached graph would hide what is compiled. The cache of compiled C++ is keyed by source and stays on.
+    # A cached graph would hide the compiled code. The C++ code cache is keyed by source and stays on.
     patches = {"freezing": problem.constant, "fx_graph_cache": False}
 
     def compile_graph(graph: Any, inputs: Any, **options: Any) -> Any:
-        """Compile as Inductor's innermost step does, and note the code and its arguments at each call."""
+        """Compile as Inductor's innermost step does, and record the code and its arguments at each call."""
         code = inductor.compile_fx_inner(graph, inputs, **options)
 
         def run(arguments: list[Any]) -> Any:

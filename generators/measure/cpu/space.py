@@ -1,4 +1,4 @@
-"""Candidates on a CPU: ATen, its weight-only GEMM, and Inductor's C++ template by threading and cache blocking."""
+"""CPU candidates: ATen, its weight-only GEMM, and Inductor's C++ template with threading and cache blocking choices."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from gemmdb.rejected import Rejected
 Factors = tuple[int, int, int]
 
 AUTO: Factors = (0, 0, 0)
-"""The template's own choice."""
+"""Let the template choose."""
 CACHE_BLOCKS: tuple[Factors, ...] = ((1, 1, 64), (4, 1, 64), (1, 4, 16), (4, 4, 16), (16, 1, 16), (1, 1, 4), (8, 8, 64))
-"""Cache blocks in register blocks (m, n, k); the template cuts them to the size of the problem."""
+"""Cache blocks in register blocks (m, n, k); the template limits them to the problem's size."""
 TEMPLATES = (3, 8, 32)
-"""C++ configs per problem by the breadth of the effort."""
+"""C++ configs per problem, by the effort's breadth."""
 THREADINGS = (3, 5, 16)
-"""How many of these configs differ only in threading, by breadth."""
+"""How many of these configs differ in threading only, by breadth."""
 
 SCALED_ROWS = (2, 12)
-"""The first torch version whose `_scaled_mm` takes row scales on a CPU. In 2.11 it takes one number per operand."""
+"""First torch version whose `_scaled_mm` supports row scales on a CPU. 2.11 supports one scale per operand."""
 
 
 class CpuSpace:
-    """The space of a CPU. `breadth` 0 tries the template's own blocking and its threading alternatives, 1 and 2 add
-    cache blockings."""
+    """CPU search space. `breadth` 0 tries the template's own blocking and its threading alternatives, 1 and 2 add cache
+    blockings."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then `_weight_int8pack_mm` for mixed_mm, then the C++ template's variants. If the template cannot run
-        the problem at all, one illegal candidate gives the reason."""
+        """Return ATen, then `_weight_int8pack_mm` for mixed_mm, then the C++ template's variants. If the template
+        cannot run the problem at all, one illegal candidate gives the reason."""
         auto, configs = template(AUTO, AUTO), [ATEN]
         if problem.op in GPU_ALONE:
             # The C++ template for batches packs nothing and is offered only under max-autotune. fp8 has none.
@@ -54,7 +54,7 @@ class CpuSpace:
 
 
 def rejection(config: Config, problem: Problem, device: Device) -> Rejected | None:
-    """Why `config` must not run `problem` on `device`, None if it may."""
+    """Return why `config` must not run `problem` on `device`, or None if it may."""
     if problem.empty:
         return Rejected("Inductor leaves nothing to compute of a GEMM of size zero")
     if reason := representatives.rejection(problem):
@@ -75,21 +75,22 @@ def rejection(config: Config, problem: Problem, device: Device) -> Rejected | No
 
 
 def _release() -> tuple[int, ...]:
-    """(major, minor) of the installed torch, without importing it; SCALED_ROWS if there is no version to read."""
+    """Return (major, minor) of the installed torch, without importing it; SCALED_ROWS if the version is unknown."""
     running = installed("cpu")
     numbers = minor(running.torch).split(".") if running else []
     return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) and numbers else SCALED_ROWS
 
 
 def template(threads: Factors, blocks: Factors) -> Config:
-    """The C++ template with `threads` (m, n, k) and cache `blocks` (m, n, k); zeros leave the choice to it."""
+    """Return the C++ template config with `threads` (m, n, k) and cache `blocks` (m, n, k); zeros leave the choice to
+    the template."""
     values = {f"threads_{axis}": value for axis, value in zip("mnk", threads, strict=True)}
     values |= {f"blocks_{axis}": value for axis, value in zip("mnk", blocks, strict=True)}
     return Config.of("cpp", "packed_gemm", **values)
 
 
 def threadings(problem: Problem, threads: int) -> list[Factors]:
-    """How to split `threads` over m, n and k, the most promising first.
+    """Return ways to split `threads` over m, n and k, the most promising first.
 
     No dimension has more parts than the problem has blocks of 8 rows, 16 columns or 64 of K: more threads would idle.
     Splits that move the fewest elements come first: each part of n reads all of A, each part of m all of B. Splits of k

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: the candidates, compiling them in parallel, and timing them in CUDA graphs."""
+"""NVIDIA GPUs: candidates, parallel compilation, and timing in CUDA graphs."""

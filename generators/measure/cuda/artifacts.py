@@ -1,6 +1,6 @@
-"""What has to be compiled before a candidate can run, as artifacts that processes of the compile pool build on disk.
+"""Compile artifacts that a candidate needs before it can run; the compile pool builds them on disk.
 
-Imports no torch: planning a measurement does not need it, and neither do the processes that compile kernels.
+Imports no torch: neither planning a measurement nor compiling kernels needs it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gemmdb.key.problem import Problem
 
 @dataclass(frozen=True)
 class Built:
-    """The result of building an artifact: the reason it failed (empty if it succeeded), the seconds spent, and the
-    bytes of shared memory of a block (0: not known before it runs)."""
+    """Result of building an artifact: the reason it failed (empty on success), the seconds spent, and the shared memory
+    per block in bytes (0: unknown until it runs)."""
 
     failure: str
     seconds: float
@@ -31,29 +31,29 @@ class Built:
 
 
 class Artifact(Interface):
-    """Something to compile in another process. The process that measures then loads it from disk."""
+    """Something to compile in another process. The timing process then loads it from disk."""
 
     @property
     def key(self) -> str:
-        """The name of the artifact: equal keys are built once."""
+        """Name of the artifact: equal keys are built once."""
 
     @property
     def work(self) -> str:
-        """The name of the slow part of the build where other artifacts share it: while one is built, the others would
-        wait for it. Empty if none does."""
+        """Name of the slow part of the build, if other artifacts share it: while one is built, the others would wait
+        for it. Empty if none does."""
 
     @property
     def optional(self) -> bool:
-        """Whether the candidate can do without it."""
+        """Whether the candidate can run without it."""
 
     def build(self, capability: int) -> Built:
         """Compile for compute capability `capability` (90 for sm90) and leave the result on disk, so that building
-        again is quick."""
+        again is fast."""
 
 
 @dataclass(frozen=True)
 class Triton:
-    """A kernel of ours, compiled into Triton's on-disk cache, with the code that launches it."""
+    """One of our kernels, compiled into Triton's on-disk cache, including its launcher code."""
 
     unit: Unit
     work, optional = "", False
@@ -72,14 +72,14 @@ class Triton:
 
 @dataclass(frozen=True)
 class Library:
-    """A CUTLASS kernel, compiled into a shared library. `source`: the whole of its CUDA source."""
+    """A CUTLASS kernel, compiled into a shared library. `source`: its complete CUDA source."""
 
     source: str
     work, optional = "", False
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> Library:
-        """The library of a legal cutlass config on a problem."""
+        """Return the library of a legal cutlass config on a problem."""
         return cls(cutlass.render(config, problem) + compilers.ENTRY)
 
     @lazy
@@ -89,7 +89,7 @@ class Library:
 
     @property
     def path(self) -> Path:
-        """Where the library is once it is built with the present compiler and headers."""
+        """Path of the library once it is built with the current compiler and headers."""
         return compilers.library_folder() / f"{self.key}-{compilers.cutlass_tools()}.so"
 
     def build(self, capability: int) -> Built:
@@ -101,11 +101,11 @@ class Library:
 
 @dataclass(frozen=True)
 class Emitted(Config):
-    """A config to be measured as the code that Inductor emits for it. It equals no other config."""
+    """A config to measure as the code that Inductor emits for it. It equals no other config."""
 
     @classmethod
     def code_of(cls, config: Config) -> Emitted:
-        """`config` as emitted code."""
+        """Return `config` as emitted code."""
         return cls(config.backend, config.kernel, config.params)
 
     @property
@@ -115,14 +115,14 @@ class Emitted(Config):
 
 
 def only_emitted(config: Config) -> bool:
-    """Whether `config` is measured as emitted code: it is an `Emitted`, or only Inductor can make it."""
+    """Whether `config` is measured as emitted code: it is an `Emitted`, or only Inductor can generate it."""
     return isinstance(config, Emitted) or config.spec.emitted
 
 
 @dataclass(frozen=True)
 class Emission:
-    """The code that Inductor emits for a config on a problem (`emitted` generates it). For ATEN that of default mode,
-    ATen's GEMM and the kernels around it. It is optional: the reference can take kernels of our own instead."""
+    """The code that Inductor emits for a config on a problem (`emitted` generates it). For ATEN it is default mode's
+    code: ATen's GEMM and the kernels around it. It is optional: the reference can use our own kernels instead."""
 
     problem: Problem
     config: Config
@@ -152,8 +152,8 @@ class Emission:
 
 
 def required(problem: Problem, config: Config) -> list[Artifact]:
-    """What has to be compiled before a config can run on a problem: its kernels, and those before and after them. Where
-    ATen's GEMM is not the whole problem, default mode's code is the reference."""
+    """Return what must be compiled before a config can run on a problem: its kernels, and those before and after them.
+    If ATen's GEMM is not the whole problem, default mode's code is the reference."""
     if config == ATEN:
         around = any(elementwise.around(problem))
         return [*required_promptly(problem, config), *([Emission(problem, ATEN)] if around else [])]
@@ -169,8 +169,8 @@ def required(problem: Problem, config: Config) -> list[Artifact]:
 
 
 def required_promptly(problem: Problem, config: Config) -> list[Artifact]:
-    """As `required`, for live tuning: the reference does without default mode's code, since a process that compiles
-    takes seconds to import Inductor."""
+    """As `required`, for live tuning: the reference does not use default mode's code, since a compile process takes
+    seconds to import Inductor."""
     if config == ATEN:
         return _triton(elementwise.flush(), *elementwise.around(problem))
     return required(problem, config)
@@ -181,8 +181,8 @@ def _triton(*launches: Launch | None) -> list[Artifact]:
 
 
 def compiler(config: Config, artifact: Artifact | None = None) -> str:
-    """What makes a config's artifacts, or one of them: `inductor`, `cutlass` or `triton`. Code with a CUTLASS kernel
-    counts as `cutlass`, since nvcc takes most of its time."""
+    """Return what compiles a config's artifacts, or one of them: `inductor`, `cutlass` or `triton`. Code with a CUTLASS
+    kernel counts as `cutlass`, since nvcc takes most of its time."""
     if artifact is not None and config == ATEN:
         return "inductor" if isinstance(artifact, Emission) else "triton"
     if isinstance(artifact, Triton) or config == ATEN:

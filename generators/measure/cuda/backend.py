@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as a Backend of the generator."""
+"""NVIDIA GPU backend of the generator."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
 
 UNROLL = 20
-"""Calls per graph, each on another copy of the operands. One replay costs 5 to 7 us by itself, and more copies average
+"""Calls per graph, each on another copy of the operands. One replay has 5 to 7 us of overhead, and more copies average
 out the effect of addresses."""
 VERSION = 3
 """Version 1 timed all calls on operands at one address, version 2 ten calls on ten copies after flushes of 256 MiB."""
 BUSY_PERCENT = 5
-"""From this share of the last second on, as nvidia-smi reads it, a GPU on which nothing of ours runs is busy."""
+"""A GPU on which we run nothing is busy from this utilization in the last second on, as reported by nvidia-smi."""
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _READINGS = ("driver_version", "clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
@@ -41,7 +41,7 @@ class CudaBackend(Backend):
 
     overlap = True
     chunk = 8
-    """Few, so that the first jobs compile while the next are planned."""
+    """Small, so that the first jobs compile while the next are planned."""
 
     def __init__(self, device: Device | None = None) -> None:
         found, toolchain = device or cuda(), installed("cuda")
@@ -58,7 +58,7 @@ class CudaBackend(Backend):
 
     @lazy
     def _gpus(self) -> list[int]:
-        # Asking nvidia-smi may take a second, and live tuning knows its GPU.
+        # Running nvidia-smi may take a second, and live tuning knows its GPU.
         return [index for index in range(len(_smi("--query-gpu=index")) or 1) if cuda(index) == self.device]
 
     @property
@@ -69,14 +69,14 @@ class CudaBackend(Backend):
         return [Protocol("graph", state, UNROLL, effort.samples, version=VERSION) for state in effort.states]
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        """Start nvcc on the kernels of all jobs: it takes half a minute for each."""
+        """Start nvcc on the kernels of all jobs: each takes half a minute."""
         self.compilers.begin(jobs)
 
     def measurer(self, worker: int, effort: Effort) -> CudaMeasurer:
         return CudaMeasurer(self._gpus[worker], effort, self.compilers).start()
 
     def prompt_measurer(self, gpu: int, effort: Effort) -> CudaMeasurer:
-        """Also starts the processes that compile, with the kernel that all measurements need."""
+        """Also starts the compile processes, with the kernel that all measurements need."""
         self.compilers.needs = required_promptly
         made = CudaMeasurer(gpu, effort, self.compilers).start(confirms=False)
         self.compilers.warm(Triton(elementwise.flush().unit))
@@ -94,7 +94,7 @@ class CudaBackend(Backend):
 
 
 def working(lines: Sequence[str], ours: Collection[str]) -> str:
-    """Which of `ours` (numbers or UUIDs) work, in a phrase, by lines of nvidia-smi: number, UUID, percent."""
+    """Return a phrase on which of `ours` (numbers or UUIDs) are busy, from nvidia-smi lines: number, UUID, percent."""
     found = []
     for index, uuid, share in (line.split(", ") for line in lines if line.count(", ") == 2):
         if (index in ours or uuid in ours) and share.isdecimal() and int(share) >= BUSY_PERCENT:
@@ -103,7 +103,7 @@ def working(lines: Sequence[str], ours: Collection[str]) -> str:
 
 
 def loaded_driver() -> str:
-    """The version of the driver by Linux, empty if unknown: nvidia-smi may take a second to start."""
+    """Return Linux's driver version, empty if unknown: nvidia-smi may take a second to start."""
     with suppress(OSError):
         found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", DRIVER_FILE.read_text())
         return found[0] if found else ""
@@ -111,7 +111,7 @@ def loaded_driver() -> str:
 
 
 def _smi(query: str) -> list[str]:
-    """A line for each GPU of what nvidia-smi tells; none where it fails or is not there."""
+    """Return nvidia-smi's output for a query, one line per GPU; empty if it fails or is missing."""
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()

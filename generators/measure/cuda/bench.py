@@ -1,4 +1,4 @@
-"""A problem set up on a GPU: operands at several addresses, the exact result, the loaded candidates, and CUDA graphs of
+"""A problem set up on a GPU: operands at several addresses, the exact result, loaded candidates, and CUDA graphs of
 their calls."""
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Graphs = dict[Config | None, list[torch.cuda.CUDAGraph]]
 
 @dataclass
 class Bench:
-    """One problem set up for measuring. `graphs` holds, per protocol, each candidate's graph and, under None, the
-    flush alone; of a grouped_mm, one graph for each split. `count`: how many calls each graph has, 0 while the first
-    candidate, ATen, has not been run.
+    """One problem set up for measuring. `graphs`: per protocol, each candidate's graph and, under None, the flush
+    alone; for a grouped_mm, one graph per split. `count`: number of calls per graph, 0 until the first candidate, ATen,
+    has run.
 
-    `copies` are equal operands and outputs at different addresses, which the calls of a graph use in turn: the address
-    of a buffer changes a kernel's time by up to a tenth, and that is not a property of the kernel. `expected`: the
-    exact result, of a grouped_mm one for each split. The copies take turns over the splits.
+    `copies` are equal operands and outputs at different addresses, which the calls of a graph use in turn: a buffer's
+    address changes a kernel's time by up to a tenth, which is not a property of the kernel. `expected`: the exact
+    result, for a grouped_mm one per split. The copies cycle through the splits.
     """
 
     problem: Problem
@@ -48,7 +48,7 @@ class Bench:
 
     @classmethod
     def of(cls, problem: Problem) -> Bench:
-        """A bench with new operands in new memory, and torch's precision switches set for the problem."""
+        """Return a bench with new operands in new memory, and set torch's precision switches for the problem."""
         # Another process shares this GPU, and new memory means new addresses.
         torch.cuda.empty_cache()
         set_numerics(problem)
@@ -63,15 +63,15 @@ class Bench:
         return cls(problem, _over(per_split, copies), [reference(problem, one) for one in per_split])
 
     def keep(self, configs: Sequence[Config]) -> None:
-        """Forget all other candidates with the memory that they hold."""
+        """Drop all other candidates and free their memory."""
         for config in [config for config in self.calls if config not in configs]:
             del self.calls[config], self.loaded[config]
             for graphs in self.graphs.values():
                 graphs.pop(config, None)
 
     def error(self, call: Call) -> float:
-        """The error of runs into poisoned memory, on the first and the last copy, and on one of each split. The first
-        copy runs twice, since a run may leave scratch memory changed."""
+        """Return the error of runs into poisoned memory, on the first and the last copy, and on one copy per split. The
+        first copy runs twice, since a run may leave scratch memory changed."""
         split_count, last = len(self.expected), len(self.copies) - 1
         errors: list[float] = []
         for index in dict.fromkeys((*range(split_count), last)):
@@ -87,14 +87,14 @@ class Bench:
 
 
 def divided(problem: Problem, made: Operands) -> list[Operands]:
-    """The operands with the offsets of each split of a grouped_mm; those of another op as they are."""
+    """Return the operands with the offsets of each split of a grouped_mm; those of another op unchanged."""
     offsets = (torch.tensor(ends, dtype=torch.int32, device=made.a.device) for ends in splits(problem))
     return [replace(made, offsets=one) for one in offsets] or [made]
 
 
 def _over(per_split: Sequence[Operands], copies: list[Tensors]) -> list[Tensors]:
-    """The copies with the offsets of the splits in turn. Each split has as many: where there are too few copies, splits
-    share one, and otherwise the last few are left out."""
+    """Return the copies with the splits' offsets in turn, equally many per split: if there are too few copies, splits
+    share one, otherwise the last few are dropped."""
     if len(per_split) == 1:
         return copies
     count = max(len(copies) // len(per_split), 1) * len(per_split)
@@ -103,7 +103,7 @@ def _over(per_split: Sequence[Operands], copies: list[Tensors]) -> list[Tensors]
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with the same strides and alignment at another address."""
+    """Return the same values with the same strides and alignment at another address."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.storage_offset()
     storage = torch.empty(start + extent, dtype=tensor.dtype, device=tensor.device)
@@ -113,8 +113,8 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int | None = None) -> torch.cuda.CUDAGraph:
-    """A graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush unless the
-    cache is hot. None stands for no call. With a hot cache, all calls use the same operands."""
+    """Capture a graph of `calls` calls (default: the protocol's `unroll`) on the copies in turn, each after a flush
+    unless the cache is hot. None stands for no call. With a hot cache, all calls use the same operands."""
     calls, hot = calls or protocol.unroll, protocol.l2 == "hot"
     flush = None if hot else _flush()
 
@@ -136,7 +136,7 @@ def capture(call: Call | None, protocol: Protocol, copies: int = 1, calls: int |
 
 
 def alive() -> bool:
-    """Whether this process can still work on the GPU."""
+    """Whether this process can still use the GPU."""
     try:
         torch.cuda.synchronize()
     except Exception:
@@ -145,7 +145,7 @@ def alive() -> bool:
 
 
 def elapsed(graph: torch.cuda.CUDAGraph) -> float:
-    """Microseconds of one replay."""
+    """Return the microseconds of one replay."""
     return once(graph.replay)
 
 
@@ -157,7 +157,7 @@ def _capture_stream() -> torch.cuda.Stream:
 
 @functools.cache
 def _flush() -> Callable[[], None]:
-    """Evicts the L2 of the current GPU."""
+    """Return a function that flushes the current GPU's L2."""
     words = cold_bytes(torch.device("cuda")) // 4
     names = {"data": torch.zeros(words, dtype=torch.int32, device="cuda"), "sink": sink_buffer()}
     return launcher(elementwise.flush(words), names, {"elements": words})
@@ -165,5 +165,5 @@ def _flush() -> Callable[[], None]:
 
 @functools.cache
 def sink_buffer() -> torch.Tensor:
-    """One int32 that a kernel which only reads may write."""
+    """Return one int32 that a read-only kernel may write."""
     return torch.zeros(1, dtype=torch.int32, device="cuda")

@@ -1,4 +1,4 @@
-"""A candidate as a call: kernels loaded, bound to the tensors of a problem, ready to be captured."""
+"""Candidates as calls: kernels loaded, bound to a problem's tensors, ready for capture."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from gemmdb.table.measurement import EMITTED
 
 Tensors = dict[str, torch.Tensor]
 Call = Callable[[int], torch.Tensor | None]
-"""Runs a candidate on the copy with that number. Returns the output if it is not written into that copy."""
+"""Run a candidate on the copy with that number. Returns the output if it is not written into that copy."""
 
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
-    """A config bound to each copy of the operands, and the seconds that loading it took. Raises if that fails."""
+    """Return a config bound to each copy of the operands, and the seconds that loading it took. Raises if that
+    fails."""
     if only_emitted(config):
         return emitted.bind(problem, config, copies)
     if config.backend == "triton":
@@ -39,8 +40,8 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
 
 
 def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call, float]:
-    """A plan bound to each copy of the operands, and the seconds that loading its kernels took. Raises RuntimeError
-    when a kernel does not compile."""
+    """Return a plan bound to each copy of the operands, and the seconds that loading its kernels took. Raises
+    RuntimeError if a kernel does not compile."""
     acc = torch.int32 if problem.spec.integer else torch.float32
     seconds = sum(_kernel(launch.unit)[1] for launch in made.launches)
     # One for all copies, as Inductor uses one workspace for all kernels of a graph: 20 for each of a hundred candidates
@@ -59,8 +60,8 @@ def ours(problem: Problem, copies: Sequence[Tensors], made: Plan) -> tuple[Call,
 
 
 def reference(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float, str]:
-    """ATen bound to each copy of the operands, the seconds that loading it took, and EMITTED if it is the code of
-    default mode."""
+    """Return ATen bound to each copy of the operands, the seconds that loading it took, and EMITTED if it is default
+    mode's code."""
     if emitted.ready(problem, ATEN):
         with contextlib.suppress(Exception):  # Our own kernels around the GEMM do nearly as well.
             return (*emitted.bind(problem, ATEN, copies), EMITTED)
@@ -68,9 +69,9 @@ def reference(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float,
 
 
 def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
-    """The reference bound to each copy of the operands; there is nothing to load. Kernels of ours stand in for those
-    that default mode has around the GEMM: without reads they do as well, but an exact GELU takes them up to half as
-    long again."""
+    """Return the reference bound to each copy of the operands; there is nothing to load. Our kernels replace default
+    mode's kernels around the GEMM: without reads they are as fast, but an exact GELU takes them up to half as long
+    again."""
     first, last = elementwise.around(problem)
     if problem.op in ALLOCATES or (problem.int4 is not None and problem.int4.inner):
         calls = [_allocating_call(problem, names, last) for names in copies]
@@ -82,8 +83,8 @@ def aten(problem: Problem, copies: Sequence[Tensors]) -> tuple[Call, float]:
 def _aten_call(
     problem: Problem, names: Tensors, first: Launch | None, last: Launch | None
 ) -> Callable[[], torch.Tensor | None]:
-    """Nearly what Inductor's default does: one ATen call, with a cast of the weight before it and a pointwise kernel
-    after it where the problem needs them."""
+    """Return nearly what Inductor's default mode does: one ATen call, with a cast of the weight before it and a
+    pointwise kernel after it if the problem needs them."""
     before, after, weight, product = [], [], names["B"], names["out"]
     if first is not None:
         dtype = DTYPES[problem.a.dtype]
@@ -112,7 +113,7 @@ def _aten_call(
 
 
 def _allocating_call(problem: Problem, names: Tensors, last: Launch | None) -> Callable[[], torch.Tensor | None]:
-    """As `_aten_call`, where ATen puts the result into new memory, which costs nothing when a graph replays."""
+    """As `_aten_call`, for ops where ATen allocates the result, which costs nothing when a graph replays."""
     more, own = [names[name] for name in EXTRA_INPUTS if name in names], problem.int4
 
     def call() -> torch.Tensor | None:
@@ -130,7 +131,8 @@ def _allocating_call(problem: Problem, names: Tensors, last: Launch | None) -> C
 
 
 def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
-    """The kernel that finishes a GEMM's result in `dtype`, which becomes the tensor `product`, also if it is kept."""
+    """Return the kernel that finishes a GEMM's result in `dtype`, which becomes the tensor `product`, even if it is
+    kept."""
     names["product"] = torch.empty(problem.shapes[2], dtype=DTYPES[dtype], device="cuda")
     return launcher(launch, names, _sizes(problem, names))
 
@@ -143,7 +145,7 @@ def _sizes(problem: Problem, names: Tensors) -> dict[str, int]:
 
 
 def launcher(launch: Launch, names: Tensors, sizes: dict[str, int]) -> Callable[[], None]:
-    """One launch bound to tensors and sizes by argument name. Raises RuntimeError for a tensor that is not aligned."""
+    """Return one launch bound to tensors and sizes by argument name. Raises RuntimeError for an unaligned tensor."""
     kernel, _ = _kernel(launch.unit)
     arguments = [names[n] if t.startswith("*") else sizes[n] for n, t in launch.unit.args]
     for (name, _), argument in zip(launch.unit.args, arguments, strict=True):
@@ -183,7 +185,7 @@ _CUTLASS_FAILURES = {
     4: "CUTLASS could not initialise the kernel",
     5: "the kernel could not be launched",
 }
-"""What the kernel's return codes mean."""
+"""Messages for the kernel's return codes."""
 
 
 def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
@@ -221,7 +223,7 @@ def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tup
 
 
 def _leading(problem: Problem, tensors: Tensors) -> Iterator[int]:
-    """The leading strides of A and B."""
+    """Yield the leading strides of A and B."""
     for operand, matrix in ((problem.a, tensors["A"]), (problem.b, tensors["B"])):
         outer, inner = (0, 1) if operand.layout.order.startswith("row") else (1, 0)
         # A single row's stride is never used and may be anything, but a tensor map needs an aligned one.

@@ -1,4 +1,4 @@
-"""The processes that compile: several kinds share the processors, and the artifacts that measuring waits for go
+"""Pool of compile processes: several kinds share the processors, and artifacts that a measurement waits for go
 first."""
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
 WEIGHTS = {"cutlass": 0.7, "inductor": 0.15, "triton": 0.15}
 """Each kind's share of the processes while artifacts of all kinds wait: at the start of a build, nine of ten problems
-wait for nvcc, which takes half a minute per artifact. The others use what one kind does not need."""
+wait for nvcc, which takes half a minute per artifact. Other kinds use what one kind does not need."""
 URGENT_WEIGHT = 1.4
-"""The share of a kind whose next artifact a winner waits for, unless nvcc compiles it. Such an artifact takes a second
-or two, and then a GPU has work. With 0.15, three GPUs idled for 94% of seven minutes while 64 processors compiled."""
+"""Share of a kind whose next artifact a winner waits for, unless nvcc compiles it. Such an artifact takes a second or
+two, and then a GPU has work. With 0.15, three GPUs idled for 94% of seven minutes while 64 processors compiled."""
 PRELOAD = "gemmdb.generators.measure.cuda.preload"
 
 
 class Priority(IntEnum):
-    """What is compiled first. `URGENT`: a winner waits to be confirmed. `LATER`: its job waits for something slower
+    """Compile priority. `URGENT`: a winner waits to be confirmed. `LATER`: its job waits for something slower
     anyway."""
 
     URGENT = 0
@@ -49,10 +49,10 @@ class _Item:
 
 
 class CompilePool:
-    """Compiles artifacts for compute capability `capability` in at most `processes` processes at a time, which start
-    when they are needed and stay. If one dies, the pool of its kind breaks, as in ProcessPoolExecutor: artifacts that
-    were being compiled raise BrokenProcessPool, and waiting artifacts go to a new pool. `make`: makes the executor of a
-    kind, default: processes of this host."""
+    """Compile artifacts for compute capability `capability` in at most `processes` parallel processes, which start on
+    demand and stay. If one dies, the pool of its kind breaks, as in ProcessPoolExecutor: artifacts that were being
+    compiled raise BrokenProcessPool, and waiting artifacts go to a new pool. `make`: makes the executor of a kind,
+    default: local processes."""
 
     def __init__(self, capability: int, processes: int, make: Callable[[str], Executor] | None = None) -> None:
         self.capability, self.processes = capability, processes
@@ -80,14 +80,14 @@ class CompilePool:
         return item.future
 
     def warm(self, kind: str, count: int) -> None:
-        """Start `count` processes of a kind and have them import what compiling takes, a second or two."""
-        with contextlib.suppress(Exception):  # The first artifact will meet the same.
+        """Start `count` processes of a kind and preload their imports, which takes a second or two."""
+        with contextlib.suppress(Exception):  # The first artifact will fail the same way.
             executor = self._executor(kind)
             for _ in range(count):
                 executor.submit(preload_triton)
 
     def hurry(self, key: str, priority: Priority) -> None:
-        """Raise the priority of an artifact that still waits; never lower it."""
+        """Raise the priority of a waiting artifact; never lower it."""
         with self._changed:
             for (kind, before), items in self._waiting.items():
                 if priority < before and key in items:
@@ -96,14 +96,14 @@ class CompilePool:
                     return
 
     def close(self) -> None:
-        """End the processes and cancel what is not compiled yet. Idempotent."""
+        """End the processes and cancel everything uncompiled. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             waiting = [item for items in self._waiting.values() for item in items.values()]
         for item in waiting:
             item.future.cancel()
-        # An artifact that is being handed over may still start a process.
+        # An artifact in submission may still start a process.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._changed:
@@ -111,7 +111,7 @@ class CompilePool:
         for executor in executors:
             running = list((getattr(executor, "_processes", None) or {}).values())
             executor.shutdown(wait=False, cancel_futures=True)
-            # Nobody needs what is being compiled any more, and the interpreter would wait for it at exit.
+            # Running compilations are no longer needed, and the interpreter would wait for them at exit.
             for process in running:
                 process.terminate()
 
@@ -127,7 +127,7 @@ class CompilePool:
             self._hand_over(item)
 
     def _choose(self) -> _Item | None:
-        """The next artifact, which counts as running from now on. Call it with the lock held."""
+        """Return the next artifact, which counts as running from now on. Call it with the lock held."""
         if self._running.total() >= self.processes:
             return None
         first = {kind: found for kind in WEIGHTS if (found := self._first(kind)) is not None}
@@ -146,8 +146,8 @@ class CompilePool:
         return item
 
     def _first(self, kind: str) -> tuple[Priority, _Item] | None:
-        """The first waiting artifact of a kind that shares no work with a running one: otherwise its process would only
-        wait."""
+        """Return the first waiting artifact of a kind that shares no work with a running one: otherwise its process
+        would only wait."""
         for priority in Priority:
             for item in self._waiting[kind, priority].values():
                 if not item.work or item.work not in self._running_work:
@@ -188,8 +188,9 @@ class CompilePool:
 
 
 def _local(processes: int, kind: str) -> Executor:
-    """The processes of this host for a kind, not forked from this process, whose CUDA state they would share. Those for
-    Triton import little and start fresh; the other kinds fork from a server that has imported what they need."""
+    """Return this host's processes for a kind. They are not forked from this process, whose CUDA state they would
+    share. Those for Triton import little and start fresh; the other kinds fork from a server that has preloaded their
+    imports."""
     context = multiprocessing.get_context("spawn" if kind == "triton" else "forkserver")
     if kind != "triton":
         context.set_forkserver_preload([PRELOAD])
@@ -198,20 +199,20 @@ def _local(processes: int, kind: str) -> Executor:
 
 
 def build(artifact: Artifact, capability: int) -> Built:
-    """Build an artifact: in another process, or on another host."""
+    """Build an artifact, in another process or on another host."""
     return artifact.build(capability)
 
 
 def preload_triton() -> None:
-    """Import what compiling a Triton kernel takes."""
+    """Import everything that compiling a Triton kernel needs."""
     with contextlib.suppress(Exception):  # The first kernel reports it.
         importlib.import_module("triton.compiler")
         importlib.import_module("gemmdb.generators.measure.cuda.compilers")
 
 
 def _background() -> None:
-    """Set up a process that compiles. It has a lower priority than the processes that time, ignores interrupts, and
-    ends when its parent ends, even if the parent crashes."""
+    """Set up a compile process: lower its priority below the timing processes', ignore interrupts, and end it when its
+    parent ends, even if the parent crashes."""
     os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
