@@ -1,4 +1,4 @@
-"""Literal values of the classes in a Problem's key: strides and offsets of layouts, the inverse of
+"""Literal values for the classes in a Problem's key: strides and offsets of layouts, the inverse of
 `gemmdb.key.layout.classify`; scalars; the sizes of groups. Needs no torch."""
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gemmdb.key.operands import Bias, Operand, TensorInfo
 from gemmdb.key.problem import Problem
 
 SCALARS = {"unit": (1.0, 1.0), "beta0": (1.0, 0.0), "general": (2.0, 0.4)}
-"""A representative (alpha, beta) of each scalar class."""
+"""Representative (alpha, beta) of each scalar class."""
 
 
 def literal(operand: Operand, *sizes: int) -> TensorInfo:
-    """A tensor of `sizes` ([batch,] rows, columns) whose class is `operand`, with the smallest gaps and offset that
-    give it. Raises InputError when these sizes cannot have that class: three columns are never aligned to four
+    """Return a tensor of `sizes` ([batch,] rows, columns) whose class is `operand`, with the smallest gaps and offset
+    that give it. Raises InputError if these sizes cannot have that class: three columns are never aligned to four
     elements."""
     *batch, rows, columns = sizes
     layout, widest = operand.layout, VECTOR_BYTES // ITEM_SIZES[operand.dtype]
@@ -34,7 +34,7 @@ def literal(operand: Operand, *sizes: int) -> TensorInfo:
 
 
 def literal_bias(bias: Bias, m: int, n: int) -> TensorInfo:
-    """The tensor of a bias for an [m, n] output: [n], [m, n] or [m, 1]. Raises InputError as `literal` does."""
+    """Return the tensor of a bias for an [m, n] output: [n], [m, n] or [m, 1]. Raises InputError as `literal` does."""
     rows, columns = {"1d": (1, n), "full": (m, n), "column": (m, 1)}[bias.kind]
     for offset in (0, *(2**power for power in range(4))):
         tensor = TensorInfo(bias.dtype, (rows, columns), (columns, 1), offset)
@@ -46,8 +46,8 @@ def literal_bias(bias: Bias, m: int, n: int) -> TensorInfo:
 def _batched(
     layout: Layout, sizes: tuple[int, ...], single: list[tuple[int, ...]], widest: int
 ) -> list[tuple[int, ...]]:
-    """Strides of a batch: one matrix repeated, interleaved matrices, whose rows are one row of all matrices apart, or
-    matrices one after another."""
+    """Return strides of a batch: one matrix repeated, interleaved matrices, whose rows are one row of all matrices
+    apart, or contiguous matrices."""
     count, rows, columns = sizes
     if layout.batch == "broadcast":
         return [(0, *strides) for strides in single]
@@ -74,14 +74,14 @@ def _strides(order: str, rows: int, columns: int, widest: int) -> list[tuple[int
 
 
 SKEW = 1.2
-"""In a skewed split, the group at place r of those that have work gets a share proportional to 1 / r ** SKEW."""
+"""In a skewed split, the group at rank r of the non-empty ones gets a share proportional to 1 / r ** SKEW."""
 GOLDEN_SECTION = 0.618
-"""Neighbours in the order of size are about so large a share of all groups apart: the golden section spreads them."""
+"""Distance between neighbours in size order, as a share of all groups: the golden section spreads them."""
 
 
 def splits(problem: Problem) -> list[list[int]]:
-    """Where each group ends, one list for each split: balanced, skewed, and sparse, with most groups empty.
-    Equal lists are not repeated. All of the ragged size is divided. Empty for other ops."""
+    """Return the end of each group, one list per split: balanced, skewed, and sparse, with most groups empty. Equal
+    lists are not repeated. The splits cover the whole ragged size. Empty for other ops."""
     if not problem.spec.grouped:
         return []
     total, groups, active = getattr(problem, problem.ragged), problem.groups, problem.active_groups
@@ -91,7 +91,7 @@ def splits(problem: Problem) -> list[list[int]]:
 
 
 def _divided(total: int, shares: Sequence[float]) -> list[int]:
-    """`total` in integer parts like `shares`, largest first, which sum to it."""
+    """Divide `total` into integer parts in proportion to `shares`, largest first."""
     parts, left, weight = [], total, sum(shares)
     for share in shares:
         part = min(left, round(left * share / weight))
@@ -101,8 +101,8 @@ def _divided(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def _ends(sizes: Sequence[int], groups: int) -> list[int]:
-    """The ends of `groups` groups, of which some have these sizes, in an order that mixes large and small ones, and the
-    others none."""
+    """Return the ends of `groups` groups, of which some have these sizes and the others are empty, in an order that
+    mixes large and small ones."""
     order = sorted(range(groups), key=lambda place: place * GOLDEN_SECTION % 1)
     size_of = dict(zip(order, sizes, strict=False))
     return list(accumulate(size_of.get(group, 0) for group in range(groups)))

@@ -1,5 +1,5 @@
-"""Compiles our kernels into on-disk caches, which needs no GPU, and loads them: Triton kernels, and CUTLASS kernels as
-shared libraries. Imports no torch: a hundred processes that compile would each take seconds for it."""
+"""Compile our kernels into on-disk caches, which needs no GPU, and load them: Triton kernels, and CUTLASS kernels as
+shared libraries. Imports no torch: a hundred compile processes would each spend seconds on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gemmdb.kernels import cutlass
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result of compiling a unit: `kernel` (a triton CompiledKernel) or the reason it failed, and the seconds."""
+    """Result of compiling a unit: `kernel` (a triton CompiledKernel) or the reason it failed, and the seconds."""
 
     kernel: Any
     failure: str
@@ -49,7 +49,7 @@ def compile_unit(unit: Unit, capability: int) -> Compiled:
         kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     except Exception as error:
         return Compiled(None, f"{type(error).__name__}: {error}", time.perf_counter() - start)
-    # Note where Triton keeps the kernel: it would parse the source to find it, ten times as long as loading takes.
+    # Record where Triton keeps the kernel: parsing the source to find it takes ten times as long as loading.
     group = {name: str(path) for name, path in kernel.metadata_group.items() if name.endswith((".json", ".cubin"))}
     write(_record(unit, capability), json.dumps({"group": group, "hash": kernel.hash}))
     return Compiled(kernel, "", time.perf_counter() - start)
@@ -57,17 +57,17 @@ def compile_unit(unit: Unit, capability: int) -> Compiled:
 
 @dataclass(frozen=True)
 class _Source:
-    """What a CompiledKernel asks its source for when it is launched."""
+    """Source object that a CompiledKernel queries at launch."""
 
     signature: dict[str, str]
     constants: dict[Any, Any]
 
 
 def build_launcher(unit: Unit, kernel: Any) -> None:
-    """Compile the C code with which Triton launches a kernel, and Triton's own, into the on-disk cache. Otherwise the
-    process that times would wait a third of a second for gcc at the first launch of each signature. Some versions of
-    Triton have no such code."""
-    with contextlib.suppress(Exception):  # The process that times reports it.
+    """Compile the C launcher of a kernel, and Triton's own C code, into the on-disk cache. Otherwise the timing process
+    would wait a third of a second for gcc at the first launch of each signature. Some Triton versions have no such
+    code."""
+    with contextlib.suppress(Exception):  # The timing process reports it.
         from triton.backends.nvidia.driver import CudaLauncher, CudaUtils
 
         CudaUtils()
@@ -75,7 +75,7 @@ def build_launcher(unit: Unit, kernel: Any) -> None:
 
 
 def _recall(unit: Unit, capability: int) -> Any:
-    """The kernel of a note, None when there is none or Triton's cache has lost the files."""
+    """Return the kernel of a note, or None if there is none or Triton's cache has lost the files."""
     try:
         from triton.compiler import CompiledKernel
 
@@ -93,7 +93,8 @@ def _record(unit: Unit, capability: int) -> Path:
 
 
 def load(unit: Unit) -> Any:
-    """The jitted function of a unit. Triton reads sources from files, so the source is kept beside Triton's cache."""
+    """Return the jitted function of a unit. Triton reads sources from files, so the source is kept next to Triton's
+    cache."""
     path = folder() / f"gemmdb_{unit.key}.py"
     if not path.exists():
         write(path, unit.source)
@@ -106,21 +107,21 @@ def load(unit: Unit) -> Any:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole: other processes may be looking for it."""
+    """Write a file atomically: other processes may be looking for it."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
         file.write(text)
     os.replace(file.name, path)  # noqa: PTH105
 
 
 def folder() -> Path:
-    """Where sources and notes are kept, beside Triton's cache."""
+    """Return the folder of sources and notes, next to Triton's cache."""
     found = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache") / "gemmdb"
     found.mkdir(parents=True, exist_ok=True)
     return found
 
 
 PTXAS_VARIABLE = "TRITON_PTXAS_PATH"
-"""Where Triton looks for ptxas."""
+"""Environment variable in which Triton looks for ptxas."""
 PTXAS_SETTER = Path("_inductor", "runtime", "compile_tasks.py")
 """The file of torch that sets it before a kernel is compiled (`_set_triton_ptxas_path`), from a path relative to its
 own: torch 2.11 has it in `torch/bin`, torch 2.13 in `torch/_inductor/bin`."""
@@ -128,9 +129,9 @@ _RELATIVE = re.compile(r"parents\[(\d)\] / \"bin\" / \"ptxas\"")
 
 
 def choose_ptxas() -> None:
-    """Let this process and all that it starts use the ptxas that Inductor uses, if that is not Triton's own, unless the
-    user has named another. Programs run code of Inductor's, so all that is measured is assembled by the same program,
-    which is also part of the key of Triton's cache. Call it before Triton first looks for ptxas."""
+    """Make this process and its children use the ptxas that Inductor uses, if that is not Triton's own, unless the user
+    has set another. Programs run Inductor's code, so everything measured must be assembled by the same ptxas, which is
+    also part of Triton's cache key. Call it before Triton first looks for ptxas."""
     torch = importlib.util.find_spec("torch")
     if PTXAS_VARIABLE in os.environ or torch is None or not torch.origin:
         return
@@ -142,7 +143,7 @@ def choose_ptxas() -> None:
 
 
 LIBRARY_LIMIT_S = 600
-"""A compiler that takes longer is stuck: a kernel takes 15 to 60 seconds."""
+"""Timeout after which a compiler counts as stuck: a kernel takes 15 to 60 seconds."""
 LIBRARY_OPTIONS = ("-shared", "-Xcompiler=-fPIC", "-Xptxas=-v")
 ENTRY = """
 extern "C" int gemmdb_gemm(
@@ -155,12 +156,12 @@ extern "C" size_t gemmdb_workspace(int m, int n, int k, long lda, long ldb, int 
   return workspace_bytes({nullptr, nullptr, nullptr, nullptr, nullptr, m, n, k, lda, ldb}, {split, swizzle, raster});
 }
 """
-"""The functions of a library; a problem's sizes are arguments of both."""
+"""Exported functions of a library; both take the problem's sizes as arguments."""
 
 
 def compile_library(source: str, path: Path) -> str:
-    """Compile the CUDA source of a kernel into a shared library at `path`, unless that exists. Returns why it failed,
-    or "". The messages of the assembler, with registers and spills, are kept beside it."""
+    """Compile a kernel's CUDA source into a shared library at `path`, unless that exists. Returns why it failed, or "".
+    The assembler's messages, with registers and spills, are kept next to it."""
     compiler, headers = cutlass.compiler(), cutlass.headers()
     if compiler is None or headers is None:
         return "nvcc is not there" if compiler is None else "the nvidia-cutlass package is not there"
@@ -184,7 +185,7 @@ def compile_library(source: str, path: Path) -> str:
 
 @functools.cache
 def load_library(path: Path) -> Any:
-    """The library at `path`, its functions with their signatures. Raises OSError when it cannot be loaded."""
+    """Load the library at `path` and set its functions' signatures. Raises OSError if it cannot be loaded."""
     found = ctypes.CDLL(str(path))
     pointer, size, integer, long = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_long
     sizes, order = (integer, integer, integer, long, long), (integer, integer, integer)
@@ -197,7 +198,7 @@ def load_library(path: Path) -> Any:
 
 @functools.cache
 def cutlass_tools() -> str:
-    """8 hexadecimal digits that change with the compiler and the headers."""
+    """Return 8 hexadecimal digits that change with the compiler and the headers."""
     compiler, headers = cutlass.compiler(), cutlass.headers()
     version = ""
     if compiler is not None:
@@ -207,7 +208,7 @@ def cutlass_tools() -> str:
 
 
 def library_folder() -> Path:
-    """Where CUTLASS libraries are kept."""
+    """Return the folder of CUTLASS libraries."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(home) / "gemmdb" / "cutlass"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The kernels around ATen's GEMM, as Inductor's default fuses them, and the read that flushes L2."""
+"""Kernels around ATen's GEMM, fused as in Inductor's default mode, and the read kernel that flushes L2."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gemmdb.key.problem import Problem
 
 CAST_BLOCK = 1024
 SIDE = 64
-"""Rows and columns of the tiles in which an output is transposed."""
+"""Rows and columns of the tiles for transposing an output."""
 
 
 def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
-    """The kernels that Inductor's default runs before and after ATen's GEMM, None where it needs none."""
+    """Return the kernels that Inductor's default mode runs before and after ATen's GEMM, None if it needs none."""
     mixed, own = problem.spec.dequantises, problem.int4
     follows = problem.fusion != "none" or (mixed and problem.bias is not None)
     if own is not None:
@@ -36,21 +36,21 @@ def around(problem: Problem) -> tuple[Launch | None, Launch | None]:
 
 
 def product_dtype(problem: Problem) -> str:
-    """The dtype of ATen's GEMM, before the kernel that follows."""
+    """Return the dtype of ATen's GEMM, before the kernel that follows."""
     if problem.spec.integer:
         return "int32"
     return problem.out if problem.scaled else problem.a.dtype
 
 
 def cast(problem: Problem) -> Launch:
-    """Casts the dense weight of a mixed_mm, `B`, to the activation's dtype, into `cast`."""
+    """Cast the dense weight of a mixed_mm, `B`, to the activation's dtype, into `cast`."""
     dtype = f"tl.{TL[problem.a.dtype]}"
     return _over_weight(problem, f"tl.store(cast + at, tl.load(B + at, mask=inside).to({dtype}), mask=inside)")
 
 
 def dequantise(problem: Problem) -> Launch:
-    """Makes a weight [n, k] of the activation's dtype, `cast`, of an int4 weight in bytes, with the roundings of a
-    program that unpacks it."""
+    """Unpack an int4 weight from bytes into `cast` [n, k] of the activation's dtype, with the roundings of a program
+    that unpacks it."""
     own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
     assert own is not None
     place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
@@ -73,9 +73,9 @@ def _over_weight(problem: Problem, *lines: str) -> Launch:
 
 
 def after(problem: Problem, dtype: str) -> Launch:
-    """Applies the problem's scale or elementwise epilogue to ATen's GEMM, `product` of `dtype`, into `out`. The bias,
-    alpha and beta of an addmm and the bias and scales of a scaled_mm are in it already, and it need not be kept
-    anew."""
+    """Apply the problem's scale or elementwise epilogue to ATen's GEMM, `product` of `dtype`, into `out`. `product`
+    already includes the bias, alpha and beta of an addmm and the bias and scales of a scaled_mm, and need not be kept
+    again."""
     alone, own = _as_matrix(problem), problem.epilogue
     if own is not None and own.kept:
         alone = replace(alone, fusion=replace(own, kept=False).text)
@@ -91,7 +91,7 @@ def after(problem: Problem, dtype: str) -> Launch:
 
 
 def _as_matrix(problem: Problem) -> Problem:
-    """The problem as a plain GEMM of two matrices with the same epilogue."""
+    """Return the problem as a plain GEMM of two matrices with the same epilogue."""
     op = problem.spec
     alone = replace(problem, op=op.unbiased, bias=None, scalars="unit") if op.unbiased else problem
     if op.batched:
@@ -108,7 +108,7 @@ def _as_matrix(problem: Problem) -> Problem:
 
 
 def _transposing(alone: Problem, source: tuple[str, str], place: str) -> Launch:
-    """As `after`, in square tiles: Inductor reads and stores whole lines of memory also where it transposes."""
+    """As `after`, in square tiles: Inductor reads and writes whole cache lines even if it transposes."""
     body = (
         f"tile = tl.program_id(0) // tl.cdiv(N, {SIDE})",
         f"idx_m = tile * {SIDE} + tl.arange(0, {SIDE})[:, None]",
@@ -122,19 +122,19 @@ def _transposing(alone: Problem, source: tuple[str, str], place: str) -> Launch:
 
 
 def flush(words: int = VECTOR) -> Launch:
-    """Reads `words` int32 of `data`, a multiple of VECTOR, so that one compiled kernel flushes every cache."""
+    """Read `words` int32 of `data`, a multiple of VECTOR, so that one compiled kernel flushes every cache."""
     return read(words, 4096, 8, 8)
 
 
 def read(words: int, block: int, steps: int, warps: int) -> Launch:
-    """Reads `words` int32 of `data` and keeps nothing, `steps` times `block` in each program. It evicts L2 without
-    leaving dirty lines, and its time is the least that a kernel which reads its operands once can take."""
+    """Read `words` int32 of `data` and keep nothing, `steps` times `block` in each program. It evicts L2 without
+    leaving dirty lines, and its time is a lower bound for any kernel that reads its operands once."""
     lines = (
         f"acc = tl.zeros(({block},), dtype=tl.int32)",
         f"for step in tl.static_range({steps}):",
         f"    at = (tl.program_id(0).to(tl.int64) * {steps} + step) * {block} + tl.arange(0, {block})",
         "    acc += tl.load(data + at, mask=at < elements, other=0)",
-        # The sum is stored only if it has one unlikely value. So the compiler cannot drop the reads.
+        # Storing the sum for one unlikely value keeps the compiler from dropping the reads.
         "if tl.sum(acc) == 123456789:",
         "    tl.store(sink, 1)",
     )

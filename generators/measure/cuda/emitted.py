@@ -1,8 +1,8 @@
 """Candidates as the code that Inductor emits for them, which users run.
 
-A process of the compile pool generates the output code of a problem's program with one config forced, on operands that
-have no memory, and compiles its kernels into the on-disk caches; the process that times loads both. The call does what
-a user's graph does: it allocates the output, which costs nothing when a CUDA graph replays, and runs every kernel.
+A compile pool process generates the output code of a problem's program with one config forced, on operands without
+memory, and compiles its kernels into the on-disk caches; the timing process loads both. The call does what a user's
+graph does: it allocates the output, which costs nothing when a CUDA graph replays, and runs every kernel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def write(problem: Problem, config: Config, capability: int) -> None:
-    """Generate the code of a config for a problem and compile its kernels, unless the code is there. Raises as
+    """Generate the code of a config for a problem and compile its kernels, unless the code exists. Raises as
     `generate`."""
     share_gpus()
     path = path_of(problem, config)
@@ -49,7 +49,7 @@ def write(problem: Problem, config: Config, capability: int) -> None:
 
 
 def path_of(problem: Problem, config: Config) -> Path:
-    """Where the code is. The path changes with gemmdb's own sources and with torch."""
+    """Return the path of the code. It changes with gemmdb's own sources and with torch."""
     _prepare()
     from gemmdb.inductor.lower.adapter.slots import code_digest
 
@@ -59,8 +59,8 @@ def path_of(problem: Problem, config: Config) -> Path:
 
 
 def generate(problem: Problem, config: Config) -> str:
-    """The output code of a problem's program with `config` forced on its GEMM. Raises GemmdbError when Inductor did not
-    see this problem or did not take this config, and whatever it raises."""
+    """Return the output code of a problem's program with `config` forced on its GEMM. Raises GemmdbError if Inductor
+    did not see this problem or did not take this config, and whatever Inductor raises."""
     _prepare()
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -84,13 +84,13 @@ def generate(problem: Problem, config: Config) -> str:
 
 
 def ready(problem: Problem, config: Config) -> bool:
-    """Whether the code of a config was generated, and Inductor is loaded: in live tuning, that would take too long."""
+    """Whether the code of a config was generated, and Inductor is loaded; loading it is too slow for live tuning."""
     return "gemmdb.inductor.lower.adapter.emission" in sys.modules and path_of(problem, config).exists()
 
 
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Callable[[int], torch.Tensor], float]:
-    """The emitted code bound to each copy of the operands, and the seconds that loading took. The call returns its
-    output, which is in new memory. Raises when it cannot be loaded."""
+    """Return the emitted code bound to each copy of the operands, and the seconds that loading took. The call returns
+    its output, which is in new memory. Raises if the code cannot be loaded."""
     start = time.perf_counter()
     function = load(problem, config)
     inputs = [Product(problem, Operands.of(tensors)).inputs for tensors in copies]
@@ -103,7 +103,7 @@ def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[C
 
 
 def load(problem: Problem, config: Config) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
-    """The function of a config's output code with its kernels loaded, once per process. Raises if that fails."""
+    """Return the function of a config's output code with its kernels loaded, once per process. Raises if that fails."""
     return _loaded(path_of(problem, config))
 
 
@@ -117,20 +117,20 @@ def _loaded(path: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]
 
 
 def _prepare() -> None:
-    """Keep Inductor from starting processes of its own, and from moving Triton's cache when it first compiles."""
+    """Keep Inductor from starting its own processes, and from moving Triton's cache when it first compiles."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ.setdefault("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
 
 
 def begin() -> None:
-    """Import what the first load would otherwise import, which takes seconds."""
+    """Preload the imports of the first load, which take seconds."""
     _prepare()
     importlib.import_module("gemmdb.inductor.lower.adapter.emission")
 
 
 def share_gpus() -> None:
-    """Let this process see only one GPU of the host, chosen by process number. Nothing runs there. But if a version of
-    torch creates a CUDA context to generate code (half a gigabyte), a hundred processes would not fit on one GPU."""
+    """Restrict this process to one GPU of the host, chosen by process number. Nothing runs there. But if a torch
+    version creates a CUDA context to generate code (half a gigabyte), a hundred processes would not fit on one GPU."""
     if torch.cuda.is_initialized():
         return
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -1,5 +1,5 @@
-"""The Triton statements that follow a GEMM: alpha, scales, bias, the representative of its epilogue
-(`representative`), and the store."""
+"""Triton statements that follow a GEMM: alpha, scales, bias, the representative of its epilogue (`representative`), and
+the store."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gemmdb.key.representatives import head
 
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "fp64": "*fp64", "int8": "*i8", "uint8": "*u8",
             "int32": "*i32", "fp8_e4m3": "*fp8e4nv", "fp8_e5m2": "*fp8e5"}  # fmt: skip
-"""The Triton type of a pointer to elements of a dtype."""
+"""Triton's pointer type for elements of a dtype."""
 
 
 def out_type(problem: Problem) -> str:
-    """The type of a pointer to what is stored."""
+    """Return the pointer type of the output."""
     own = problem.epilogue
     return POINTERS[own.stored if own and own.stored else problem.out]
 
 
 def args(problem: Problem) -> list[tuple[str, str]]:
-    """The (name, type) arguments of `statements` beside the output and the sizes."""
+    """Return the (name, type) arguments of `statements` besides the output and the sizes."""
     bias, own = _bias(problem), problem.epilogue
     found = [] if bias is None else [("bias", POINTERS[bias.dtype])]
     if problem.fusion == "scale":
@@ -33,10 +33,10 @@ def args(problem: Problem) -> list[tuple[str, str]]:
 
 
 def statements(problem: Problem, indices: tuple[str, ...], value: str, mask: str, place: str = "") -> list[str]:
-    """Statements that apply the problem's alpha, scales, bias and elementwise epilogue to `value` and store it at
-    `place` of the output, by default where its order puts it.
+    """Return statements that apply the problem's alpha, scales, bias and elementwise epilogue to `value` and store it
+    at `place` of the output, by default where its order puts it.
 
-    The scale is one value per column, in the output's dtype, as in weight-only and dynamic quantisation. The scales of
+    The scale is one value per column, in the output's dtype, as in weight-only and dynamic quantization. The scales of
     fp8 operands are one value each, or one per row and one per column.
     """
     (m, n), (alpha, beta), bias, lines = indices, SCALARS[problem.scalars], _bias(problem), []
@@ -49,7 +49,7 @@ def statements(problem: Problem, indices: tuple[str, ...], value: str, mask: str
         lines.append(f"result = result * tl.load(scale + {n}, mask={n} < N, other=0).to(tl.float32)")
     if problem.scales == "tensor":
         lines.append("result = result * tl.load(scale_a) * tl.load(scale_b)")
-    elif problem.scales == "row" and not problem.spec.grouped:  # The template of groups has applied those of its own.
+    elif problem.scales == "row" and not problem.spec.grouped:  # The grouped template has already applied its scales.
         lines.append(f"result = result * tl.load(scale_a + {m}, mask={m} < M, other=0)")
         lines.append(f"result = result * tl.load(scale_b + {n}, mask={n} < N, other=0)")
     if bias is not None:
@@ -64,7 +64,7 @@ def statements(problem: Problem, indices: tuple[str, ...], value: str, mask: str
 
 
 def _bias(problem: Problem) -> Bias | None:
-    # A bias with beta zero is not read: it may hold NaN.
+    # A bias with beta zero is not read: it may contain NaN.
     return None if problem.scalars == "beta0" else problem.bias
 
 
@@ -73,7 +73,7 @@ def _reads(own: Epilogue) -> list[str]:
 
 
 def _elementwise(own: Epilogue, indices: tuple[str, ...], mask: str) -> list[str]:
-    """Statements that store the GEMM, `result`, if it is kept, and apply the epilogue to it."""
+    """Return statements that store the GEMM, `result`, if it is kept, and apply the epilogue to it."""
     at = "{}.to(tl.int64) * N + {}".format(*indices)
     loads = [f"tl.load({name} + {at}, mask={mask}, other=0).to(tl.float32)" for name in _reads(own)]
     lines = [f"tl.store(kept + {at}, result.to(kept.dtype.element_ty), mask={mask})"] if own.kept else []
@@ -87,7 +87,7 @@ def _elementwise(own: Epilogue, indices: tuple[str, ...], mask: str) -> list[str
 
 
 def _place(problem: Problem, indices: tuple[str, ...]) -> str:
-    """The element of the output at `indices` (rows, columns) of one [M, N] result, by the order of its epilogue."""
+    """Return the output element at `indices` (rows, columns) of one [M, N] result, by its epilogue's order."""
     m, n = indices
     order = problem.epilogue.order if problem.epilogue else "own"
     if order == "transposed":

@@ -1,4 +1,4 @@
-"""The Measurer of a GPU: a pool of processes compiles, one isolated process times candidates, another one confirms."""
+"""GPU measurer: a process pool compiles, one isolated process times candidates, another one confirms winners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SESSION = RemoteModule("gemmdb.generators.measure.cuda.session")
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of loading a candidate. `fatal`: the process can do no further work on the GPU."""
+    """Result of loading a candidate. `fatal`: the process can no longer use the GPU."""
 
     status: Status
     error: float | None = None
@@ -37,8 +37,8 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Round:
-    """The results of loading some candidates, and samples in microseconds of the correct ones. `busy_us`: microseconds
-    of all replays on the GPU."""
+    """Results of loading some candidates, and samples in microseconds of the correct ones. `busy_us`: microseconds of
+    all replays on the GPU."""
 
     loads: dict[Config, Loaded]
     samples: dict[Config, list[float]] = field(default_factory=dict)
@@ -46,13 +46,13 @@ class Round:
 
     @property
     def fatal(self) -> bool:
-        """Whether the process can do no further work on the GPU; candidates without a load were not tried."""
+        """Whether the process can no longer use the GPU; candidates without a load were not tried."""
         return any(load.fatal for load in self.loads.values())
 
 
 @dataclass
 class CudaMeasurer(Measurer):
-    """Times candidates on GPU number `gpu` in an isolated process; see `generators.backend.Measurer`. `functions`: a
+    """Time candidates on GPU number `gpu` in an isolated process; see `generators.backend.Measurer`. `functions`: a
     module with the functions of `session`, which run in that process."""
 
     gpu: int
@@ -69,14 +69,14 @@ class CudaMeasurer(Measurer):
         self.process = IsolatedProcess({"CUDA_VISIBLE_DEVICES": visible(self.gpu), "CUDA_MODULE_LOADING": "LAZY"})
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
-        """Start to compile what the jobs need, in the background, and to load Inductor if they need it."""
+        """Start compiling what the jobs need, in the background, and loading Inductor if they need it."""
         if self._starting is not None and any(only_emitted(config) for job in jobs for config in job.legal):
             self._start(inductor=True)
         for job in jobs:
             self.precompiler.prepare(job, ready)
 
     def start(self, confirms: bool = True) -> CudaMeasurer:
-        """Start the process that times, which takes seconds, and return this measurer without waiting. With `confirms`,
+        """Start the timing process, which takes seconds, and return this measurer without waiting. With `confirms`,
         also start the process of `fresh`, and load Inductor, which confirming winners needs."""
         for measurer in (self, self.fresh()) if confirms else (self,):
             measurer._start(confirms)
@@ -85,8 +85,8 @@ class CudaMeasurer(Measurer):
     def measure(
         self, problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int
     ) -> Sequence[Outcome]:
-        """See `Measurer`. Raises GemmdbError if the GPU has gone: what is measured without one would be errors for
-        good."""
+        """See `Measurer`. Raises GemmdbError if the GPU is gone: otherwise its absence would be recorded as permanent
+        errors."""
         loads = {config: self._compiled(problem, config) for config in dict.fromkeys((ATEN, *configs))}
         loads, timed = self._round(problem, loads, protocol, samples)
         if loads[ATEN].status in (Status.ERROR, Status.CRASH):
@@ -110,24 +110,25 @@ class CudaMeasurer(Measurer):
         return all(future.done() for future in self.precompiler.submit(problem, config))
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Load emitted code, which takes a tenth of a second for each kernel."""
+        """Load emitted code, which takes a tenth of a second per kernel."""
         emitted = tuple(config for config in configs if isinstance(config, Emitted))
         if emitted:
             self._call_later(self.effort.measure_s, self.functions.expect, problem, emitted, vital=False)
 
     def emitted(self, config: Config) -> Config:
-        """ATen stays as it is: default mode runs exactly that."""
+        """ATen stays unchanged: default mode runs exactly that."""
         return config if config == ATEN else Emitted.code_of(config)
 
     def fresh(self) -> CudaMeasurer:
-        """A measurer with another process on the same GPU. The process is kept, since starting one takes seconds."""
+        """Return a measurer with another process on the same GPU. The process is kept, since starting one takes
+        seconds."""
         if self._other is None:
             self._other = CudaMeasurer(self.gpu, self.effort, self.precompiler, self.functions)
         return self._other
 
     @property
     def busy_s(self) -> float | None:
-        """Seconds of replayed graphs, by the clock of the GPU."""
+        """Seconds of replayed graphs, by the GPU's clock."""
         return self._busy_us / 1e6 + ((self._other.busy_s or 0.0) if self._other else 0.0)
 
     def close(self) -> None:
@@ -137,20 +138,20 @@ class CudaMeasurer(Measurer):
             self._other.close()
 
     def _start(self, inductor: bool) -> None:
-        """Start the process, and load Inductor in it, each once and without waiting."""
+        """Start the process, and load Inductor in it, each once and without blocking."""
         if self._starting is None or inductor > self._inductor:
             self._inductor = inductor
             self._call_later(self.effort.compile_s, self.functions.begin, inductor)
 
     def _call_later(self, limit_s: float, function: Any, *arguments: Any, vital: bool = True) -> None:
-        """Call a function of the process after what it does now. Not `vital`: if it fails, the process ends, and
-        measuring finds out why."""
+        """Queue a call of a function in the process. Not `vital`: if it fails, the process ends, and measuring reports
+        why."""
         before = self._starting
 
         def run() -> None:
             if before is not None:
                 before.join()
-            with contextlib.suppress(GemmdbError):  # The first measurement will meet the same.
+            with contextlib.suppress(GemmdbError):  # The first measurement will fail the same way.
                 if self.process.call(limit_s, function, *arguments).status is not Status.OK and not vital:
                     self.process.end()
 
@@ -174,7 +175,7 @@ class CudaMeasurer(Measurer):
             )
 
     def _ask(self, problem: Problem, configs: Iterable[Config], protocol: Protocol, samples: int) -> Round | Loaded:
-        """One round in the process; a Loaded if the process crashed or hung, and was ended."""
+        """Run one round in the process; return a Loaded if the process crashed or hung, and was ended."""
         reply = self.process.call(
             self.effort.measure_s, self.functions.measure, problem, tuple(configs), protocol, samples
         )
@@ -190,8 +191,8 @@ class CudaMeasurer(Measurer):
     def _round(
         self, problem: Problem, compiled: dict[Config, Loaded], protocol: Protocol, samples: int
     ) -> tuple[dict[Config, Loaded], dict[Config, list[float]]]:
-        """The result of loading each config, and the samples by config: in one request, as long as no config crashes
-        the process, then with ATen and one candidate at a time, to find those that do."""
+        """Return the result of loading each config, and the samples by config: in one request, as long as no config
+        crashes the process, then with ATen and one candidate at a time, to find those that do."""
         if self._starting is not None:
             self._starting.join()  # Requests must not mix.
         loads = dict(compiled)
@@ -216,11 +217,11 @@ class CudaMeasurer(Measurer):
                 continue
             loads[config] = done
             if config == ATEN:
-                break  # Without a reference nothing is timed.
+                break  # Nothing is timed without a reference.
         return loads, timed
 
 
 def visible(gpu: int) -> str:
-    """The value of CUDA_VISIBLE_DEVICES for GPU number `gpu` of this process."""
+    """Return the value of CUDA_VISIBLE_DEVICES for GPU number `gpu` of this process."""
     outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return outer.split(",")[gpu] if outer else str(gpu)

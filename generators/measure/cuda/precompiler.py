@@ -1,5 +1,4 @@
-"""Compiles what candidates need to disk before the process that times asks for it, and knows which artifacts are
-there."""
+"""Compile artifacts of candidates to disk before the timing process needs them, and track which are finished."""
 
 from __future__ import annotations
 
@@ -23,16 +22,16 @@ from gemmdb.table.measurement import Status, one_line
 
 POLL_S = 0.2
 WARM_PROCESSES = 6
-"""How many processes are started before they are needed: the candidates of one problem, and what is around ATen."""
+"""Processes to start ahead of time: for the candidates of one problem, and the kernels around ATen."""
 MAX_CRASHES = 2
-"""An artifact that was being compiled when this many processes died is left to the process that times: a crash there
-costs only one row."""
+"""An artifact whose compile process died this many times is left to the timing process: a crash there costs only one
+row."""
 
 
 @dataclass
 class Precompiler:
-    """Fills the on-disk caches of compiled kernels, for all workers of a build and from all their threads.
-    `capability`: 90 for sm90. `processes`: how many compile at a time. `needs`: the artifacts of a config on a problem.
+    """Fill the on-disk caches of compiled kernels, for all workers of a build and from all their threads. `capability`:
+    90 for sm90. `processes`: number of parallel compile processes. `needs`: the artifacts of a config on a problem.
     `make`: see `CompilePool`."""
 
     capability: int
@@ -59,7 +58,7 @@ class Precompiler:
         self._pool.warm("triton", min(self.processes, WARM_PROCESSES))
 
     def submit(self, problem: Problem, config: Config, priority: Priority = Priority.NORMAL) -> list[Future[Built]]:
-        """Start to compile what a config needs on a problem, unless that has started; the futures of its artifacts.
+        """Start compiling what a config needs on a problem, unless that has started; return its artifacts' futures.
         Raises Stopped after `close`."""
         with self._lock:
             keys = self._keys.get((problem, config))
@@ -84,9 +83,9 @@ class Precompiler:
         return list(found.values())
 
     def prepare(self, job: Job, ready: Callable[[Job], None]) -> None:
-        """Start to compile what a job needs; calls `ready` with the job, from any thread, when everything is there. If
-        the job waits for nvcc, its other artifacts come after those of jobs that do not. The code of winners comes
-        first, except for winners of an earlier build, which may be thousands."""
+        """Start compiling what a job needs; calls `ready` with the job, from any thread, when everything is finished.
+        If the job waits for nvcc, its other artifacts come after those of jobs that do not. Winners' code comes first,
+        except for winners of an earlier build, of which there may be thousands."""
         slow = [config for config in job.legal if compiler(config) == "cutlass"]
         won = not job.searched and any(isinstance(config, Emitted) for config in job.legal)
         first = Priority.URGENT if won else Priority.NORMAL
@@ -105,7 +104,7 @@ class Precompiler:
         proceed()
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Start nvcc on what these jobs need, first the artifacts that most jobs wait for."""
+        """Start nvcc on what these jobs need, beginning with the artifacts that most jobs wait for."""
         uses: Counter[str] = Counter()
         example: dict[str, tuple[Problem, Config]] = {}
         pairs = ((job.problem, config) for job in jobs for config in job.legal if compiler(config) == "cutlass")
@@ -118,9 +117,9 @@ class Precompiler:
             self.submit(*example[key])
 
     def failure(self, problem: Problem, config: Config, limit_s: float) -> tuple[Status, str, float] | None:
-        """Wait for a config's artifacts: the status, reason and seconds of the one that failed, None when all are
-        there. An artifact fails if compiling it takes longer than `limit_s` seconds. Raises Stopped when the pool is
-        closed meanwhile."""
+        """Wait for a config's artifacts, and return the status, reason and seconds of the one that failed, or None if
+        all succeeded. An artifact fails if compiling it takes longer than `limit_s` seconds. Raises Stopped if the pool
+        is closed meanwhile."""
         for future in self.submit(problem, config):
             try:
                 built = self._wait(future, limit_s)
@@ -142,12 +141,12 @@ class Precompiler:
         return None
 
     def keys(self, problem: Problem, config: Config) -> tuple[str, ...]:
-        """The keys of the artifacts of a config that was submitted."""
+        """Return the keys of the artifacts of a submitted config."""
         with self._lock:
             return self._keys.get((problem, config), ())
 
     def seconds(self, problem: Problem, config: Config) -> float:
-        """The seconds that compiling a config's artifacts took, as far as they were compiled here."""
+        """Return the seconds that compiling a config's artifacts took, counting only those compiled here."""
         done = [future for future in self.submit(problem, config) if future.done() and not future.cancelled()]
         return sum(future.result().seconds for future in done if future.exception() is None)
 
@@ -161,7 +160,7 @@ class Precompiler:
         return key not in self._futures and self._lost[key] < MAX_CRASHES
 
     def _wait(self, future: Future[Built], limit_s: float) -> Built | None:
-        """The result, None when compiling takes longer than that; waiting for its turn does not count."""
+        """Return the result, or None if compiling takes longer than `limit_s`; time in the queue does not count."""
         until: float | None = None
         while True:
             if until is None and future.running():

@@ -1,6 +1,6 @@
-"""Imports what the processes that generate code need, once, in the process that they are forked from. The imports take
-five processor seconds, which a hundred processes would otherwise each spend at the start. They must not touch a GPU: a
-driver that was initialised before a fork does not work after it."""
+"""Preload the imports of code-generating processes in the process that they fork from. The imports take five CPU
+seconds, which a hundred processes would otherwise each spend at the start. They must not touch a GPU: a driver that was
+initialized before a fork does not work after it."""
 
 import contextlib
 import importlib
@@ -8,7 +8,7 @@ import os
 
 # Otherwise torch.cuda.is_available() initialises the driver, and some modules of torch call that on import.
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-# Inductor would start processes of its own.
+# Inductor would start its own processes.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 for _name in (
     "torch._inductor.compile_fx",

@@ -1,4 +1,4 @@
-"""Renders a Config of one of our Triton kernels into compilable units and the launches that solve a Problem with them.
+"""Render a Config of one of our Triton kernels into compilable units and the launches that solve a Problem with them.
 Pure: no GPU, torch or triton."""
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gemmdb.key.problem import Problem
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 REDUCE_BLOCK = 512
 VECTOR = 16
-"""The largest divisor that Triton makes use of."""
+"""Largest divisor that Triton uses."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One kernel to compile: Python source, argument (name, Triton type) pairs, what the arguments are known to be
-    multiples of as (name, divisor) pairs (pointers: of 16 bytes), warps and pipeline stages. It does not depend on
-    sizes beyond their divisibility, so one compiled unit serves many problems."""
+    """One kernel to compile: Python source, (name, Triton type) arguments, known divisors of the arguments as (name,
+    divisor) pairs (pointers: of 16 bytes), warps and pipeline stages. It depends on sizes only through their
+    divisibility, so one compiled unit serves many problems."""
 
     source: str
     args: tuple[tuple[str, str], ...]
@@ -38,16 +38,16 @@ class Unit:
 
     @lazy
     def key(self) -> str:
-        """16 hexadecimal digits that name the unit."""
+        """16 hexadecimal digits that identify the unit."""
         text = repr((self.source, self.args, self.divisors, self.warps, self.stages))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A unit with its grid; its arguments are looked up by name among the tensors and sizes of the problem.
+    """A unit with its grid; its arguments are looked up by name among the problem's tensors and sizes.
 
-    `resident`: at most that many programs per multiprocessor along the first dimension of the grid; 0: no limit.
+    `resident`: maximum programs per multiprocessor along the first grid dimension; 0: no limit.
     """
 
     unit: Unit
@@ -57,7 +57,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
-    """The launches that solve a problem, in order, and the scratch they need.
+    """The launches that solve a problem, in order, and their scratch memory.
 
     `partials`: elements of fp32 (int32 for int_mm) partial sums; `counters`: int32 counters, zero before the first
     launch and after each; `tma`: whether a launch builds tensor maps and so needs a scratch allocator.
@@ -71,7 +71,7 @@ class Plan:
 
 @functools.lru_cache(maxsize=4096)
 def plan(problem: Problem, config: Config) -> Plan:
-    """The Plan of a legal triton config for a problem. Raises KeyError for a kernel that has no template."""
+    """Return the Plan of a legal triton config for a problem. Raises KeyError for a kernel without a template."""
     template, value = triton.template(config), config.values
     names, reduction = template.names(config, problem), template.reduction(config)
     split, tma = int(value.get("split_k", 1)), config.spec.maps(config)
@@ -87,7 +87,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def _sums(problem: Problem) -> str:
-    """The type of a pointer to sums."""
+    """Return the pointer type of partial sums."""
     return "*i32" if problem.spec.integer else "*fp32"
 
 
@@ -109,9 +109,9 @@ def _template(name: str) -> jinja2.Template:
 
 @dataclass(frozen=True)
 class _Hooks:
-    """The template hooks of a kernel that stands alone: dense strides are the sizes, and the epilogue is explicit.
-    `fixup`: its last program of each tile sums the others' results. `partial`: another kernel does. `scaled`: the
-    template has applied the scale itself."""
+    """Template hooks of a standalone kernel: dense strides are the sizes, and the epilogue is explicit. `fixup`: its
+    last program of each tile sums the others' results. `partial`: another kernel does. `scaled`: the template has
+    applied the scale itself."""
 
     problem: Problem
     fixup: bool
@@ -176,7 +176,7 @@ class _Hooks:
 
 
 def weight_args(problem: Problem) -> list[tuple[str, str]]:
-    """The (name, type) arguments that are the weight: one tensor, or those of an int4 weight."""
+    """Return the (name, type) arguments of the weight: one tensor, or those of an int4 weight."""
     own = problem.int4
     if own is None:
         return [("B", POINTERS[problem.b.dtype])]
@@ -185,13 +185,13 @@ def weight_args(problem: Problem) -> list[tuple[str, str]]:
 
 
 def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str, str], ...]:
-    """The (name, type) arguments of a kernel that finishes `source`."""
+    """Return the (name, type) arguments of a kernel that finishes `source`."""
     return source, *epilogue.args(problem), ("out", epilogue.out_type(problem)), ("M", "i32"), ("N", "i32")
 
 
 def reduction_launch(problem: Problem, split: int, source: tuple[str, str], place: str = "") -> Launch:
-    """Sums `split` results [split, M, N] of the (name, type) `source` in a fixed order and applies the epilogue.
-    `place`: as in `epilogue.statements`."""
+    """Sum `split` results [split, M, N] of the (name, type) `source` in a fixed order and apply the epilogue. `place`:
+    as in `epilogue.statements`."""
     args = reduction_args(problem, source)
     body = [
         f"at = tl.program_id(0) * {REDUCE_BLOCK} + tl.arange(0, {REDUCE_BLOCK})",
@@ -207,20 +207,20 @@ def reduction_launch(problem: Problem, split: int, source: tuple[str, str], plac
 
 
 def kernel(problem: Problem, body: Sequence[str], args: tuple[tuple[str, str], ...], warps: int = 4) -> Unit:
-    """A kernel of these statements over the [M, N] output of a problem."""
+    """Return a kernel with these statements over the [M, N] output of a problem."""
     return unit(body, args, {"N": problem.n}, warps, 1)
 
 
 def unit(
     lines: Sequence[str], args: tuple[tuple[str, str], ...], sizes: Mapping[str, int], warps: int, stages: int
 ) -> Unit:
-    """A kernel of these statements and arguments, of which some are `sizes`."""
+    """Return a kernel with these statements and arguments, of which some are `sizes`."""
     source = f"{HEAD}def kernel({', '.join(n for n, _ in args)}):\n" + "".join(f"    {line}\n" for line in lines)
     return Unit(source, args, divisors(args, sizes), warps, stages)
 
 
 def divisors(args: Sequence[tuple[str, str]], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """What arguments are known to be multiples of, 16 at most, as (name, divisor) pairs: without it, Triton would load
-    single elements where Inductor, which writes K = 1480 into its code, loads 16 bytes at once."""
+    """Return known divisors of the arguments, at most 16, as (name, divisor) pairs: without them, Triton would load
+    single elements where Inductor, which writes K = 1480 into its code, uses 16-byte loads."""
     found = ((name, VECTOR if kind.startswith("*") else math.gcd(sizes.get(name, 1), VECTOR)) for name, kind in args)
     return tuple((name, divisor) for name, divisor in found if divisor > 1)

@@ -1,4 +1,4 @@
-"""What runs in the isolated process of a GPU: load a candidate, check its result, capture it in a CUDA graph, time the
+"""Functions for the isolated GPU process: load a candidate, check its result, capture it in a CUDA graph, time the
 graphs.
 
 The process keeps one problem with its candidates at a time, and every compiled kernel it ever loaded.
@@ -25,12 +25,11 @@ from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
 
 MIN_ROUNDS, LONG_US = 7, 1.5e6
-"""The fewest rounds of a measurement, and the time above which it has fewer rounds than samples asked for."""
+"""Minimum rounds of a measurement, and the time above which it has fewer rounds than requested samples."""
 SPLIT_NOISE = 0.01
-"""How much slower than ATen a candidate may be on one split of the groups, relative: two processes differ by as
-much."""
+"""Tolerated slowdown against ATen on one split of the groups, relative: two processes differ by that much."""
 MAX_SLOWDOWN = 1.5
-"""A candidate that is this many times slower than the best gets no more samples in an estimate."""
+"""A candidate this many times slower than the best gets no more samples in an estimate."""
 
 _bench: Bench | None = None
 _busy_us = 0.0
@@ -38,8 +37,8 @@ _busy_us = 0.0
 
 
 def begin(inductor: bool) -> None:
-    """Import and start what the first measurement would otherwise wait for. `inductor`: also import what loads emitted
-    code, which takes two seconds."""
+    """Preload and start what the first measurement would otherwise wait for. `inductor`: also import the loader of
+    emitted code, which takes two seconds."""
     with contextlib.suppress(Exception):  # The first measurement reports it.
         capture(None, Protocol("graph", "cold", 1, 1))
     ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
@@ -57,7 +56,7 @@ def expect(problem: Problem, configs: Sequence[Config]) -> None:
 
 def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Round:
     """Load candidates, ATen first, and time the correct ones with `samples` samples. All other candidates are unloaded.
-    Ends early if a candidate leaves the GPU unusable to this process."""
+    Ends early if a candidate leaves this process unable to use the GPU."""
     if _bench is not None and _bench.problem == problem:
         _bench.keep(configs)
     loads: dict[Config, Loaded] = {}
@@ -76,7 +75,7 @@ def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol, sam
 
 
 def load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
-    """Make a candidate ready to be timed: run it on random operands into poisoned memory, compare, capture a graph."""
+    """Prepare a candidate for timing: run it on random operands into poisoned memory, compare, capture a graph."""
     try:
         return _load(problem, config, protocol)
     except Exception as error:
@@ -157,10 +156,10 @@ def time_round(
 
 
 def _over_splits(us: dict[Config, list[list[float]]]) -> dict[Config, list[float]]:
-    """The samples of each config from those of each split of a grouped_mm, a list per round: the mean over the splits.
+    """Reduce the samples of each config on each split of a grouped_mm, a list per round, to their mean over the splits.
 
-    No compile knows the split, and no answer may be slower than ATen. So a candidate that is slower on one of them, by
-    more than noise, counts as if it were everywhere as slow, relative to ATen, as where that is worst.
+    The split is unknown at compile time, and no served config may be slower than ATen. So a candidate that is slower on
+    one split, beyond noise, counts as if it were as slow on every split, relative to ATen, as on its worst.
     """
     splits = range(len(us[ATEN][0]))
     aten = [statistics.median(found[split] for found in us[ATEN]) for split in splits]

@@ -1,4 +1,4 @@
-"""Candidates on an NVIDIA GPU: ATen, then the configs of the menus that the cost model finds likely."""
+"""NVIDIA GPU candidates: ATen, then the menu configs that the cost model ranks highest."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ MENUS: Mapping[str, Menu] = {
     "gemv": GEMV, "int4_skinny": INT4_SKINNY, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE,
     "grouped": GROUPED, "batch": BATCH, "scaled_blocks": SCALED_BLOCKS,
 }  # fmt: skip
-"""What is tried of each of our Triton kernels, in this order."""
+"""Candidate configs for each of our Triton kernels, in this order."""
 DEQUANTISED_INT4 = Config.of("aten", "dequantised")
 MAX_SAMPLED = 300
-"""Configs of the whole space that breadth 2 tries after the menu."""
+"""Number of configs from the whole space that breadth 2 tries after the menu."""
 
 
 @dataclass(frozen=True)
 class CudaSpace:
-    """The space of a GPU. `breadth` 0 tries the likely configs of the menu. 1 also tries Inductor's own templates,
-    which every breadth tries if the menu is empty, and, on machines that can compile it, the menu of our `cutlass`
-    kernel. 2 tries the whole menus and a sample of the rest of the space."""
+    """GPU search space. `breadth` 0 tries the likely configs of the menu. 1 also tries Inductor's own templates, which
+    every breadth tries if the menu is empty, and, on machines that can compile it, the menu of our `cutlass` kernel. 2
+    tries the whole menus and a sample of the rest of the space."""
 
     cutlass: bool = True
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """ATen, then legal configs only: illegal combinations of parameters tell nothing. If there is nothing to
-        multiply, ATen alone; likewise, as illegal, if torch cannot multiply these operands in a graph, or no epilogue
-        of this class is measured."""
+        """Return ATen, then legal configs only: illegal parameter combinations are not informative. If there is nothing
+        to compute, ATen alone; the same, as illegal, if torch cannot run the GEMM of these operands in a graph, or no
+        epilogue of this class is measured."""
         own = problem.int4
         rejected = rules.reject_fp8(problem, device) or rules.reject_uncapturable(problem, device)
         rejected = rejected or representatives.rejection(problem)
@@ -79,12 +79,12 @@ class CudaSpace:
 
 
 def from_menu(problem: Problem, device: Device) -> list[Config]:
-    """The legal configs of the menus for a problem, in their order; none for an op that no kernel of ours solves."""
+    """Return the legal menu configs for a problem, in menu order; none for an op that none of our kernels solves."""
     return _legal((config for menu in _menus(problem) for config in menu.usual(problem, device)), problem, device)
 
 
 def everything(problem: Problem, device: Device) -> list[Config]:
-    """All legal combinations of parameters, in a fixed order that favours none; none for an op that no kernel of ours
+    """Return all legal parameter combinations, in a fixed neutral order; none for an op that none of our kernels
     solves."""
     legal = _legal((config for menu in _menus(problem) for config in menu.whole(problem, device)), problem, device)
     return sorted(legal, key=lambda config: hashlib.sha256(config.text.encode()).digest())
@@ -100,18 +100,18 @@ def _legal(configs: Iterable[Config], problem: Problem, device: Device) -> list[
 
 
 MAX_CONFIGS = 16
-"""How many configs are tried where the trees know the problem."""
+"""Number of configs to try if the trees cover the problem."""
 MAX_UNCORRECTED = 24
-"""How many are tried where only the cost model knows the problem: on an arch that no trees were fitted on."""
+"""Number of configs to try if only the cost model covers the problem: on an arch outside the trees' data."""
 MAX_CORRECTED = 40
-"""How many configs the trees predict, a tenth of a millisecond each: the fastest by the cost model."""
+"""Number of configs that the trees predict, a tenth of a millisecond each: the fastest by the cost model."""
 ALWAYS_TRIED = ("gemv",)
 """Kernels with few configs, whose time the model mispredicts by up to a tenth."""
 
 
 def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[Config]:
-    """The configs that are predicted to be the fastest, and those without a prediction, in the given order. All configs
-    if the model covers neither the problem nor one like it, or not the device."""
+    """Return the configs predicted to be the fastest, and those without a prediction, in the given order. Returns all
+    configs if the model covers neither the problem nor a similar one, or not the device."""
     known, modelled = machine(device), alike(problem)
     if known is None or len(configs) <= MAX_CONFIGS or uncovered(modelled):
         return list(configs)
