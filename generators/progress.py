@@ -1,4 +1,4 @@
-"""The progress that a running build reports."""
+"""Progress of a running build."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gemmdb.key.problem import Problem
 
 @dataclass(frozen=True)
 class State:
-    """The state of a build. `total`: all jobs; `done`: jobs in the table; `before`: those of them from an earlier
-    build; `phase`: `starting`, `compiling`, `racing`, `confirming`, `timing` (of `verify`), `waiting` (for another
-    build of the same file, or with what it waits for) or `finished`. `current`: the current problem. `eta_s`: estimated
+    """State of a build. `total`: all jobs; `done`: jobs in the table; `before`: those of them from an earlier build;
+    `phase`: `starting`, `compiling`, `racing`, `confirming`, `timing` (of `verify`), `waiting` (for another build of
+    the same file, or followed by what it waits for) or `finished`. `current`: the current problem. `eta_s`: estimated
     seconds to the end with all confirmations, None while unknown."""
 
     total: int
@@ -38,8 +38,8 @@ class Progress(Interface):
 
 @dataclass
 class Tracker:
-    """Counts the jobs of a build and estimates the remaining time from the pace so far. `progress`: None to report
-    nothing. `expected_s`: seconds per job until one is done, None if unknown."""
+    """Count the jobs of a build and estimate the remaining time from the pace so far. `progress`: None for no reports.
+    `expected_s`: seconds per job until one is done, None if unknown."""
 
     progress: Progress | None
     total: int

@@ -1,4 +1,4 @@
-"""The request and the report of a build."""
+"""Request and report of a build."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import Any
 from gemmdb.key.device import Device
 
 JSON_NAMES = {"workers": "lanes", "worker_seconds": "lane_seconds"}
-"""Fields of a BuildReport whose names in JSON differ: scripts and recorded reports have these."""
+"""Fields of a BuildReport with other names in JSON, which scripts and recorded reports rely on."""
 MAX_WORDS, MAX_WORD_CHARS = 64, 200
-"""How many words of a command, and how many characters of a word, a run keeps."""
+"""Number of words of a command, and characters per word, that a run keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What to build. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
-    for all. `shapes`: the name of a preset or a file (see `shapes.load`). `effort`: see `effort.named`. None for
-    either is the default of the device kind. `out`: the table to write; None for the user's own. `gpus`: the most GPUs
-    to use. `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such
-    device. `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions
-    that choose candidates (see `build.select`). `every`: also measure the GEMMs of a workload that end in ATen whatever
-    their times are (see `build.recorded`).
-    """
+    """Build options. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
+    for all. `shapes`: the name of a preset or a file (see `shapes.load`). `effort`: see `effort.named`. None for either
+    is the device kind's default. `out`: the table to write; None for the user's own. `gpus`: maximum number of GPUs.
+    `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such device.
+    `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that
+    choose candidates (see `build.select`). `every`: also measure the GEMMs of a workload that fall back to ATen
+    whatever their times are (see `build.recorded`)."""
 
     arch: str = "native"
     ops: tuple[str, ...] = ()
@@ -42,20 +41,19 @@ class BuildRequest:
     every: bool = False
 
     def recorded(self) -> dict[str, Any]:
-        """What was requested, JSON-ready, as a run keeps it."""
+        """Return the request, JSON-ready, as a run keeps it."""
         return {name: brief(value) for name, value in asdict(self).items() if value not in (None, (), False)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildReport:
-    """The result of a build. `problems`: how many were requested; `jobs`: how many jobs they make; `before`: jobs that
-    the table held already; `measured`: jobs done now; `elsewhere`: jobs that another build finished meanwhile; `rows`:
-    rows added; `statuses`: how many of these rows have which status. `interrupted`: stopped by Ctrl-C; finished jobs
-    are in the table. `warnings`: lines to show. `workers`: how many devices were used; `worker_seconds`: for how long
-    in total; `busy_seconds`: how much of that they spent in timed calls (without checks, copies and set-up), None if
-    unknown. `disturbed`: how many of the rows were timed while other programs kept the machine busy. `modelled`:
-    nothing was measured, the rows are the cost model's. `left_out`: how many GEMMs of a workload were not measured, by
-    reason."""
+    """Result of a build. `problems`: number requested; `jobs`: number of their jobs; `before`: jobs that the table had
+    already; `measured`: jobs done now; `elsewhere`: jobs that another build finished meanwhile; `rows`: rows added;
+    `statuses`: number of these rows by status. `interrupted`: stopped by Ctrl-C; finished jobs are in the table.
+    `warnings`: lines to show. `workers`: number of devices used; `worker_seconds`: their total running time;
+    `busy_seconds`: the part of it spent in timed calls (without checks, copies and set-up), None if unknown.
+    `disturbed`: number of rows timed while other programs kept the machine busy. `modelled`: nothing was measured, the
+    rows come from the cost model. `left_out`: number of GEMMs of a workload that were not measured, by reason."""
 
     out: Path
     device: Device
@@ -82,7 +80,7 @@ class BuildReport:
 
     @property
     def seconds_per_job(self) -> float | None:
-        """Device seconds per job, with confirmations and waiting for compilers."""
+        """Device seconds per job, including confirmations and waiting for compilers."""
         return self.worker_seconds / self.measured if self.measured else None
 
     @property
@@ -91,12 +89,12 @@ class BuildReport:
         return (self.busy_seconds or 0.0) / self.worker_seconds if known else None
 
     def document(self) -> dict[str, Any]:
-        """The fields under the names that JSON files have for them."""
+        """Return the fields under their JSON names."""
         return {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
 
 def together(first: BuildReport, second: BuildReport) -> BuildReport:
-    """One report of two builds of the same table, one after the other."""
+    """Combine the reports of two builds of the same table, one after the other."""
     statuses = Counter(first.statuses) + Counter(second.statuses)
     busy = [one.busy_seconds for one in (first, second) if one.busy_seconds is not None]
     added = ("problems", "jobs", "before", "measured", "elsewhere", "rows", "seconds", "worker_seconds", "disturbed")
@@ -111,16 +109,16 @@ def together(first: BuildReport, second: BuildReport) -> BuildReport:
 
 
 def brief(value: Any) -> Any:
-    """A value of a request as a run keeps it. Paths are reduced to their names: tables are published, and folders of a
-    machine do not belong in them. A text of more than MAX_WORD_CHARS characters is cut."""
+    """Return a value of a request as a run keeps it. Paths are reduced to their names: tables are published and must
+    not contain local paths. A text of more than MAX_WORD_CHARS characters is truncated."""
     if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_absolute()):
         value = Path(value).name
     return f"{value[:MAX_WORD_CHARS]}..." if isinstance(value, str) and len(value) > MAX_WORD_CHARS else value
 
 
 def command() -> list[str]:
-    """The command of this process, as recorded in a table: without paths, without the address of a cluster, and
-    without words beyond the first MAX_WORDS, which may be thousands of a test runner."""
+    """Return this process's command as recorded in a table: without paths, without a cluster's address, and limited to
+    the first MAX_WORDS words, since a test runner may have thousands."""
     words = [Path(sys.argv[0]).name, *map(brief, sys.argv[1:])]
     for place, word in enumerate(words):
         if word.startswith("--ray="):

@@ -29,27 +29,27 @@ from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
 
 DEFAULTS = {"cpu": "cpu-quick", "cuda": "h200", "hip": "h200"}
-"""The default preset by device kind."""
+"""Default preset by device kind."""
 FLAGS = {
     "op": str, "batch": int, "m": int, "n": int, "k": int, "dtype": str, "layout": str, "weight_dtype": str,
     "bias": str, "tf32": bool, "out_dtype": str, "fusion": str, "constant_weight": bool, "scales": str,
     "fast_accum": bool, "interleaved": str, "groups": int, "ragged": str, "group": int, "zeros": str, "packing": str,
 }  # fmt: skip
-"""The keywords of an item and their types."""
+"""Keywords of an item and their types."""
 LARGEST = 1_000_000
-"""The most problems that one item may stand for."""
+"""Most problems that one item may stand for."""
 
 
 def presets() -> list[str]:
-    """The names of the presets that come with the package."""
+    """Return the names of the presets in the package."""
     folder = resources.files("gemmdb.generators") / "presets"
     return sorted(item.name.removesuffix(".json") for item in folder.iterdir() if item.name.endswith(".json"))
 
 
 def load(name: str | None, kind: str) -> list[Problem]:
-    """The problems of a preset or a file, without repeats; None is the default preset of the device kind.
+    """Return the distinct problems of a preset or a file; None is the device kind's default preset.
 
-    Raises InputError, with file and line, for an unknown preset, an unreadable file, or an item that is not a problem.
+    Raises InputError, with file and line, for an unknown preset, an unreadable file, or an invalid problem.
     """
     name = name or DEFAULTS[kind]
     if name in presets():
@@ -72,7 +72,7 @@ def load(name: str | None, kind: str) -> list[Problem]:
 
 
 def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str]) -> list[Problem]:
-    """The problems with these ops and activation dtypes (torch's names are understood); empty stands for all. Raises
+    """Return the problems with these ops and activation dtypes (torch's names also work); empty stands for all. Raises
     InputError for unknown names."""
     dtypes = [dtype_name(name) for name in dtypes]
     for names, known, what in ((ops, list(OPS), "op"), (dtypes, list(ITEM_SIZES), "dtype")):
@@ -83,14 +83,14 @@ def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str
 
 
 def nothing_left(verb: str, listed: Sequence[Problem], name: str | None) -> str:
-    """The message when no problem is left of those `listed` in the preset or file `name`."""
+    """Return the error message for `verb` when none of the problems `listed` in the preset or file `name` is left."""
     if not listed:
         return f"{name} holds no problems that gemmdb can {verb}, only GEMMs that it does not support"
     return f"no problem is left to {verb}: --ops or --dtypes exclude all shapes"
 
 
 def _document(text: str, name: str) -> Iterator[tuple[str, Any]]:
-    """(`file:line`, item) of a JSON list, or of the list `problems` of a JSON object."""
+    """Yield (`file:line`, item) of a JSON list, or of the list `problems` of a JSON object."""
     try:
         whole = json.loads(text)
     except ValueError as error:
@@ -143,7 +143,7 @@ def _problems(item: Any, where: str) -> list[Problem]:
 
 
 def _operand_sizes(item: dict[str, Any], where: str) -> dict[str, int]:
-    """Remove `a` and `b` from the item. Returns the sizes m, n and k that they give."""
+    """Remove `a` and `b` from the item. Returns the sizes m, n and k that they specify."""
     if "a" not in item and "b" not in item:
         return {}
     a, b = item.pop("a", None), item.pop("b", None)

@@ -1,4 +1,4 @@
-"""Random and uninitialised operands of a Problem's classes."""
+"""Random and uninitialized operands of a Problem's classes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ DTYPES = {
     "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
 OPTIONAL = ("bias", "scale", "scale_a", "scale_b", "offsets", "zeros")
-"""The tensors that not every GEMM has."""
+"""Tensors that not every GEMM has."""
 MAGNITUDES = 3
-"""How many magnitudes the rows or columns with their own scales cycle through. Most tile sizes are powers of two, so no
-multiple of 3."""
+"""Number of magnitudes that the rows or columns with separate scales cycle through. Most tile sizes are powers of two,
+so none is a multiple of 3."""
 
 
 @dataclass(frozen=True)
 class Operands:
     """The tensors of a GEMM: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale [n]
-    of a `scale` fusion. fp8 operands have fp32 scales: one number [] each, or [m, 1] and [1, n]; of groups [m] and
-    [groups, n]. An int4 weight is `b` as it is packed, with the scales of its groups as `scale` and their `zeros`.
-    `reads`: the tensors that the epilogue reads, of the output's size and dtype. `offsets`: int32, where each group of
-    a grouped_mm ends.
-    """
+    of a `scale` fusion. fp8 operands have fp32 scales: one number [] each, or [m, 1] and [1, n]; for groups [m] and
+    [groups, n]. An int4 weight is `b` in packed form, with its groups' scales as `scale` and their `zeros`. `reads`:
+    tensors that the epilogue reads, of the output's size and dtype. `offsets`: int32, the end of each group of a
+    grouped_mm."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -48,21 +47,21 @@ class Operands:
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
-        """The tensors that are present, A and B first, by their names in kernels."""
+        """Return the tensors that are present, A and B first, by their names in kernels."""
         found = {"A": self.a, "B": self.b} | {name: getattr(self, name) for name in OPTIONAL}
         found |= {f"read{place}": tensor for place, tensor in enumerate(self.reads, 1)}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @classmethod
     def of(cls, named: Mapping[str, torch.Tensor]) -> Operands:
-        """The operands among tensors by these names."""
+        """Return the operands among tensors with these names."""
         reads = tuple(named[name] for name in ("read1", "read2") if name in named)
         return cls(named["A"], named["B"], reads=reads, **{name: named.get(name) for name in OPTIONAL})
 
 
 def blank(problem: Problem, device: torch.device) -> Operands:
-    """Uninitialised operands of the problem's classes. Under a fake tensor mode they have no memory. Raises InputError
-    when the sizes cannot have the layout classes, or no representative of the epilogue is measured."""
+    """Return uninitialized operands of the problem's classes. Under a fake tensor mode they have no memory. Raises
+    InputError if the sizes cannot have the layout classes, or no representative of the epilogue is measured."""
     reason = representatives.rejection(problem) or (problem.int4 and problem.int4.rejection(problem.n, problem.k))
     if reason:
         raise InputError(str(reason))
@@ -83,16 +82,16 @@ def blank(problem: Problem, device: torch.device) -> Operands:
 
 
 def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
-    """Random operands of the problem's classes, which leave torch's global random state alone.
+    """Return random operands of the problem's classes, without changing torch's global random state.
 
     Activations are scaled so that the outputs stay near 1, or near 100 with integer weights: no dtype overflows. fp8
-    operands are quantised as real programs do it: the largest element under each scale becomes the largest number of
+    operands are quantized as real programs do it: the largest element under each scale becomes the largest number of
     the dtype. The groups of a grouped_mm are balanced. Raises InputError as `blank`.
     """
     made, random = blank(problem, device), torch.Generator(device=device).manual_seed(seed)
     small = max(problem.k, 1) ** -0.5
     if made.scale_a is not None and made.scale_b is not None:
-        # Those of groups are stored without a dimension for K.
+        # Group scales are stored without a dimension for K.
         parts = [one.unsqueeze(1) if problem.spec.grouped else one for one in (made.scale_a, made.scale_b)]
         _quantise(made.a, random, small, parts[0])
         _quantise(made.b, random, 1.0, parts[1])
@@ -114,8 +113,8 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
 
 
 def _blank_scales(problem: Problem, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The uninitialised scales of A and B, None for other ops. Scales of blocks lie as torch wants them: along M, and
-    along K with room for a multiple of four."""
+    """Return the uninitialized scales of A and B, None for other ops. Block scales use torch's layout: along M, and
+    along K padded to a multiple of four."""
     if not problem.scaled:
         return None, None
     first, second = problem.scale_sizes
@@ -128,9 +127,9 @@ def _blank_scales(problem: Problem, device: torch.device) -> tuple[torch.Tensor 
 
 
 def _quantise(matrix: torch.Tensor, random: torch.Generator, factor: float, scale: torch.Tensor) -> None:
-    """Make a random fp8 matrix; its fp32 scales, as in `operands`, are written to `scale`. If each row, column or block
-    has its own scale, neighbours get different magnitudes: random rows are so alike that a kernel with the wrong row's
-    scale would pass."""
+    """Fill a random fp8 matrix, and write its fp32 scales, as in `operands`, to `scale`. If each row, column or block
+    has a separate scale, neighbors get different magnitudes: random rows are so alike that a kernel with the wrong
+    row's scale would pass."""
     sizes = matrix.shape
     exact = torch.randn(sizes, generator=random, device=random.device).mul_(factor)
     if scale.dim():
@@ -144,7 +143,7 @@ def _quantise(matrix: torch.Tensor, random: torch.Generator, factor: float, scal
 
 
 def _largest(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """The largest of the values that share a scale, for scales of these sizes."""
+    """Return the largest of the values that share a scale, for scales of these sizes."""
     if not values.numel():
         return torch.zeros(sizes).to(values)
     if not sizes:
@@ -160,7 +159,7 @@ def _largest(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def spread(scale: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """The scale of each element of a matrix of `sizes`."""
+    """Return the scale of each element of a matrix of `sizes`."""
     for dim, size in enumerate(sizes if scale.dim() else ()):
         if scale.shape[dim] not in (1, size):
             scale = scale.repeat_interleave(SCALE_BLOCK, dim).narrow(dim, 0, size)
@@ -174,12 +173,12 @@ def _blank(info: TensorInfo, device: torch.device) -> torch.Tensor:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """All memory behind a tensor, with its gaps and offset, as a vector."""
+    """Return all memory behind a tensor, with its gaps and offset, as a vector."""
     return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
 
 
 def _fill(tensor: torch.Tensor, random: torch.Generator, factor: float) -> None:
-    """Fill the memory of a tensor with random numbers: of a normal distribution times `factor`, or any integers."""
+    """Fill a tensor's memory with random numbers: normally distributed times `factor`, or any integers."""
     memory, dtype, device = _memory(tensor), tensor.dtype, random.device
     if dtype.is_floating_point:
         kind = torch.float64 if dtype is torch.float64 else torch.float32
@@ -192,8 +191,8 @@ def _fill(tensor: torch.Tensor, random: torch.Generator, factor: float) -> None:
 def _blank_int4(
     problem: Problem, own: Int4Format, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The tensors of an uninitialised int4 weight [n, k], as `gemmdb.key.int4` describes them: packed, scales, and the
-    zero points if they are not beside the scales."""
+    """Return the tensors of an uninitialized int4 weight [n, k], as `gemmdb.key.int4` describes them: packed, scales,
+    and the zero points unless they are stored with the scales."""
     n, k, count, dtype = problem.n, problem.k, problem.k // own.size, DTYPES[problem.a.dtype]
     if own.inner:
         sizes = (n // 8, k // (16 * own.inner), 32, own.inner // 2)
@@ -208,8 +207,8 @@ def _blank_int4(
 
 
 def _fill_int4(made: Operands, random: torch.Generator, inner: bool) -> None:
-    """Make a random int4 weight whose numbers are near 1. Scales and zero points differ from group to group by much
-    more than the error of a kernel, so one that takes those of another group is found out."""
+    """Fill a random int4 weight whose numbers are near 1. Scales and zero points differ between groups by much more
+    than a kernel's error, so a kernel that uses another group's values is detected."""
     assert made.scale is not None
     bits, device = torch.iinfo(made.b.dtype), random.device
     made.b.random_(bits.min, bits.max + 1, generator=random)

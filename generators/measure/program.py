@@ -1,9 +1,9 @@
-"""The torch program of a Problem: its GEMM as each op spells it, and one representative of each class of epilogues.
+"""Torch program of a Problem: its GEMM as each op spells it, with one representative per epilogue class.
 
 The light class is measured with relu of the GEMM, or its sum with what it reads; `math` with an exact GELU, or with
 SiLU of the first tensor it reads times the GEMM; a permuted store with the heads of an attention (for a bmm, with the
 batch between rows and columns). Two classes are not measured: random numbers, whose seed a program draws once for many
-GEMMs, and results of one byte, whose rounding hides errors.
+GEMMs, and one-byte results, whose rounding hides errors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FP32_MODES = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 """`torch.set_float32_matmul_precision` by the `fp32` mode of Numerics."""
 Tensors = Sequence[torch.Tensor]
 EXTRA_INPUTS = ("scale_a", "scale_b", "offsets")
-"""The names of what an op may take beside its matrices, in order."""
+"""Names of an op's optional inputs, in order."""
 MAX_GELU_SLOPE = 1.13
-"""The largest slope of a GELU."""
+"""Largest slope of a GELU."""
 
 
 def _mm(p: Problem, a: torch.Tensor, b: torch.Tensor, _: Any, bias: torch.Tensor | None, **out: Any) -> torch.Tensor:
@@ -59,9 +59,9 @@ SPELLINGS: Mapping[str, Callable[..., torch.Tensor]] = {
     "int_mm": lambda _p, a, b, *_, **out: torch._int_mm(a, b, **out),
     "bmm": lambda _p, a, b, *_, **out: torch.bmm(a, b, **out),
 }  # fmt: skip
-"""By op: (problem, A [m, k], B [k, n], those of EXTRA_INPUTS that the problem has, bias that the op itself adds or
-None) gives the GEMM [m, n], or the batch of them. A keyword `out` names the tensor to write it to; those in ALLOCATES
-ignore it. The weight of a mixed_mm is cast before."""
+"""By op: (problem, A [m, k], B [k, n], the EXTRA_INPUTS that the problem has, bias that the op itself adds or None)
+gives the GEMM [m, n], or the batch of them. A keyword `out` names the tensor to write it to; those in ALLOCATES ignore
+it. The weight of a mixed_mm is cast first."""
 ALLOCATES = ("grouped_mm",)
 """Ops that torch computes into new memory only."""
 
@@ -90,8 +90,8 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         self.inputs: tuple[torch.Tensor, ...] = (*activation, *inputs)
 
     def forward(self, a: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The GEMM [m, n] of the stored operands, or the batch of them, with its epilogue. If the GEMM itself is kept,
-        both: the result of the epilogue first."""
+        """Return the GEMM [m, n] of the stored operands, or the batch of them, with its epilogue. If the GEMM itself is
+        kept, returns both: the epilogue's result first."""
         problem, inputs = self.problem, list(rest)
         first = [inputs.pop(0)] if problem.scaled else []
         offsets = [inputs.pop(0)] if problem.ragged else []
@@ -127,8 +127,8 @@ def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`a` [m, k] times an int4 weight, as a program does it: by ATen's operator for its layouts (on GPUs only), else
-    by a linear layer with the dequantised weight."""
+    """Return `a` [m, k] times an int4 weight, as programs compute it: by ATen's operator for its layouts (on GPUs
+    only), else by a linear layer with the dequantized weight."""
     own = problem.int4
     assert own is not None
     packed, scale, *zeros = tensors
@@ -139,7 +139,7 @@ def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor])
 
 
 def check_lowered(problem: Problem, config: Config, seen: Sequence[Event]) -> None:
-    """Raise GemmdbError unless Inductor has `seen` this problem alone in its program, and took this config."""
+    """Raise GemmdbError unless Inductor has `seen` only this problem in its program, and took this config."""
     if [event.problem for event in seen] != [problem.text]:
         raise GemmdbError(f"Inductor sees another problem: {', '.join(event.problem for event in seen) or 'none'}")
     if seen[0].note or seen[0].config != config.text:
@@ -147,7 +147,7 @@ def check_lowered(problem: Problem, config: Config, seen: Sequence[Event]) -> No
 
 
 def set_numerics(problem: Problem) -> None:
-    """Set torch's precision and determinism switches as the problem's numerics say."""
+    """Set torch's precision and determinism switches to the problem's numerics."""
     torch.set_float32_matmul_precision(FP32_MODES[problem.numerics.fp32])
     torch.use_deterministic_algorithms(problem.numerics.deterministic)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = problem.numerics.reduced
@@ -157,9 +157,9 @@ def set_numerics(problem: Problem) -> None:
 def follow(
     own: Epilogue | None, columns: int, product: torch.Tensor, reads: list[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """What the program of a problem returns for its GEMM, `product` [m, n]: the result, and `product` if it is kept.
-    `own`: the problem's epilogue. `columns`: those of a head. `reads`: the full-size tensors that the epilogue reads.
-    Dynamo traces this."""
+    """Return the outputs of a problem's program for its GEMM, `product` [m, n]: the result, and `product` if it is
+    kept. `own`: the problem's epilogue. `columns`: columns of a head. `reads`: the full-size tensors that the epilogue
+    reads. Dynamo traces this."""
     if own is None:
         return (product,)
     result = ordered(own, _elementwise(own, product, reads), columns)
@@ -182,7 +182,7 @@ def _elementwise(own: Epilogue, product: torch.Tensor, reads: list[torch.Tensor]
 
 
 def ordered(own: Epilogue, result: torch.Tensor, columns: int) -> torch.Tensor:
-    """A view of the [m, n] or [batch, m, n] `result` in the order in which it is stored. `columns`: those of a head."""
+    """Return a view of the [m, n] or [batch, m, n] `result` in its storage order. `columns`: columns of a head."""
     if own.order == "transposed":
         return result.transpose(-2, -1)
     if own.order == "permuted":
@@ -192,7 +192,7 @@ def ordered(own: Epilogue, result: torch.Tensor, columns: int) -> torch.Tensor:
 
 
 def output(problem: Problem, device: torch.device) -> torch.Tensor:
-    """An uninitialised tensor of the size, order and dtype of what `follow` returns first."""
+    """Return an uninitialized tensor of the size, order and dtype of the first output of `follow`."""
     own, sizes = problem.epilogue, problem.shapes[2]
     if own is None:
         return torch.empty(sizes, dtype=DTYPES[problem.out], device=device)
@@ -201,7 +201,7 @@ def output(problem: Problem, device: torch.device) -> torch.Tensor:
 
 
 def as_product(problem: Problem, stored: torch.Tensor) -> torch.Tensor:
-    """The result of `follow` in the order [m, n] or [batch, m, n]."""
+    """Return the result of `follow` in the order [m, n] or [batch, m, n]."""
     own = problem.epilogue
     if own is None or own.order == "own":
         return stored
@@ -214,7 +214,7 @@ def as_product(problem: Problem, stored: torch.Tensor) -> torch.Tensor:
 def exact_epilogue(
     problem: Problem, product: torch.Tensor, squares: torch.Tensor, reads: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The exact result for an exact float64 `product`, and the sums of squares behind it. `reads`: float64."""
+    """Return the exact result for an exact float64 `product`, and the sums of squares behind it. `reads`: float64."""
     own = problem.epilogue
     if own is None:
         return product, squares

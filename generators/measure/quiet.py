@@ -1,4 +1,4 @@
-"""Times on a quiet machine: waits for one, times again what was disturbed, and says what was."""
+"""Timing on a quiet machine: wait for one, and time disturbed measurements again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import NOISY
 
 PATIENCE_S = 15.0
-"""The most seconds that a build, or a sample of `verify`, waits for a quiet machine in all."""
+"""Most seconds that a build, or a sample of `verify`, waits for a quiet machine in total."""
 POLL_S = 1.0
-"""How often, in seconds, it is checked whether others still use the devices."""
+"""Seconds between checks whether others still use the devices."""
 WAITING_TEXT = "waiting for a quiet machine"
 T = TypeVar("T")
 
 
 @dataclass
 class Watch:
-    """Watches what other processes take while something is timed. `threads`: how many threads are timed; `patience_s`:
-    how long it may still wait; `say`: is told when it waits. `last`: the last load, None if unknown."""
+    """Monitor the load from other processes during timing. `threads`: number of timed threads; `patience_s`: how long
+    it may still wait; `say`: called when it waits. `last`: the last load, None if unknown."""
 
     threads: int | None = None
     patience_s: float = PATIENCE_S
@@ -33,8 +33,8 @@ class Watch:
     _looked: bool = field(default=False, init=False)
 
     def timed(self, measure: Callable[[], T]) -> tuple[T, bool]:
-        """(what `measure` returns, whether other processes disturbed it). If they did, it waits until the machine is
-        quiet and measures once more, as long as it has patience."""
+        """Return (result of `measure`, whether other processes disturbed it). If they did, it waits until the machine
+        is quiet and measures once more, as long as it has patience."""
         if not self._looked or (self.last is not None and self.last.disturbs):
             self._looked = True
             self._wait()
@@ -47,22 +47,22 @@ class Watch:
         before = load.reading()
         found = measure()
         seen = load.between(before, load.reading(), self.threads)
-        if seen is not None:  # Too short a measurement says nothing: what was known before holds.
+        if seen is not None:  # A very short measurement gives no load: keep the previous one.
             self.last = seen
         return found, self.last is not None and self.last.disturbs
 
     def _wait(self) -> bool:
-        """Wait for a quiet machine; whether there was patience left to look."""
+        """Wait for a quiet machine. Returns whether there was patience left to check."""
         if self.patience_s <= 0:
             return False
         start = monotonic()
         self.last = load.wait(self.patience_s, self.threads, lambda busy: self.say(f"{WAITING_TEXT}: {busy.text}"))
-        self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # A first look is free.
+        self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # The first check is free.
         return True
 
 
 def wait(backend: Backend, say: Callable[[str], None] = silent) -> str:
-    """Wait at most PATIENCE_S while others use the devices. Returns what they do afterwards (see `Backend.busy`)."""
+    """Wait at most PATIENCE_S while others use the devices. Returns the remaining use (see `Backend.busy`)."""
     until = monotonic() + PATIENCE_S
     while (busy := backend.busy()) and monotonic() < until:
         say(f"{WAITING_TEXT}: {busy}")
@@ -71,7 +71,7 @@ def wait(backend: Backend, say: Callable[[str], None] = silent) -> str:
 
 
 def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes of one measurement in full; all times are disturbed if those of the reference were unsteady."""
+    """Return the outcomes of one full measurement; all times count as disturbed if the reference's were unsteady."""
     reference = next((o.times for o in outcomes if o.config == ATEN and o.times), None)
     if reference is None or reference.spread <= NOISY:
         return list(outcomes)

@@ -1,4 +1,4 @@
-"""Times a sample of a table's problems again, to check whether the table is still right on this machine."""
+"""Re-time a sample of a table's problems, to check whether the table is still right on this machine."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict, pool, tied
 
 TOLERANCE = 0.02
-"""A row is confirmed if its time is this close (relative) to the recorded one."""
+"""A row is confirmed if its time is within this relative distance of the recorded one."""
 MAX_BEHIND = 0.1
-"""What a pick may be slower than the best, at the ends of both intervals, for its verdict to hold. Two kernels of a few
-microseconds that are equally fast come to 0.08, since processes differ."""
+"""Tolerated slowdown of a pick against the best, at the ends of both intervals, for its verdict to hold. Two equally
+fast kernels of a few microseconds reach 0.08, since processes differ."""
 NEXT_BEST = 3
-"""How many configs are timed besides ATen, the pick and its ties: the fastest others, which may be better now."""
+"""Number of configs timed besides ATen, the pick and its ties: the fastest others, which may be better now."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A row that was not confirmed: the recorded and the new microseconds of one call; None if it failed now."""
+    """A row that was not confirmed: the recorded and the new microseconds per call; None if it failed now."""
 
     problem: Problem
     config: Config
@@ -46,16 +46,16 @@ class Moved:
 
     @property
     def change(self) -> float:
-        """How far the new time is from the recorded one, relative; infinite if it failed now."""
+        """Relative change of the new time from the recorded one; infinite if it failed now."""
         return float("inf") if self.now_us is None else abs(self.now_us / self.recorded_us - 1)
 
 
 @dataclass(frozen=True)
 class Remeasured:
-    """The result. `held` of `problems` verdicts still hold: their pick is tied with the best of what was timed now. Of
-    `unclear` ones the times now say neither yes nor no. `within` of `rows` configs are within the tolerance; `moved`:
-    the others, the largest change first. `disturbed` times were taken while other programs kept the machine busy, or
-    with an unsteady reference; `busy`: what kept the devices busy when it began, in one phrase."""
+    """Result of re-timing. `held` of `problems` verdicts still hold: their pick is tied with the best of the new times.
+    For `unclear` ones the new times are inconclusive. `within` of `rows` configs are within the tolerance; `moved`: the
+    others, the largest change first. `disturbed` times were taken while other programs kept the machine busy, or with
+    an unsteady reference; `busy`: one phrase on other use of the devices at the start."""
 
     problems: int
     held: int
@@ -68,13 +68,13 @@ class Remeasured:
 
     @property
     def failed(self) -> int:
-        """How many verdicts no longer hold."""
+        """Number of verdicts that no longer hold."""
         return self.problems - self.held - self.unclear
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """A verdict to check, with the recorded microseconds of the configs to time again. `emitted`: the configs that were
+    """A verdict to check, with the recorded microseconds of the configs to re-time. `emitted`: the configs that were
     timed as emitted code."""
 
     verdict: Verdict
@@ -82,7 +82,7 @@ class Sampled:
     emitted: frozenset[Config]
 
     def job(self, measurer: Measurer) -> Job:
-        """The job of timing them: configs that were timed as emitted code are timed as emitted code again."""
+        """Return the job of re-timing them: configs that were timed as emitted code are timed as emitted code again."""
         configs = [measurer.emitted(config) if config in self.emitted else config for config in self.recorded]
         return Job(self.verdict.problem, self.verdict.protocol, tuple(map(Candidate, configs)))
 
@@ -95,9 +95,9 @@ def remeasure(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Remeasured:
-    """Time ATen, the pick, its ties and the next best of `n` random problems of the table again, on this machine. The
-    same `seed` draws the same problems of a table; None draws others each time. Raises InputError when it has no
-    verdicts for this machine, TableError when it is no table."""
+    """Re-time ATen, the pick, its ties and the next best for `n` random problems of the table on this machine. The same
+    `seed` draws the same problems; None draws different ones each time. Raises InputError if the table has no verdicts
+    for this machine, TableError if the file is not a table."""
     with closing(Table.open(path)) as table:
         backend = backend or _backend(table, path)
         sampled = sample(table, backend.device, backend.toolchain.klass, n, seed)
@@ -123,7 +123,7 @@ def remeasure(
 
 
 def _backend(table: Table, path: Path) -> Backend:
-    """The backend of a device here that the table is for. A CPU gets the number of threads of the table, as in a
+    """Return the backend of a local device that the table is for. A CPU gets the table's thread count, as in a
     build."""
     cpu, devices = detect.cpu(), table.devices()
     for device in (detect.cuda(), cpu):
@@ -140,8 +140,8 @@ def _backend(table: Table, path: Path) -> Backend:
 
 
 def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:
-    """`n` random verdicts of a table for a device and a class of toolchains (all if there are fewer), with the configs
-    to time again."""
+    """Return `n` random verdicts of a table for a device and a class of toolchains (all if there are fewer), with the
+    configs to re-time."""
     pairs = (pair for pair in table.pairs() if pair[1] == device)
     verdicts = [verdict for pair in pairs for verdict in table.verdicts(*pair) if verdict.klass == klass]
     chosen = random.Random(seed).sample(verdicts, min(n, len(verdicts)))
@@ -149,7 +149,8 @@ def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = 
 
 
 def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
-    """A verdict with the recorded times of what is timed again. Times of a packed table are relative to ATen's."""
+    """Return a verdict with the recorded times of the configs to re-time. Times of a packed table are relative to
+    ATen's."""
     us: dict[Config, float] = {}  # The fastest first.
     emitted = []
     if table.packed:
@@ -173,7 +174,7 @@ def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
 def _measure(
     sampled: Sequence[Sampled], backend: Backend, progress: Progress | None, busy: bool
 ) -> list[list[Measurement]]:
-    """The rows of each sample, timed on all devices of the machine, all of them disturbed if that is `busy`."""
+    """Return the rows of each sample, timed on all devices of the machine, all of them disturbed if it is `busy`."""
     tracker, lock = Tracker(progress, len(sampled), 0, SECONDS.get(backend.device.kind)), Lock()
     workers = max(min(backend.workers, len(sampled)), 1)
     measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
@@ -207,10 +208,10 @@ def _measure(
 
 
 def holds(verdict: Verdict, rows: Sequence[Measurement]) -> bool | None:
-    """Whether a verdict holds by what was timed now; None if that says neither yes nor no.
+    """Return whether a verdict holds by the new times; None if they are inconclusive.
 
     It does not hold if the pick failed, or is slower than the best, beyond both intervals. It holds if the pick is tied
-    with the best, surely no more than MAX_BEHIND slower, and, where it is not ATen, surely faster than ATen.
+    with the best, surely no more than MAX_BEHIND slower, and, unless it is ATen, surely faster than ATen.
     """
     pooled = pool(rows)
     pick = next((p for p in pooled if p.config == verdict.pick), None)

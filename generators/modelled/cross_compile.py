@@ -1,4 +1,5 @@
-"""Cross-compiles candidates for an arch that this machine lacks, to find their registers, shared memory and faults."""
+"""Cross-compilation of candidates for an arch that this machine lacks, to find their registers, shared memory and
+faults."""
 
 from __future__ import annotations
 
@@ -30,15 +31,15 @@ class Resources:
 
 @dataclass
 class CrossCompiler:
-    """Compiles each kernel once, for compute capability `capability` (90 for sm90) and `smem` bytes of shared memory
-    per block."""
+    """Compile each kernel once, for compute capability `capability` (90 for sm90) and `smem` bytes of shared memory per
+    block."""
 
     capability: int
     smem: int
     _known: dict[str, Resources] = field(default_factory=dict)
 
     def resources(self, problem: Problem, config: Config) -> Resources:
-        """The resources of the config's main kernel, and the first fault of any of its kernels."""
+        """Return the resources of the config's main kernel, and the first fault of any of its kernels."""
         units = [launch.unit for launch in plan(problem, config).launches]
         for unit in units:
             if unit.key not in self._known:
@@ -66,7 +67,7 @@ def available() -> bool:
 
 
 def _usage(cubin: str) -> tuple[int, int]:
-    """The registers and bytes of stack of a kernel, by the tool that comes with triton."""
+    """Return the registers and stack bytes of a kernel, as reported by Triton's cuobjdump."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

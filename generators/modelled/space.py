@@ -1,4 +1,4 @@
-"""The candidates of a modelled build, ranked by the cost model: for a GPU that need not be here."""
+"""Candidates of a modelled build, ranked by the cost model, for a GPU that this machine may lack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemmdb.key.problem import Problem
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate with the microseconds that the model expects of it."""
+    """A candidate with its modelled microseconds."""
 
     config: Config
     tile: Tile
@@ -25,7 +25,7 @@ class Ranked:
 
 
 def rank(problem: Problem, device: Device) -> list[Ranked]:
-    """The candidates of our own kernels that are legal on the arch, the fastest first by the model.
+    """Return our kernels' candidates that are legal on the arch, fastest first by the model.
 
     Raises ValueError for a device without a Machine.
     """
@@ -40,13 +40,13 @@ def rank(problem: Problem, device: Device) -> list[Ranked]:
 
 
 def compiled(one: Ranked, setting: Setting, registers: int, shared: int) -> Ranked:
-    """The candidate with the time that the model expects of the compiled kernel's registers and shared memory."""
+    """Return the candidate with its modelled time for the compiled kernel's registers and shared memory."""
     tile = one.tile._replace(registers=registers, shared=shared)
     return Ranked(one.config, tile, FITTED.predict(setting, tile))
 
 
 def setting_of(problem: Problem, device: Device) -> Setting:
-    """The problem on the device's machine. Raises ValueError without one."""
+    """Return the problem on the device's machine. Raises ValueError without one."""
     found = machine(device)
     if found is None:
         raise ValueError(f"no figures of {device.sku}")

@@ -36,11 +36,11 @@ from gemmdb.table.writer import Store
 MAX_CONFIGS = 4
 """Configs per problem besides ATen."""
 MAX_COMPILED = 12
-"""The most candidates per problem that are compiled to find these."""
+"""Most candidates per problem that are compiled to find these."""
 
 
 def device_for(name: str) -> Device:
-    """The known GPU of that arch or SKU. Raises InputError if the model has no figures for it."""
+    """Return the known GPU of that arch or SKU. Raises InputError if the model has no figures for it."""
     found = registry.find(name)
     if found is None or machine(found) is None:
         known = sorted({device.arch for device in registry.KNOWN if machine(device)})
@@ -49,10 +49,10 @@ def device_for(name: str) -> Device:
 
 
 def build(request: BuildRequest, progress: Progress | None = None) -> BuildReport:
-    """Predict the best configs of every problem and store them as modelled rows. Problems that the table already holds
-    under this version of the model stay unchanged. A warning counts the problems that the model does not cover.
+    """Predict the best configs of every problem and store them as modelled rows. Problems that the table already has
+    under this model version stay unchanged. A warning counts the problems that the model does not cover.
 
-    Raises InputError for a request that cannot be met, TableError if the output file is not a table.
+    Raises InputError for an invalid request, TableError if the output file is not a table.
     """
     device = device_for(request.arch)
     for flag, value in (("--gpus", request.gpus), ("--ray", request.ray), ("--minutes", request.minutes)):
@@ -75,7 +75,7 @@ def _model(
     request: BuildRequest, device: Device, problems: Sequence[Problem], compiler: CrossCompiler | None,
     progress: Progress | None,
 ) -> BuildReport:  # fmt: skip
-    """Model the problems that the table misses one by one, then update the verdicts."""
+    """Model the problems that the table lacks one by one, then update the verdicts."""
     out = request.out or data_home() / f"{device.slug}.db"
     started, rows, interrupted = monotonic(), 0, False
     with Store.open(out) as store:
@@ -114,7 +114,7 @@ def _measurements(
 
 
 def _kept(problem: Problem, device: Device, compiler: CrossCompiler | None) -> list[tuple[Config, float]]:
-    """The configs to keep, with their expected microseconds, fastest first."""
+    """Return the configs to keep, with their expected microseconds, fastest first."""
     ranked = space.rank(problem, device)
     if compiler is None:
         return [(one.config, one.us) for one in ranked[:MAX_CONFIGS]]
