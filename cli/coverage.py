@@ -78,7 +78,7 @@ def coverage(
 
     recorded = workloads.read(workload)
     if not recorded.entries and not recorded.uncovered:
-        raise InputError(f"{workload} holds no problems: gemmdb record --out {workload} -- COMMAND... records some")
+        raise InputError(f"{workload} contains no problems: gemmdb record --out {workload} -- COMMAND... records some")
     found = coverage_of(recorded, current_catalog(), Policy(confirm=confirm))
     if json:
         say_json("coverage", found.as_dict())

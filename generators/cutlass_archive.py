@@ -87,9 +87,9 @@ class Tools:
         """Return this machine's tools. Raises InputError if one is missing."""
         nvcc, headers = cutlass.compiler(), cutlass.headers()
         if nvcc is None:
-            raise InputError("nvcc is not there: install the CUDA toolkit, or name it in CUDACXX")
+            raise InputError("nvcc was not found: install the CUDA toolkit, or set CUDACXX")
         if headers is None:
-            raise InputError("CUTLASS's headers are not there: pip install 'gemmdb[cutlass]'")
+            raise InputError("CUTLASS's headers were not found: pip install 'gemmdb[cutlass]'")
         release = re.search(r"V(\d+\.\d+\.\d+)", _run([nvcc, "--version"]))
         version = (headers / "cutlass" / "version.h").read_text()
         numbers = [re.search(rf"#define CUTLASS_{part} (\d+)", version) for part in ("MAJOR", "MINOR", "PATCH")]

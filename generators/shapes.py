@@ -67,7 +67,7 @@ def load(name: str | None, kind: str) -> list[Problem]:
     if isinstance(whole, dict) and "problems" in whole:
         return _unique(_document(Path(name).read_text(encoding="utf-8"), name))
     if whole is None:
-        raise InputError(f"{name} holds no problems: gemmdb record --out {name} -- COMMAND... records some")
+        raise InputError(f"{name} contains no problems: gemmdb record --out {name} -- COMMAND... records some")
     return _unique([(numbered[0][0], whole)])
 
 
@@ -85,7 +85,7 @@ def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str
 def nothing_left(verb: str, listed: Sequence[Problem], name: str | None) -> str:
     """Return the error message for `verb` when none of the problems `listed` in the preset or file `name` is left."""
     if not listed:
-        return f"{name} holds no problems that gemmdb can {verb}, only GEMMs that it does not support"
+        return f"{name} contains no problems that gemmdb can {verb}, only unsupported GEMMs"
     return f"no problem is left to {verb}: --ops or --dtypes exclude all shapes"
 
 
@@ -100,7 +100,7 @@ def _document(text: str, name: str) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{name}: not JSON: nested too deeply") from error
     items = whole.get("problems") if isinstance(whole, dict) else whole
     if not isinstance(items, list) or not items:
-        raise InputError(f"{name}: a shapes file holds a list of problems")
+        raise InputError(f"{name}: a shapes file must contain a list of problems")
     begin = re.search(r'"problems"\s*:\s*\[', text) if isinstance(whole, dict) else re.search(r"\[", text)
     position, decoder = begin.end() if begin else 0, json.JSONDecoder()
     line, counted = 1, 0
@@ -125,7 +125,7 @@ def _unique(items: Iterable[tuple[str, Any]]) -> list[Problem]:
 
 def _problems(item: Any, where: str) -> list[Problem]:
     if not isinstance(item, dict):
-        raise InputError(f"{where}: a problem is a JSON object, not {str(item)[:40]!r}")
+        raise InputError(f"{where}: a problem must be a JSON object, not {str(item)[:40]!r}")
     if isinstance(item.get("uncovered"), str):
         return []
     if "problem" in item:
@@ -149,7 +149,7 @@ def _operand_sizes(item: dict[str, Any], where: str) -> dict[str, int]:
     a, b = item.pop("a", None), item.pop("b", None)
     for sizes in (a, b):
         if not isinstance(sizes, list) or len(sizes) != 2 or any(type(size) is not int for size in sizes):
-            raise InputError(f"{where}: a and b are the sizes of matrices, [rows, columns]; got {sizes!r}")
+            raise InputError(f"{where}: a and b must be matrix sizes, [rows, columns]; got {sizes!r}")
     if a[1] != b[0]:
         raise InputError(f"{where}: K differs: a is {a} and b is {b}")
     said = {"m": a[0], "n": b[1], "k": a[1]}

@@ -31,7 +31,7 @@ def fitted(device: Device, arch: str, name: str | None) -> tuple[Device, tuple[s
         return device, ()
     if arch == "native" and device.kind not in {one.kind for one in recorded}:
         here = " or ".join(("--arch cpu", f"--arch {device.arch}"))
-        raise InputError(f"{name} was recorded on {_names(recorded)}, and the device here is {device.sku}: say {here}")
+        raise InputError(f"{name} was recorded on {_names(recorded)}, but this device is {device.sku}: pass {here}")
     threads = sorted({one.units for one in recorded if replace(one, units=device.units) == device})
     if device.kind == "cpu" and threads and device.units not in threads:
         if len(threads) > 1:

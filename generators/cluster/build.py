@@ -89,7 +89,7 @@ def _builds(
         mine = replace(request, arch=device.arch, ray=None)
         found.append(DeviceBuild(mine, backend, replace(progress), warnings, say))
     if not found:
-        raise InputError("--ray: the nodes with such a device have just gone away")
+        raise InputError("--ray: the nodes with such a device are gone")
     return found
 
 

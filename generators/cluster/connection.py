@@ -97,7 +97,7 @@ def offers(nodes: Sequence[Mapping[str, Any]], arch: str) -> list[Offer]:
             if arch == "native" or name.startswith(f"{resources.PREFIX}{arch}-"):
                 found.setdefault(name, {})[node["NodeID"]] = node["Resources"]
     if not known:
-        raise InputError(f"--ray: no node of the cluster says which device it has; {START_HINT}")
+        raise InputError(f"--ray: no node of the cluster declares its device; {START_HINT}")
     if not found:
         names = ", ".join(sorted(one.removeprefix(resources.PREFIX) for one in known))
         raise InputError(f"--arch {arch}: no node of the cluster has such a device; there are {names}")
@@ -118,11 +118,11 @@ def _cpus(resources: Mapping[str, float]) -> int:
 def _reach(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
-        raise InputError(f"--ray {address}: not HOST:PORT of a cluster's head, auto or local")
+        raise InputError(f"--ray {address}: must be HOST:PORT of a cluster's head, auto or local")
     try:
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
-        reason = f"no cluster answers there ({error}); `ray status` tells its address"
+        reason = f"no cluster answers there ({error}); `ray status` shows the address"
         raise InputError(f"--ray {address}: {reason}") from None
 
 
@@ -148,7 +148,7 @@ def _join(ray: Any, address: str, given: dict[str, Any]) -> None:
         thread.start()
         thread.join(JOIN_TIMEOUT_S)
         if thread.is_alive():  # It would retry for minutes.
-            reason = f"what answers there is no cluster of Ray {ray.__version__}, or wants RAY_AUTH_MODE=token"
+            reason = f"the server there is not a Ray {ray.__version__} cluster, or needs RAY_AUTH_MODE=token"
             raise InputError(f"--ray {address}: {reason}")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)  # Ray installs its own handler.

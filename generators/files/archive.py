@@ -180,7 +180,7 @@ def _head(path: Path, line: str | None) -> dict[str, Any]:
             return dict(head)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not an archive of rows") from error
-    raise InputError(f"{path}: an archive of rows of another version")
+    raise InputError(f"{path}: an archive of another version")
 
 
 def _lines(path: Path) -> Generator[str, None, None]:

@@ -58,4 +58,4 @@ class Impossible:
         self.count += 1
         if not self.example:
             least = least_us(problem, device, l2)
-            self.example = f"{us:.3g} us for {problem.head} on {device.sku}, where {least:.3g} us are the least"
+            self.example = f"{us:.3g} us for {problem.head} on {device.sku}, where the minimum is {least:.3g} us"

@@ -127,7 +127,7 @@ class _Source:
         with self._faults():
             (pending,) = self._db.execute(sql).fetchone()
         if pending:
-            remedy = f"update them by `gemmdb merge {self._path} --out {self._path}`"
+            remedy = f"update them with `gemmdb merge {self._path} --out {self._path}`"
             raise TableError(f"{self._path} has outdated verdicts on {pending} problems; {remedy}")
 
     def rows(self, name: str, columns: int) -> Iterator[tuple[Any, ...]]:

@@ -194,7 +194,7 @@ def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache, times:
             yield Finding("verdict", f"the verdict on problem {_short(row[0])} has no record")
     digest = bulk_reading.packed_digest(db)
     if digest != head.digest:
-        yield Finding("digest", f"the digest of the content is {digest}, the file says {head.digest}")
+        yield Finding("digest", f"the digest of the content is {digest}, but the file has {head.digest}")
 
 
 def _readable(path: Path, times: Impossible) -> Iterator[Finding]:
@@ -242,7 +242,7 @@ def _digest(db: sqlite3.Connection, total: int) -> Iterator[Finding]:
     meta = dict(db.execute("SELECT name, value FROM meta"))
     digest = f"{total % 2**128:032x}"
     if meta.get("rows_digest") != digest:
-        yield Finding("digest", f"the digest of the rows is {digest}, the file says {meta.get('rows_digest')}")
+        yield Finding("digest", f"the digest of the rows is {digest}, but the file has {meta.get('rows_digest')}")
     (pending,) = db.execute("SELECT count(*) FROM pending").fetchone()
     if pending:
         yield Finding("pending", f"{pending} problems have outdated verdicts; `gemmdb merge` of the file updates them")

@@ -136,7 +136,7 @@ def _backend(table: Table, path: Path) -> Backend:
     if threads:
         return backends.backend_for(replace(cpu, units=threads[0]))
     has = ", ".join(f"{device.sku} ({device.units} units)" for device in devices) or "no device"
-    raise InputError(f"{path} is for {has}; timing it again needs that device")
+    raise InputError(f"{path} is for {has}; re-timing needs that device")
 
 
 def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:

@@ -151,7 +151,7 @@ def _warnings(left_out: int, compiled: bool) -> tuple[str, ...]:
     found = ["these rows are modelled, not measured; a build on such a GPU replaces them"]
     if left_out:
         found.append(
-            f"{left_out} problems are left out: modelled tables hold only 16-bit and int8 GEMMs with aligned rows"
+            f"{left_out} problems are left out: modelled tables cover only 16-bit and int8 GEMMs with aligned rows"
         )
     if not compiled:
         found.append(

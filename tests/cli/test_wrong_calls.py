@@ -104,8 +104,8 @@ build --arch native --minutes 0 | --minutes
 build --arch native --minutes nan | --minutes
 build --arch cpu --shapes notes.txt | notes.txt:1
 build --arch cpu --shapes . | .
-build --arch cpu --shapes empty.jsonl | empty.jsonl holds no problems | gemmdb record
-build --arch cpu --shapes uncovered.jsonl | uncovered.jsonl holds no problems that gemmdb can build
+build --arch cpu --shapes empty.jsonl | empty.jsonl contains no problems | gemmdb record
+build --arch cpu --shapes uncovered.jsonl | uncovered.jsonl contains no problems that gemmdb can build
 build --arch cpu --shapes mine.db | mine.db is a table, not a workload | gemmdb show mine.db
 build --arch cpu --shapes one.jsonl --ops int_mm | --ops
 build --arch cpu --shapes one.jsonl --out . | .
@@ -113,8 +113,8 @@ build --arch cpu --shapes one.jsonl --out notes.txt | notes.txt
 build --arch cpu --shapes one.jsonl --allow '(' | --allow '(' | not a regular expression
 build --arch cpu --shapes one.jsonl --deny '(' | --deny '(' | not a regular expression
 coverage w --jsn | --jsn
-coverage empty.jsonl | empty.jsonl holds no problems | gemmdb record --out empty.jsonl
-coverage empty.jsonl --json | empty.jsonl holds no problems | gemmdb record --out empty.jsonl
+coverage empty.jsonl | empty.jsonl contains no problems | gemmdb record --out empty.jsonl
+coverage empty.jsonl --json | empty.jsonl contains no problems | gemmdb record --out empty.jsonl
 coverage notes.txt | notes.txt:1
 coverage fields.jsonl | fields.jsonl:1
 coverage list.jsonl | list.jsonl:2
@@ -223,7 +223,7 @@ def test_a_missing_package_is_named_with_the_remedy(gemmdb, table, monkeypatch, 
 
 def test_a_build_of_kernels_without_a_compiler_is_refused(gemmdb, monkeypatch):
     monkeypatch.setattr(cutlass, "compiler", lambda: None)
-    gemmdb("kernels", "build").refused("nvcc is not there")
+    gemmdb("kernels", "build").refused("nvcc was not found")
 
 
 def test_bad_environment_is_refused(process):

@@ -65,7 +65,7 @@ def test_a_kernel_that_fails_names_the_compilers_error_and_keeps_the_others(call
 
 def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(cutlass, "compiler", lambda: None)
-    with pytest.raises(InputError, match="nvcc is not there"):
+    with pytest.raises(InputError, match="nvcc was not found"):
         Tools.find()
     monkeypatch.setattr(cutlass, "compiler", lambda: "nvcc")
     monkeypatch.setattr(cutlass, "headers", lambda: None)

@@ -43,7 +43,7 @@ def test_a_gpu_that_disappears_ends_the_work_with_one_line(measurer: CudaMeasure
     environment = measurer.process.environment
     measurer.process.environment = {**environment, "CUDA_VISIBLE_DEVICES": ""}  # As the driver answers then.
     measurer.process.end()
-    with pytest.raises(GemmdbError, match=r"^GPU \d+ does not compute any more \(.*; what was measured is stored"):
+    with pytest.raises(GemmdbError, match=r"^GPU \d+ no longer works \(.*; all measurements so far are stored"):
         measurer.measure(PROBLEM, [ATEN], PROTOCOL, 7)
     measurer.process.environment = environment
     measurer.process.end()

@@ -170,8 +170,8 @@ class CudaMeasurer(Measurer):
         reply = self.process.call(self.effort.compile_s, self.functions.begin, False)
         if reply.status is not Status.OK and not (reply.status is Status.OOM or out_of_memory(reply.detail)):
             raise GemmdbError(
-                f"GPU {visible(self.gpu)} does not compute any more ({reply.detail});"
-                " what was measured is stored: run the same command when the GPU is back"
+                f"GPU {visible(self.gpu)} no longer works ({reply.detail});"
+                " all measurements so far are stored: run the same command when the GPU is back"
             )
 
     def _ask(self, problem: Problem, configs: Iterable[Config], protocol: Protocol, samples: int) -> Round | Loaded:

@@ -66,7 +66,7 @@ def test_what_cannot_be_told_is_an_error(cpu, recorded, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert target.choose("cpu", several)[0].units == 4
     monkeypatch.setattr(detect, "cuda", lambda index=0: H200)
-    with pytest.raises(InputError, match="say --arch cpu or --arch sm90"):
+    with pytest.raises(InputError, match="pass --arch cpu or --arch sm90"):
         target.choose("native", several)
 
 

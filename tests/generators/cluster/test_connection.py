@@ -48,7 +48,7 @@ def test_devices_are_counted_over_the_nodes_that_live():
 
 
 def test_a_cluster_that_cannot_measure_is_bad_input():
-    with pytest.raises(InputError, match=r"no node of the cluster says which device it has; start its nodes with"):
+    with pytest.raises(InputError, match=r"no node of the cluster declares its device; start its nodes with"):
         connection.offers([node("a")], "native")
     with pytest.raises(InputError, match=r"--arch sm80: no node .* there are cpu-test-cpu-2t"):
         connection.offers([node("a", **of(DEVICE))], "sm80")
@@ -87,8 +87,8 @@ def test_this_host_prints_what_it_offers():
     ("address", "said"),
     [
         ("127.0.0.1:1", "no cluster answers there"),
-        ("127.0.0.1", "not HOST:PORT of a cluster's head, auto or local"),
-        ("ray://127.0.0.1:10001", "not HOST:PORT of a cluster's head, auto or local"),
+        ("127.0.0.1", "must be HOST:PORT of a cluster's head, auto or local"),
+        ("ray://127.0.0.1:10001", "must be HOST:PORT of a cluster's head, auto or local"),
         ("127.0.0.1:99999", "no cluster answers there"),
     ],
 )
@@ -113,7 +113,7 @@ def test_what_answers_and_is_no_cluster_is_bad_input():
             f"build(BuildRequest(arch='cpu', ray={address!r}))"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert "what answers there is no cluster of Ray" in done.stderr
+    assert "the server there is not a Ray" in done.stderr
 
 
 class Busy:

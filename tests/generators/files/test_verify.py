@@ -90,8 +90,8 @@ def test_impossible_times_are_counted_with_an_example_and_the_remedy(kit, tmp_pa
     (finding,) = verify(tmp_path / "small.db" if packed else path)
     assert finding.check == "time"
     assert re.match(
-        r"1 time is impossible, for example 1 us for mm m=4096 n=4096 k=4096 on NVIDIA H200, where 34\.7 us"
-        r" are the least; lookups leave it out: build",
+        r"1 time is impossible, for example 1 us for mm m=4096 n=4096 k=4096 on NVIDIA H200, where the minimum is"
+        r" 34\.7 us; lookups leave it out: build",
         finding.message,
     )
 

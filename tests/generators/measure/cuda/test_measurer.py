@@ -107,7 +107,7 @@ def statuses(gpu, make, *depths, problem=PROBLEM):
 
 def test_a_gpu_that_disappears_ends_the_work_and_leaves_no_errors_behind(gpu, make, tmp_path):
     assert statuses(gpu, make, 16) == ["ok", "ok"]
-    with pytest.raises(GemmdbError, match=r"^GPU 0 does not compute any more \(RuntimeError: CUDA error: no CUDA"):
+    with pytest.raises(GemmdbError, match=r"^GPU 0 no longer works \(RuntimeError: CUDA error: no CUDA"):
         statuses(gpu, make, 16, 64, problem=replace(PROBLEM, m=8))
     (tmp_path / "gone").unlink()
     assert statuses(gpu, make, 16) == ["ok", "ok"]
