@@ -152,9 +152,9 @@ def _say(options: BuildOptions, summary: Summary) -> None:
     if not options.as_json:
         say_facts(summary.facts())
     if report.left and not report.interrupted:
-        note(f"out of time; {report.left:,} of {report.jobs:,} are left: the same command continues from there")
+        note(f"out of time; {report.left:,} of {report.jobs:,} are left: run the same command to continue")
     if report.interrupted:
-        note(f"interrupted; the results so far are in {report.out}: the same command continues from there")
+        note(f"interrupted; the results so far are in {report.out}: run the same command to continue")
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def compare(
     for line in found.advice().splitlines():
         note(line)
     if found.verdict == "cannot tell":
-        note("times of a busy machine, or of an unsteady default mode: repeat it when the machine is quiet")
+        note("the machine was busy or default mode was noisy: repeat it when the machine is quiet")
     if found.verdict == "slower":
         gemms = [(Problem.parse(p["problem"]), Device.parse(p["device"]), int(p["count"])) for p in found.products]
         if why := cache_hint(gemms):

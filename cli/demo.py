@@ -43,7 +43,7 @@ def demo(
     elif not (folder / demo.TABLE).exists():
         raise InputError(f"{folder / demo.TABLE}: there is no table yet; leave --compare out")
     _say(demo.compare(folder, names), wide)
-    say_prose(f"all of it is in {folder / demo.RESULT}")
+    say_prose(f"the full result is in {folder / demo.RESULT}")
 
 
 def _say(result: Mapping[str, Any], wide: bool) -> None:

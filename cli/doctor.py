@@ -125,7 +125,7 @@ def _triton() -> Check:
     if importlib.util.find_spec("triton") is None:
         if detect.cuda() is None:
             return Check("triton", MISSING, "only GPU kernels need it")
-        return Check("triton", MISSING, "GPU kernels need it", "it comes with the CUDA wheel of torch")
+        return Check("triton", MISSING, "GPU kernels need it", "install the CUDA wheel of torch")
     command = [sys.executable, "-c", "import triton, triton.language; print(triton.__version__)"]
     return _probe("triton", command, f"{REINSTALL} (it pins its triton)", str.strip)
 
@@ -149,7 +149,7 @@ def _kernels(torch: Check) -> Check:
     if not path.exists():
         device = detect.cuda()
         remedy = "gemmdb kernels build, with nvcc" if device is not None and device.arch == prebuilt.ARCH else ""
-        return Check("kernels", MISSING, "no CUTLASS kernels are compiled in advance", remedy)
+        return Check("kernels", MISSING, "no prebuilt CUTLASS kernels", remedy)
     try:
         archive = Archive.open(path)
     except TableError as error:
@@ -167,7 +167,7 @@ def _nvcc() -> Check:
     if path is None:
         if detect.cuda() is None:
             return Check("nvcc", MISSING, "only CUTLASS kernels need it, on a GPU")
-        detail = "CUTLASS kernels that are not compiled in advance need it; the default policy serves none of these"
+        detail = "CUTLASS kernels that are not prebuilt need it; the default policy never serves them"
         return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
     remedy = "set CUDACXX to an nvcc that works"
     return _probe("nvcc", [path, "--version"], remedy, lambda out: f"{path}, {_release(out)}")
@@ -186,7 +186,7 @@ def _packages() -> Iterator[Check]:
             if extra == "cutlass" and detect.cuda() is None:
                 yield Check(package, MISSING, "only CUTLASS kernels need it, on a GPU")
             elif extra:
-                yield Check(package, MISSING, f"the extra '{extra}' brings it", f"pip install 'gemmdb[{extra}]'")
+                yield Check(package, MISSING, f"installed by the extra '{extra}'", f"pip install 'gemmdb[{extra}]'")
             else:
                 yield Check(package, MISSING, "", f"pip install {package}")
 

@@ -78,7 +78,7 @@ def problem_name(text: str, wide: bool = False) -> str:
 
 def _brief(name: str, value: Any) -> str:
     if name == "ties":
-        return "" if len(value) < 2 else f"{len(value)} configs are as good"
+        return "" if len(value) < 2 else f"{len(value)} tied configs"
     if name == "neighbours":
         return _neighbours(value)
     if name == "least_gain":

@@ -68,7 +68,7 @@ def _say(found: Exchanged, json: bool) -> None:
             left.examples[0] if len(left.examples[0]) <= EXAMPLE_CHARS else f"{left.examples[0][:EXAMPLE_CHARS]}..."
         )
         named = example if left.count == 1 else f"first {example}"
-        note(f"not carried over: {left.count:,}, because: {left.reason} ({named})")
+        note(f"skipped: {left.count:,}: {left.reason} ({named})")
     rest = "" if found.total in (None, found.carried) else f", which now holds {found.total:,}"
     note(f"{count(found.carried, found.what)} from {found.source} in {found.out}{rest}")
     if not found.carried:

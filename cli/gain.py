@@ -56,7 +56,7 @@ def cache_hint(gemms: Iterable[tuple[Problem, Device, int]], cache: int | None =
     if not 0 < moved <= cache:
         return ""
     return (
-        f"its GEMMs move {moved / MIB:.1f} MiB in all, which stays in this CPU's cache of {cache / MIB:.0f} MiB, and"
+        f"its GEMMs move {moved / MIB:.1f} MiB in total, which fits in this CPU's cache of {cache / MIB:.0f} MiB, and"
         " the times of the tables are those of cold caches: `gemmdb build --effort full` measures both, and"
         " `gemmdb lookup --l2 hot` answers for the other"
     )

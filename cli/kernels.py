@@ -33,7 +33,7 @@ def kernels(context: typer.Context) -> None:
         return
     path = prebuilt.shipped()
     if not path.exists():
-        note("no kernels are compiled in advance: gemmdb kernels build makes them, with nvcc")
+        note("no prebuilt kernels: gemmdb kernels build compiles them with nvcc")
         raise typer.Exit(1)
     archive = prebuilt.archive()
     if archive is None:

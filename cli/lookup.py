@@ -57,13 +57,13 @@ def lookup(
     elif hit is None:
         say("miss")
         text = names.ranged(query.problem.text, query.ranges)
-        why = only_aten(query) or "`gemmdb explain` with the same arguments says why"
+        why = only_aten(query) or "`gemmdb explain` with the same arguments shows why"
         note(("" if confirm else _unconfirmed(query, catalog, None)) or f"no table answers {text}; {why}")
     else:
         found = full_facts(hit.evidence, _hit_facts(hit)) if wide else brief_facts(None, hit.evidence)
         say_facts([*_hit_facts(hit).items(), *found], hang=not wide)
         if confirm and _is_timed_first(hit, query):
-            note("a compile times this kernel beside ATen where that repays, and serves the faster one")
+            note("a compile benchmarks this kernel against ATen if that pays off, and serves the faster one")
         elif not confirm and (kernel := _unconfirmed(query, catalog, hit)):
             note(kernel)
     if hit is None:
@@ -89,14 +89,14 @@ def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
     if tried is None or not _is_timed_first(tried, query) or (hit is not None and tried.config == hit.config):
         return ""
     kernel = names.kernel(tried.config)
-    return f"a compile may time {kernel} beside ATen first, and serves it if it is faster: --confirm shows it"
+    return f"a compile may benchmark {kernel} against ATen first, and serves it if faster: --confirm shows it"
 
 
 def _hit_facts(hit: Hit) -> dict[str, str]:
     """Return the facts of a hit. The kernel's text is not shortened, since it is the result."""
     return {
         "rung": hit.rung,
-        "kernel": f"{hit.config.text} (what Inductor takes by default)" if hit.config == ATEN else hit.config.text,
+        "kernel": f"{hit.config.text} (Inductor's default)" if hit.config == ATEN else hit.config.text,
         "expected": f"{microseconds(hit.expected_us)}, {hit.speedup:.2f}x ATen",
         "table": hit.table,
     }

@@ -141,7 +141,7 @@ class ProblemOptions:
             declared: Any = field.default  # An Option, which contains the default value.
             if field.name not in QUERY_FIELDS and getattr(self, field.name) != declared.default:
                 flag = f"--{field.name.replace('_', '-')}"
-                raise InputError(f"{flag} and PROBLEM exclude each other: PROBLEM says all but the device and --l2")
+                raise InputError(f"{flag} and PROBLEM exclude each other: PROBLEM sets all but the device and --l2")
         found = read_problem(words)
         _reject_empty(found.problem, "{}={}")
         return found
@@ -218,7 +218,7 @@ def _not_a_problem(text: str, error: InputError) -> str:
         return f"{text} is a file: name a line of it, {text}:1"
     if _SHORT.match(text):
         full = "paste the whole text, as --wide prints it, or name WORKLOAD.jsonl:LINE"
-        return f"{text[:80]!r} is a short name, which leaves fields out: {full}"
+        return f"{text[:80]!r} is a short name that omits fields: {full}"
     return f"not a problem: {text[:80]!r}; paste one as `gemmdb explain` prints it, or name WORKLOAD.jsonl:LINE"
 
 

@@ -29,7 +29,7 @@ class TuneOptions:
     budget: str = Option(
         "10m", metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m."
     )
-    folder: Path = Option(Path("gemmdb-tune"), help="Where the state is kept. The same command continues from there.")
+    folder: Path = Option(Path("gemmdb-tune"), help="Where the state is kept. Run the same command to continue.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
     repeats: int = Option(2, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip.")
@@ -91,8 +91,8 @@ def tune(options: TuneOptions) -> None:
     else:
         say_tuned(done, options.wide)
     if done.interrupted:
-        kept = f"what is done is in {options.folder} and in the table"
-        note(f"interrupted; {kept}: the same command continues from there")
+        kept = f"progress is saved in {options.folder} and the table"
+        note(f"interrupted; {kept}: run the same command to continue")
         raise typer.Exit(130)
     if done.gained is not None and done.gained.verdict == "slower":
         raise typer.Exit(1)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gemmdb.tune.tuning import Tuned
 
 CACHED_GRAPHS = (
-    "tables name faster kernels and no compiled graph has one: does the program keep compiled graphs itself?"
-    " Delete them, or switch that off"
+    "the tables have faster kernels but no compiled graph uses one: does the program cache compiled graphs?"
+    " Delete or disable that cache"
 )
 MAX_GEMMS = 10
 """Maximum number of GEMMs listed."""

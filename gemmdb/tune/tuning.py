@@ -77,7 +77,7 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists() and new.workload.exists():
-            raise InputError(f"{new.workload} is not of `gemmdb tune`: name another --folder")
+            raise InputError(f"{new.workload} was not created by `gemmdb tune`: choose another --folder")
         if fresh:
             for name in (WORKLOAD, QUEUE, STATE):
                 (folder / name).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
             return new
         item = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(item, dict) and item.get("version", VERSION) != VERSION:
-            raise InputError(f"{path} is of another version of gemmdb; --fresh starts anew")
+            raise InputError(f"{path} is from another version of gemmdb; --fresh starts over")
         known = State(
             folder, tuple(map(str, item["command"])), item["recorded"] is True, item["stopped"] is True,
             None if item["pace_s"] is None else float(item["pace_s"]), str(item["tables"]), dict(item["gained"]),
@@ -96,10 +96,10 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     except OSError as error:
         raise InputError(f"cannot use the folder {folder}: {error.strerror}") from error
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged; --fresh starts anew") from error
+        raise InputError(f"{path} is damaged; --fresh starts over") from error
     if known.command != new.command:
         raise InputError(
-            f"{folder} belongs to `{' '.join(known.command)[:200]}`: name another --folder, or start anew with --fresh"
+            f"{folder} belongs to `{' '.join(known.command)[:200]}`: choose another --folder or use --fresh"
         )
     return known
 
@@ -154,7 +154,7 @@ class Tuning:
         fails, or compiles no GEMM."""
         state = self._state
         if state.recorded and state.workload.exists():
-            self._say("1/4 recorded before")
+            self._say("1/4 already recorded")
         else:
             self._record(state)
         workload = entries.read(state.workload)
@@ -213,7 +213,7 @@ class Tuning:
             except (KeyError, TypeError, ValueError):
                 pass  # A damaged file: run again.
             else:
-                self._say("4/4 timed before with the same tables")
+                self._say("4/4 already timed with the same tables")
                 return known
         busy = load.now()
         runs: dict[bool, list[gains.Times]] = {False: [], True: []}

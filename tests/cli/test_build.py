@@ -79,7 +79,7 @@ def test_ctrl_c_keeps_what_was_measured(environment):
     out, err = process.communicate(timeout=110)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == (
-        "gemmdb: interrupted; the results so far are in mine.db: the same command continues from there"
+        "gemmdb: interrupted; the results so far are in mine.db: run the same command to continue"
     )
     assert "GEMMDB_TABLES=mine.db" in out
     assert rows(Path("mine.db")) > 0
@@ -96,7 +96,7 @@ def test_a_build_that_ran_out_of_time_says_what_is_left(gemmdb, one_problem):
     pytest.importorskip("torch")
     done = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--minutes", "1e-9", "--json")
     assert done.code == 0
-    assert done.err.splitlines()[-1] == ("gemmdb: out of time; 1 of 1 are left: the same command continues from there")
+    assert done.err.splitlines()[-1] == ("gemmdb: out of time; 1 of 1 are left: run the same command to continue")
     assert json.loads(done.out)["left"] == 1
 
 

@@ -25,7 +25,7 @@ def test_json_counts_and_names_what_is_left(gemmdb, table):
     assert (done.code, found["version"], found["carried"], found["format"]) == (0, 1, 2, "csv")
     (left,) = found["left"]
     assert (left["count"], len(left["examples"])) == (1, 1)
-    assert "not carried over: 1, because: CSV cannot store" in done.err
+    assert "skipped: 1: CSV cannot store" in done.err
 
 
 def test_nothing_to_carry_over_is_a_negative_answer(gemmdb, table):

@@ -61,7 +61,7 @@ def test_confirm_answers_as_a_compile_that_times_kernels_first(gemmdb, h200):
     assert "kernel         aten:default" in held.out
     assert "held back      triton:gemv" in held.out
     assert "bounds         memory 34" in held.out
-    assert held.err.endswith("time triton:gemv beside ATen first, and serves it if it is faster: --confirm shows it\n")
+    assert held.err.endswith("benchmark triton:gemv against ATen first, and serves it if faster: --confirm shows it\n")
     assert "kernel         triton:gemv" in served.out
     assert "and serves the faster one" in served.err
     assert json.loads(gemmdb("explain", *one_row, "--confirm", "--json").out)["steps"][3]["hit"]["backend"] == "triton"

@@ -80,7 +80,7 @@ def test_operands_that_fit_into_the_cache_of_a_cpu_are_named():
     """16 x 256, 256 x 1024 and 16 x 1024 elements of 4 bytes are 1.08 MiB."""
     small = Problem.gemm("mm", m=16, n=1024, k=256, dtype="fp32")
     hint = gain.cache_hint([(small, CPU, 2)], 2**22)
-    assert hint.startswith("its GEMMs move 2.2 MiB in all, which stays in this CPU's cache")
+    assert hint.startswith("its GEMMs move 2.2 MiB in total, which fits in this CPU's cache")
     assert "cold caches" in gain.cache_hint([(small, CPU, 1)], small.bytes)
     h200 = registry.find("NVIDIA H200")
     for gemms, cache in (

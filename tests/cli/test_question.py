@@ -45,7 +45,7 @@ def test_anything_else_is_bad_input(words):
 @given(strategies.problems)
 def test_a_short_name_is_told_from_what_is_no_problem(problem):
     """Tables print short names: several problems can share one."""
-    with pytest.raises(InputError, match=r"is a short name, which leaves fields out: .* as --wide prints it, or name"):
+    with pytest.raises(InputError, match=r"is a short name that omits fields: .* as --wide prints it, or name"):
         read_problem(names.short(problem).split())
 
 

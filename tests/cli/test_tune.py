@@ -50,7 +50,7 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
     # Hardly any time: the build ends what it has begun, and the same command goes on from there.
     first = gemmdb("tune", "--budget", "0.1s", "--repeats", "0", "--json", "--", *program)
     assert first.code == 0, first.err
-    assert "recorded before" in first.err
+    assert "already recorded" in first.err
     assert json.loads(first.out)["built"]["left"] > 0
 
     whole = gemmdb("tune", "--repeats", "1", "--json", "--", *program)
@@ -64,7 +64,7 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
 
     again = gemmdb("tune", "--repeats", "1", "--", *program)
     assert again.code == whole.code
-    assert "timed before" in again.err
+    assert "already timed" in again.err
     assert "nothing to build" in again.err
     (gain,) = [line for line in again.out.splitlines() if line.startswith("gain ")]
     if found["gained"]["verdict"] == "same kernels":  # where ATen won both problems
@@ -100,7 +100,7 @@ def test_a_plan_of_what_was_recorded_before(gemmdb, table):
     state.workload.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     done = gemmdb("tune", "--dry-run", "--", "no-such-program")
     assert done.code == 0, done.err
-    assert "recorded before" in done.err
+    assert "already recorded" in done.err
     assert "1 GEMM: ATen is the only kernel for it" in done.err
     (row,) = [line for line in done.out.splitlines() if "99x512x1024" in line]
     assert row.startswith("build")

@@ -43,7 +43,7 @@ def test_ranks_with_different_tables_are_told(kit, table, tmp_path, same, strict
     assert len(said) == (0 if same else 1)
     if not same:
         told = next(i for i, reply in enumerate(found) if "other tables" in json.dumps(reply))
-        assert f"rank {told} answers from other tables" in said[0]
+        assert f"rank {told} uses different tables" in said[0]
         assert bool(found[told][0]) == (strict == "error")
 
 

@@ -134,7 +134,7 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
     assert decision.config is not None
     verdict, old, name = found.verdict, decision.event, decision.config.name
     if verdict is None:
-        return replace(decision, config=ATEN, event=old.refused(f"{name} is wrong here: its result is not ATen's"))
+        return replace(decision, config=ATEN, event=old.refused(f"{name} is wrong: its result differs from ATen's"))
     ours = verdict.pick == decision.config and gain(verdict.ratio) >= decision.session.policy.min_gain
     speedup = found.aten_us / found.us if ours else 1.0
     timed = {"config": decision.config.text, "us": found.us, "aten_us": found.aten_us}

@@ -63,9 +63,9 @@ def chosen(group: Sequence[Decision], ready: bool) -> tuple[list[Decision], Mapp
     us = {problem: count * saved_us(session, queries[problem]) for problem, count in counts.items()}
     order = {problem: place for place, problem in enumerate(_repaying(us, session.policy, ready))}
     taken = sorted((d for d in group if d.problem in order), key=lambda d: order[d.problem])
-    within = f"tuning would not repay within {limits.calls(session.policy):,} calls"
+    within = f"tuning would not pay off within {limits.calls(session.policy):,} calls"
     left = {
-        problem: Rejected(f"{within}: it could save {one:.1f} us of each")
+        problem: Rejected(f"{within}: it could save {one:.1f} us per call")
         for problem, one in us.items()
         if problem not in order
     }

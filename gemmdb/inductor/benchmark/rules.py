@@ -122,8 +122,8 @@ def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | 
     """Return why a query is not tuned unless `live` is explicit."""
     kind = query.device.kind
     if kind != "cuda":
-        took = f"on a {kind.upper()} that takes {UNLIMITED_LIVE_S:.0f} s at first and 10 s for each problem"
-        return Rejected(f"{took}, and {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it")
+        took = f"on a {kind.upper()} that takes {UNLIMITED_LIVE_S:.0f} s for the first problem and 10 s for each other"
+        return Rejected(f"{took}, but only {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it")
     if symbolic:
         return Rejected("its sizes are symbolic")
     if emitted := _only_emitted(query.problem):

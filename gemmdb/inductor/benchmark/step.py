@@ -92,7 +92,7 @@ class Step:
         if not self._limit.may_begin():
             return _exceeded(job)
         if not limits.repays(job.saved_us, job.policy):
-            return Rejected(f"it could save {job.saved_us:.1f} us of a call, which does not repay timing it")
+            return Rejected(f"it could save {job.saved_us:.1f} us per call, too little to pay for timing it")
         if job.key in self._ahead:
             job.begun = self._ahead.pop(job.key)
             return None

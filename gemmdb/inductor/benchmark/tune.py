@@ -171,7 +171,7 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
 
 def _announced(number: int, limit_s: float) -> str:
     """Return one line about what the compile waits for."""
-    waits = "" if client.ready() else " It first waits for the process that measures, which starts now."
+    waits = "" if client.ready() else " It first waits for the measuring process to start."
     problems = "1 problem is" if number == 1 else f"{number} problems are"
     return f"live tuning: the compile waits {limit_s:.0f} s at most, while {problems} measured.{waits}"
 

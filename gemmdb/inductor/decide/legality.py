@@ -66,7 +66,7 @@ def _unmeasurable(problem: Problem) -> Rejected | None:
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
         return Rejected("this CPU multiplies fp32 in full, also where TF32 is allowed")
     if problem.empty:
-        return Rejected("Inductor computes nothing for a GEMM of size zero")
+        return Rejected("Inductor skips GEMMs of size zero")
     return representatives.rejection(problem)
 
 

@@ -73,7 +73,7 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
     finally:
         _local.again = False
     JOURNAL.error(said := f"compiling {', '.join(sorted({config for _, config in served}))}: {text}")
-    log.warning("gemmdb: ATen is served instead of kernels that could not be compiled: %s", said)
+    log.warning("gemmdb: running ATen instead of kernels that failed to compile: %s", said)
     for problem, config in served:
         remember(problem, config, text)
     return result

@@ -59,18 +59,18 @@ def compare(
     install()
     served = active.requested() or TableSession(policy_of(None, None, Settings.read()))
     with torch.no_grad():
-        say("compiling as without gemmdb, to be followed by the same with gemmdb")
+        say("compiling without gemmdb, then with gemmdb")
         begun = time.monotonic()
         plain = _compile(model, inputs, ForcedSession(None))
         reset_stats()
-        say(f"compiling with gemmdb, about {time.monotonic() - begun:.0f} s as without it")
+        say(f"compiling with gemmdb, about {time.monotonic() - begun:.0f} s")
         ours = _compile(model, inputs, served)
         products = stats()["products"]
         configs = {item["problem"]: str(item["config"]) for item in products}
         begun = time.monotonic()
         ours(*inputs)
         _synchronize()
-        say(f"2 x {calls} calls to be timed, about {2 * (calls + 2) * (time.monotonic() - begun):.0f} s")
+        say(f"timing 2 x {calls} calls, about {2 * (calls + 2) * (time.monotonic() - begun):.0f} s")
         differ = any(one != ATEN.text for one in configs.values())
         (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say, differ)
         brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)

@@ -62,7 +62,7 @@ class Comparison:
         if found or self.verdict != "slower":
             return "\n".join(found)
         if not self.together_us:
-            return "no kernel is the reason: with ATen for every GEMM it is as slow"
+            return "the kernels are not the cause: with ATen for every GEMM it is just as slow"
         kernels = [text for text, config in self.configs.items() if config != ATEN.text]
         return "\n".join(
             (

@@ -116,8 +116,8 @@ def compare_ranks(session: Session) -> None:
     if first == own:
         return
     text = (
-        f"rank {rank} answers from other tables than the rank that compiled first, so ranks may run different kernels: "
-        "give all of them the same GEMMDB_TABLES and GEMMDB_USER_TABLE"
+        f"rank {rank} uses different tables than the first rank that compiled, so ranks may run different kernels: "
+        "set the same GEMMDB_TABLES and GEMMDB_USER_TABLE on all ranks"
     )
     if session.policy.on_miss == "error":
         raise TableError(text)

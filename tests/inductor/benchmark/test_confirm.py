@@ -222,7 +222,7 @@ def test_a_wrong_result_is_never_served(kit, compiled, clock, monkeypatch):
     monkeypatch.setattr(trials, "run", lambda *args: Trial((), (), trials.CPU, differs=True))
     stats = compiled()
     assert set(kit.lowered(stats)) == {kit.ATEN}
-    assert {p["note"] for p in stats["products"]} == {"cpp:packed_gemm is wrong here: its result is not ATen's"}
+    assert {p["note"] for p in stats["products"]} == {"cpp:packed_gemm is wrong: its result differs from ATen's"}
     assert {(row.config, row.status) for row in stored()} == {(kit.CPP, Status.WRONG)}
     assert set(kit.lowered(compiled(replace(PATIENT, confirm=False)))) == {kit.ATEN}
 

@@ -89,7 +89,7 @@ def test_what_is_not_worth_it_is_served_as_without_tuning_and_says_so(group, mea
     dense, mixed = tuning.tune(group(DENSE, MIXED))
     assert measured == [([MIXED], 1.0)]
     assert (mixed.event.rung, dense.event.rung, dense.config) == ("live", "aten", ATEN)
-    assert dense.event.note.startswith("not tuned: tuning would not repay within 100,000 calls: it could save ")
+    assert dense.event.note.startswith("not tuned: tuning would not pay off within 100,000 calls: it could save ")
     tuning.tune(group(*[MIXED] * 2, *[DENSE] * 30))
     assert measured[1:] == [([DENSE, MIXED], 2.0)]
 
