@@ -78,7 +78,7 @@ def test_of_a_miss_it_says_what_a_compile_tries(gemmdb, environment, monkeypatch
     missed = ("--op", "mm", "--m", "64", "--n", "1280", "--k", "1280", *H100)
     done = gemmdb("lookup", *missed)
     assert (done.code, done.out) == (1, "miss\n")
-    assert "a compile may time triton:" in done.err
+    assert "a compile may benchmark triton:" in done.err
     assert gemmdb("lookup", *missed, "--confirm").code == 0
     monkeypatch.setenv("GEMMDB_CONFIRM", "0")
     assert "no table answers" in gemmdb("lookup", *missed).err

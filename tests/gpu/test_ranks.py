@@ -88,7 +88,7 @@ def told(replies: Sequence[Any], same: bool) -> None:
     """Ranks with the same tables took the same kernels in silence; of others, one was told."""
     assert (replies[0]["kernels"] == replies[1]["kernels"]) == same
     said = [text for reply in replies for text in reply["errors"]]
-    assert [text.partition(" answers from ")[2][:12] for text in said] == ([] if same else ["other tables"])
+    assert [text.partition(" uses ")[2][:12] for text in said] == ([] if same else ["other tables"])
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -34,7 +34,7 @@ def test_a_damaged_state(tmp_path: Path, text: str):
 
 def test_a_folder_that_cannot_be_used(tmp_path: Path):
     (tmp_path / WORKLOAD).write_text("mine\n")
-    for folder, said in ((tmp_path, "name another"), (tmp_path / WORKLOAD, "cannot use the folder")):
+    for folder, said in ((tmp_path, "choose another"), (tmp_path / WORKLOAD, "cannot use the folder")):
         with pytest.raises(InputError, match=said):
             open_folder(folder, ("true",), False)
     assert (tmp_path / WORKLOAD).read_text() == "mine\n"

@@ -116,7 +116,7 @@ def compare_ranks(session: Session) -> None:
     if first == own:
         return
     text = (
-        f"rank {rank} uses different tables than the first rank that compiled, so ranks may run different kernels: "
+        f"rank {rank} uses other tables than the first rank that compiled, so ranks may run different kernels: "
         "set the same GEMMDB_TABLES and GEMMDB_USER_TABLE on all ranks"
     )
     if session.policy.on_miss == "error":

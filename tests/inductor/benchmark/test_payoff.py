@@ -191,7 +191,7 @@ def test_what_pays_is_served_as_without_live_tuning_on_a_busy_machine(others, gr
     monkeypatch.setattr(client, "tune", lambda requests, limit_s: pytest.fail("it was tuned"))
     monkeypatch.setattr(payoff, "saved_us", lambda session, query: 0.0)
     (left,) = tuning.tune(group(DENSE))
-    assert "would not repay" in left.event.note
+    assert "would not pay off" in left.event.note
     assert samples == []
     monkeypatch.setattr(payoff, "saved_us", lambda session, query: math.inf)
     (busy,) = tuning.tune(group(DENSE))

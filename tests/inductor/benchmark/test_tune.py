@@ -123,7 +123,7 @@ def test_without_a_verdict_it_is_served_as_without_tuning(
     assert JOURNAL.provisional == provisional
     said, ended = (record.message for record in caplog.records)
     assert said.startswith("live tuning: the compile waits 3 s at most, while 1 problem is measured.")
-    assert said.endswith("the process that measures, which starts now.")
+    assert said.endswith("the measuring process to start.")
     assert ended.startswith("live tuning ended after ")
     assert ended.endswith(" s: 1.2 s waiting for the process, 0.5 s measuring")
 
