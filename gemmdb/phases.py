@@ -17,15 +17,15 @@ from time import perf_counter
 NAMES = {
     "load": "importing gemmdb's part of Inductor",
     "tables": "opening the tables",
-    "key": "what gemmdb adds to the keys of Inductor's caches",
+    "key": "adding to Inductor's cache keys",
     "passes": "walking the graphs",
     "lookup": "looking up GEMMs in the tables",
     "live": "live tuning",
-    "generate": "generating the code of trials",
-    "compile": "compiling the code of trials, or waiting for that",
-    "trial": "timing it",
-    "store": "storing its times",
-    "report": "events of compiled graphs, and their lines in the log",
+    "generate": "generating code for trials",
+    "compile": "compiling trials, or waiting for that",
+    "trial": "benchmarking trials",
+    "store": "storing trial results",
+    "report": "events and log lines for compiled graphs",
 }
 """The phases, in the order they run during a compile."""
 

@@ -205,7 +205,7 @@ def _package_files(package: str) -> Iterator[Path]:
     folders = [Path(folder) for folder in spec.submodule_search_locations]
     files = sorted(path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.suffix == ".db")
     if not files:
-        raise ValueError("it holds no .db file")
+        raise ValueError("it contains no .db file")
     yield from files
 
 

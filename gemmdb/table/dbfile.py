@@ -72,7 +72,7 @@ def check_journal(path: Path, writes: bool = True) -> None:
     except OSError:
         return  # No journal, one that is too short, or one that SQLite cannot read either.
     if strange:
-        raise TableError(f"{journal} is not a journal that gemmdb left; do not use this file")
+        raise TableError(f"{journal} was not written by gemmdb; do not use this file")
 
 
 def broken(path: Path, error: Exception) -> TableError:
@@ -80,14 +80,14 @@ def broken(path: Path, error: Exception) -> TableError:
     text = one_line(str(error))
     if getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK":
         remedy = f"the same `gemmdb build` again, or `gemmdb merge {path} --out {path}`"
-        return TableError(f"{path} holds an unfinished write of a killed process; undo it by running {remedy}")
+        return TableError(f"{path} has an unfinished write from a killed process; to undo it, run {remedy}")
     if interrupted(error):
-        return TableError(f"{path} takes too long to read: it is damaged, or made to; do not use this file")
+        return TableError(f"{path} takes too long to read: it is damaged or malicious; do not use this file")
     if isinstance(error, MemoryError):
-        return TableError(f"{path} needs more memory than there is: it is damaged, or made to; do not use this file")
+        return TableError(f"{path} needs more memory than there is: it is damaged or malicious; do not use this file")
     if ("locked" in text or "disk I/O" in text) and (rejected := file_locks.rejection(path)):
-        remedy = "copy it to a local disk, or mount that file system with locks"
-        return TableError(f"{path} is on a file system that locks no files ({rejected.reason.lower()}); {remedy}")
+        remedy = "copy it to a local disk, or mount the file system with locks"
+        return TableError(f"{path} is on a file system without file locks ({rejected.reason.lower()}); {remedy}")
     if "locked" in text:
         return TableError(f"{path} is locked by another process; try again when its writer is done")
     if "not a database" in text:
@@ -102,7 +102,7 @@ def broken(path: Path, error: Exception) -> TableError:
 def logged(path: Path) -> TableError:
     """Return the TableError for a file in WAL mode."""
     remedy = f"sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
-    return TableError(f"{path} has a write-ahead log, which no table has; undo it, if the file is yours, by {remedy}")
+    return TableError(f"{path} has a write-ahead log, which tables never use; if the file is yours, run {remedy}")
 
 
 def check_file(path: Path) -> None:
@@ -111,7 +111,7 @@ def check_file(path: Path) -> None:
         found = path.stat()
     except FileNotFoundError as error:
         if url := url_of(path):
-            raise TableError(f"{url} is a URL, and a table is a file; download it, and name the file") from error
+            raise TableError(f"{url} is a URL, not a file; download it, and pass the file") from error
         raise TableError(f"{path} does not exist; make it with `gemmdb build --out {path}`") from error
     except (OSError, ValueError) as error:
         raise TableError(f"{path} cannot be read ({error}); check the path and its permissions") from error

@@ -106,7 +106,7 @@ class Handle:
 
     def crowded(self, most: int, what: str) -> TableError:
         """Return the TableError for a file with more than `most` of `what`."""
-        return TableError(f"{self.path} holds more than {most:,} {what} where one lookup reads them all; rebuild it")
+        return TableError(f"{self.path} has more than {most:,} {what}, the limit for one lookup; rebuild it")
 
     def header(self) -> schema.Header:
         """Return the file's header."""
@@ -220,7 +220,7 @@ class OnceInOrder:
             if self._read > self._most:
                 self._most = max(self._most, self._size())  # A table may grow while it is read.
                 if self._read > self._most:
-                    raise sqlite3.DatabaseError("its values are longer together than the file")
+                    raise sqlite3.DatabaseError("its values together are longer than the file")
             yield row
 
 

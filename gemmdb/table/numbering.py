@@ -93,7 +93,7 @@ class Numbering:
             ("toolchains of a set", max(map(len, self.sets), default=0), MOST_TOOLCHAINS),
         ):  # fmt: skip
             if count > most:
-                raise InputError(f"{count:,} {what} are more than the {most:,} that a packed table has room for")
+                raise InputError(f"{count:,} {what} exceed the {most:,} that fit in a packed table")
         if rest:
             raise InputError("its numbering is cut off")
         return self
@@ -170,7 +170,7 @@ def _check_bytes(parts: Mapping[str, object]) -> dict[str, bytes]:
             raise InputError("its numbering is incomplete")
         if len(part) > most:
             size = f"{len(part):,} bytes of {name}"
-            raise InputError(f"{size} are more than the {most:,} that a packed table has room for")
+            raise InputError(f"{size} exceed the {most:,} that fit in a packed table")
         found[name] = part
     return found
 

@@ -36,7 +36,7 @@ def pack(record: Record, number: Callable[[Entry], int], klass: Callable[[str], 
             parts.append(_GROUP.pack(what, 0 if one.klass is None else klass(one.klass), len(one.times), one.aten_us))
             parts += [_TIME.pack(number(t.entry), t.code, t.width, t.flags, t.expected) for t in one.times]
     except struct.error as error:
-        raise InputError(f"a packed table has no room for so many times or configs ({error})") from error
+        raise InputError(f"too many times or configs for a packed table ({error})") from error
     return b"".join(parts)
 
 
@@ -85,9 +85,9 @@ def unpack(data: Any, entry: Callable[[int], Entry], classes: Sequence[str]) -> 
     except (struct.error, IndexError) as error:
         raise InputError(f"a record is malformed ({error})") from error
     if end != len(data):
-        raise InputError("a record is longer or shorter than it says")
+        raise InputError("a record's length does not match its header")
     if len({(one.l2, one.modelled, one.klass) for one in found}) < groups:
-        raise InputError("a record holds two groups of one kind")
+        raise InputError("a record has two groups of the same kind")
     return Record(tuple(found), failed, stamp)
 
 

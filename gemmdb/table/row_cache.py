@@ -195,7 +195,7 @@ class RowCache:
     def _row(self, kind: str, column: str, key: int) -> tuple[Any, ...]:
         rows = self._fetch(f"SELECT {column} FROM {kind} WHERE id = ?", (key,))
         if not rows:
-            raise self.error(f"it names a {kind} that it does not hold")
+            raise self.error(f"it refers to a {kind} that it does not contain")
         return rows[0]
 
     def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T], limit: int = _LIMIT) -> _T:

@@ -84,7 +84,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             MIGRATIONS.apply(Database(db, execute_plugins=False, recursive_triggers=False))
             schema.check(db, path)
         if schema.header(db, path).packed:
-            raise TableError(f"{path} is packed, so nothing can be added; name the table that it was packed from")
+            raise TableError(f"{path} is packed, so it cannot be extended; pass the table that it was packed from")
     except BaseException:
         db.execute("ROLLBACK")
         raise
@@ -110,7 +110,7 @@ def _check_target(path: Path) -> None:
         if os.statvfs(target.parent).f_flag & os.ST_RDONLY:
             why, remedy = "its folder is on a file system that is mounted read-only", "name a file elsewhere"
         else:
-            why, remedy = "its folder may not be written", "check its permissions, or name another file"
+            why, remedy = "its directory is not writable", "check its permissions, or name another file"
         raise TableError(f"{path} cannot be written: {why}; {remedy}")
     if target.exists() and not os.access(target, os.W_OK):
         raise TableError(f"{path} cannot be written: it is read-only; check its permissions, or name another file")

@@ -149,7 +149,7 @@ class Store:
         """Begin a transaction if the open file is still at the path."""
         there = file_locks.identity(self.path)
         if there is None:
-            lost = "what it held is lost: run this again"
+            lost = "its content is lost: run this command again"
             raise TableError(f"{self.path} was removed while it was being written; {lost}")
         if there != self._file:
             return False

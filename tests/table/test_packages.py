@@ -71,7 +71,7 @@ def test_it_is_not_imported_and_read_once(home, site, monkeypatch):
         ("gemmdb_tables_a:tables", "must be the name of a package"),
         ("os; import x", "must be the name of a package"),
         ("json.tool", "must be the name of a package"),
-        ("gemmdb_tables_a", "it holds no .db file"),
+        ("gemmdb_tables_a", "it contains no .db file"),
         ("this", "there is no such package"),
     ],
 )

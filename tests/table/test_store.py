@@ -119,7 +119,7 @@ def shared():
 
 
 @pytest.mark.parametrize(("modes", "told"), [
-    ((0o555, 0o666), "cannot be written: its folder may not be written; check its permissions, or name another file"),
+    ((0o555, 0o666), "cannot be written: its directory is not writable; check its permissions, or name another file"),
     ((0o777, 0o444), "cannot be written: it is read-only; check its permissions, or name another file"),
     ((0o000, 0o666), "cannot be opened (Permission denied); check the permissions of its folder"),
 ])  # fmt: skip

@@ -71,7 +71,7 @@ def test_what_a_killed_writer_left_half_done_is_undone_by_the_next_writer_only(k
     path = kit.write(tmp_path / "t.db", [kit.row()])
     _leave_half_done(path)
     before = path.read_bytes()
-    with pytest.raises(TableError, match="unfinished write of a killed process; undo it by running"):
+    with pytest.raises(TableError, match="unfinished write from a killed process; to undo it, run"):
         Table.open(path)
     assert path.read_bytes() == before
     with Store.open(path):
@@ -111,7 +111,7 @@ def test_opening_a_table_never_deletes_the_file_that_its_journal_names(kit, tmp_
     name = tmp_path / "link.db" if linked else path
     if linked:
         name.symlink_to(path)
-    with pytest.raises(TableError, match="unfinished write of a killed process"):
+    with pytest.raises(TableError, match="unfinished write from a killed process"):
         Table.open(name)
     with pytest.raises(TableError, match=r"t\.db-journal .* do not use this file"):
         Store.open(name)

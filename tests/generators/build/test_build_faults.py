@@ -145,7 +145,7 @@ def test_a_file_system_without_locks_is_told_apart_from_a_locked_table(tmp_path,
     done = subprocess.run(
         [sys.executable, "-c", LOCKLESS, str(out)], env=environment, capture_output=True, text=True, check=True
     )
-    said = f"{out} is on a file system that locks no files (no locks available); copy it to a local disk, or mount"
+    said = f"{out} is on a file system without file locks (no locks available); copy it to a local disk, or mount"
     *lines, devices = done.stdout.splitlines()
     assert [line.startswith(said) for line in lines] == [True, True]
     assert devices == "1"  # What an installation brings needs no locks.

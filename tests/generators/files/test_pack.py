@@ -235,7 +235,7 @@ def test_outdated_verdicts_are_not_packed(full, tmp_path):
 
 def test_too_many_configs_are_refused_with_a_remedy(full, tmp_path, monkeypatch):
     monkeypatch.setattr("gemmdb.table.numbering.MOST_ENTRIES", 3)
-    with pytest.raises(InputError, match=r"full\.db: 4 pairs .* more than the 3"):
+    with pytest.raises(InputError, match=r"full\.db: 4 pairs .* exceed the 3"):
         pack(full, tmp_path / "out.db")
 
 

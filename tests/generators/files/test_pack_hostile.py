@@ -114,7 +114,7 @@ def test_a_part_of_absurd_length_is_refused_before_it_is_parsed(small, name, mon
     assert all(len(parts[one]) * 3 < MOST_BYTES[one] for one in parts)
     parts[name] = bytes(MOST_BYTES[name] + 1)
     monkeypatch.setattr("gemmdb.table.numbering.json.loads", lambda _: pytest.fail("it was parsed"))
-    with pytest.raises(InputError, match=f"bytes of {name} are more than"):
+    with pytest.raises(InputError, match=f"bytes of {name} exceed"):
         Numbering.parse(parts)
 
 
