@@ -141,7 +141,7 @@ UNCOVERED = {
     "fnuz": ("_scaled_mm", lambda a, w, s: scaled(a.float().to(torch.float8_e4m3fnuz), w, s, s), FP8,
              "dtype torch.float8_e4m3fnuz"),
     "groups of one size": ("_grouped_mm", lambda a, b: torch._grouped_mm(a, b), (rand(4, 8, 32), rand(4, 32, 64)),
-                           "all groups have one size, as in a bmm"),
+                           "all groups have the same size, as in a bmm"),
     "groups of columns": ("_grouped_mm", lambda a, b, o: torch._grouped_mm(a, b, offs=o),
                           (rand(4, 8, 32), rand(32, 16), OFFSETS), "the groups divide the columns"),
 }  # fmt: skip

@@ -33,7 +33,7 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         rejected = Rejected("M turned out to be fixed")
     # A branch has each operand's start, but not its offset within its storage.
     if rejected is None and not all(fx.known(fake.storage_offset() == 0) for _, fake in operands):
-        rejected = Rejected("an operand begins inside its storage")
+        rejected = Rejected("an operand has a storage offset")
     if rejected is not None:
         outcome.refuse(decision, rejected)
         return None

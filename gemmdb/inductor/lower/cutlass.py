@@ -70,7 +70,7 @@ def _compile_rejection(config: Config, policy: Policy) -> Rejected | None:
     """Why nvcc does not compile a kernel that is missing in the archive, None if it does."""
     if policy.compile_cost < config.spec.cost:
         slow = "nvcc takes longer than the policy allows"
-        return Rejected(f"the kernel for these operands is not compiled in advance, and {slow}")
+        return Rejected(f"the kernel for these operands is not prebuilt, and {slow}")
     return cutlass.compiler_rejection()
 
 
@@ -104,5 +104,5 @@ def _leading(node: Any, operand: Operand) -> int:
     size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
     found = symbolic.number(stride if size != 1 else along)
     if found is None:
-        raise Refused("rows of an operand are a symbolic length apart")
+        raise Refused("the row stride of an operand is symbolic")
     return found

@@ -49,7 +49,7 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
     node = state.current_node()
     if node is not None and node.target is torch.ops.aten.bmm.default:
         # A mixed GEMM written as a batch. Inductor has another template for batches.
-        outcome.refuse(decision, "the C++ template was measured on matrices, not on a batch")
+        outcome.refuse(decision, "the C++ template was benchmarked on matrices, not on a batch")
         return None
     bound_to_its_constants(decision)
     factors = [tuple(int(config.values[f"{name}_{side}"]) for side in "mnk") for name in ("threads", "blocks")]

@@ -106,7 +106,7 @@ def _kernel(fused: Fused, operands: Operands) -> Any:
         found = ir_view.literal(vector)
         dense = found is not None and all(size == 1 or stride == 1 for size, stride in zip(*found, strict=True))
         if not dense or ir_view.misplaced(vector):
-            raise triton.Refused("a scale or bias is no dense vector")
+            raise triton.Refused("a scale or bias is not a contiguous vector")
     own = triton.constants(config, problem, triton.Operands(a, weights[0]))
     constants = own | parts.constants(len(weights), bool(operands.scales), bool(operands.biases), problem.scales)
     return _gemm(fused, constants, (a, *weights, *vectors), operands.dtype or a.get_dtype())
@@ -144,7 +144,7 @@ def _check_order(problem: Problem, a: Any, weight: Any) -> None:
     pair = (None, a, weight) if problem.spec.bias == "always" else (a, weight)
     found = ir_view.confirm(problem, pair)
     if [one.layout.order for one in (found.a, found.b)] != [one.layout.order for one in (problem.a, problem.b)]:
-        raise triton.Refused("an operand got another layout when it was lowered")
+        raise triton.Refused("an operand's layout changed during lowering")
 
 
 def _alone(operands: Operands, place: int) -> Any:

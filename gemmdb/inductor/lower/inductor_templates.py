@@ -56,7 +56,7 @@ def _scales_as_stored(problem: Problem, operands: Operands) -> list[Any]:
         steps = [] if literal is None else list(zip(*literal, strict=True))
         steps = steps[-1:] if problem.spec.grouped else steps
         if literal is None or any(size > 1 and stride != 1 for size, stride in steps):
-            raise Refused("the scales have gaps in memory")
+            raise Refused("the scales are not contiguous")
     return found
 
 

@@ -114,7 +114,7 @@ def activation(a: Any) -> Any:
     """Return the activation [M, K] in memory. Raises Refused unless K is the contiguous dimension."""
     settled = templates.settled(a, row_major=True)
     if symbolic.number(settled.get_stride()[1]) != 1 and symbolic.number(settled.get_size()[1]) != 1:
-        raise triton.Refused("K does not run along memory in the activations")
+        raise triton.Refused("K is not the contiguous dimension of the activations")
     return settled
 
 
@@ -122,7 +122,7 @@ def _whole(part: Any) -> Any:
     """Return a weight's tensor, 16-byte aligned and contiguous, so it can be read as words."""
     aligned = ir_view.aligned(part)
     if aligned is None:
-        raise triton.Refused("the weight may begin at no multiple of 16 bytes")
+        raise triton.Refused("the weight may not be 16-byte aligned")
     if not ir_view.is_whole(aligned):
-        raise triton.Refused("the weight has gaps")
+        raise triton.Refused("the weight is not contiguous")
     return aligned

@@ -137,7 +137,7 @@ def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, An
     else:
         weight = ir_view.from_the_start(w) if config.backend == "cpp" else ir_view.aligned(w)
         if weight is None:  # ATen's kernel loads the weight in 16-byte vectors, and would crash the process.
-            outcome.refuse(decision, "the weight may begin at no multiple of 16 bytes")
+            outcome.refuse(decision, "the weight may not be 16-byte aligned")
             return None
         lower = functools.partial(inductor_ops.weight_only, a, weight, scale, config.backend)
     if config.backend == "cpp":

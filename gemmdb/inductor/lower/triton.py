@@ -198,7 +198,7 @@ def check_offsets(problem: Problem, operands: Operands) -> None:
     """Raise Refused unless the offsets of a grouped_mm are a contiguous vector of 32-bit integers, one per group."""
     offsets = operands.offsets
     if ir_view.literal(offsets) != ((problem.groups,), (1,)) or offsets.get_dtype() != torch.int32:
-        raise Refused("the offsets are no dense vector of 32-bit integers")
+        raise Refused("the offsets are not a contiguous vector of 32-bit integers")
 
 
 def check_maps(problem: Problem, operands: Operands) -> None:
@@ -211,4 +211,4 @@ def check_maps(problem: Problem, operands: Operands) -> None:
             raise Refused(ANYWHERE)
         apart = node.get_stride()[-2 if operand.row_major else -1]
         if not symbolic.divides(VECTOR_BYTES // ITEM_SIZES[operand.dtype], apart):
-            raise Refused("rows of an operand are a symbolic length apart")
+            raise Refused("the row stride of an operand is symbolic")

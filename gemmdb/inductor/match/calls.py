@@ -63,14 +63,14 @@ def read(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
 def _recipes(given: Mapping[str, Any]) -> tuple[int, int]:
     """Return the scaling of A and B. Raises Unsupported unless there is one level of scales, without a swizzle."""
     if any(len(given[name]) != 1 for name in ("scale_a", "scale_b", "recipe_a", "recipe_b")):
-        raise Unsupported("several levels of scales")
+        raise Unsupported("multi-level scales")
     if any(given["swizzle_a"]) or any(given["swizzle_b"]):
         raise Unsupported("swizzled scales")
     if given["contraction_dim"]:
         raise Unsupported("other dimensions are contracted")
     first, second = int(given["recipe_a"][0]), int(given["recipe_b"][0])
     if (first, second) not in _RECIPES:
-        raise Unsupported("scales of other blocks, or of two kinds")
+        raise Unsupported("scales of other block sizes, or of two kinds")
     return first, second
 
 
@@ -80,11 +80,11 @@ def scaled_fields(call: Call) -> dict[str, Any]:
     if not first.dtype == second.dtype == torch.float32:
         raise Unsupported(f"scales of {first.dtype} and {second.dtype}")
     if not first.device == second.device == a.device:
-        raise Unsupported("a scale in the memory of another device")
+        raise Unsupported("a scale on another device")
     m, n = a.shape[0], value(call.b).shape[1]
     kind = _kind(first, second, (m, n, a.shape[1]))
     if call.recipes not in (None, _RECIPES[SCALES.index(kind)]):
-        raise Unsupported("scales of other sizes than their recipes say")
+        raise Unsupported("scale sizes that do not match their recipes")
     bias: Bias | None = None
     if call.bias is not None:
         bias = extract.bias(value(call.bias), extract.hint(m), extract.hint(n))
@@ -113,10 +113,10 @@ def _kind(first: Any, second: Any, sizes: tuple[Any, Any, Any]) -> str:
 def grouped_fields(call: Call) -> dict[str, Any]:
     """Return the Problem's group fields for a Call of FX nodes. Groups divide the rows of A, or K."""
     if call.bias is not None:
-        raise Unsupported("a bias, which torch does not add yet")
+        raise Unsupported("a bias, which torch does not support yet")
     dims = value(call.a).dim(), value(call.b).dim()
     if dims == (3, 3):
-        raise Unsupported("all groups have one size, as in a bmm")
+        raise Unsupported("all groups have the same size, as in a bmm")
     if dims == (3, 2):
         raise Unsupported("the groups divide the columns")
     if call.offsets is None:
@@ -135,5 +135,5 @@ def grouped_fields(call: Call) -> dict[str, Any]:
     if dtypes != [torch.float32, torch.float32]:
         raise Unsupported(f"scales of {dtypes[0]} and {dtypes[1]}")
     if ragged == "k":
-        raise Unsupported("the groups divide K, and each has scales of its own")
+        raise Unsupported("the groups divide K, and each has its own scales")
     return {**fields, "scales": "row"}

@@ -78,9 +78,9 @@ def tensor(val: Any, sizes: Sequence[int] | None = None, strides: Sequence[int] 
     for step in (*val.stride(), val.storage_offset()):
         # The alignment class would be a guess.
         if symbolic.from_data(step) and not known(step * val.itemsize % VECTOR_BYTES == 0):
-            raise Unsupported("rows of data-dependent length may not begin at multiples of 16 bytes")
+            raise Unsupported("rows of data-dependent length may not be 16-byte aligned")
     if any(symbolic.from_data(size) and hint(size) < 1 for size in val.shape):
-        raise Unsupported("a data-dependent size of which nothing is known, so it cannot be guessed")
+        raise Unsupported("a data-dependent size without known bounds, so it cannot be guessed")
     return TensorInfo(
         dtype_name(val.dtype),
         tuple(hint(s) for s in val.shape) if sizes is None else tuple(sizes),

@@ -54,12 +54,12 @@ def tiled_int4(node: Any) -> Gemm | None:
     x, packed, size, scale = node.args
     weight, numbers = value(packed), value(scale)
     if weight.dim() != 4:
-        raise Unsupported("a packed weight of another device")
+        raise Unsupported("a packed weight on another device")
     packing = _PACKINGS.get(2 * weight.shape[3])
     if packing is None or value(x).device.type != "cuda":
         raise Unsupported(f"a weight packed as {list(weight.shape)}")
     if not weight.is_contiguous() or not numbers.is_contiguous():
-        raise Unsupported("a packed weight with gaps")
+        raise Unsupported("a packed weight that is not contiguous")
     groups = Int4Format(size, extract.dtype_name(numbers.dtype), packing)
     _, added = mixed.added(node)
     bias = None if added is None else extract.bias(value(added), *map(extract.hint, value(node).shape))

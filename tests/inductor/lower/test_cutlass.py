@@ -176,7 +176,7 @@ def test_a_symbolic_m_is_an_argument(rows, monkeypatch):
     # Stream-K: scratch for the largest M, of which 1024 rows are 32 tiles, and two columns of tiles.
     assert kernel.get_dynamic_shape_args()[8] >= 32 * 2 * 32 * 128 * 4
     apart = tensor("y", [m, 512], [m * 512, 1], torch.bfloat16)
-    with pytest.raises(Refused, match="a symbolic length apart"):
+    with pytest.raises(Refused, match="row stride of an operand is symbolic"):
         lower(problem, Operands(apart, w, s))
 
 

@@ -30,10 +30,10 @@ GROUPS = {
     "as torch calls it": ({}, None),
     "a fast accumulation": ({"use_fast_accum": True}, None),
     "two batches": ({"self": torch.randn(4, 8, 32).to(F8), "scale_a": torch.ones(4, 8), "offs": None},
-                    "all groups have one size"),
+                    "all groups have the same size"),
     "columns": ({"self": torch.randn(4, 8, 32).to(F8), "scale_a": torch.ones(4, 8), "mat2": B, "scale_b": ONES[0]},
                 "divide the columns"),
-    "depth": ({"mat2": B, "scale_a": torch.ones(32), "scale_b": torch.ones(64)}, "each has scales of its own"),
+    "depth": ({"mat2": B, "scale_a": torch.ones(32), "scale_b": torch.ones(64)}, "each has its own scales"),
     "mx": ({"scale_a": torch.ones(8).to(torch.float8_e8m0fnu), "scale_b": ONES.to(torch.float8_e8m0fnu)},
            "scales of torch.float8_e8m0fnu"),
     "a scaled output": ({"scale_result": torch.ones(())}, "the output is scaled"),
@@ -99,8 +99,8 @@ def test_scales_of_blocks(k, n, first, second):
 V2 = {
     "two levels": ({"scale_a": [1, 2], "recipe_a": [3, 0]}, "several levels"),
     "a swizzle": ({"swizzle_a": [1]}, "swizzled"),
-    "other blocks": ({"recipe_a": [3], "recipe_b": [3]}, "scales of other blocks"),
-    "blocks of A that are square": ({"recipe_a": [5], "recipe_b": [4]}, "scales of other blocks"),
+    "other blocks": ({"recipe_a": [3], "recipe_b": [3]}, "scales of other block sizes"),
+    "blocks of A that are square": ({"recipe_a": [5], "recipe_b": [4]}, "scales of other block sizes"),
     "two kinds": ({"recipe_a": [0], "recipe_b": [1]}, "of two kinds"),
     "another dimension": ({"contraction_dim": [0, 1]}, "other dimensions"),
 }

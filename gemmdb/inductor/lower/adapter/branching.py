@@ -29,7 +29,7 @@ class Branch:
 def rejection() -> Rejected | None:
     """Why the compile in progress should not choose at run time, None if it may."""
     graphs = inductor_config.triton.cudagraphs
-    return Rejected("Inductor records no CUDA graph of a choice at run time") if graphs else None
+    return Rejected("Inductor does not capture run-time branches in CUDA graphs") if graphs else None
 
 
 def either(

@@ -87,9 +87,9 @@ def link_rejection() -> Rejected | None:
     if not V.graph.cpp_wrapper:
         return None
     if not V.graph.aot_mode:
-        return Rejected("a C++ wrapper outside of AOTInductor links no CUDA kernels")
+        return Rejected("only AOTInductor's C++ wrapper links CUDA kernels")
     several = inductor_config.aot_inductor.emit_multi_arch_kernel
-    return Rejected("AOTInductor links no CUDA kernels into a package for several GPUs") if several else None
+    return Rejected("AOTInductor does not link CUDA kernels into a package for several GPUs") if several else None
 
 
 def dense(value: Any) -> Any:
@@ -126,7 +126,7 @@ def compiler_rejection() -> Rejected | None:
     compiled when the graph is loaded, too late to choose another one."""
     if _users_version().is_file():
         if "#define CUTLASS_MAJOR 4\n" not in _users_version().read_text():
-            return Rejected("the CUTLASS that Inductor is set up with is not version 4")
+            return Rejected("the CUTLASS in Inductor's config is not version 4")
     elif cutlass.headers() is None:
         return Rejected("the nvidia-cutlass package is not installed")
     with tempfile.TemporaryDirectory(prefix="gemmdb-nvcc-") as folder:
