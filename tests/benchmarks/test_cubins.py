@@ -3,7 +3,7 @@
 from benchmarks.torch import cubins
 
 
-def test_only_the_kernels_of_products_are_kept(tmp_path):
+def test_only_the_kernels_of_gemms_are_kept(tmp_path):
     for folder, name in (("A", "triton_tem_fused_mm_0"), ("B", "triton_poi_fused_add_1"), ("C", "triton_tem_fused_2")):
         (tmp_path / "made" / folder).mkdir(parents=True)
         (tmp_path / "made" / folder / f"{name}.cubin").write_text(name)

@@ -66,7 +66,7 @@ def test_the_same_kernel_is_compared_with_the_same_choice_of_blocks(tmp_path: Pa
     assert {path.parts[-3] for path in tmp_path.rglob("*.best_config")} == {"theirs"}
 
 
-def test_the_same_product_is_padded_alike(tmp_path: Path) -> None:
+def test_the_same_gemm_is_padded_alike(tmp_path: Path) -> None:
     """Padded is what the first way pads. Who chose otherwise is compiled anew; what only one asked about stays."""
     ours, other, alike = (tmp_path / name for name in ("ours", "other", "alike"))
     known = {ours: {"mm": True, "mm time": 2.5}, other: {"mm": False, "addmm": True}, alike: {"mm": True}}
@@ -335,7 +335,7 @@ def test_programs_have_classes(name: str, expected: str) -> None:
     assert figures.class_of(about) == expected
 
 
-def test_suspects_are_the_longest_products_that_aten_does_not_solve() -> None:
+def test_suspects_are_the_longest_gemms_that_aten_does_not_solve() -> None:
     pytest.importorskip("torch")
     from benchmarks.programs.blame import suspects
 

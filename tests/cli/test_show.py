@@ -42,7 +42,7 @@ def test_a_workload_is_shown_with_its_lines(gemmdb, tmp_path):
     assert json.loads(gemmdb("show", str(path), "--json").out)["products"][1]["line"] == 2
 
 
-def test_the_lines_of_a_product_are_added_up(gemmdb, tmp_path):
+def test_the_lines_of_a_gemm_are_added_up(gemmdb, tmp_path):
     """A recorder writes what was compiled at once, and the calls at the end."""
     path, moving = tmp_path / "workload.jsonl", (("m", 2, None),)
     mine, other = (Problem.gemm("mm", m=m, n=2, k=3) for m in (1, 5))

@@ -41,7 +41,7 @@ def printed(capsys: pytest.CaptureFixture[str], kernels: int) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_each_product_that_aten_runs_has_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_gemm_that_aten_runs_has_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, kernels=1)
     ends = {
         m: next(line for line in lines if f"mm {m}x64x64 fp32" in line).split("fp32")[1].strip() for m in range(1, 5)

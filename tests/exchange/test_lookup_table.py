@@ -259,7 +259,7 @@ SIZES = st.integers(1, 300) | st.sampled_from([4096, 14336])
     bias=st.sampled_from(["1d", "full", "column"]),
     block=st.sampled_from([16, 32, 64]),
 )
-def test_torch_finds_the_entry_of_any_dense_product(choices, op, sizes, layout, dtype, bias, block):
+def test_torch_finds_the_entry_of_any_dense_gemm(choices, op, sizes, layout, dtype, bias, block):
     m, n, k = sizes
     words = {"addmm": {"bias": bias}, "bmm": {"batch": 3}}.get(op, {})
     problem = Problem.gemm(op, m=m, n=n, k=k, dtype="int8" if op == "int_mm" else dtype, layout=layout, **words)

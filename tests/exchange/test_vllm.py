@@ -34,7 +34,7 @@ def test_configs_by_m_become_modelled_rows(tmp_path):
         ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8_per_token.json", "does not cover"),
     ],
 )
-def test_products_without_an_op_are_counted(tmp_path, name, words):
+def test_gemms_without_an_op_are_counted(tmp_path, name, words):
     rows, left = rows_of("vllm", write(tmp_path / name, {"1": GOOD, "2": GOOD}), Given(resolve=resolve, dtype="bf16"))
     ((reason, count),) = left.items()
     assert (rows, count) == ([], 2)
@@ -53,7 +53,7 @@ def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
     }
 
 
-def test_a_product_without_an_op_needs_no_known_device(tmp_path):
+def test_a_gemm_without_an_op_needs_no_known_device(tmp_path):
     path = write(tmp_path / "E=8,N=64,device_name=AMD_Instinct_MI300X.json", {"1": GOOD})
     _, left = rows_of("vllm", path, Given(resolve=resolve))
     assert list(left.values()) == [1]

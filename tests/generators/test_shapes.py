@@ -108,7 +108,7 @@ def test_a_workload_is_a_shapes_file(tmp_path):
     assert shapes.load(str(path), "cpu") == [problem]
 
 
-def test_products_of_batches_are_listed_with_their_batch(tmp_path):
+def test_gemms_of_batches_are_listed_with_their_batch(tmp_path):
     path = tmp_path / "shapes.jsonl"
     path.write_text('{"op": "bmm", "batch": [8, 64], "m": 1, "n": 16, "k": 32, "layout": "nn"}\n')
     wanted = [Problem.gemm("bmm", batch=batch, m=1, n=16, k=32, layout="nn") for batch in (8, 64)]

@@ -167,7 +167,7 @@ def test_attention_written_out(kit: Any) -> None:
     assert "extern_kernels.bmm" not in code
 
 
-def test_a_batch_of_one_is_a_product_of_two_matrices(kit: Any) -> None:
+def test_a_batch_of_one_is_a_gemm_of_two_matrices(kit: Any) -> None:
     a, b = kit.rand(1, 64, 128), kit.rand(1, 128, 64)
     with gemmdb.inductor.force(lambda problem: None):
         found = torch.compile(torch.bmm)(a, b)

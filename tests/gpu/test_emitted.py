@@ -72,7 +72,7 @@ else:
 """
 
 
-def test_what_follows_atens_product_is_the_code_of_default_mode() -> None:
+def test_what_follows_atens_gemm_is_the_code_of_default_mode() -> None:
     from gemmdb.generators.measure.cuda import bench, calls, emitted
 
     problem = gemm("addmm", m=1024, n=3072, k=768, bias="1d", fusion="pointwise:math")

@@ -140,7 +140,7 @@ MODELS = [torchao, columns_first, one_scale, biased, normed, zero_points]
 
 @pytest.mark.parametrize(("name", "changes"), TRITON, ids=str)
 @pytest.mark.parametrize("model", [torchao, normed, zero_points])
-def test_a_triton_kernel_stores_the_scaled_product(kit: Any, model: Any, name: str, changes: Any) -> None:
+def test_a_triton_kernel_stores_the_scaled_gemm(kit: Any, model: Any, name: str, changes: Any) -> None:
     code = check(kit, model, config_of(kit, name, changes))
     assert code.count("@triton_heuristics.template(") == 1
     assert not in_int32(code), in_int32(code)
@@ -165,7 +165,7 @@ def test_slices_of_k_are_summed_and_scaled_in_one_kernel(kit: Any, model: Any) -
 @without_nvcc
 @pytest.mark.parametrize(("name", "changes"), CUTLASS, ids=str)
 @pytest.mark.parametrize("model", [torchao, columns_first, biased, normed, zero_points])
-def test_a_cutlass_kernel_stores_the_scaled_product(kit: Any, model: Any, name: str, changes: Any) -> None:
+def test_a_cutlass_kernel_stores_the_scaled_gemm(kit: Any, model: Any, name: str, changes: Any) -> None:
     code = check(kit, model, config_of(kit, name, changes))
     called = code.partition("async_compile.wait")[2]
     assert code.count("async_compile.cuda(") == 1

@@ -50,7 +50,7 @@ def test_nothing_is_measured_with_little_memory_free(compile_live, monkeypatch):
     assert "MiB are free" in product["note"]
 
 
-def test_a_product_with_nothing_to_save_starts_nothing(clean, tmp_path, monkeypatch):
+def test_a_gemm_with_nothing_to_save_starts_nothing(clean, tmp_path, monkeypatch):
     """The rotary embedding of decoders in transformers: frequencies [64, 1] times positions [1, 4], in fp32."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     client.close()

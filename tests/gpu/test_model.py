@@ -20,7 +20,7 @@ SIZES = [(1, 6400, 3328), (16, 6400, 3328), (64, 3328, 6400)]
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_a_weight_only_product_off_the_table_is_served_by_the_model_and_right(m: int, n: int, k: int) -> None:
+def test_a_weight_only_gemm_off_the_table_is_served_by_the_model_and_right(m: int, n: int, k: int) -> None:
     x = torch.randn(m, k, device="cuda", dtype=torch.float16)
     weight = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
     scale = torch.rand(n, device="cuda", dtype=torch.float16) * 0.01

@@ -173,7 +173,7 @@ def test_s19_linear_with_a_bias(kit: Any, tile: Any) -> None:
     assert kit.served() == [tile().text]
 
 
-def test_s19_bmm_is_a_product_and_not_one_of_our_kernels(kit: Any, tile: Any) -> None:
+def test_s19_bmm_is_a_gemm_and_not_one_of_our_kernels(kit: Any, tile: Any) -> None:
     a, b = kit.rand(10, 128, 64), kit.rand(10, 64, 128)
     found, _ = kit.compiled(torch.bmm, a, b, config=tile())
     kit.close(found, a.double() @ b.double())

@@ -88,7 +88,7 @@ def test_gradients(make: Any) -> None:
         assert (one.double() - other.double()).abs().max() <= 0.03 * other.abs().max()
 
 
-def test_where_aten_is_the_best_it_is_the_cast_and_the_product(kit: Any) -> None:
+def test_where_aten_is_the_best_it_is_the_cast_and_the_gemm(kit: Any) -> None:
     """And not `_weight_int8pack_mm`, which Inductor's own pattern makes of this spelling, and which is far slower."""
     x, w = kit.rand(16, 512), kit.ints(256, 512)
     scale = kit.rand(256).abs() / 64

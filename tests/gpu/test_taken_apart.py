@@ -83,7 +83,7 @@ def test_multiply_and_sum_is_served_in_every_mode(kit: Any, name: str, mode: str
 
 @pytest.mark.parametrize("mode", ["default", "coordinate descent"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_missed_product_of_one_row_is_torchs_own_code(kit: Any, name: str, mode: str) -> None:
+def test_a_missed_gemm_of_one_row_is_torchs_own_code(kit: Any, name: str, mode: str) -> None:
     from torch._inductor.utils import run_and_get_code
 
     def code() -> list[str]:

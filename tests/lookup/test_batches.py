@@ -19,7 +19,7 @@ def bmm(batch: int = 64, m: int = 64, n: int = 256, k: int = 256, **rest: object
     return Problem.gemm("bmm", batch=batch, m=m, n=n, k=k, **rest)  # type: ignore[arg-type]
 
 
-def test_no_product_of_two_matrices_answers(lab, ask):
+def test_no_gemm_of_two_matrices_answers(lab, ask):
     known = [Problem.gemm("mm", m=m, n=4096, k=4096) for m in (32, 64, 128)]
     rows = [row for problem in known for row in lab.rows(problem, {TILE: 0.5}, device=H200)]
     assert ask(known[1], rows) is not None

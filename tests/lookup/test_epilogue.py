@@ -105,7 +105,7 @@ def test_aten_alone_does_not_answer_for_what_fusing_saves(lab):
     assert found(lab, tables, replace(POLICY, on_miss="live"), fusion="pointwise:kept") == ("epilogue", ATEN.name)
 
 
-def test_only_rows_without_an_epilogue_tell_about_a_product_that_is_kept(lab):
+def test_only_rows_without_an_epilogue_tell_about_a_gemm_that_is_kept(lab):
     fusion = "pointwise:math:kept"
     assert found(lab, catalog(lab, pointwise=0.5), fusion=fusion) is None
     assert found(lab, catalog(lab, pointwise=0.5, none=0.8), fusion=fusion) == ("epilogue", "kernel")

@@ -87,7 +87,7 @@ def test_on_a_gpu_rows_without_the_bias_answer(lab, fusion, ratio, gain):
 
 
 @pytest.mark.parametrize(("ratio", "gain"), [(0.6, 1 / (0.6 * 1.14)), (0.9, None)])
-def test_a_scaled_integer_product_that_stays_fp32_has_the_rows_of_one_in_bf16(lab, ratio, gain):
+def test_a_scaled_integer_gemm_that_stays_fp32_has_the_rows_of_one_in_bf16(lab, ratio, gain):
     """Of torchao's int8 linear with SiLU behind it, where Inductor drops the cast to bf16 between them."""
     stored = Problem.gemm("int_mm", m=1024, n=3072, k=768, fusion="scale")
     tables = lab.catalog(lab.rows(stored, {TILE: ratio}, device=H200, clock="graph"))

@@ -35,7 +35,7 @@ def test_near_sizes_answer(lab, ask):
     assert ask(scaled(), around(lab, {})).config == ATEN
 
 
-def test_a_matrix_vector_product_is_near_those_alone(lab, ask):
+def test_a_matrix_vector_gemm_is_near_those_alone(lab, ask):
     fast = {"fast_accum": True, "scales": "row", "out_dtype": "fp16"}
     rows = [row for n in (3072, 5120) for row in lab.rows(scaled(1, n, **fast), {GEMV: 0.5}, device=H200)]
     assert ask(scaled(1, **fast), rows).config == GEMV

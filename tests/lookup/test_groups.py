@@ -96,7 +96,7 @@ def test_a_sum_of_fewer_bits_is_no_neighbour(lab):
     assert exact["near"].hit is None
 
 
-def test_what_tuning_saves_is_expected_from_other_products_of_groups(lab):
+def test_what_tuning_saves_is_expected_from_other_gemms_of_groups(lab):
     known = saving(asked(lab, Problem.gemm("grouped_mm", m=8, n=1536, k=2048, groups=128)))
     # Measured on an H200: ATen 28.5 us, the best kernel 16.3 us.
     assert 20 < known.aten_us < 35

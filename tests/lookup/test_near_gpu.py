@@ -85,7 +85,7 @@ def test_rows_that_are_written_later_are_seen(lab):
     assert answer(query, mutable, replace(POLICY, deny="block_n=32")).config == slow
 
 
-def test_output_rows_off_multiples_of_16_bytes_are_another_product(lab):
+def test_output_rows_off_multiples_of_16_bytes_are_another_gemm(lab):
     """cuBLAS has no fast kernel for them: its time at N = 2048 says nothing about N = 2050."""
     assert near(lab, KNOWN.resized(16, 2056, 4096), rows(lab, KNOWN, {tile(): 0.5})).config == tile()
     assert near(lab, KNOWN.resized(16, 2050, 4096), rows(lab, KNOWN, {tile(): 0.5})) is None

@@ -107,7 +107,7 @@ def test_the_model_says_nothing_on_other_archs(lab, case):
 
 
 @pytest.mark.parametrize("problem", [bmm(), bmm(m=8, k=4096), scaled(m=16)], ids=str)
-def test_live_tuning_tries_what_the_model_expects_and_what_was_the_best_of_similar_products_in_turns(lab, problem):
+def test_live_tuning_tries_what_the_model_expects_and_what_was_the_best_of_similar_gemms_in_turns(lab, problem):
     alone = Ask(lab.query(problem, H200), (), Policy(), None)
     ranked = [one.config for one in rank(alone, 16).best]
     assert candidates(alone) == ranked
@@ -122,7 +122,7 @@ def test_live_tuning_tries_what_the_model_expects_and_what_was_the_best_of_simil
     [bmm(dtype="fp32"), bmm(k=255), replace(bmm(), a=Operand("bf16", Layout("row", 4)))],
     ids=lambda p: p.text,
 )
-def test_live_tuning_tries_what_was_the_best_of_similar_products_of_the_op(lab, problem):
+def test_live_tuning_tries_what_was_the_best_of_similar_gemms_of_the_op(lab, problem):
     simpler = Problem.gemm(CASES[problem.op].simpler, m=problem.m, n=problem.n, k=problem.n)
     alone = Ask(lab.query(problem, H200), (), Policy(), None)
     assert candidates(alone) == [], "without rows it is left to the menu"

@@ -28,7 +28,7 @@ def test_a_weight_of_integers_saves_more_than_one_of_the_dtype_of_the_rows():
 
 @pytest.mark.parametrize("problem", [ROTARY, ROTARY.resized(4096, 4096, 1), ROTARY.resized(0, 64, 64)])
 @pytest.mark.parametrize("device", [H200, Device("cpu", "cpu", "Some CPU", 2)])
-def test_an_outer_product_and_an_empty_one_save_nothing(problem, device):
+def test_an_outer_gemm_and_an_empty_one_save_nothing(problem, device):
     assert trivial(problem)
     assert expected(problem, device).us == 0
 
@@ -54,7 +54,7 @@ def test_what_the_model_does_not_cover_is_estimated_by_its_kind(problem):
     assert roofline_us(problem, H200) <= found.best_us < found.aten_us
 
 
-def test_a_large_product_of_fp8_saves_nothing_and_a_short_one_does():
+def test_a_large_gemm_of_fp8_saves_nothing_and_a_short_one_does():
     """ATen is faster than any of our kernels from a few hundred rows on."""
     large, short = (expected(Problem.gemm("scaled_mm", m=m, n=4096, k=4096, scales="row")) for m in (2048, 16))
     assert large.us == 0

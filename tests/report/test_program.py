@@ -25,7 +25,7 @@ def product(problem: str, **more: Any) -> dict[str, Any]:
     return {**given, **more}
 
 
-def test_products_are_weighted_by_their_occurrences() -> None:
+def test_gemms_are_weighted_by_their_occurrences() -> None:
     fast = Problem.gemm("mm", m=1, n=4096, k=4096).text
     missed = Problem.gemm("int_mm", m=64, n=8192, k=8192).text
     stats = {
@@ -84,7 +84,7 @@ def test_a_report_says_what_gained_and_why_aten_runs() -> None:
     assert "&lt;" in reporting.of_stats(stats, "<b>", 3)._repr_html_()
 
 
-def test_a_reason_that_products_share_stands_once() -> None:
+def test_a_reason_that_gemms_share_stands_once() -> None:
     why = "ATen is the only kernel for it: no constant"
     alone = [product(Problem.gemm("mm", m=m, n=64, k=64).text, rung="aten", note=f"{why}; exact: no") for m in (1, 2)]
     other = product(Problem.gemm("mm", m=3, n=64, k=64).text, rung="aten", note="no table answers this one")
@@ -100,7 +100,7 @@ def test_a_report_of_nothing() -> None:
     assert str(found) == "gemmdb: mine: no GEMM that gemmdb handles was compiled"
 
 
-def test_many_products_are_counted() -> None:
+def test_many_gemms_are_counted() -> None:
     asked = [product(Problem.gemm("mm", m=m, n=64, k=64).text, expected_us=1.0, speedup_vs_aten=1.0)
              for m in range(1, 41)]  # fmt: skip
     text = str(reporting.of_stats({"products": asked, "uncovered": {}}, "x", 1))

@@ -57,7 +57,7 @@ def test_the_reason_is_of_the_step_that_answers(lab: Lab) -> None:
     assert one.reason.startswith("ATen for the range: no measured or near answer at m=")
 
 
-def test_products_have_rung_gain_and_weight(lab: Lab) -> None:
+def test_gemms_have_rung_gain_and_weight(lab: Lab) -> None:
     catalog = lab.catalog(rows(problem(16), {FAST: 0.5}), rows(problem(64), {FAST: 1.5}))
     missed = Problem.gemm("mm", m=7, n=33, k=9, dtype="fp32")
     entries = (
@@ -115,7 +115,7 @@ def drawn(**changed: Any) -> dict[str, Any]:
     return comparison({**printed(), **changed}, Path("c.json"))
 
 
-def test_a_comparison_product_by_product() -> None:
+def test_a_comparison_gemm_by_gemm() -> None:
     found = drawn()
     wanted = {"default_us": 100.0, "gemmdb_us": 80.0, "speedup": 1.25, "error": 0.0, "interval": None}
     assert wanted.items() <= found.items()
@@ -137,7 +137,7 @@ def test_any_object_is_a_comparison_or_is_refused(found: dict[str, Any]) -> None
     assert all(one["count"] >= 1 and one["lost_us"] >= 0 for one in document["products"])
 
 
-def test_a_large_workload_shows_the_products_of_most_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_workload_shows_the_gemms_of_most_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "MAX_PRODUCTS", 2)
     asked = tuple(Entry(problem(m), calls=m, device=CPU.text) for m in (1, 2, 3))
     report = of_workload(Workload(asked, {}), "w", lab.catalog(rows(problem(1), {FAST: 0.5})))

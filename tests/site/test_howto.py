@@ -75,7 +75,7 @@ def write(path: Path, entries: list[Entry]) -> None:
     path.write_text("".join(f"{entry.line}\n" for entry in entries))
 
 
-def test_the_gate_fails_where_products_miss_and_passes_where_none_does(at_home: Path) -> None:
+def test_the_gate_fails_where_gemms_miss_and_passes_where_none_does(at_home: Path) -> None:
     (gate,) = [block for block in blocks("how-to/ci.md") if block.name == "gate.py"]
     check, whole = [block.code for block in blocks("how-to/ci.md") if block.language == "sh"]
     (at_home / gate.name).write_text(gate.code)

@@ -104,7 +104,7 @@ def test_concurrent_writers_lose_nothing(tmp_path):
     assert entries.read(path).entries == (Entry(PROBLEM, 1200, 0),)
 
 
-def test_a_file_of_more_products_than_anybody_can_look_up_is_refused(tmp_path, monkeypatch):
+def test_a_file_of_more_gemms_than_anybody_can_look_up_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(entries, "MAX_ENTRIES", 20)
     path = tmp_path / "w.jsonl"
     names = [json.dumps({"uncovered": f"op{i}"}) for i in range(10)]

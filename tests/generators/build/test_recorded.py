@@ -111,7 +111,7 @@ def test_an_open_range_that_takes_too_long_is_not_begun(measure):
     assert sum(report.left_out.values()) == 1
 
 
-def test_products_for_which_aten_is_the_only_kernel_are_named_and_left_out(measure):
+def test_gemms_for_which_aten_is_the_only_kernel_are_named_and_left_out(measure):
     plain = Problem.gemm("mm", m=7, n=64, k=64, dtype="fp32")
     recorded = [Entry(plain), Entry(plain, ranges=RANGE), Entry(HINT)]
     report, sizes, (said,) = measure(recorded)

@@ -79,7 +79,7 @@ class Gpu:
 
 
 @pytest.mark.parametrize("candidates", [(), tuple(from_menu(Problem.gemm("mm", m=512, n=4096, k=4093), H200)[:6])])
-def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(candidates):
+def test_where_rows_are_misaligned_a_padded_gemm_is_among_the_four(candidates):
     """Inductor's own pass, which would time one, is kept from it."""
     misaligned = Problem.gemm("mm", m=512, n=4096, k=4093)
     request = client.Request(misaligned, H200, Path("user.db"), candidates)
@@ -96,7 +96,7 @@ def test_where_rows_are_misaligned_a_padded_product_is_among_the_four(candidates
 @pytest.mark.parametrize(
     ("size", "budget_s", "most"), [(1024, 0.3, 4), (16384, 1.0, 4), (12288, 0.3, 3), (16384, 0.3, 0), (32768, 1.0, 0)]
 )
-def test_of_a_large_product_fewer_are_tried(size, budget_s, most):
+def test_of_a_large_gemm_fewer_are_tried(size, budget_s, most):
     large = Problem.gemm("mm", m=size, n=size, k=size)
     request = client.Request(large, H200, Path("user.db"), budget_s=budget_s)
     made = planning.job(request, Gpu())

@@ -69,7 +69,7 @@ BYTES = [
 
 
 @pytest.mark.parametrize("problem", BYTES, ids=lambda problem: problem.text)
-def test_the_program_computes_the_exact_product(problem):
+def test_the_program_computes_the_exact_gemm(problem):
     made = operands(problem, CPU, 0)
     assert Operands.of(made.named) == made
     module = Product(problem, made)

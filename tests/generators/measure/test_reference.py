@@ -166,7 +166,7 @@ def test_integers_are_exact_and_tf32_is_given_its_rounding():
     assert tolerance(replace(plain, numerics=Numerics("tf32"))) > 100 * tolerance(plain)
 
 
-def test_large_products_are_checked_on_some_rows_the_ends_among_them():
+def test_large_gemms_are_checked_on_some_rows_the_ends_among_them():
     problem = GEMM("mm", m=4000, n=4096, k=4096, dtype="bf16")
     rows = reference(problem, operands(replace(problem, n=8, k=8, m=4000), CPU, 1)).rows
     assert 2 <= len(rows) < 4000

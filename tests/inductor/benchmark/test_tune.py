@@ -68,7 +68,7 @@ def stored():
 
 
 @pytest.mark.slow
-def test_a_product_is_measured_once_and_nothing_else_is_benchmarked(compile_live):
+def test_a_gemm_is_measured_once_and_nothing_else_is_benchmarked(compile_live):
     state = torch.get_rng_state()
     first = compile_live()
     assert torch.equal(torch.get_rng_state(), state)
@@ -128,7 +128,7 @@ def test_without_a_verdict_it_is_served_as_without_tuning(
     assert ended.endswith(" s: 1.2 s waiting for the process, 0.5 s measuring")
 
 
-def test_the_gpu_that_is_looked_at_is_the_one_that_the_product_is_for(monkeypatch, tmp_path):
+def test_the_gpu_that_is_looked_at_is_the_one_that_the_gemm_is_for(monkeypatch, tmp_path):
     """With stand-ins for two GPUs of different kinds."""
     first, second = registry.find("sm80"), registry.find("sm90")
     free = {0: 64 << 30, 1: 5 << 30}

@@ -91,7 +91,7 @@ def test_two_and_three_kernels_share_a_range(kit, dividing):
         assert (product["note"], product["count"], product["ranges"]) == ("", 1, {"m": [2, None]})
 
 
-def test_m_may_be_a_product_of_sizes(kit, dividing):
+def test_m_may_be_a_gemm_of_sizes(kit, dividing):
     with dividing(*THREE):
         run = torch.compile(model)
         check(kit, run, (8, 16, 17, 32, 33, 90), shape=(4, None))

@@ -113,7 +113,7 @@ def test_a_gpu_that_disappears_ends_the_work_and_leaves_no_errors_behind(gpu, ma
     assert statuses(gpu, make, 16) == ["ok", "ok"]
 
 
-def test_a_product_whose_reference_dies_is_an_error_of_its_own(gpu, make):
+def test_a_gemm_whose_reference_dies_is_an_error_of_its_own(gpu, make):
     assert statuses(gpu, make, 16, 64, problem=replace(PROBLEM, m=9)) == ["crash", "error", "error"]
     assert statuses(gpu, make, 16) == ["ok", "ok"]
 

@@ -64,7 +64,7 @@ def names(problem: Problem) -> list[str]:
     return [config.kernel for config in inductor_menu.configs(problem, H200)]
 
 
-def test_aligned_products_get_templates_and_no_padding():
+def test_aligned_gemms_get_templates_and_no_padding():
     found = names(gemm("mm", m=512, n=4096, k=4096))
     assert sorted(found) == ["inductor_mm", "inductor_mm", "inductor_persistent_tma"]
     assert names(gemm("mm", m=16, n=4096, k=4096)) == []
@@ -72,7 +72,7 @@ def test_aligned_products_get_templates_and_no_padding():
     assert names(gemm("mixed_mm", m=512, n=4096, k=4096)) == []
 
 
-def test_misaligned_products_are_padded_and_not_copied_by_tma():
+def test_misaligned_gemms_are_padded_and_not_copied_by_tma():
     found = names(gemm("mm", m=512, n=4096, k=4095))
     assert found.count("padded") == 2
     assert "inductor_persistent_tma" not in found
