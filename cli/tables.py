@@ -142,7 +142,7 @@ def _say_summary(found: Listing) -> None:
         text += f"; {found.gain:.2f}x over ATen in the geometric mean of all {found.matching:,}"
     if found.loaded:
         some = f"{count(found.loaded, 'problem')} {'has' if found.loaded == 1 else 'have'}"
-        note(f"{some} kernels were timed only under load and cannot win; run the same build to time them again")
+        note(f"{some} kernels that were timed only under load and cannot win; run the same build to time them again")
     if shown < found.matching:
         note("--limit 0 shows all")
     say(text)

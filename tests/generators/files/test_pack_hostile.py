@@ -120,7 +120,7 @@ def test_a_part_of_absurd_length_is_refused_before_it_is_parsed(small, name, mon
 
 def test_sets_of_toolchains_are_read_up_to_the_limit(small):
     parts = {one: part(small, one) for one in MOST_BYTES} | {"toolchains": bytes(MOST_BYTES["toolchains"])}
-    with pytest.raises(InputError, match=f"{MOST_SETS + 1:,} sets of toolchains are more"):
+    with pytest.raises(InputError, match=f"{MOST_SETS + 1:,} sets of toolchains exceed"):
         Numbering.parse(parts)
 
 

@@ -89,7 +89,7 @@ def test_by_default_a_cpu_is_not_kept_waiting(compile_live):
     (product,) = stats["products"]
     assert (stats["rungs"], stats["benchmarked"], stats["errors"]) == ({"aten": 1}, 0, [])
     assert product["config"] == ATEN.text
-    assert product["note"].startswith("not tuned: on a CPU that takes 60 s at first")
+    assert product["note"].startswith("not tuned: on a CPU that takes 60 s for the first problem")
     assert not Settings.read().user_table.exists()
 
 

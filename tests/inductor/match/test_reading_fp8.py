@@ -97,7 +97,7 @@ def test_scales_of_blocks(k, n, first, second):
 
 
 V2 = {
-    "two levels": ({"scale_a": [1, 2], "recipe_a": [3, 0]}, "several levels"),
+    "two levels": ({"scale_a": [1, 2], "recipe_a": [3, 0]}, "multi-level scales"),
     "a swizzle": ({"swizzle_a": [1]}, "swizzled"),
     "other blocks": ({"recipe_a": [3], "recipe_b": [3]}, "scales of other block sizes"),
     "blocks of A that are square": ({"recipe_a": [5], "recipe_b": [4]}, "scales of other block sizes"),
