@@ -1,11 +1,11 @@
-"""Near and model together, on problems whose (N, K) no row has: the figures of the whole ladder below `exact`.
+"""Near and model together, on problems whose (N, K) no row has: the figures of the whole lookup below `exact`.
 
     python -m benchmarks.offtable combined benchmarks/results/h200/2026-11-20b benchmarks/results/h200/2026-11-20c \\
         --out benchmarks/results/offtable
 
 All archives make one table, whose (N, K) pairs are dealt into five folds. For each fold, the cost model, its menus and
 its trees are fitted to the other rows, rung `near` uses them too, the problems of the fold leave the table, and the
-ladder answers them. A share is the best measured time of a problem over the measured time of the answer, at most 1:
+lookup answers them. A share is the best measured time of a problem over the measured time of the answer, at most 1:
 
 - `near or model`: the answer of `near`, else the first of the model, else ATen if the model expects no gain; over all
   problems that either answers. `default policy`: what the two rungs serve under the default policy, ATen if they

@@ -37,13 +37,13 @@ def fold_of(problem: Problem) -> int:
 
 
 def fitted_without(fold: int, samples: Sequence[Sample]) -> AbstractContextManager[Coefficients]:
-    """The ladder of this process with what is fitted to the samples of all folds except one. Needs gemmdb[fit]."""
+    """The lookup of this process with what is fitted to the samples of all folds except one. Needs gemmdb[fit]."""
     return fitted_to(sample for sample in samples if fold_of(sample.problem) != fold)
 
 
 @contextmanager
 def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[Coefficients]:
-    """The ladder of this process with what is fitted to these samples. Needs gemmdb[fit]. `keep`: a file that receives
+    """The lookup of this process with what is fitted to these samples. Needs gemmdb[fit]. `keep`: a file that receives
     what was fitted; if it exists, it is read instead."""
     if keep is not None and keep.exists():
         fitted, documents, menus, others = pickle.loads(keep.read_bytes())

@@ -1,4 +1,4 @@
-"""Time what the ladder answers for problems that no preset lists, beside ATen.
+"""Time what the lookup answers for problems that no preset lists, beside ATen.
 
     python -m benchmarks.offtable fresh --out FILE.jsonl [--count 1000] [--seed 1] [--seconds 170] [--gpus 1]
     python -m benchmarks.offtable fresh-report FILE.jsonl...

@@ -90,7 +90,7 @@ def split(whole: Path, truths: Mapping[Problem, Truth], held: Sequence[Problem])
 
 
 def answer(split: Split, truth: Truth) -> dict[str, Any]:
-    """The answers of the ladder and its peers to a held-out problem, and their shares of the best time."""
+    """The answers of the lookup and its peers to a held-out problem, and their shares of the best time."""
     (device,) = split.table.devices()
     ask = Ask(Query(truth.problem, device), (split.table,), POLICY, None)
     step, prediction = near(ask), predict(ask)

@@ -1,4 +1,4 @@
-"""The two ways to ask the ladder for what the table does not hold."""
+"""Two ways to look up what the table does not hold."""
 
 from gemmdb.settings import Policy
 

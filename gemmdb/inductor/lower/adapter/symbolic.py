@@ -45,8 +45,8 @@ def _value(symbol: Any, shape_env: Any) -> int:
 
 def middle(low: int | None, high: int | None) -> int:
     """Return the power of two nearest to the geometric mean of two bounds, because tables have powers of two; if it is
-    outside the bounds, return the mean itself. None means no bound; the range then ends at the end of the size
-    ladder."""
+    outside the bounds, return the mean itself. None means no bound; the range then ends with the sizes that a
+    lookup compares."""
     low = max(low or 1, 1)
     high = max(low, min(LARGEST if high is None else high, LARGEST))
     power = 2 ** round(math.log2(low * high) / 2)
