@@ -114,6 +114,12 @@ def test_disable_by_environment(kit, monkeypatch):
     assert (stats["products"], stats["errors"]) == ([], [])
 
 
+def test_a_disabled_backend_looks_at_no_table_file(kit, monkeypatch):
+    monkeypatch.setenv("GEMMDB_DISABLE", "1")
+    monkeypatch.setattr("gemmdb.lookup.environment.current", lambda: pytest.fail("it looked for tables"))
+    kit.close(kit.compiled(torch.matmul, X, W, backend="gemmdb"), X @ W)
+
+
 def test_sums_of_two_gemms_are_counted(kit):
     def two(a, b):
         return a @ b + b @ a

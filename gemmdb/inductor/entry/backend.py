@@ -12,8 +12,8 @@ from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.enable import install, paths_of, policy_of
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.lookup import environment
-from gemmdb.lookup.environment import Environment, FileState, file_states
-from gemmdb.settings import Policy
+from gemmdb.lookup.environment import FileState, file_states
+from gemmdb.settings import Policy, Settings
 
 PREFIX = "gemmdb."
 """Prefix of gemmdb's own options."""
@@ -35,16 +35,19 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     import torch._inductor.compile_fx as inductor
 
     run = functools.partial(inductor.compile_fx, model, inputs, config_patches=patches or None)
-    here = environment.current()
-    if here.settings.disabled or (not given and active.requested() is not None):
+    # Before any table file is listed: a disabled gemmdb does nothing.
+    if Settings.read().disabled or (not given and active.requested() is not None):
         return run()
+    here = environment.current()
     policy = policy_of(given.get("on_miss"), given.get("policy"), here.settings)
     tables = paths_of(given.get("tables", ()))
-    with active.use(_session(policy, tables, here, tuple(file_states(set(tables))))):
+    with active.use(_session(policy, tables, here.settings, (*here.files, *file_states(set(tables))))):
         return run()
 
 
 @functools.lru_cache(maxsize=8)
-def _session(policy: Policy, tables: tuple[Path, ...], here: Environment, named: tuple[FileState, ...]) -> TableSession:
+def _session(
+    policy: Policy, tables: tuple[Path, ...], settings: Settings, files: tuple[FileState, ...]
+) -> TableSession:
     """Cached per file state, so a long-lived process picks up what `gemmdb build` wrote."""
-    return TableSession(policy, tables, here.settings)
+    return TableSession(policy, tables, settings)
