@@ -8,6 +8,7 @@ that were started for the same code, and starts the rest.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,7 +35,7 @@ Ahead = dict[object, tuple[emission.Begun, ...]]
 it."""
 
 
-class Job:
+class Job(ABC):
     """One trial: `piece` compiled without and with the candidate. `key`: equal for trials of the same code. `policy`:
     the policy of the trial. `saved_us`: the microseconds that the candidate is expected to save per call of the
     graph."""
@@ -46,10 +47,10 @@ class Job:
         # While the graph is unchanged.
         self.fakes, self.warm, self.output_bytes = piece.fakes, piece.warm, piece.outputs
 
+    @abstractmethod
     def codes(self, carry_out: CarryOut) -> tuple[emission.Code, emission.Code]:
         """Return the code without and with the candidate. Raises Untimed if Inductor does not use the candidate, and
         whatever Inductor raises."""
-        raise NotImplementedError
 
     def begin(self, carry_out: CarryOut) -> None:
         """Generate both versions and start compiling them. Raises what `codes` raises."""
@@ -67,9 +68,9 @@ class Job:
             trial.check_memory(self.fakes, self.output_bytes, self.piece.device)
             return trial.run((plain, candidate), self.fakes, self.warm, self.piece.device)
 
+    @abstractmethod
     def finish(self) -> Any:
         """Return the trial's result once the code is compiled. Raises as `time`, and Untimed without a result."""
-        raise NotImplementedError
 
 
 class Step:
