@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.btree import File
-from kit.tables import Kit
+from kit.tables import Kit, shorten_reads
 
 from gemmdb.generators.files.pack import pack
 from gemmdb.key import canonical
@@ -48,10 +48,7 @@ def pairs(loops: dict[str, str]) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(read_timeouts, "_slow_files", {})
-    monkeypatch.setattr(read_timeouts.Deadline.begin, "__defaults__", (0.2,))
-    monkeypatch.setattr(read_timeouts, "STATEMENT_S", 0.2)
-    monkeypatch.setattr(read_timeouts, "BULK_S", 0.2)
+    shorten_reads(monkeypatch)
 
 
 @pytest.fixture

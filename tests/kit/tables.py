@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gemmdb import Config, Device, Measurement, Problem, Protocol, Status, TableError, Toolchain
 from gemmdb.kernels.config import ATEN
+from gemmdb.table import read_timeouts
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import EMITTED, TIMED, Times
 from gemmdb.table.reader import Table
@@ -131,3 +132,11 @@ def refusal(read: Callable[..., object], *args: Any, match: str | None = None) -
         read(*args)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def shorten_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten every limit of a read to 0.2 s, and forget the files that were slow in other tests."""
+    monkeypatch.setattr(read_timeouts, "_slow_files", {})
+    monkeypatch.setattr(read_timeouts.Deadline.begin, "__defaults__", (0.2,))
+    monkeypatch.setattr(read_timeouts, "STATEMENT_S", 0.2)
+    monkeypatch.setattr(read_timeouts, "BULK_S", 0.2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit.btree import File
-from kit.tables import refusal
+from kit.tables import refusal, shorten_reads
 
 from gemmdb import Policy, Query, TableError, lookup
 from gemmdb.generators.files import pack
@@ -23,10 +23,7 @@ AT_ONCE = 2.0
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(read_timeouts, "_slow_files", {})
-    monkeypatch.setattr(read_timeouts.Deadline.begin, "__defaults__", (0.2,))
-    monkeypatch.setattr(read_timeouts, "STATEMENT_S", 0.2)
-    monkeypatch.setattr(read_timeouts, "BULK_S", 0.2)
+    shorten_reads(monkeypatch)
 
 
 def on_table(read):
