@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gemmdb.kernels import aten, cpp, cutlass, inductor
+from gemmdb.kernels import aten, cpp, cublaslt, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
 from gemmdb.kernels.triton import batch, gemv, grouped, int4, int4_skinny, narrow, persistent, scaled_blocks, tile
 from gemmdb.key.ops import OPS
@@ -32,6 +32,7 @@ _ALL = (
     int4_skinny.KERNEL,
     grouped.KERNEL,
     cutlass.KERNEL,
+    cublaslt.MATMUL,
     cpp.PACKED_GEMM,
     *inductor.TEMPLATES,
     inductor.SUM,

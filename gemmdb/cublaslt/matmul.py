@@ -1,0 +1,184 @@
+"""One matrix multiplication of cuBLASLt: its descriptors, its algorithms, and a prepared call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import byref, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+from gemmdb.cublaslt import library
+from gemmdb.cublaslt.library import Algorithm, Heuristic, call
+from gemmdb.key.problem import Problem
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in memory. `by_rows`: whether its rows follow each other. `leading`: elements from one row to the next,
+    or from one column to the next. `batch_stride`: elements from one matrix to the next."""
+
+    dtype: str
+    by_rows: bool
+    leading: int
+    batch_stride: int = 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """out[m, n] = a[m, k] @ b[k, n] + bias[n], `batch` times. The output is row-major."""
+
+    m: int
+    n: int
+    k: int
+    a: Matrix
+    b: Matrix
+    out: Matrix
+    accumulate: str = "fp32"
+    bias: str = ""
+    batch: int = 1
+
+
+def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)) -> Shape:
+    """The shape of a problem with a dense output. `a`, `b`: the leading dimensions of A and B in elements; `strides`:
+    elements from one matrix of a batch to the next."""
+    m, n, k = problem.m, problem.n, problem.k
+    return Shape(
+        m, n, k,
+        Matrix(problem.a.dtype, problem.a.row_major, a, strides[0]),
+        Matrix(problem.b.dtype, problem.b.layout.order.startswith("row"), b, strides[1]),
+        Matrix(problem.out, True, n, m * n),
+        "int32" if problem.spec.integer else "fp32",
+        problem.bias.dtype if problem.bias is not None else "", problem.batch,
+    )  # fmt: skip
+
+
+class Matmul:
+    """The descriptors of a shape on a device. cuBLASLt's matrices lie by columns, so it computes out^T = b^T @ a^T."""
+
+    def __init__(self, shape: Shape, device: int) -> None:
+        self.shape = shape
+        self.handle = library.handle(device)
+        scale = "int32" if shape.accumulate == "int32" else "fp32"
+        self.operation = c_void_p()
+        call(
+            "cublasLtMatmulDescCreate", byref(self.operation), library.COMPUTE[shape.accumulate], library.DTYPES[scale]
+        )
+        self._describe("transa", c_int32(0 if shape.b.by_rows else 1))
+        self._describe("transb", c_int32(0 if shape.a.by_rows else 1))
+        self.bias = c_uint64(0)
+        if shape.bias:
+            self._describe("epilogue", c_uint32(library.EPILOGUES["bias"]))
+            self._describe("bias_type", c_int32(library.DTYPES[shape.bias]))
+        self.left = self._layout(shape.b, shape.k, shape.n)
+        self.right = self._layout(shape.a, shape.m, shape.k)
+        self.out = self._layout(shape.out, shape.m, shape.n)
+        one, zero = (1, 0) if scale == "int32" else (1.0, 0.0)
+        number: Any = c_int32 if scale == "int32" else c_float
+        self.alpha, self.beta = number(one), number(zero)
+
+    def _describe(self, name: str, value: Any) -> None:
+        call(
+            "cublasLtMatmulDescSetAttribute", self.operation, library.DESCRIPTION[name], byref(value),
+            ctypes.sizeof(value),
+        )  # fmt: skip
+
+    def _layout(self, matrix: Matrix, rows: int, columns: int) -> c_void_p:
+        if matrix.by_rows:
+            rows, columns = columns, rows
+        made = c_void_p()
+        call("cublasLtMatrixLayoutCreate", byref(made), library.DTYPES[matrix.dtype], rows, columns, matrix.leading)
+        if self.shape.batch > 1:
+            for name, value in (("batch", c_int32(self.shape.batch)), ("batch_stride", c_int64(matrix.batch_stride))):
+                call("cublasLtMatrixLayoutSetAttribute", made, library.LAYOUT[name], byref(value), ctypes.sizeof(value))
+        return made
+
+    def heuristics(self, count: int, workspace: int) -> list[Heuristic]:
+        """Up to `count` algorithms in the library's own order, each with at most `workspace` bytes."""
+        preference, found = c_void_p(), (Heuristic * count)()
+        got = c_int32()
+        call("cublasLtMatmulPreferenceCreate", byref(preference))
+        size = c_uint64(workspace)
+        call(
+            "cublasLtMatmulPreferenceSetAttribute", preference, library.PREFERENCE["workspace"], byref(size),
+            ctypes.sizeof(size),
+        )  # fmt: skip
+        try:
+            call(
+                "cublasLtMatmulAlgoGetHeuristic", self.handle, self.operation, self.left, self.right, self.out,
+                self.out, preference, count, found, byref(got),
+            )  # fmt: skip
+        finally:
+            call("cublasLtMatmulPreferenceDestroy", preference)
+        return [found[index] for index in range(got.value) if found[index].state == 0]
+
+    def _types(self) -> tuple[int, ...]:
+        shape = self.shape
+        scale = "int32" if shape.accumulate == "int32" else "fp32"
+        types = (library.DTYPES[one] for one in (scale, shape.b.dtype, shape.a.dtype, shape.out.dtype, shape.out.dtype))
+        return (library.COMPUTE[shape.accumulate], *types)
+
+    def identifiers(self) -> list[int]:
+        """The numbers of all algorithms for these dtypes."""
+        found, got = (c_int32 * 256)(), c_int32()
+        call("cublasLtMatmulAlgoGetIds", self.handle, *self._types(), 256, found, byref(got))
+        return list(found[: got.value])
+
+    def initial(self, number: int) -> Algorithm:
+        """The algorithm of that number with the attributes unset."""
+        made = Algorithm()
+        call("cublasLtMatmulAlgoInit", self.handle, *self._types(), number, byref(made))
+        return made
+
+    def algorithm(self, attributes: Mapping[str, int]) -> Algorithm:
+        """The algorithm with these attributes, which are all of `library.CONFIG`."""
+        made = self.initial(attributes["algo"])
+        for name, value in attributes.items():
+            if name != "algo":
+                number, kind = library.CONFIG[name]
+                stored = kind(value)
+                call("cublasLtMatmulAlgoConfigSetAttribute", byref(made), number, byref(stored), ctypes.sizeof(stored))
+        return made
+
+    def check(self, algorithm: Algorithm) -> Heuristic:
+        """What an algorithm needs for this shape; raises library.Error if it does not support it."""
+        found = Heuristic()
+        call(
+            "cublasLtMatmulAlgoCheck", self.handle, self.operation, self.left, self.right, self.out, self.out,
+            byref(algorithm), byref(found),
+        )  # fmt: skip
+        return found
+
+    def run(
+        self, algorithm: Algorithm, a: int, b: int, out: int, workspace: int, size: int, stream: int, bias: int = 0
+    ) -> None:
+        """Run it, asynchronously, on addresses in device memory."""
+        if self.shape.bias and bias != self.bias.value:
+            self.bias.value = bias
+            self._describe("bias_pointer", self.bias)
+        call(
+            "cublasLtMatmul", self.handle, self.operation, byref(self.alpha), b, self.left, a, self.right,
+            byref(self.beta), out, self.out, out, self.out, byref(algorithm), workspace, size, stream,
+        )  # fmt: skip
+
+
+def attributes(algorithm: Algorithm) -> dict[str, int]:
+    """The attributes of an algorithm, by the names of `library.CONFIG`."""
+    found = {}
+    for name, (number, kind) in library.CONFIG.items():
+        value, written = kind(), c_size_t()
+        call(
+            "cublasLtMatmulAlgoConfigGetAttribute", byref(algorithm), number, byref(value), ctypes.sizeof(value),
+            byref(written),
+        )  # fmt: skip
+        found[name] = int(value.value)
+    return found
+
+
+def capabilities(algorithm: Algorithm, name: str) -> list[int]:
+    """The values of a capability of an algorithm; one, or several for `tiles` and `stages`."""
+    number, kind = library.CAPABILITY[name]
+    values, written = (kind * 1024)(), c_size_t()
+    size = ctypes.sizeof(values) if name in ("tiles", "stages") else ctypes.sizeof(kind)
+    call("cublasLtMatmulAlgoCapGetAttribute", byref(algorithm), number, values, size, byref(written))
+    return [int(values[index]) for index in range(written.value // ctypes.sizeof(kind))]

@@ -1,0 +1,71 @@
+"""cuBLASLt's algorithms, chosen by their attributes instead of by cuBLAS's heuristic.
+
+torch's matrix multiplications run the first choice of that heuristic. The algorithms are those of the library that
+torch has loaded, so nothing is compiled, and where K is not split the results have the same bits as ATen's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+
+from gemmdb.kernels import rules
+from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+from gemmdb.rejected import Rejected
+
+OPS = ("mm", "addmm", "bmm", "int_mm")
+DTYPES = ("bf16", "fp16", "int8")
+PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu12")
+"""The packages that torch's wheels take the library from, by CUDA major version."""
+MAX_SIDE = 2**31 - 1
+
+
+def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
+    if rejected := rules.reject_empty(problem):
+        return rejected
+    if symbolic:
+        return Rejected("an algorithm is prepared for fixed sizes")
+    if problem.a.dtype not in DTYPES or problem.a.dtype != problem.b.dtype:
+        return Rejected(f"cuBLASLt's algorithms are measured for operands of {', '.join(DTYPES)}")
+    if problem.fusion == "scale":
+        return Rejected("cuBLASLt does not scale its columns")
+    if problem.out != ("int32" if problem.spec.integer else problem.a.dtype):
+        return Rejected(f"the output of {problem.a.dtype} operands is not {problem.out}")
+    if problem.scalars != "unit":
+        return Rejected("alpha and beta are not 1")
+    bias = problem.bias
+    if bias is not None and (bias.kind != "1d" or bias.dtype != problem.out):
+        return Rejected("cuBLASLt adds one number per column, of the output's dtype")
+    if any(operand.layout.order not in rules.STEPPED for operand in (problem.a, problem.b)):
+        return Rejected("cuBLASLt takes operands with rows or columns that follow each other")
+    if problem.m * problem.n * problem.k == 0 or max(problem.m, problem.n, problem.k) > MAX_SIDE:
+        return Rejected("cuBLASLt counts rows and columns with 31 bits")
+    return None
+
+
+@functools.cache
+def release() -> str:
+    """The release of the cuBLAS package, `cublas13.1`: an algorithm's attributes mean the same within it. Empty if the
+    package is not installed. It only reads metadata and loads no library."""
+    from importlib import metadata  # Imported where it is used: it takes longer than all of gemmdb's own modules.
+
+    for package in PACKAGES:
+        try:
+            major, minor, *_ = metadata.version(package).split(".")
+        except (metadata.PackageNotFoundError, ValueError):
+            continue
+        return f"cublas{major}.{minor}"
+    return ""
+
+
+MATMUL = Kernel(
+    "cublaslt", "matmul", OPS, ("cuda",), 1, {
+        "algo": IntRange(0, 4096), "tile": IntRange(0, 65_535), "stages": IntRange(0, 65_535),
+        "split_k": IntRange(1, 256), "reduction": OneOf((0, 2)), "swizzle": IntRange(0, 16),
+        "custom": IntRange(0, 65_535), "inner": IntRange(0, 4096), "cluster": IntRange(0, 4096),
+    }, splits=("split_k",), rejection=_rejection, digest=release,
+)  # fmt: skip
+"""`cublasLtMatmul` with one algorithm, named by the attributes of `gemmdb.cublaslt.library.CONFIG`, whose values are
+the identifiers in NVIDIA's `cublasLt.h`. A split K has partial sums of the accumulator's dtype (`reduction` 2)."""
