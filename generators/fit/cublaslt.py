@@ -86,7 +86,8 @@ def fit(problems: Sequence[Explored]) -> Array:
     penalty[0] = 0.0
     left = (scaled * weight[:, None]).T @ scaled + np.diag(penalty)
     solved: Array = np.linalg.solve(left, (scaled * weight[:, None]).T @ np.minimum(losses, MAX_LOSS))
-    return solved / scale
+    weights: Array = solved / scale
+    return weights
 
 
 def held_out(problems: Sequence[Explored], counts: Sequence[int] = (1, 4, 8, 16)) -> dict[int, float]:
