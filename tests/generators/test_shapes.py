@@ -36,7 +36,8 @@ def load(tmp_path):
 
 
 PRESETS = {
-    "cpu-llm": (136, "0eec17e8e257493d"), "cpu-quick": (9, "5d5a07ae71928d7a"), "grid": (699, "c8f763759974a92e"),
+    "cpu-llm": (136, "0eec17e8e257493d"), "cpu-quick": (9, "5d5a07ae71928d7a"),
+    "dense": (6626, "08b323f86237548e"), "grid": (699, "c8f763759974a92e"),
     "h200": (5680, "415ea69464e5aecc"), "h200-bmm": (593, "5f4b386fdce3188b"),
     "h200-epilogues": (815, "6223074bb1664fe4"), "h200-grouped": (540, "d45fcbf667157edc"),
     "h200-int4": (494, "ffadfc1b749be617"), "h200-scaled": (729, "62e5986d4c1a5fba"),
@@ -44,7 +45,8 @@ PRESETS = {
     "modelled": (1089, "5b0a43895f688ee9"), "odd": (1956, "63cee32b21f22b14"), "vision": (2352, "06a728795e55487e"),
 }  # fmt: skip
 """How many problems each preset has at least, and a digest of these. Tables were built from them, and their reports
-name them by their places: problems may be added at the end only. Each prefix of an `h200` preset is a sample of all."""
+name them by their places: problems may be added at the end only. Each prefix of `dense` and of an `h200` preset is a
+sample of all."""
 
 
 @pytest.mark.parametrize("name", shapes.presets())
@@ -55,7 +57,7 @@ def test_a_preset_keeps_the_problems_that_tables_were_built_from(name):
     assert hashlib.sha256(texts.encode()).hexdigest()[:16] == digest
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("h200")])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith(("dense", "h200"))])
 def test_the_problems_of_a_table_can_be_measured(name):
     problems, space, effort = preset(name), CudaSpace(), named("standard", "cuda")
     assert all(representatives.rejection(problem) is None for problem in problems)
