@@ -13,7 +13,12 @@ Call = Callable[[int], None]
 
 
 def timed(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:
-    """Quartiles of the microseconds of one call, by name. The graphs are replayed in turn, and each round begins with
+    """Quartiles of the microseconds of one call, by name."""
+    return {name: quartiles(found) for name, found in rounds(calls, copies, protocol).items()}
+
+
+def rounds(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:
+    """Microseconds of one call in each round, by name. The graphs are replayed in turn, and each round begins with
     another one. The time of an empty graph is subtracted."""
     graphs = {name: capture(call, protocol, copies) for name, call in calls.items()}
     graphs[""] = capture(None, protocol)
@@ -25,7 +30,7 @@ def timed(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[st
             times[name].append(elapsed(graphs[name]))
     empty = times.pop("")
     return {
-        name: quartiles([(t - f) / protocol.unroll for t, f in zip(found, empty, strict=True)][1:])
+        name: [(t - f) / protocol.unroll for t, f in zip(found, empty, strict=True)][1:]
         for name, found in times.items()
     }
 

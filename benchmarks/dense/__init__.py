@@ -3,4 +3,9 @@ lists. Run from the repository root."""
 
 from benchmarks.command import Tool
 
-TOOLS = (Tool("preset", "Write the preset `dense` from the layers of current models."),)
+TOOLS = (
+    Tool("preset", "Write the preset `dense` from the layers of current models."),
+    Tool("sample", "Draw GEMMs that no preset and no shipped table lists."),
+    Tool("measure", "Time a sample in default mode, with gemmdb, and by cuBLASLt's heuristics.", gpu=True),
+    Tool("report", "Print the figures of `measure`."),
+)

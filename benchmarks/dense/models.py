@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 
@@ -248,3 +248,10 @@ UNSEEN: dict[str, Model] = {
     )),
 }  # fmt: skip
 """Models that the preset does not list, for samples that no table holds."""
+HEAD_ROWS = 64
+"""The most rows of an lm_head, which runs on the last token of each sequence."""
+
+
+def layers_of(listed: Iterable[Model]) -> list[Layer]:
+    """The distinct layers of some models; of those that differ only in their role, the first."""
+    return list(dict.fromkeys(layer for model in listed for layer in model.layers()))

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.dense import models
-from benchmarks.dense.models import Layer, Model
+from benchmarks.dense.models import Layer, Model, layers_of
 
 OUT = ROOT / "generators" / "presets" / "dense.json"
 LEADING = (
@@ -167,8 +167,3 @@ def steps(n: int) -> list[int]:
 def every(step: int, values: Sequence[int], offset: int) -> Sequence[int]:
     """One value in `step`, from an offset on; at least one."""
     return values[offset % min(step, len(values)) :: step]
-
-
-def layers_of(listed: Iterable[Model]) -> list[Layer]:
-    """The distinct layers of some models; of those that differ only in their role, the first."""
-    return list(dict.fromkeys(layer for model in listed for layer in model.layers()))

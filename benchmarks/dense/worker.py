@@ -1,0 +1,168 @@
+"""What a measuring process of `measure` does with one problem: compile, check, time. Imports torch."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gemmdb.inductor
+from benchmarks.h200.peers_worker import compiled
+from benchmarks.interleaved import Call, rounds
+from gemmdb.cublaslt import library
+from gemmdb.cublaslt.library import Algorithm
+from gemmdb.cublaslt.matmul import Matmul, attributes, shape_of
+from gemmdb.generators.measure.correctness import Reference
+from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
+from gemmdb.generators.measure.cuda.bench import Bench, alive
+from gemmdb.generators.measure.operands import Operands
+from gemmdb.generators.measure.program import SPELLINGS, Product
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.inductor.benchmark.limits import BUDGET
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, one_line
+
+HEURISTICS, WORKSPACE = 32, 32 << 20
+"""How many algorithms cuBLASLt is asked for (it returns eight), and the bytes of workspace that they may use."""
+SHORTLIST_SAMPLES = 5
+"""Samples of each heuristic before the fastest is timed in turn with the others."""
+GRAPH_US, FLOPS_PER_US = 3000.0, 6e8
+"""A graph has fewer calls if all take longer, by the speed of a GEMM in bf16 on an H100."""
+HOST_CALLS, HOST_ROUNDS = 200, 15
+"""Calls that follow each other in a sample of the host's time, and the samples."""
+Compiled = dict[str, Call]
+
+
+def prepare() -> None:
+    """Compile something in both ways, so that the first problem does not pay what every process pays once."""
+    module = Product(tiny := Problem.gemm("mm", m=24, n=48, k=40), Operands.of(Bench.of(tiny).copies[0]))
+    for how in ways(None).values():
+        torch.compile(module, **how)(*module.inputs)
+
+
+def ways(built: Path | None) -> dict[str, dict[str, Any]]:
+    """The arguments of torch.compile, by way. `built`: a table of these problems."""
+    found: dict[str, dict[str, Any]] = {"default": {}, "gemmdb": {"backend": "gemmdb"}}
+    if built is not None:
+        found["built"] = {"backend": "gemmdb", "options": {"gemmdb.tables": [built]}}
+    return found
+
+
+def measure(problem: Problem, built: Path | None, samples: int, reverse: bool, folder: Path) -> dict[str, Any]:
+    """The result of a problem, JSON-ready. A way that fails has a reason and no times. `reverse`: compile default mode
+    last; what one way leaves in Inductor's caches helps the next. `folder`: a new one, for gemmdb's user table.
+    `fatal`: this process cannot measure any more."""
+    try:
+        bench = Bench.of(problem)
+        sets = [Operands.of(copy) for copy in bench.copies]
+        calls, facts = compile_all(problem, sets, bench.expected[0], ways(built), reverse, folder)
+        found = {"tolerance": tolerance(problem), "ways": facts, "host": host_times(calls)}
+        return {**found, **graph_times(problem, bench, calls, samples)}
+    except Exception as error:
+        return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not alive()}
+
+
+def compile_all(
+    problem: Problem, sets: Sequence[Operands], expected: Reference, wanted: dict[str, dict[str, Any]], reverse: bool,
+    folder: Path,
+) -> tuple[Compiled, dict[str, Any]]:  # fmt: skip
+    """The compiled calls on the copies `sets`, and the facts of each way. Each way compiles as in a new process: with
+    gemmdb's whole compile budget, and with no rows of other problems in the user's table."""
+    torch._dynamo.reset()
+    calls: Compiled = {}
+    facts: dict[str, Any] = {}
+    for name in reversed(wanted) if reverse else wanted:
+        os.environ["GEMMDB_USER_TABLE"] = str(folder / f"{name}.db")
+        BUDGET.clear()
+        gemmdb.inductor.reset_stats()
+        call, facts[name] = compiled((partial(Product, problem), wanted[name]), sets, problem, expected)
+        if call is not None:
+            calls[name] = call
+        if "backend" in wanted[name]:
+            facts[name] |= answer()
+    return {name: calls[name] for name in wanted if name in calls}, facts
+
+
+def answer() -> dict[str, Any]:
+    """What gemmdb answered in the last compile."""
+    stats = gemmdb.inductor.stats()
+    product = stats["products"][0] if stats["products"] else {}
+    found = {name: product.get(name) for name in ("rung", "config", "expected_us", "speedup_vs_aten", "note")}
+    return {**found, "overhead_s": stats["seconds"], "errors": stats["errors"]}
+
+
+def host_times(calls: Compiled, synchronize: Callable[[], None] | None = None) -> dict[str, dict[str, list[float]]]:
+    """Microseconds of a call without a CUDA graph, of HOST_CALLS that follow each other, by way: `host`, until the last
+    call has returned, and `wall`, until its kernel has ended. The ways take turns."""
+    synchronize = synchronize or torch.cuda.synchronize
+    found: dict[str, dict[str, list[float]]] = {name: {"host": [], "wall": []} for name in calls}
+    for index in range(HOST_ROUNDS + 1):
+        for name in reversed(calls) if index % 2 else calls:
+            call = calls[name]
+            synchronize()
+            start = time.perf_counter()
+            for _ in range(HOST_CALLS):
+                call(0)
+            returned = time.perf_counter()
+            synchronize()
+            if index:  # The first round warms up.
+                found[name]["host"].append((returned - start) * 1e6 / HOST_CALLS)
+                found[name]["wall"].append((time.perf_counter() - start) * 1e6 / HOST_CALLS)
+    return found
+
+
+def graph_times(problem: Problem, bench: Bench, calls: Compiled, samples: int) -> dict[str, Any]:
+    """Microseconds in CUDA graphs with cold weights, in each round: `taken`, by way, with `aten` for torch's own
+    function and `heuristic` for the fastest of cuBLASLt's heuristics; and `heuristics`, all of them."""
+    spelled, unroll = SPELLINGS[problem.op], unrolled(problem)
+
+    def aten(index: int) -> None:
+        named = bench.copies[index]
+        spelled(problem, named["A"], named["B"], [], named.get("bias"), out=named["out"])
+
+    candidates, reason = heuristics(problem, bench)
+    protocol = Protocol("graph", "cold", unroll, SHORTLIST_SAMPLES, version=VERSION)
+    short = rounds({str(place): call for place, (_, call) in enumerate(candidates)}, len(bench.copies), protocol)
+    us = [statistics.median(short[str(place)]) for place in range(len(candidates))]
+    timed: Compiled = {**calls, "aten": aten}
+    if us:
+        timed["heuristic"] = candidates[us.index(min(us))][1]
+    taken = rounds(timed, len(bench.copies), Protocol("graph", "cold", unroll, samples, version=VERSION))
+    listed = [{"attributes": attributes(algorithm), "us": us[place]} for place, (algorithm, _) in enumerate(candidates)]
+    return {"taken": taken, "heuristics": listed, "unroll": unroll, **({"no_heuristics": reason} if reason else {})}
+
+
+def heuristics(problem: Problem, bench: Bench) -> tuple[list[tuple[Algorithm, Call]], str]:
+    """cuBLASLt's heuristics in its order, each with a call, and why there are none. Wrong results count as absent."""
+    named = bench.copies[0]
+    leading = [tensor.stride(0 if tensor.stride(1) == 1 else 1) for tensor in (named["A"], named["B"])]
+    try:
+        matmul = Matmul(shape_of(problem, *leading), torch.cuda.current_device())
+        found = matmul.heuristics(HEURISTICS, WORKSPACE)
+    except library.Error as error:
+        return [], one_line(str(error))
+    workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
+    pairs = [(one.algorithm, partial(run, matmul, one.algorithm, workspace, bench.copies)) for one in found]
+    return [(algorithm, call) for algorithm, call in pairs if bench.error(call) <= tolerance(problem)], ""
+
+
+def run(
+    matmul: Matmul, algorithm: Algorithm, workspace: torch.Tensor, copies: Sequence[dict[str, torch.Tensor]], index: int
+) -> None:
+    """Run an algorithm on a copy of the operands."""
+    named = copies[index]
+    bias = named["bias"].data_ptr() if "bias" in named else 0
+    a, b, out = (named[name].data_ptr() for name in ("A", "B", "out"))
+    stream = torch.cuda.current_stream().cuda_stream
+    matmul.run(algorithm, a, b, out, workspace.data_ptr(), WORKSPACE, stream, bias)
+
+
+def unrolled(problem: Problem) -> int:
+    """How many calls a graph has: UNROLL, or fewer if they are long."""
+    return max(min(int(GRAPH_US / (2 * problem.m * problem.n * problem.k / FLOPS_PER_US)), UNROLL), 1)
