@@ -108,17 +108,18 @@ class Config:
         return Rejected(f"{self.name} {'takes no weight but int4' if self.spec.int4 else 'takes no int4 weight'}")
 
     def digest(self) -> str:
-        """16 hexadecimal digits of the source that it is rendered from, empty for kernels without a template, and for
-        torch's templates if torch is not installed."""
+        """16 hexadecimal digits of the source that it is rendered from, or the release of the library that has the
+        kernel. Empty for kernels without either, and if what has it is not installed."""
         found = self.spec.digest
         return found() if found is not None else ""
 
     def is_current(self, source: str) -> bool:
         """Whether a row whose toolchain says `source` was measured with the kernel as it is rendered now. True for rows
-        that name no source and for kernels without a template."""
-        if not source or self.spec.digest is None:
+        that name no source, and for kernels without a source here."""
+        now = self.digest()
+        if not source or not now:
             return True
-        equivalent, now = self.spec.equivalent, self.spec.digest()
+        equivalent = self.spec.equivalent
         while source in equivalent:
             source = equivalent[source]
         while now in equivalent:

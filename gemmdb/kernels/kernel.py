@@ -109,8 +109,9 @@ class Kernel:
     `compiled`: what of the sizes decides how fast the compiled kernel is, beyond what the cost model counts: a time
     does not carry over to a problem with another value.
     `int4`: whether it solves a mixed_mm with an int4 weight, and no other.
-    `digest`: 16 hexadecimal digits of the source that it is rendered from, None for a kernel without one; `equivalent`
-    maps former digests to later ones that render the same kernels.
+    `digest`: 16 hexadecimal digits of the source that it is rendered from, or the release of the library that has it;
+    None for a kernel without either, empty if what has it is not installed. `equivalent` maps former digests to later
+    ones that render the same kernels.
     """
 
     backend: str

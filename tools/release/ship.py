@@ -32,7 +32,7 @@ from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
-MOST_BYTES = 5 * 2**20
+MOST_BYTES = 6 * 2**20
 """The most bytes that the table may take in the wheel."""
 OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
