@@ -103,6 +103,11 @@ class Policy:
         return replace(self, cutlass_size=2**63)  # No GEMM is this large.
 
     @property
+    def without_views(self) -> Policy:
+        """This policy without configs whose output is a view of padded rows."""
+        return replace(self, deny=f"{self.deny}|output=view" if self.deny else "output=view")
+
+    @property
     def text(self) -> str:
         """The canonical form."""
         return canonical.encode("policy", ((name, getattr(self, name)) for name in self.__dataclass_fields__))

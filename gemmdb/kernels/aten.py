@@ -29,7 +29,10 @@ def _padded(config: ConfigLike, problem: Problem, device: Device, symbolic: Coll
         return Rejected("the bias is added afterwards, multiplied by beta, and NaN times 0 is NaN")
     if any(operand.layout.order not in rules.STEPPED for operand in (problem.a, problem.b)):
         return Rejected("only operands with rows that follow each other are padded")
-    if padded_sizes(problem, int(config.values["multiple"])) == (problem.m, problem.n, problem.k):
+    view = config.values.get("output") == "view"
+    if view and problem.spec.integer:
+        return Rejected("Inductor pads no integers")
+    if padded_sizes(problem, int(config.values["multiple"]), view) == (problem.m, problem.n, problem.k):
         return Rejected("there is nothing to pad")
     return None
 
@@ -42,10 +45,14 @@ def _dequantised(config: ConfigLike, problem: Problem, device: Device, symbolic:
     return None
 
 
-def padded_sizes(problem: Problem, multiple: int) -> tuple[int, int, int]:
+def padded_sizes(problem: Problem, multiple: int, every: bool = False) -> tuple[int, int, int]:
     """M, N and K of the padded GEMM. A size is rounded up if it is the row length, in memory, of an operand or of the
-    output."""
-    whole = tuple(-(-size // multiple) * multiple for size in (problem.m, problem.n, problem.k))
+    output; with `every`, as Inductor's own pass does, each size but 1."""
+    sizes = (problem.m, problem.n, problem.k)
+    if every:
+        m, n, k = (size if size == 1 else -(-size // multiple) * multiple for size in sizes)
+        return m, n, k
+    whole = tuple(-(-size // multiple) * multiple for size in sizes)
     a_rows, b_rows = (operand.layout.order.startswith("row") for operand in (problem.a, problem.b))
     return (problem.m if a_rows else whole[0], whole[1], whole[2] if a_rows or not b_rows else problem.k)
 
@@ -72,8 +79,8 @@ DEQUANTISED = Kernel(
 """ATen's GEMM with an int4 weight that a kernel dequantised: for a weight that a program multiplies by
 `_weight_int4pack_mm`. Where the program itself dequantises, that is the reference."""
 PADDED = Kernel(
-    "aten", "padded", ("mm", "addmm", "int_mm"), ("cuda",), 1, {"multiple": OneOf((8, 16, 64))}, rejection=_padded,
-    emitted=True,
+    "aten", "padded", ("mm", "addmm", "int_mm"), ("cuda",), 1, {"multiple": OneOf((4, 8, 16, 64))},
+    {"output": OneOf(("view",))}, rejection=_padded, emitted=True,
 )  # fmt: skip
 """ATen on operands padded with zeros to multiples of `multiple` elements. For rows that do not start at multiples of 16
-bytes."""
+bytes. With `output=view`, as Inductor's own pass pads: see `gemmdb.kernels.default_mode`."""

@@ -49,6 +49,8 @@ GROUP_WARPS, GROUP_ROWS = 4, 64
 """Warps of a warp group, and rows of the left operand that one instruction of it takes (Hopper's wgmma)."""
 MIN_DEPTH = 32
 """Elements of K that one instruction of the matrix unit takes of 8-bit operands, int8 and fp8."""
+SHALLOW_DEPTH = 32
+"""K up to which one step of a kernel multiplies the whole K: one or two instructions of the matrix unit."""
 SKINNY_ROWS = 64
 """Rows of C up to which a GEMM counts as skinny: it is bound by reading B."""
 BAND_ROWS = 8

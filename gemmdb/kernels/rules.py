@@ -87,6 +87,12 @@ def summed_in_full(device: Device, by_warp_groups: bool) -> bool:
     return device.capability in _CONVERTED and not by_warp_groups
 
 
+def shallow(problem: Problem) -> bool:
+    """Whether one step of a kernel multiplies the whole K. Such a GEMM takes the time of its loads and stores, and that
+    of GEMMs with a larger K does not predict it."""
+    return not (problem.spec.batched or problem.spec.grouped) and 1 < problem.k <= hardware.SHALLOW_DEPTH
+
+
 def reject_empty(problem: Problem) -> Rejected | None:
     """A GEMM with a size of zero has nothing to compute."""
     return Rejected("there is nothing to compute in a GEMM of size zero") if problem.empty else None

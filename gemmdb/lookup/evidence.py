@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from gemmdb.cost.possible import least_us, possible
 from gemmdb.errors import TableError
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -20,6 +21,10 @@ from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP, Group, Time
 from gemmdb.table.verdict import Verdict
+
+BESIDE_PADDING = "beside_padding"
+"""Evidence of a GEMM that default mode may pad: whether that was measured too. If not, the config won against ATen
+without padding only."""
 
 
 def verdict_of(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
@@ -69,11 +74,19 @@ def exact(ask: Ask) -> Candidate | Rejected:
     config, ratio, refused = _choose(ask, table, verdict)
     if refused:
         evidence["refused"] = refused
+    if default_mode.may_pad(ask.problem):
+        evidence[BESIDE_PADDING] = _beside_padding(ask, table)
     reason = f"measured in {verdict.runs} run(s), {verdict.pick.name} is {verdict.speedup:.3f}x ATen"
     if holds is False:
         reason += f", under another toolchain class or kernel source ({verdict.klass})"
     us = verdict.aten_us
     return Candidate(config, ratio * us, 1 / ratio, us, str(table.path), evidence, reason, holds)
+
+
+def _beside_padding(ask: Ask, table: Table) -> bool:
+    """Return whether the table has a time of the form in which default mode pads."""
+    form, record = default_mode.padded_form(ask.problem), ask.read(Table.record, table, ask.problem, ask.device)
+    return record is not None and any(time.config == form for time in record.measured)
 
 
 def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, list[dict[str, str]]]:

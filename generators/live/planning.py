@@ -41,11 +41,12 @@ def job(request: Request, backend: Backend) -> Job:
         configs = [one.config for one in backend.space.candidates(problem, device, chosen) if not one.rejected]
     tried = list(dict.fromkeys(config for config in configs if _allowed(config, request, backend)))[:most]
     if device.kind == "cuda" and most:
-        # gemmdb keeps Inductor's own pass from timing padded GEMMs, which a build tries where rows are misaligned.
+        # gemmdb keeps Inductor's own pass from timing padded GEMMs, which a build tries where rows are misaligned. The
+        # first is what that pass would run, the last has the largest multiple.
         padded = [config for config in inductor_menu.configs(problem, device) if config.kernel == "padded"]
         padded = [config for config in padded if _allowed(config, request, backend)]
-        if padded and not set(padded) & set(tried):
-            tried = [*tried[: most - 1], padded[-1]]
+        padded = list(dict.fromkeys((*padded[:1], *padded[-1:])))[:most]
+        tried = [*[config for config in tried if config not in padded][: most - len(padded)], *padded]
     return Job(problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
 
 

@@ -9,12 +9,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.devices import H200
+from kit.gpu import make
 
 from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
-from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup import answer, explain
+from gemmdb.lookup.evidence import BESIDE_PADDING
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Status
@@ -249,3 +253,19 @@ def test_a_wrong_result_that_came_after_the_verdict_counts(lab, tmp_path, packed
         path = small
     catalog = Catalog([(Source(path, "explicit"), Table.open(path))])
     assert answer(lab.query(problem), catalog, EXACT).config == (fast if packed else next_best)
+
+
+@pytest.mark.parametrize(("config", "fusion", "beside"), [
+    (Config.of("aten", "padded", multiple=8, output="view"), "none", True),
+    (Config.of("aten", "padded", multiple=8), "none", False),
+    (Config.of("aten", "padded", multiple=8), "pointwise", True),
+    (Config.of("aten", "padded", multiple=64), "pointwise", False),
+], ids=str)  # fmt: skip
+def test_the_evidence_says_whether_default_modes_padding_was_measured(lab, config, fusion, beside):
+    """A slow one counts too. Of a GEMM that default mode never pads, it says nothing."""
+    for ratio in (0.5, 1.5):
+        for k, wanted in ((4093, beside), (4096, None)):
+            problem = Problem.gemm("mm", m=256, n=4096, k=k, fusion=fusion)
+            rows = list(lab.rows(problem, {make("tile"): 0.9} | ({config: ratio} if k == 4093 else {}), device=H200))
+            hit = answer(lab.query(problem, H200), lab.catalog(rows), Policy())
+            assert (hit.rung, hit.evidence.get(BESIDE_PADDING)) == ("exact", wanted)

@@ -13,9 +13,10 @@ from gemmdb.inductor.benchmark.subgraph import computes_weight
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.kernels.aten import PADDED, misaligned
+from gemmdb.kernels.aten import misaligned
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
+from gemmdb.kernels.default_mode import may_pad
 from gemmdb.kernels.hardware import SKINNY_ROWS
 from gemmdb.kernels.registry import GPU_ALONE, INDUCTOR_ALONE
 from gemmdb.kernels.rules import reject_uncapturable
@@ -140,7 +141,7 @@ def _only_emitted(problem: Problem) -> str:
     if problem.op in INDUCTOR_ALONE or (scaled and problem.m > SKINNY_ROWS):
         return f"{GPU_ALONE[problem.op]} have Inductor's templates alone"
     # Inductor's own padding pass times a padded GEMM, so a choice without one could be worse than default mode's.
-    if problem.op in PADDED.ops and misaligned(problem):
+    if may_pad(problem) or (problem.spec.integer and misaligned(problem)):
         return "its rows do not start at multiples of 16 bytes, so a padded GEMM has to be measured"
     return ""
 

@@ -14,6 +14,8 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.phases import PHASES
 
+RETURNED = "the program gets the output, whose rows would be padded"
+"""Why a GEMM falls back to ATen where the answer is a view of padded rows."""
 LAYOUT_CHANGED = "layout changed during lowering; cannot benchmark"
 """Why a GEMM falls back to ATen after the graph pass chose a config."""
 
@@ -67,6 +69,12 @@ def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
 def decide_without_cutlass(session: Session, query: Query, why: str) -> Decision:
     """Like `decide_late`, for a GEMM whose CUTLASS kernel is unavailable (`why`): use the next best config."""
     return _answered_late(session, query, ask(session, query, Mode.WITHOUT_CUTLASS), why)
+
+
+def decide_dense(session: Session, query: Query) -> Decision:
+    """Like `decide_late`, for a GEMM whose output the program gets, where the answer is a view of padded rows: use the
+    next best config. The program may need dense rows, as it gets them without padding."""
+    return _answered_late(session, query, ask(session, query, Mode.DENSE), RETURNED)
 
 
 def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) -> Decision:

@@ -36,6 +36,8 @@ class Mode(Enum):
     """Only hits that need no confirmation: the hit should have been confirmed but could not be."""
     WITHOUT_CUTLASS = auto()
     """Only hits that need no confirmation and no CUTLASS kernel: one could not be compiled."""
+    DENSE = auto()
+    """Only hits that need no confirmation and give a dense output: the program gets it."""
 
 
 class Session:

@@ -39,6 +39,7 @@ class TableSession(Session):
             Mode.UNTUNED: untuned,
             Mode.CERTAIN: replace(untuned, confirm=False),
             Mode.WITHOUT_CUTLASS: replace(untuned.without_cutlass, confirm=False),
+            Mode.DENSE: replace(untuned.without_views, confirm=False),
         }
         self._complete = self._has_user_table()
         self._catalog = self._load()

@@ -14,10 +14,12 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.decide import deciding, legality, outcome
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower import cutlass, inductor_ops, inductor_templates, triton
-from gemmdb.inductor.lower.adapter import ir_view, state
+from gemmdb.inductor.lower.adapter import codegen, ir_view, state
+from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.calls import Call
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.default_mode import returns_view
 from gemmdb.key.problem import Problem
 
 log = logging.getLogger("gemmdb")
@@ -81,7 +83,7 @@ def generated(
         operands = triton.Operands.of(decision.query, call, scale, rows)
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
-        config = confirmed(decision, pair)
+        config = _dense_where_returned(decision, confirmed(decision, pair))
         if config == ATEN:
             return None
         refusal = legality.rejection(config, replace(decision.query, problem=problem))
@@ -96,6 +98,18 @@ def generated(
         log.debug("gemmdb: %s as %s", decision.problem.text, decision.config, exc_info=True)
         outcome.refuse(decision, f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
     return None
+
+
+def _dense_where_returned(decision: Decision, config: Config) -> Config:
+    """Return the config, or the next best if it gives a view of padded rows that the program would get. A forced config
+    stays, and a trial times what runs inside of a graph."""
+    forced = decision.event.rung == "forced"
+    if forced or codegen.is_trial() or not returns_view(config) or not fx.is_returned(state.current_node()):
+        return config
+    again = deciding.decide_dense(decision.session, decision.query)
+    outcome.replaced(decision, again)
+    assert again.config is not None
+    return again.config
 
 
 def _lowered(

@@ -10,6 +10,7 @@ from gemmdb.inductor.lower.adapter import composed, ir_view, state
 from gemmdb.inductor.lower.triton import Operands, check
 from gemmdb.kernels.aten import padded_sizes
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.default_mode import returns_view
 from gemmdb.key.problem import Problem
 
 aten = torch.ops.aten
@@ -91,21 +92,25 @@ def summed(problem: Problem, operands: Operands) -> Any:
 
 def padded(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float] = (1.0, 1.0)) -> Any:
     """Lower the GEMM on zero-padded operands: a copy of each padded operand, ATen's GEMM, and a view of it. `scalars`:
-    alpha and beta of an addmm. If the output is a view, its bias is added after the GEMM.
+    alpha and beta of an addmm. The result is dense, unless the config asks for the view, as Inductor's own pass leaves
+    it. Dense rows of a padded N are a copy, which adds the bias.
 
     Raises Refused if the operands do not match the problem.
     """
     check(problem, operands)
-    m, n, k = padded_sizes(problem, int(config.values["multiple"]))
+    view = returns_view(config)
+    m, n, k = padded_sizes(problem, int(config.values["multiple"]), view)
     a_row, b_row = problem.a.row_major, problem.b.row_major
     a = composed.padded(operands.a, (m, k), a_row)
     b = composed.padded(operands.b, (k, n), b_row)
-    if operands.bias is not None and (m, n) == (problem.m, problem.n):
-        return composed.padded_gemm(problem.op, a, b, (operands.bias, *scalars))
+    if operands.bias is not None and (view or (m, n) == (problem.m, problem.n)):
+        bias = composed.padded_bias(operands.bias, (m, n))
+        whole = composed.padded_gemm(problem.op, a, b, (bias, *scalars))
+        return composed.sliced(whole, problem.m, problem.n)
     result = composed.sliced(composed.padded_gemm(problem.op, a, b), problem.m, problem.n)
     if operands.bias is not None:
         multiply, add = state.lowering_of(aten.mul.Tensor), state.lowering_of(aten.add.Tensor)
         pairs = zip((result, operands.bias), scalars, strict=True)
         return add(*(value if factor == 1 else multiply(value, factor) for value, factor in pairs))
     # The output is dense, as without padding. Later work reads the padded rows instead.
-    return result if n == problem.n else state.lowering_of(aten.clone.default)(result)
+    return result if view or n == problem.n else state.lowering_of(aten.clone.default)(result)

@@ -52,6 +52,17 @@ def users(node: Any, views: Container[Any] = RESHAPES) -> Iterator[Any]:
             yield user
 
 
+def is_returned(node: Any) -> bool:
+    """Whether the graph returns the memory of `node`, itself or a view of it, or reads it with strides of its own."""
+    for user in node.users:
+        if user.op == "output" or user.target is aten.as_strided.default:
+            return True
+        arguments = user.target._schema.arguments if isinstance(user.target, torch._ops.OpOverload) else ()
+        if any(one.alias_info is not None for one in arguments) and is_returned(user):
+            return True
+    return False
+
+
 def is_pointwise(node: Any) -> bool:
     """Whether `node` is an elementwise operator, which Inductor can fuse into a template."""
     tags = getattr(node.target, "tags", ())

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.default_mode import padded_form
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS, tile_count
 from gemmdb.kernels.inductor import SUM
 from gemmdb.kernels.menus.shared import read_shapes
@@ -50,6 +51,8 @@ def configs(problem: Problem, device: Device) -> list[Config]:
 def _padded(problem: Problem) -> Iterator[Config]:
     if problem.op not in PADDED.ops or not misaligned(problem):
         return
+    if (form := padded_form(problem)) is not None:
+        yield form
     yield Config.of("aten", "padded", multiple=max(VECTOR_BYTES // ITEM_SIZES[problem.a.dtype], 8))
     if problem.m >= WIDE_ROWS:
         yield Config.of("aten", "padded", multiple=64)

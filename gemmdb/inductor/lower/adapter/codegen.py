@@ -110,6 +110,11 @@ def trying() -> AbstractContextManager[None]:
     return replaced(_local, "trying", True)
 
 
+def is_trial() -> bool:
+    """Whether kernels are generated for a trial."""
+    return _local.trying
+
+
 def keeping_names(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the function that names a Triton kernel and puts it into the output code. `src_code`: the kernel's source
     with a placeholder for its name."""

@@ -34,6 +34,19 @@ def padded(matrix: Any, sizes: Sequence[int], row_major: bool) -> Any:
     return stored if row_major else _turned(stored)
 
 
+def padded_bias(bias: Any, sizes: Sequence[int]) -> Any:
+    """Zero-pad a `bias` that is broadcast to `sizes` [rows, columns] at its end. Dimensions of size 1 stay."""
+    have = [int(size) for size in bias.get_size()]
+    missing = [size - old if old != 1 else 0 for size, old in zip(sizes[-len(have) :], have, strict=True)]
+    if not any(missing):
+        return bias
+    if not isinstance(bias, ir.TensorBox):
+        bias = ir.TensorBox(bias)
+    # The lengths start with the last dimension, each as (before, after).
+    lengths = [length for after in reversed(missing) for length in (0, after)]
+    return lowerings[aten.constant_pad_nd.default](bias, lengths, 0)
+
+
 def padded_gemm(op: str, a: Any, b: Any, bias: tuple[Any, float, float] | None = None) -> Any:
     """ATen's GEMM [M, N] of `a` and `b` (int32 for int_mm), plus a `bias` with alpha and beta."""
     a, b = realize_inputs(a, b)

@@ -75,7 +75,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "should_pad", "torch._inductor.fx_passes.pad_mm:_should_pad",
-        "skips padding benchmarks for a GEMM that has an answer",
+        "skips padding benchmarks for a GEMM whose answer was measured against padding too",
     ),
     Patch(
         "fusion_score", "torch._inductor.scheduler:Scheduler.score_fusion_memory",

@@ -74,10 +74,10 @@ def test_aligned_gemms_get_templates_and_no_padding():
 
 def test_misaligned_gemms_are_padded_and_not_copied_by_tma():
     found = names(gemm("mm", m=512, n=4096, k=4095))
-    assert found.count("padded") == 2
+    assert found.count("padded") == 3
     assert "inductor_persistent_tma" not in found
     assert set(names(gemm("mm", m=16, n=1001, k=4096))) == {"padded", "inductor_mm"}
-    assert len(names(gemm("mm", m=4096, n=1001, k=4096))) <= 9
+    assert len(names(gemm("mm", m=4096, n=1001, k=4096))) <= 10
 
 
 @pytest.mark.parametrize("sizes", [{"m": 1, "n": 4096}, {"m": 4096, "n": 1}])
@@ -117,10 +117,16 @@ def test_only_lengths_of_rows_in_memory_are_padded(layout: str, sizes: tuple[int
     assert misaligned(problem) == (wanted != sizes)
 
 
+def test_as_inductor_pads_every_size_but_1_is_padded():
+    assert padded_sizes(gemm("mm", m=33, n=1001, k=777), 8, every=True) == (40, 1008, 784)
+    assert padded_sizes(gemm("mm", m=1, n=1001, k=777), 8, every=True) == (1, 1008, 784)
+
+
 @pytest.mark.parametrize(
     ("config", "problem", "reason"),
     [
         (Config.of("aten", "padded", multiple=8), gemm("mm", m=64, n=64, k=64), "nothing to pad"),
+        (Config.of("aten", "padded", multiple=16, output="view"), gemm("int_mm", m=72, n=1000, k=520), "no integers"),
         (Config.of("triton", "inductor_mm", **TILE), gemm("mixed_mm", m=64, n=64, k=64), "does not solve"),
         (SUM, gemm("mm", m=2, n=64, k=64), "one row or one column"),
         (SUM, gemm("mm", m=1, n=64, k=1), "multiplies elements"),
