@@ -88,7 +88,7 @@ def say_tuned(done: Tuned, wide: bool) -> None:
 
 
 def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
-    from gemmdb.inductor.observe.journal import ONLY_ATEN
+    from gemmdb.outcome import ONLY_ATEN
 
     hit, share = one.hit, one.total_us / total_us
     kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from gemmdb.cost.roofline import work_us
 from gemmdb.generators.backend import Candidate, Space
 from gemmdb.generators.effort import Effort
-from gemmdb.inductor.observe.journal import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.rejected import Rejected
 
 MAX_TIMED_S = 10.0

@@ -12,7 +12,6 @@ from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import uncompiled
 from gemmdb.inductor.lower.adapter import prebuilt_kernels
-from gemmdb.inductor.observe.journal import ONLY_ATEN
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cutlass import prebuilt
@@ -20,6 +19,7 @@ from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.kernels.triton import MAX_COUNTERS, counts_arrivals, tiles
 from gemmdb.key import representatives
 from gemmdb.key.problem import Problem, Query
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.rejected import Rejected
 
 PACKED = Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0))

@@ -16,13 +16,12 @@ from typing import Any
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.rejected import Rejected
 
 log = logging.getLogger("gemmdb")
 SEARCH = "inductor:search"
 """The config of an event whose GEMM Inductor autotunes because the user's settings ask for it."""
-ONLY_ATEN = "ATen is the only kernel for it"
-"""Prefix of the note on a GEMM that only ATen can run."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
-from gemmdb.inductor.observe.journal import JOURNAL, ONLY_ATEN
+from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.inductor.observe.stats import aligned, counted, failures, kernel_name, not_handled, shortened, stats
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
@@ -21,6 +21,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving, saving
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.settings import Policy
 from gemmdb.table.stats import Gain, weighted
 

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from gemmdb.hit import RUNGS
-from gemmdb.inductor.observe.journal import JOURNAL, ONLY_ATEN, SEARCH, Event
+from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
 from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, shortened
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
@@ -19,6 +19,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import saving
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")

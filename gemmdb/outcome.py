@@ -1,0 +1,130 @@
+"""Outcome of one GEMM, in the words that all commands, pages and JSON share.
+
+`of` maps an answer (of a lookup, a compile's event or an entry of `stats()`) to one of seven outcomes. ATen runs for
+three different reasons, and each asks for something else: nothing, a build, or a change of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gemmdb.errors import InputError
+from gemmdb.hit import Hit
+from gemmdb.kernels import names
+from gemmdb.kernels.config import ATEN, Config
+
+ONLY_ATEN = "ATen is the only kernel for it"
+"""Prefix of the note on a GEMM that only ATen can run."""
+NOTHING_FASTER = "nothing measured is faster"
+NO_TABLE = "no table answers"
+_UNMEASURED_SIZE = "no measured or near answer"
+_GAVE_UP = ("not tuned: ", "not confirmed: ")
+"""Prefixes of notes on GEMMs that a compile would have benchmarked."""
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Kind(StrEnum):
+    """What serves a GEMM. The values are what users read."""
+
+    TABLE = "table"
+    """A kernel that was measured for this GEMM."""
+    NEAR = "near"
+    """A kernel predicted from other measurements: other sizes, another epilogue, another GPU, or the cost model."""
+    TUNED = "tuned"
+    """A kernel that was benchmarked during this compile."""
+    ATEN_BEST = "ATen (measured best)"
+    """Measurements found nothing that is enough faster than ATen."""
+    ATEN_UNKNOWN = "ATen (nothing known)"
+    """No table answers: a build may find a faster kernel."""
+    ATEN_REFUSED = "ATen (refused)"
+    """No other kernel can run, or the table's kernel cannot run here."""
+    NOT_HANDLED = "not handled"
+    """gemmdb leaves the GEMM to Inductor."""
+
+    @property
+    def aten(self) -> bool:
+        """Whether ATen runs the GEMM because of a decision of gemmdb."""
+        return self in (Kind.ATEN_BEST, Kind.ATEN_UNKNOWN, Kind.ATEN_REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What serves a GEMM, and why: one phrase, empty where the kind says it all. `str` gives the words for a user."""
+
+    kind: Kind
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.kind is Kind.ATEN_REFUSED and self.reason:
+            return f"ATen (refused: {self.reason})"
+        return self.kind.value
+
+
+def of(rung: str, config: str, note: str = "", evidence: Mapping[str, Any] = _NOTHING) -> Outcome:
+    """Return the outcome of an answer: its rung (`aten` for a miss, `live`, `forced`, `uncovered`), the canonical text
+    of the config that runs, and the note and evidence of an event. A config of max_autotune's search counts as tuned,
+    and a forced one as one of a table."""
+    if rung == "uncovered":
+        return Outcome(Kind.NOT_HANDLED, note)
+    if config == ATEN.text and "kernels" not in evidence:
+        return _of_aten(rung, note, evidence)
+    if rung in ("live", "aten"):
+        return Outcome(Kind.TUNED)
+    return Outcome(Kind.TABLE if rung in ("exact", "forced") else Kind.NEAR)
+
+
+def of_hit(hit: Hit | None, reason: str = "") -> Outcome:
+    """Return the outcome of a lookup. `reason`: why it missed."""
+    return of("aten", ATEN.text, reason) if hit is None else of(hit.rung, hit.config.text, "", hit.evidence)
+
+
+def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
+    first = note.partition("; ")[0]
+    if ONLY_ATEN in note:
+        return Outcome(
+            Kind.ATEN_REFUSED, note.partition(ONLY_ATEN)[2].partition("; ")[0].removeprefix(": ") or ONLY_ATEN
+        )
+    if rung == "aten":
+        return Outcome(Kind.ATEN_UNKNOWN, first or NO_TABLE)
+    if "confirmed" in evidence:
+        return Outcome(Kind.ATEN_BEST, first)
+    if note and not (rung in ("exact", "live") and _is_pick(evidence)):
+        gave_up = note.startswith(_GAVE_UP) and rung != "exact"
+        return Outcome(Kind.ATEN_UNKNOWN if gave_up else Kind.ATEN_REFUSED, first)
+    if refusal := _refusal(evidence):
+        return Outcome(Kind.ATEN_REFUSED, refusal)
+    reason = str(evidence.get("reason", ""))
+    if rung == "model" or reason.startswith(_UNMEASURED_SIZE):
+        return Outcome(Kind.ATEN_UNKNOWN, reason or _too_little(evidence) or NO_TABLE)
+    return Outcome(Kind.ATEN_BEST, _too_little(evidence) or reason or NOTHING_FASTER)
+
+
+def _is_pick(evidence: Mapping[str, Any]) -> bool:
+    """Whether ATen is what the evidence says, so that a note tells something else."""
+    return evidence.get("pick", ATEN.text) == ATEN.text or "held_back" in evidence
+
+
+def _refusal(evidence: Mapping[str, Any]) -> str:
+    """Return why the lookup refused the config that it would have served; empty if it refused none."""
+    if why := evidence.get("why"):
+        return str(why)
+    if refused := evidence.get("refused"):
+        return f"{_kernel(refused[0]['config'])}: {refused[0]['reason']}"
+    return next((f"{_kernel(config)}: {why}" for config, why in evidence.get("left_out", {}).items()), "")
+
+
+def _too_little(evidence: Mapping[str, Any]) -> str:
+    held = evidence.get("held_back")
+    if not held:
+        return ""
+    return f"{_kernel(held['config'])} gains only {held['gain']:.1%} ({held['needed']:.1%} is needed)"
+
+
+def _kernel(config: str) -> str:
+    try:
+        return names.kernel(Config.parse(config))
+    except InputError:
+        return config
