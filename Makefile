@@ -59,9 +59,10 @@ programs: $(VENV)/.installed  ## tiny versions of benchmarks/programs, and what 
 lock: $(VENV)/.installed  ## what CI installs, resolved anew: constraints.txt
 	$(BIN)/python -m tools.release lock
 
-release: $(VENV)/.installed  ## the wheel of COMMIT in dist, built twice and compared, and its bill of materials in sbom
+release: $(VENV)/.installed  ## what is uploaded of COMMIT in dist, built twice, compared and installed; its bill of materials in sbom
 	rm -rf dist sbom
-	$(BIN)/python -m tools.release wheel $(COMMIT) --check
+	$(BIN)/python -m tools.release build $(COMMIT) --check $(if $(REPOSITORY),--repository $(REPOSITORY))
+	$(BIN)/python -m tools.release rehearse --demo
 	$(BIN)/python -m tools.release sbom dist/*.whl
 
 clean:

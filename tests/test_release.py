@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import gemmdb
 from gemmdb.errors import InputError
-from tools.release import lock, sbom, wheel
+from tools.release import build, description, lock, rehearse, sbom
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REPOSITORY = "https://example.com/owner/gemmdb"
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
 
 
@@ -70,9 +73,13 @@ def test_actions_of_others_are_named_by_commit() -> None:
 
 def test_steps_of_the_workflow_are_commands_that_run_here() -> None:
     runs = [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step]
-    assert runs == ["bash .ci/run", 'make release COMMIT="$GITHUB_REF_NAME"']
+    assert runs == [
+        "bash .ci/run",
+        'make release COMMIT="$GITHUB_REF_NAME" REPOSITORY="$GITHUB_SERVER_URL/$GITHUB_REPOSITORY"',
+    ]
     made = makefile("release", "COMMIT=v1.2.3")
-    assert "-m tools.release wheel v1.2.3 --check" in made
+    assert "-m tools.release build v1.2.3 --check" in made
+    assert "-m tools.release rehearse --demo" in made
     assert "-m tools.release sbom dist/*.whl" in made
 
 
@@ -87,22 +94,109 @@ def test_only_the_job_that_uploads_may_upload_and_it_runs_nothing_else() -> None
 
 def test_an_unknown_commit_or_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"git log .* no-such-commit"):
-        wheel.build("no-such-commit", tmp_path)
+        build.build("no-such-commit", tmp_path)
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
-    wheel._check_tag("v1.2.3", tmp_path)
-    wheel._check_tag("0123abc", tmp_path)
+    build._check_tag("v1.2.3", tmp_path)
+    build._check_tag("0123abc", tmp_path)
     with pytest.raises(InputError, match=r"v2\.0\.0 has version 1\.2\.3"):
-        wheel._check_tag("v2.0.0", tmp_path)
+        build._check_tag("v2.0.0", tmp_path)
     with pytest.raises(InputError, match="is not a wheel"):
         sbom.write(tmp_path / "pyproject.toml", tmp_path)
 
 
+METADATA = """\
+Metadata-Version: 2.4
+Name: gemmdb
+Version: 0.1.0
+Summary: kernels
+Author: us
+License-Expression: Apache-2.0
+Requires-Python: >=3.11
+Classifier: Typing :: Typed
+Description-Content-Type: text/markdown
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
+
+
+def test_metadata_that_the_index_takes_has_no_faults() -> None:
+    assert list(rehearse.faults(METADATA.encode())) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("Typing :: Typed", "Typing :: Written", "unknown classifier: Typing :: Written"),
+        ("Summary: kernels\n", "", "no summary"),
+        ("Apache-2.0", "Apache 2", "'Apache 2' is invalid"),
+        ("0.1.0", "one", "'one' is invalid"),
+        ("text/markdown", "text/plain", "text/plain, not text/markdown"),
+        ("|---|---|\n", "", "tables of the description do not render"),
+    ],
+)
+def test_the_rehearsal_names_what_the_index_would_refuse(old: str, new: str, fault: str) -> None:
+    (found,) = rehearse.faults(METADATA.replace(old, new).encode())
+    assert fault in found
+
+
+def test_a_rehearsal_needs_both_distributions(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="one source distribution and one wheel"):
+        rehearse.found(tmp_path)
+
+
+def test_the_readme_renders_and_its_links_lead_to_the_tag_of_the_repository() -> None:
+    readme = (ROOT / "README.md").read_text()
+    text = description.linked(readme, REPOSITORY, "v1.2.3")
+    assert f"[Install]({REPOSITORY}/blob/v1.2.3/docs/install.md)" in text
+    assert f"]({REPOSITORY}/raw/v1.2.3/docs/images/report.png)" in text
+    for one in (text, description.linked(readme, "", "v1.2.3")):
+        assert re.findall(r"\]\((?!https:)", one) == []
+        assert list(rehearse.faults(METADATA.partition("|")[0].encode() + one.encode())) == []
+
+
+def test_links_in_code_and_to_the_web_stay() -> None:
+    text = "[a](b.md#c) ![d](e.png) [f](https://g.org) [h](#i)\n```\n[j](k)\n```\n"
+    assert description.linked(text, "", "v1") == "a  [f](https://g.org) [h](#i)\n```\n[j](k)\n```\n"
+
+
+@pytest.mark.parametrize("address", ["example.com/gemmdb", "http://example.com/gemmdb", "https://example.com/a b"])
+def test_an_address_that_is_not_one_of_the_web_is_refused(address: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--repository"):
+        description.prepare(tmp_path, address)
+
+
+def test_every_file_has_the_same_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert {PROJECT["version"], gemmdb.__version__, citation["version"], newest[1]} == {PROJECT["version"]}
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["license"] == PROJECT["license"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem
+)
+def test_a_form_for_issues_has_what_forms_need_and_names_commands_that_exist(path: Path) -> None:
+    form = yaml.safe_load(path.read_text())
+    assert form["name"]
+    assert form["description"]
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in fields}) == len(fields) > 0
+    assert all(field["attributes"]["label"] for field in fields)
+    commands = set(re.findall(r"^## (?:gemmdb )?(\S+)", (ROOT / "docs/cli.md").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`gemmdb (\w+)", path.read_text()))
+    assert named <= {one.strip("`") for one in commands}
+
+
 @pytest.mark.slow
 def test_two_builds_of_a_commit_are_the_same_bytes_and_hold_what_is_committed(tmp_path: Path) -> None:
-    one = wheel.build("HEAD", tmp_path / "one")
-    two = wheel.build("HEAD", tmp_path / "two", wheel.ELSEWHERE)
-    assert one.read_bytes() == two.read_bytes()
-    with zipfile.ZipFile(one) as archive:
+    one = build.build("HEAD", tmp_path / "one", REPOSITORY)
+    two = build.build("HEAD", tmp_path / "two", REPOSITORY, build.ELSEWHERE)
+    assert one.digests == two.digests
+    with zipfile.ZipFile(one.wheel) as archive:
         names = set(archive.namelist())
         modes = {info.external_attr >> 16 & 0o777 for info in archive.infolist()}
     tracked = subprocess.run(
@@ -111,13 +205,21 @@ def test_two_builds_of_a_commit_are_the_same_bytes_and_hold_what_is_committed(tm
     ).stdout.split()  # fmt: skip
     assert {path if path.startswith("gemmdb/") else f"gemmdb/{path}" for path in tracked} <= names
     assert modes <= {0o644, 0o664}
+    with tarfile.open(one.source) as source:
+        inside = {member.name.partition("/")[2] for member in source.getmembers()}
+    assert {"LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"} <= inside
+    assert not [name for name in inside if name.startswith(("tests", "benchmarks"))]
+    for path in one.paths:
+        metadata = rehearse.metadata_of(path)
+        assert list(rehearse.faults(metadata)) == []
+        assert f"Project-URL: Issues, {REPOSITORY}/issues".encode() in metadata
 
 
 @pytest.mark.slow
 def test_the_bill_of_materials_lists_what_an_installation_brings(tmp_path: Path) -> None:
     pytest.importorskip("cyclonedx_py")
-    made = wheel.build("HEAD", tmp_path)
-    text = sbom.write(made, tmp_path / "sbom").read_text()
+    made = build.build("HEAD", tmp_path)
+    text = sbom.write(made.wheel, tmp_path / "sbom").read_text()
     document = json.loads(text)
     assert document["bomFormat"] == "CycloneDX"
     assert document["metadata"]["component"]["name"] == "gemmdb"

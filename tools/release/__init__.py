@@ -1,4 +1,4 @@
-"""What makes a release: its tables, cost model and wheel. Run from the repository root; no tool needs a GPU."""
+"""What makes a release: its tables, cost model and distributions. Run from the repository root; no tool needs a GPU."""
 
 from benchmarks.command import Tool
 
@@ -7,6 +7,7 @@ TOOLS = (
     Tool("modelled", "Rebuild the shipped tables of the A100, the L4 and the B200 from the cost model."),
     Tool("refit", "Fit the cost model to new rows, and score everything off the table again."),
     Tool("lock", "Resolve what CI installs, and write constraints.txt."),
-    Tool("wheel", "Build the wheel of a commit, which is the same bytes each time."),
+    Tool("build", "Build the source distribution and the wheel of a commit, the same bytes each time."),
+    Tool("rehearse", "Check what would be uploaded, and install it as a user would."),
     Tool("sbom", "Write the bill of materials (SBOM) of a wheel."),
 )

@@ -25,7 +25,7 @@ def write(wheel: Path, out: Path) -> Path:
     """The document of `wheel` in the folder `out`; returns its path. Raises InputError for a file that is no wheel,
     CalledProcessError for an installation that fails."""
     if wheel.suffix != ".whl" or not wheel.is_file():
-        raise InputError(f"{wheel} is not a wheel; make one with `python -m tools.release wheel`")
+        raise InputError(f"{wheel} is not a wheel; make one with `python -m tools.release build`")
     out.mkdir(parents=True, exist_ok=True)
     target = out / "gemmdb.cdx.json"
     with tempfile.TemporaryDirectory() as folder:
