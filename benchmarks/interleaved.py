@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from benchmarks.compiling import Call
 from gemmdb.generators.measure.cuda.bench import capture, elapsed
 from gemmdb.table.measurement import Protocol
-
-Call = Callable[[int], None]
-"""Runs a product on the copy of its operands with that number."""
 
 
 def timed(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import gemmdb.inductor
-from benchmarks.h200.peers_worker import compiled
-from benchmarks.interleaved import Call, rounds
+from benchmarks.compiling import Call
+from benchmarks.dense.ways import Compiled, compile_all, host_times, ways
+from benchmarks.interleaved import rounds
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import Matmul, attributes, shape_of
-from gemmdb.generators.measure.correctness import Reference
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
 from gemmdb.generators.measure.cuda.bench import Bench, alive
 from gemmdb.generators.measure.operands import Operands
 from gemmdb.generators.measure.program import SPELLINGS, Product
 from gemmdb.generators.measure.tolerance import tolerance
-from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
 
@@ -34,9 +30,6 @@ SHORTLIST_SAMPLES = 5
 """Samples of each heuristic before the fastest is timed in turn with the others."""
 GRAPH_US, FLOPS_PER_US = 3000.0, 6e8
 """A graph has fewer calls if all take longer, by the speed of a GEMM in bf16 on an H100."""
-HOST_CALLS, HOST_ROUNDS = 200, 15
-"""Calls that follow each other in a sample of the host's time, and the samples."""
-Compiled = dict[str, Call]
 
 
 def prepare() -> None:
@@ -44,14 +37,6 @@ def prepare() -> None:
     module = Product(tiny := Problem.gemm("mm", m=24, n=48, k=40), Operands.of(Bench.of(tiny).copies[0]))
     for how in ways(None).values():
         torch.compile(module, **how)(*module.inputs)
-
-
-def ways(built: Path | None) -> dict[str, dict[str, Any]]:
-    """The arguments of torch.compile, by way. `built`: a table of these problems."""
-    found: dict[str, dict[str, Any]] = {"default": {}, "gemmdb": {"backend": "gemmdb"}}
-    if built is not None:
-        found["built"] = {"backend": "gemmdb", "options": {"gemmdb.tables": [built]}}
-    return found
 
 
 def measure(problem: Problem, built: Path | None, samples: int, reverse: bool, folder: Path) -> dict[str, Any]:
@@ -66,55 +51,6 @@ def measure(problem: Problem, built: Path | None, samples: int, reverse: bool, f
         return {**found, **graph_times(problem, bench, calls, samples)}
     except Exception as error:
         return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not alive()}
-
-
-def compile_all(
-    problem: Problem, sets: Sequence[Operands], expected: Reference, wanted: dict[str, dict[str, Any]], reverse: bool,
-    folder: Path,
-) -> tuple[Compiled, dict[str, Any]]:  # fmt: skip
-    """The compiled calls on the copies `sets`, and the facts of each way. Each way compiles as in a new process: with
-    gemmdb's whole compile budget, and with no rows of other problems in the user's table."""
-    torch._dynamo.reset()
-    calls: Compiled = {}
-    facts: dict[str, Any] = {}
-    for name in reversed(wanted) if reverse else wanted:
-        os.environ["GEMMDB_USER_TABLE"] = str(folder / f"{name}.db")
-        BUDGET.clear()
-        gemmdb.inductor.reset_stats()
-        call, facts[name] = compiled((partial(Product, problem), wanted[name]), sets, problem, expected)
-        if call is not None:
-            calls[name] = call
-        if "backend" in wanted[name]:
-            facts[name] |= answer()
-    return {name: calls[name] for name in wanted if name in calls}, facts
-
-
-def answer() -> dict[str, Any]:
-    """What gemmdb answered in the last compile."""
-    stats = gemmdb.inductor.stats()
-    product = stats["products"][0] if stats["products"] else {}
-    found = {name: product.get(name) for name in ("rung", "config", "expected_us", "speedup_vs_aten", "note")}
-    return {**found, "overhead_s": stats["seconds"], "errors": stats["errors"]}
-
-
-def host_times(calls: Compiled, synchronize: Callable[[], None] | None = None) -> dict[str, dict[str, list[float]]]:
-    """Microseconds of a call without a CUDA graph, of HOST_CALLS that follow each other, by way: `host`, until the last
-    call has returned, and `wall`, until its kernel has ended. The ways take turns."""
-    synchronize = synchronize or torch.cuda.synchronize
-    found: dict[str, dict[str, list[float]]] = {name: {"host": [], "wall": []} for name in calls}
-    for index in range(HOST_ROUNDS + 1):
-        for name in reversed(calls) if index % 2 else calls:
-            call = calls[name]
-            synchronize()
-            start = time.perf_counter()
-            for _ in range(HOST_CALLS):
-                call(0)
-            returned = time.perf_counter()
-            synchronize()
-            if index:  # The first round warms up.
-                found[name]["host"].append((returned - start) * 1e6 / HOST_CALLS)
-                found[name]["wall"].append((time.perf_counter() - start) * 1e6 / HOST_CALLS)
-    return found
 
 
 def graph_times(problem: Problem, bench: Bench, calls: Compiled, samples: int) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,15 @@ from typing import Any
 import torch
 
 import gemmdb.inductor
+from benchmarks.compiling import Call, compiled
 from benchmarks.h200.strata import SHARES
-from benchmarks.interleaved import Call, quartiles, timed
-from gemmdb.generators.measure.correctness import Reference
+from benchmarks.interleaved import quartiles, timed
 from gemmdb.generators.measure.cuda import elementwise
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
 from gemmdb.generators.measure.cuda.bench import Bench, alive, capture, elapsed, sink_buffer
 from gemmdb.generators.measure.cuda.calls import launcher
 from gemmdb.generators.measure.operands import Operands
-from gemmdb.generators.measure.program import Product, as_product
+from gemmdb.generators.measure.program import Product
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
@@ -106,41 +105,6 @@ def ways(problem: Problem, table: Path) -> dict[str, tuple[Callable[[Operands], 
     if usual and problem.m <= 16 and problem.n * problem.k <= LARGEST_PACKED:
         found["linear"] = (Linear, {})
     return found
-
-
-def compiled(
-    way: tuple[Callable[[Operands], Any], dict[str, Any]],
-    sets: Sequence[Operands],
-    problem: Problem,
-    expected: Reference,
-) -> tuple[Call | None, dict[str, Any]]:
-    """The compiled module as a call on a copy of the operands, None if it failed, and the facts of its compilation."""
-    from torch._inductor.utils import run_and_get_code
-
-    make, how = way
-    module = make(sets[0])
-    run = torch.compile(module, **how)
-    start = time.perf_counter()
-    try:
-        result, codes = run_and_get_code(run, *module.inputs)
-        torch.cuda.synchronize()
-    except Exception as error:
-        if not alive():
-            raise
-        return None, {"failure": one_line(f"{type(error).__name__}: {error}")}
-    first = result[0] if isinstance(result, tuple) else result  # With an epilogue that keeps the product.
-    body = "".join(code.partition("async_compile.wait")[2] for code in codes)
-    seconds, product = time.perf_counter() - start, as_product(problem, first).reshape(expected.sizes)
-    facts = {
-        "seconds": seconds, "error": expected.error(product),
-        "launches": body.count(".run("), "extern": body.count("extern_kernels."), "template": "triton_tem_" in body,
-    }  # fmt: skip
-    inputs = [module.inputs, *(make(made).inputs for made in sets[1:])]
-
-    def call(index: int) -> None:
-        run(*inputs[index])
-
-    return call, facts
 
 
 def _ignoring_operands(run: Callable[[], None], _: object) -> None:

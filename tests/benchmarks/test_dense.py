@@ -187,25 +187,22 @@ def test_a_dead_process_has_its_gemm_blamed_once(tmp_path: Path) -> None:
 def test_both_ways_compile_and_their_calls_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, without graphs."""
     torch = pytest.importorskip("torch")
-    pytest.importorskip("triton")
-    from benchmarks.dense import worker
+    from benchmarks.dense import ways
     from gemmdb.generators.measure.correctness import reference
     from gemmdb.generators.measure.operands import operands
 
     problem = Problem.gemm("mm", m=24, n=80, k=48)
     monkeypatch.setenv("GEMMDB_USER_TABLE", "")
-    monkeypatch.setattr(worker, "HOST_ROUNDS", 2)
-    monkeypatch.setattr(worker, "HOST_CALLS", 3)
+    monkeypatch.setattr(ways, "HOST_ROUNDS", 2)
+    monkeypatch.setattr(ways, "HOST_CALLS", 3)
     made = operands(problem, torch.device("cpu"), 1)
     for reverse in (False, True):
-        calls, facts = worker.compile_all(
-            problem, [made], reference(problem, made), worker.ways(None), reverse, tmp_path
-        )
+        calls, facts = ways.compile_all(problem, [made], reference(problem, made), ways.ways(None), reverse, tmp_path)
         assert list(calls) == ["default", "gemmdb"]
         assert all(facts[name]["error"] <= 0.02 and facts[name]["seconds"] > 0 for name in calls)
         assert facts["gemmdb"]["config"]
         assert "config" not in facts["default"]
-    times = worker.host_times(calls, lambda: None)
+    times = ways.host_times(calls)
     assert all(len(times[name][kind]) == 2 for name in calls for kind in ("host", "wall"))
 
 
