@@ -53,35 +53,54 @@ def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)
     )  # fmt: skip
 
 
+_ANYWHERE = 4096
+"""An aligned address that stands for a bias before its own is known; nothing reads it."""
+
+
+class Operation(c_void_p):
+    """A cublasLtMatmulDesc_t, which is destroyed with this object."""
+
+    def __del__(self) -> None:
+        if self.value and (loaded := library.loaded()) is not None:
+            loaded.cublasLtMatmulDescDestroy(self)
+
+
 class Matmul:
     """The descriptors of a shape on a device. cuBLASLt's matrices lie by columns, so it computes out^T = b^T @ a^T."""
 
     def __init__(self, shape: Shape, device: int) -> None:
         self.shape = shape
         self.handle = library.handle(device)
-        scale = "int32" if shape.accumulate == "int32" else "fp32"
-        self.operation = c_void_p()
-        call(
-            "cublasLtMatmulDescCreate", byref(self.operation), library.COMPUTE[shape.accumulate], library.DTYPES[scale]
-        )
-        self._describe("transa", c_int32(0 if shape.b.by_rows else 1))
-        self._describe("transb", c_int32(0 if shape.a.by_rows else 1))
-        self.bias = c_uint64(0)
-        if shape.bias:
-            self._describe("epilogue", c_uint32(library.EPILOGUES["bias"]))
-            self._describe("bias_type", c_int32(library.DTYPES[shape.bias]))
+        self.bias = _ANYWHERE
+        self.operation = self.operation_with(self.bias)
         self.left = self._layout(shape.b, shape.k, shape.n)
         self.right = self._layout(shape.a, shape.m, shape.k)
         self.out = self._layout(shape.out, shape.m, shape.n)
+        scale = self._scale
         one, zero = (1, 0) if scale == "int32" else (1.0, 0.0)
         number: Any = c_int32 if scale == "int32" else c_float
         self.alpha, self.beta = number(one), number(zero)
 
-    def _describe(self, name: str, value: Any) -> None:
-        call(
-            "cublasLtMatmulDescSetAttribute", self.operation, library.DESCRIPTION[name], byref(value),
-            ctypes.sizeof(value),
-        )  # fmt: skip
+    @property
+    def _scale(self) -> str:
+        """The dtype of alpha and beta."""
+        return "int32" if self.shape.accumulate == "int32" else "fp32"
+
+    def operation_with(self, bias: int) -> c_void_p:
+        """Return a new descriptor of the operation, with a bias at this address if the shape has one."""
+        shape, made = self.shape, Operation()
+        call("cublasLtMatmulDescCreate", byref(made), library.COMPUTE[shape.accumulate], library.DTYPES[self._scale])
+        values: dict[str, Any] = {
+            "transa": c_int32(0 if shape.b.by_rows else 1), "transb": c_int32(0 if shape.a.by_rows else 1)
+        }  # fmt: skip
+        if shape.bias:
+            values["epilogue"] = c_uint32(library.EPILOGUES["bias"])
+            values["bias_type"] = c_int32(library.DTYPES[shape.bias])
+            values["bias_pointer"] = c_uint64(bias)
+        for name, value in values.items():
+            number = library.DESCRIPTION[name]
+            call("cublasLtMatmulDescSetAttribute", made, number, byref(value), ctypes.sizeof(value))
+        return made
 
     def _layout(self, matrix: Matrix, rows: int, columns: int) -> c_void_p:
         if matrix.by_rows:
@@ -114,7 +133,7 @@ class Matmul:
 
     def _types(self) -> tuple[int, ...]:
         shape = self.shape
-        scale = "int32" if shape.accumulate == "int32" else "fp32"
+        scale = self._scale
         types = (library.DTYPES[one] for one in (scale, shape.b.dtype, shape.a.dtype, shape.out.dtype, shape.out.dtype))
         return (library.COMPUTE[shape.accumulate], *types)
 
@@ -153,9 +172,8 @@ class Matmul:
         self, algorithm: Algorithm, a: int, b: int, out: int, workspace: int, size: int, stream: int, bias: int = 0
     ) -> None:
         """Run it, asynchronously, on addresses in device memory."""
-        if self.shape.bias and bias != self.bias.value:
-            self.bias.value = bias
-            self._describe("bias_pointer", self.bias)
+        if self.shape.bias and bias != self.bias:
+            self.operation, self.bias = self.operation_with(bias), bias
         call(
             "cublasLtMatmul", self.handle, self.operation, byref(self.alpha), b, self.left, a, self.right,
             byref(self.beta), out, self.out, out, self.out, byref(algorithm), workspace, size, stream,

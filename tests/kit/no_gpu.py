@@ -1,24 +1,25 @@
 """Inductor's code for an H200 in a process that has none: nothing is compiled, run or timed.
 
-Importing this replaces what torch and Triton ask of a driver, so import it in a process of its own. It needs torch's
-build for CUDA, and Triton."""
+Importing this replaces what torch and Triton ask of a driver, so import it in a process of its own. Only code with
+Triton's kernels needs Triton, and torch's build for CUDA."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import triton
 from torch._dynamo.device_interface import CudaInterface
 from torch._inductor import config as inductor_config
+from torch._inductor import scheduler
 from torch._inductor.fx_passes import fuse_attention
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from triton.backends.compiler import GPUTarget
+from torch.utils import _triton
 
 from gemmdb.devices import detect
 from gemmdb.inductor import force
@@ -43,6 +44,8 @@ class Driver:
     """What Triton asks of the driver while code is generated."""
 
     def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
         return GPUTarget("cuda", 90, 32)
 
     def get_active_torch_device(self) -> Any:
@@ -58,7 +61,13 @@ def pretend() -> None:
         for owner in (torch.cuda, CudaInterface, CudaInterface.Worker):
             if hasattr(owner, name):
                 setattr(owner, name, staticmethod(_always(answer)))
-    triton.runtime.driver.set_active(Driver())
+    if find_spec("triton") is None:
+        scheduler.has_triton = _always(True)
+        _triton.triton_hash_with_backend = _always("")
+    else:
+        import triton
+
+        triton.runtime.driver.set_active(Driver())
     # Tracing calls it outside of the fake mode, where it would look for the device.
     torch.Tensor.contiguous = _contiguous
     # It traces its patterns on the GPU.

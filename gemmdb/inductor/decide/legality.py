@@ -118,8 +118,9 @@ def _packed_gemm(config: Config, problem: Problem) -> Rejected | None:
 
 _RULES = {"aten:int8pack_mm": _int8pack, "cpp:packed_gemm": _packed_gemm, "cutlass:gemm": _cutlass}
 _ALWAYS_LOWERED = {
-    "aten:default", "aten:padded", "aten:dequantised", "triton:inductor_bmm", "triton:inductor_grouped",
-    "triton:inductor_mm", "triton:inductor_persistent_tma", "triton:inductor_scaled_tma", "triton:inductor_sum",
+    "aten:default", "aten:padded", "aten:dequantised", "cublaslt:matmul", "triton:inductor_bmm",
+    "triton:inductor_grouped", "triton:inductor_mm", "triton:inductor_persistent_tma", "triton:inductor_scaled_tma",
+    "triton:inductor_sum",
 }  # fmt: skip
 
 

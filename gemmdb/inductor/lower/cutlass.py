@@ -60,8 +60,8 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
     if not ready and (rejected := _compile_rejection(config, policy)):
         raise NotCompiled(rejected.reason)
     source = kernels_cutlass.render(config, problem, vectors)
-    leading = _leading(operands.a, problem.a), _leading(operands.b, problem.b)
-    kernel = cutlass.Kernel(source, kernels_cutlass.order(config), leading, bytes_)
+    steps = leading(operands.a, problem.a), leading(operands.b, problem.b)
+    kernel = cutlass.Kernel(source, kernels_cutlass.order(config), steps, bytes_)
     dtype = getattr(torch, TL[problem.out])
     return cutlass.gemm(kernel, nodes, operands.sizes, dtype)
 
@@ -96,12 +96,12 @@ def _vector(node: Any, elements: int) -> Any:
     return stored
 
 
-def _leading(node: Any, operand: Operand) -> int:
-    """Return the leading dimension in elements: the row stride of a row-major matrix, the column stride of a
-    column-major one. A single row or column may have any stride, but a tensor map needs an aligned one; then return the
-    contiguous stride."""
-    across = 0 if operand.layout.order.startswith("row") else 1
-    size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[1 - across]
+def leading(node: Any, operand: Operand) -> int:
+    """Return the leading dimension of a matrix, or of each of a batch, in elements: the row stride of a row-major
+    matrix, the column stride of a column-major one. A single row or column may have any stride, but a tensor map needs
+    an aligned one; then return the contiguous stride."""
+    across, beside = (-2, -1) if operand.layout.order.startswith("row") else (-1, -2)
+    size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[beside]
     found = symbolic.number(stride if size != 1 else along)
     if found is None:
         raise Refused("the row stride of an operand is symbolic")

@@ -13,7 +13,7 @@ import torch
 from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.decide import deciding, legality, outcome
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.lower import cutlass, inductor_ops, inductor_templates, triton
+from gemmdb.inductor.lower import cublaslt, cutlass, inductor_ops, inductor_templates, triton
 from gemmdb.inductor.lower.adapter import codegen, ir_view, state
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.calls import Call
@@ -136,6 +136,8 @@ def _lower(
         return inductor_ops.padded(config, problem, operands, scalars)
     if config.backend == "cutlass":
         return cutlass.lower(config, problem, operands, decision.session.policy)
+    if config.backend == "cublaslt":
+        return cublaslt.lower(config, problem, operands)
     if config.kernel == "inductor_sum":
         return inductor_ops.summed(problem, operands)
     if config.spec.emitted and config.spec.template is None:

@@ -59,7 +59,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
         if result is not None:
             return result
     config = ATEN if decision.branches else emit.confirmed(decision, args)
-    if config.backend in ("cpp", "cutlass", "triton") or config.kernel == "padded":
+    if config.backend in ("cpp", "cublaslt", "cutlass", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
             from_the_start = map(ir_view.from_the_start, args)
             result = emit.cpp(decision, config, functools.partial(original, *from_the_start, **kwargs))

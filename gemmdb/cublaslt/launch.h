@@ -1,0 +1,316 @@
+// A prepared call of cuBLASLt for Inductor's C++ code: one algorithm, fixed sizes, fixed layouts. launch.py is the same
+// for Python. The library is the one that torch has loaded. If it cannot run the algorithm, torch's own function
+// computes the same product.
+#ifndef GEMMDB_CUBLASLT
+#define GEMMDB_CUBLASLT
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace {
+namespace gemmdb_cublaslt {
+
+// Structures and constants of cublasLt.h, which need not be installed. gemmdb/cublaslt/library.py names them.
+struct Algorithm {
+  uint64_t data[8];
+};
+
+struct Result {
+  Algorithm algorithm;
+  size_t workspace;
+  int32_t state;
+  float waves;
+  int32_t reserved[4];
+};
+
+enum Description { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, BIAS_TYPE = 26 };
+enum Layout { BATCH = 5, BATCH_STRIDE = 6 };
+constexpr int32_t BIAS = 4;
+constexpr int32_t INT32 = 10;
+constexpr int MAX_DEVICES = 64;
+constexpr size_t MAX_BIASES = 64;
+
+struct Library {
+  int (*create)(void**);
+  int (*describe)(void**, int, int);
+  int (*forget)(void*);
+  int (*set)(void*, int, const void*, size_t);
+  int (*layout)(void**, int, uint64_t, uint64_t, int64_t);
+  int (*set_layout)(void*, int, const void*, size_t);
+  int (*begin)(void*, int, int, int, int, int, int, int, Algorithm*);
+  int (*configure)(Algorithm*, int, const void*, size_t);
+  int (*check)(void*, void*, void*, void*, void*, void*, const Algorithm*, Result*);
+  int (*multiply)(
+      void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*, void*,
+      const Algorithm*, void*, size_t, void*);
+
+  template <typename F>
+  static bool find(void* from, const char* name, F& function) {
+    function = reinterpret_cast<F>(dlsym(from, name));
+    return function != nullptr;
+  }
+
+  bool load() {
+    void* from = nullptr;
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+      from = from ? from : dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    }
+    return from && find(from, "cublasLtCreate", create) && find(from, "cublasLtMatmulDescCreate", describe) &&
+        find(from, "cublasLtMatmulDescDestroy", forget) && find(from, "cublasLtMatmulDescSetAttribute", set) &&
+        find(from, "cublasLtMatrixLayoutCreate", layout) &&
+        find(from, "cublasLtMatrixLayoutSetAttribute", set_layout) &&
+        find(from, "cublasLtMatmulAlgoInit", begin) &&
+        find(from, "cublasLtMatmulAlgoConfigSetAttribute", configure) &&
+        find(from, "cublasLtMatmulAlgoCheck", check) && find(from, "cublasLtMatmul", multiply);
+  }
+};
+
+struct Matrix {
+  int dtype; // cudaDataType
+  int64_t item; // bytes
+  bool by_rows;
+  int64_t leading;
+  int64_t batch_stride;
+  int64_t offset; // elements from the start of the given tensor
+};
+
+struct Attribute {
+  int number;
+  uint64_t value;
+  size_t size;
+};
+
+struct Product {
+  int64_t m, n, k, batch;
+  bool batched; // whether tensors have a dimension for the batch
+  Matrix a, b, out;
+  int compute; // cublasComputeType
+  int scale; // cudaDataType of alpha and beta
+  int bias; // cudaDataType, -1 without one
+  int64_t bias_item, bias_offset;
+  size_t workspace;
+  int algorithm;
+};
+
+using Tensor = AtenTensorHandle;
+using Torch = AOTITorchError (*)(Tensor out, Tensor bias, Tensor a, Tensor b);
+
+// What is prepared once per device.
+struct Ready {
+  const Library& library;
+  const Product& product;
+  void* handle = nullptr;
+  void *plain = nullptr, *left = nullptr, *right = nullptr, *out = nullptr;
+  Algorithm algorithm{};
+  union {
+    float real;
+    int32_t whole;
+  } alpha{}, beta{};
+  std::atomic<bool> usable{false};
+  std::mutex lock;
+  std::map<uintptr_t, std::shared_ptr<void>> biased;
+
+  Ready(const Library& library, const Product& product, const Attribute* attributes, size_t count)
+      : library(library), product(product) {
+    if (product.scale == INT32) {
+      alpha.whole = 1;
+    } else {
+      alpha.real = 1;
+    }
+    usable = prepare(attributes, count);
+  }
+
+  bool prepare(const Attribute* attributes, size_t count) {
+    const auto& p = product;
+    // cuBLASLt's matrices lie by columns, so it computes out^T = b^T @ a^T.
+    plain = library.create(&handle) ? nullptr : operation(4096); // An address that nothing reads.
+    if (!plain || !describe(p.b, p.k, p.n, left) || !describe(p.a, p.m, p.k, right) ||
+        !describe(p.out, p.m, p.n, out) ||
+        library.begin(
+            handle, p.compute, p.scale, p.b.dtype, p.a.dtype, p.out.dtype, p.out.dtype, p.algorithm, &algorithm)) {
+      return false;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (library.configure(&algorithm, attributes[i].number, &attributes[i].value, attributes[i].size)) {
+        return false;
+      }
+    }
+    Result found{};
+    return !library.check(handle, plain, left, right, out, out, &algorithm, &found) && found.workspace <= p.workspace;
+  }
+
+  void* operation(uintptr_t bias) const {
+    void* made = nullptr;
+    if (library.describe(&made, product.compute, product.scale)) {
+      return nullptr;
+    }
+    int32_t transa = !product.b.by_rows, transb = !product.a.by_rows, epilogue = BIAS, type = product.bias;
+    uint64_t address = bias;
+    bool failed = library.set(made, TRANSA, &transa, sizeof transa) || library.set(made, TRANSB, &transb, sizeof transb);
+    if (product.bias >= 0) {
+      failed = failed || library.set(made, EPILOGUE, &epilogue, sizeof epilogue) ||
+          library.set(made, BIAS_TYPE, &type, sizeof type) ||
+          library.set(made, BIAS_POINTER, &address, sizeof address);
+    }
+    if (failed) {
+      library.forget(made);
+      return nullptr;
+    }
+    return made;
+  }
+
+  bool describe(const Matrix& matrix, int64_t rows, int64_t columns, void*& made) const {
+    if (matrix.by_rows) {
+      std::swap(rows, columns);
+    }
+    int32_t batch = static_cast<int32_t>(product.batch);
+    int64_t apart = matrix.batch_stride;
+    if (library.layout(&made, matrix.dtype, rows, columns, matrix.leading)) {
+      return false;
+    }
+    return batch == 1 ||
+        (!library.set_layout(made, BATCH, &batch, sizeof batch) &&
+         !library.set_layout(made, BATCH_STRIDE, &apart, sizeof apart));
+  }
+
+  // A descriptor with the bias at this address. One that another thread may be using never changes; it lives until its
+  // last call has returned.
+  std::shared_ptr<void> with_bias(uintptr_t address) {
+    std::lock_guard<std::mutex> held(lock);
+    auto known = biased.find(address);
+    if (known != biased.end()) {
+      return known->second;
+    }
+    if (biased.size() >= MAX_BIASES) {
+      biased.clear();
+    }
+    auto forget = library.forget;
+    std::shared_ptr<void> made(operation(address), [forget](void* one) {
+      if (one) {
+        forget(one);
+      }
+    });
+    biased.emplace(address, made);
+    return made;
+  }
+
+  int run(const char* a, const char* b, const char* bias, char* to, void* workspace, void* stream) {
+    std::shared_ptr<void> made;
+    if (bias) {
+      made = with_bias(reinterpret_cast<uintptr_t>(bias));
+      if (!made) {
+        return -1;
+      }
+    }
+    return library.multiply(
+        handle, bias ? made.get() : plain, &alpha, b, left, a, right, &beta, to, out, to, out, &algorithm, workspace,
+        product.workspace, stream);
+  }
+};
+
+class Call {
+ public:
+  template <size_t count>
+  Call(const Product& product, const Attribute (&attributes)[count], Torch torch)
+      : product(product), attributes(attributes), count(count), torch(torch) {}
+
+  // The tensors hold the operands at the offsets of the product. `bias` and `workspace` may be null.
+  void operator()(Tensor a, Tensor b, Tensor out, Tensor workspace, Tensor bias) {
+    int32_t device = 0;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(out, &device));
+    Ready* ready = device >= 0 && device < MAX_DEVICES ? on(device) : nullptr;
+    if (ready && ready->usable.load(std::memory_order_relaxed)) {
+      const char* added = bias ? address(bias) + product.bias_offset * product.bias_item : nullptr;
+      const char* first = address(a) + product.a.offset * product.a.item;
+      const char* second = address(b) + product.b.offset * product.b.item;
+      char* space = workspace ? address(workspace) : nullptr;
+      if (!ready->run(first, second, added, address(out), space, stream(device))) {
+        return;
+      }
+      ready->usable = false;
+    }
+    if (!warned.exchange(true)) {
+      aoti_torch_warn("gemmdb", __FILE__, __LINE__, "ATen computes a product that was compiled for cuBLASLt");
+    }
+    with_torch(a, b, bias, out);
+  }
+
+ private:
+  const Product product;
+  const Attribute* attributes;
+  const size_t count;
+  const Torch torch;
+  std::mutex lock;
+  std::atomic<Ready*> ready[MAX_DEVICES]{};
+  std::atomic<bool> warned{false};
+
+  // What is prepared for a device stays until the process ends, because CUDA may be gone before it is destroyed.
+  Ready* on(int32_t device) {
+    if (Ready* found = ready[device].load(std::memory_order_acquire)) {
+      return found;
+    }
+    std::lock_guard<std::mutex> held(lock);
+    if (Ready* found = ready[device].load(std::memory_order_acquire)) {
+      return found;
+    }
+    static Library library{};
+    static const bool loaded = library.load();
+    if (!loaded) {
+      return nullptr;
+    }
+    Ready* made = new Ready(library, product, attributes, count);
+    ready[device].store(made, std::memory_order_release);
+    return made;
+  }
+
+  static char* address(Tensor tensor) {
+    void* found = nullptr;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(tensor, &found));
+    return static_cast<char*>(found);
+  }
+
+  static void* stream(int32_t device) {
+    void* found = nullptr;
+#ifdef USE_CUDA // As in torch's header, which declares the function.
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &found));
+#endif
+    return found;
+  }
+
+  void with_torch(Tensor a, Tensor b, Tensor bias, Tensor out) const {
+    RAIIAtenTensorHandle first = view(a, product.a, product.m, product.k);
+    RAIIAtenTensorHandle second = view(b, product.b, product.k, product.n);
+    RAIIAtenTensorHandle added;
+    if (bias) {
+      const int64_t size = product.n, stride = 1;
+      Tensor made = nullptr;
+      AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(bias, 1, &size, &stride, product.bias_offset, &made));
+      added = RAIIAtenTensorHandle(made);
+    }
+    AOTI_TORCH_ERROR_CODE_CHECK(torch(out, added.get(), first.get(), second.get()));
+  }
+
+  RAIIAtenTensorHandle view(Tensor tensor, const Matrix& matrix, int64_t rows, int64_t columns) const {
+    const int64_t sizes[] = {product.batch, rows, columns};
+    const int64_t strides[] = {
+        matrix.batch_stride, matrix.by_rows ? matrix.leading : 1, matrix.by_rows ? 1 : matrix.leading};
+    const int skipped = product.batched ? 0 : 1;
+    Tensor made = nullptr;
+    AOTI_TORCH_ERROR_CODE_CHECK(
+        aoti_torch__reinterpret_tensor(tensor, 3 - skipped, sizes + skipped, strides + skipped, matrix.offset, &made));
+    return RAIIAtenTensorHandle(made);
+  }
+};
+
+} // namespace gemmdb_cublaslt
+} // namespace
+
+#endif

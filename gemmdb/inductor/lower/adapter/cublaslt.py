@@ -1,0 +1,177 @@
+"""One algorithm of cuBLASLt as an extern kernel: a call like ATen's, which Inductor schedules and fuses like ATen's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from ctypes import sizeof
+from dataclasses import astuple, dataclass
+from importlib import resources
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.lowering import lowerings
+from torch._inductor.virtualized import V
+
+from gemmdb import cublaslt
+from gemmdb.cublaslt import launch, library
+from gemmdb.cublaslt.matmul import Matrix, Shape
+from gemmdb.rejected import Rejected
+
+IMPORT = "from gemmdb.cublaslt import launch as gemmdb_cublaslt"
+_ATEN = {"mm": "mm", "addmm": "addmm", "bmm": "bmm", "int_mm": "_int_mm"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one call needs besides its tensors. `op`: of a Problem. `attributes`: of the algorithm. `workspace`: bytes,
+    0 without one."""
+
+    op: str
+    shape: Shape
+    attributes: Mapping[str, int]
+    workspace: int
+
+
+def rejection() -> Rejected | None:
+    """Why the graph being lowered cannot call cuBLASLt, None if it can."""
+    if getattr(V.graph, "fx_wrapper", False):
+        return Rejected("Inductor's FX wrapper has no call of cuBLASLt")
+    platform = getattr(inductor_config.aot_inductor, "cross_target_platform", None)
+    return Rejected("AOTInductor's package is for another platform") if platform else None
+
+
+def workspace(shape: Shape, device: torch.device, attributes: Mapping[str, int]) -> int:
+    """Return the bytes that an algorithm needs. Raises launch.Refused if cuBLASLt does not support it on the device."""
+    with torch.cuda.device(device):
+        return launch.checked(shape, device.index, attributes)[2]
+
+
+def gemm(kernel: Kernel, operands: tuple[Any, ...]) -> Any:
+    """Return the output of the call in Inductor's IR, dense and row-major. `operands`: A, B, and a bias if the shape
+    has one, in memory, with fixed layouts."""
+    a, b, *_ = operands
+    device, dtype = a.get_device(), getattr(torch, _TORCH[kernel.shape.out.dtype])
+    if kernel.workspace:
+        operands = (*operands, _uninitialised(kernel.workspace, device))
+    sizes = [*a.get_size()[:-1], b.get_size()[-1]]
+    strides = ir.FlexibleLayout.contiguous_strides(sizes)
+    return ir.TensorBox.create(_Call(kernel, ir.FixedLayout(device, dtype, sizes, strides), operands))
+
+
+_TORCH = {"bf16": "bfloat16", "fp16": "float16", "int32": "int32"}
+
+
+def _uninitialised(size: int, device: torch.device) -> Any:
+    """Return a buffer of the graph that nothing fills. Each call has its own, so streams and CUDA graphs do not share
+    it, and Inductor reuses its memory afterwards."""
+    made = lowerings[torch.ops.aten.empty_strided.default]([size], [1], dtype=torch.uint8, device=device)
+    return ir.ExternKernel.realize_input(made)
+
+
+class _Call(ir.ExternKernelOut):  # type: ignore[misc]
+    """The call of a kernel. Its inputs are the operands, then the workspace."""
+
+    def __init__(self, kernel: Kernel, layout: Any, operands: tuple[Any, ...]) -> None:
+        super().__init__(layout=layout, inputs=list(operands))
+        self.gemmdb_kernel = kernel
+
+    def codegen(self, wrapper: Any) -> None:
+        """Inductor's hook: write what the call needs, each part once in the output code, and the call."""
+        self.codegen_comment(wrapper)
+        kernel = self.gemmdb_kernel
+        (a, b, *others), (a_offset, b_offset, *rest) = zip(*map(_place, self.inputs), strict=True)
+        none = "nullptr" if V.graph.cpp_wrapper else "None"
+        bias, bias_offset = (others.pop(0), rest.pop(0)) if kernel.shape.bias else (none, 0)
+        tensors = [a, b, self.get_name(), others[0] if others else none, bias]
+        write = _write_cpp if V.graph.cpp_wrapper else _write_python
+        write(wrapper, kernel, self.get_device(), (a_offset, b_offset, bias_offset), tensors)
+
+
+def _place(node: Any) -> tuple[str, int]:
+    """Return a tensor of the output code and the elements from its start to those of `node`. No view is created for
+    it."""
+    if isinstance(node, ir.ReinterpretView) and node.get_dtype() == node.data.get_dtype():
+        return node.data.codegen_reference(), int(node.layout.offset)
+    return node.codegen_reference(), 0
+
+
+Offsets = tuple[int, int, int]
+"""Elements from the start of each tensor to A, B and the bias."""
+
+
+def _write_python(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offsets, tensors: list[str]) -> None:
+    wrapper.add_import_once(IMPORT)
+    wrapper.add_import_once(V.graph.device_ops.import_get_raw_stream_as("get_raw_stream"))
+    fields = device.index, dict(kernel.attributes), astuple(kernel.shape), offsets, kernel.workspace
+    name = _define(wrapper, f"gemmdb_cublaslt.prepare(torch.{_ATEN[kernel.op]}, {', '.join(map(repr, fields))})")
+    # The stream is asked for here, because the program may have made another one the current stream since.
+    arguments = [*tensors[:3], f"get_raw_stream({device.index})", *tensors[3:]]
+    while arguments[-1] == "None":
+        arguments.pop()
+    wrapper.writeline(f"{name}({', '.join(arguments)})")
+
+
+def _write_cpp(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offsets, tensors: list[str]) -> None:
+    wrapper.add_device_include(device.type)
+    _define(wrapper, resources.files(cublaslt).joinpath("launch.h").read_text())
+    name = _define(wrapper, cpp_function(kernel, device.type, offsets))
+    wrapper.writeline(f"{name}({', '.join(tensors)});")
+
+
+def _define(wrapper: Any, source: str) -> str:
+    """Write a definition to the output code, once. Return its name."""
+    if source not in wrapper.src_to_kernel:
+        name = f"gemmdb_cublaslt_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+        wrapper.src_to_kernel[source] = name
+        wrapper.define_kernel(name, source.replace(_NAME, name), gpu=False)
+    return str(wrapper.src_to_kernel[source])
+
+
+_NAME = "GEMMDB_NAME"
+"""Stands for the name of a definition within itself."""
+
+
+def cpp_function(kernel: Kernel, device: str, offsets: Offsets) -> str:
+    """Return the C++ function of a call, whose name is GEMMDB_NAME. It may occur several times in one source: the graph
+    that folds constants for AOTInductor is put before the graph that uses them."""
+    shape, (a, b, bias) = kernel.shape, offsets
+    scale = "int32" if shape.accumulate == "int32" else "fp32"
+    of_bias = (library.DTYPES[shape.bias], launch.ITEM_BYTES[shape.bias]) if shape.bias else (-1, 0)
+    fields = (
+        shape.m, shape.n, shape.k, shape.batch, kernel.op == "bmm", _matrix(shape.a, a), _matrix(shape.b, b),
+        _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale], *of_bias, bias,
+        kernel.workspace, kernel.attributes["algo"],
+    )  # fmt: skip
+    attributes = [
+        _braces(library.CONFIG[name][0], value, sizeof(library.CONFIG[name][1]))
+        for name, value in kernel.attributes.items()
+        if name != "algo"
+    ]
+    operands = "bias, a, b, 1.0, 1.0" if kernel.op == "addmm" else "a, b"
+    return f"""\
+#ifndef {_NAME}_
+#define {_NAME}_
+static void {_NAME}(
+    AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle out, AtenTensorHandle workspace, AtenTensorHandle bias) {{
+  static const gemmdb_cublaslt::Attribute attributes[] = {_braces(*attributes)};
+  static gemmdb_cublaslt::Call call(
+      {_braces(*fields)}, attributes,
+      [](AtenTensorHandle out, AtenTensorHandle bias, AtenTensorHandle a, AtenTensorHandle b) {{
+        return aoti_torch_{device}_{_ATEN[kernel.op]}_out(out, {operands});
+      }});
+  call(a, b, out, workspace, bias);
+}}
+#endif
+"""
+
+
+def _matrix(matrix: Matrix, offset: int) -> str:
+    item = launch.ITEM_BYTES[matrix.dtype]
+    return _braces(library.DTYPES[matrix.dtype], item, matrix.by_rows, matrix.leading, matrix.batch_stride, offset)
+
+
+def _braces(*fields: Any) -> str:
+    return f"{{{', '.join(str(one).lower() if isinstance(one, bool) else str(one) for one in fields)}}}"

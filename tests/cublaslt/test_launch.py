@@ -1,0 +1,157 @@
+"""The call of output code: what the library is handed, and that torch computes the product where it cannot."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from dataclasses import astuple
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.cublaslt import STATUS_NOT_SUPPORTED, Library, instead
+
+from gemmdb.cublaslt import launch
+from gemmdb.cublaslt.matmul import Matrix, Shape
+
+M, N, K = 6, 4, 8
+ATTRIBUTES = {"algo": 66, "tile": 600, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1,
+              "inner": 0, "cluster": 2}  # fmt: skip
+PLAIN = Shape(M, N, K, Matrix("fp32", True, K), Matrix("fp32", False, K), Matrix("fp32", True, N))
+BIASED = Shape(M, N, K, PLAIN.a, PLAIN.b, PLAIN.out, bias="fp32")
+
+
+@pytest.fixture(autouse=True)
+def _forgets() -> None:
+    launch._warn.cache_clear()
+
+
+@pytest.fixture
+def standing(monkeypatch: pytest.MonkeyPatch) -> Library:
+    found = Library()
+    instead(monkeypatch, found)
+    return found
+
+
+def prepared(shape: Shape = PLAIN, function: Any = torch.mm, **changes: Any) -> Any:
+    return launch.prepare(function, 0, ATTRIBUTES, astuple(shape), **changes)
+
+
+def tensors() -> tuple[Any, Any, Any]:
+    return torch.randn(M, K), torch.randn(N, K), torch.full((M, N), float("nan"))
+
+
+def addresses(call: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A, B, C, D and the workspace of a call, whose matrices are those of the transposed product."""
+    return call[5], call[3], call[8], call[10], call[13]
+
+
+def test_the_library_gets_the_addresses_of_the_operands(standing):
+    x, w, out = tensors()
+    launched = prepared(offsets=(K, 2 * K, 0))
+    assert not standing.calls, "nothing is prepared before the first call"
+    launched(x, w, out, 77)
+    (call,) = standing.calls
+    at = out.data_ptr()
+    assert addresses(call) == (x.data_ptr() + 4 * K, w.data_ptr() + 8 * K, at, at, None)
+    assert call[14:] == (0, 77)
+
+
+def test_the_workspace_is_handed_over(standing):
+    x, w, out = tensors()
+    standing.workspace, space = 64, torch.empty(64, dtype=torch.uint8)
+    prepared(workspace_bytes=64)(x, w, out, 0, space)
+    assert addresses(standing.calls[0])[-1] == space.data_ptr()
+    assert standing.calls[0][14] == 64
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, "no cuBLASLt is loaded"),
+        (Library(cublasLtCreate=1), "cublasLtCreate: cublasStatus 1"),
+        (Library(cublasLtMatmulAlgoInit=7), "cublasLtMatmulAlgoInit: cublasStatus 7"),
+        (Library(cublasLtMatmulAlgoConfigSetAttribute=7), "SetAttribute: cublasStatus 7"),
+        (Library(cublasLtMatmulAlgoCheck=STATUS_NOT_SUPPORTED), "AlgoCheck: cublasStatus 15"),
+        (Library(workspace=128), "needs 128 bytes of workspace, not 64"),
+        (Library(cublasLtMatmul=STATUS_NOT_SUPPORTED), "cublasLtMatmul: cublasStatus 15"),
+    ],
+)
+def test_torch_computes_what_the_library_cannot(monkeypatch, caplog, found, said):
+    instead(monkeypatch, found)
+    launched, asked = prepared(workspace_bytes=64), []
+    with caplog.at_level(logging.WARNING, "gemmdb"):
+        for _ in range(2):
+            x, w, out = tensors()
+            launched(x, w, out, 0, torch.empty(64, dtype=torch.uint8))
+            assert torch.equal(out, torch.mm(x, w.t()))
+            asked.append(len(found.calls) if found else 0)
+    (warning,) = caplog.messages
+    assert said in warning
+    assert asked[0] == asked[1], "it is not asked again"
+
+
+def test_torch_gets_views_at_the_offsets():
+    storage, w = torch.randn(2 + M * 10), torch.randn(K + 3, N)
+    bias, out = torch.randn(N + 1), torch.empty(M, N)
+    shape = Shape(M, N, K, Matrix("fp32", True, 10), Matrix("fp32", True, N), PLAIN.out, bias="fp32")
+    launched = prepared(shape, torch.addmm, offsets=(1, 3 * N, 1))
+    launched(storage[1:], w, out, 0, None, bias)
+    x = storage[2:].view(M, 10)[:, :K]
+    assert torch.equal(out, torch.addmm(bias[1:], x, w[3:]))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_torch_gets_batches(batch):
+    x, w, out = torch.randn(batch, M, K), torch.randn(batch, N, K), torch.empty(batch, M, N)
+    a, b = Matrix("fp32", True, K, M * K), Matrix("fp32", False, K, N * K)
+    shape = Shape(M, N, K, a, b, Matrix("fp32", True, N, M * N), batch=batch)
+    prepared(shape, torch.bmm)(x, w, out, 0)
+    assert torch.equal(out, torch.bmm(x, w.mT))
+
+
+def test_each_bias_has_a_descriptor_that_never_changes(standing):
+    x, w, out = tensors()
+    launched, biases = prepared(BIASED, torch.addmm, offsets=(0, 0, 1)), [torch.randn(N + 1) for _ in range(3)]
+    for bias in [*biases, *biases]:
+        launched(x, w, out, 0, None, bias)
+    used = [call[1].value for call in standing.calls]
+    assert [standing.biases[one] for one in used] == [bias.data_ptr() + 4 for bias in [*biases, *biases]]
+    assert used[:3] == used[3:]
+    assert not standing.changed
+
+
+def test_descriptors_of_old_biases_are_destroyed(standing):
+    x, w, out = tensors()
+    launched = prepared(BIASED, torch.addmm)
+    for start in range(3 * launch.MAX_BIASES):
+        launched(x, w, out, 0, None, torch.empty(1024)[start : start + N])
+    standing.calls.clear()
+    gc.collect()
+    assert launch.MAX_BIASES <= len(standing.biases) + 1 <= launch.MAX_BIASES + 2
+    assert not standing.changed
+
+
+def test_threads_share_a_call(standing):
+    launched, wrong, ready = prepared(BIASED, torch.addmm), [], threading.Barrier(8)
+
+    def work() -> None:
+        x, w, out = tensors()
+        biases = [torch.randn(N) for _ in range(20)]
+        ready.wait()
+        for bias in biases * 5:
+            launched(x, w, out, 0, None, bias)
+            call = next(call for call in reversed(standing.calls) if call[10] == out.data_ptr())
+            if standing.biases[call[1].value] != bias.data_ptr():
+                wrong.append(bias)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert not standing.changed
