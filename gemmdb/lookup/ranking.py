@@ -19,6 +19,8 @@ from gemmdb.cost.trees import Corrected
 from gemmdb.cost.work import Setting, Tile
 from gemmdb.kernels.aten import stored_apart
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.hardware import SHALLOW_DEPTH
+from gemmdb.kernels.rules import shallow
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.ops import FP8
 from gemmdb.key.problem import Problem
@@ -107,6 +109,8 @@ def outside(problem: Problem) -> Rejected | None:
         return Rejected("there is nothing to compute in a GEMM of size zero")
     if problem.a.dtype not in DTYPES:
         return Rejected(f"GEMMs of {problem.a.dtype} are not modelled")
+    if shallow(problem):
+        return Rejected(f"a K of at most {SHALLOW_DEPTH} is one step of a kernel, which is not modelled")
     for operand in (problem.a, problem.b):
         if operand.layout.order not in ORDERS or operand.layout.align * ITEM_SIZES[operand.dtype] < VECTOR_BYTES:
             return Rejected("rows that do not start at multiples of 16 bytes are not modelled")

@@ -10,7 +10,8 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.default_mode import padded_form
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS, tile_count
 from gemmdb.kernels.inductor import SUM
-from gemmdb.kernels.menus.shared import read_shapes
+from gemmdb.kernels.menus.shared import read_shapes, shallow_depth
+from gemmdb.kernels.rules import shallow
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
@@ -33,6 +34,8 @@ leaves multiprocessors without work: max-autotune, which tries such tiles, was u
 H200. For many rows, a persistent one was always faster; the others serve problems with a bias, which those do not take.
 `grouped`: by the mean number of rows of the groups that have some; where the groups divide K, those for many rows.
 Tiles of fp8 are twice as deep, as far as the template takes them."""
+SHALLOW_TILES = ((32, 64, 4), (64, 64, 4))
+"""Rows, columns and warps of a tile for a shallow K. Our own kernel has more."""
 SMALL_ROWS = 32
 DEEPEST = 256
 """The deepest tile of Inductor's own lists."""
@@ -72,6 +75,9 @@ def _templates(problem: Problem, device: Device) -> Iterator[Config]:
     aligned = not misaligned(problem)
     # For aligned, skinny GEMMs, our own kernels have these shapes and narrower ones.
     if problem.spec.dequantises or (aligned and problem.m < SKINNY_ROWS):
+        return
+    if shallow(problem):
+        yield from (_config("inductor_mm", (m, n, shallow_depth(problem), 2, warps)) for m, n, warps in SHALLOW_TILES)
         return
     if problem.spec.integer:
         yield from (

@@ -72,6 +72,12 @@ def depth_of(problem: Problem, k: int) -> int:
     return k * 2 // ITEM_SIZES[problem.a.dtype] if problem.a.dtype == "fp32" else k
 
 
+def shallow_depth(problem: Problem) -> int:
+    """The least BLOCK_K that holds a shallow K, and that the matrix unit takes."""
+    least = hardware.MIN_DEPTH if ITEM_SIZES[problem.a.dtype] == 1 else 16
+    return max(least, 1 << (problem.k - 1).bit_length())
+
+
 def dequant(problem: Problem) -> str:
     """How a weight tile is best dequantised. Triton's own cast of int8 to bf16 is a few full-rate instructions; its
     other casts go through conversions."""

@@ -11,6 +11,7 @@ per multiprocessor).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
 
@@ -26,9 +27,11 @@ from gemmdb.kernels.menus.shared import (
     dequant,
     dequants,
     read_shapes,
+    shallow_depth,
     split,
     up_to,
 )
+from gemmdb.kernels.rules import shallow
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import Problem
@@ -39,22 +42,49 @@ MIN_PERSISTENT_ROWS = 33
 """With fewer rows, tiles are too small for the tensor copy engine to pay off."""
 _TILE_SHAPES, _NARROW_SHAPES, _PERSISTENT_SHAPES = map(read_shapes, ("tile", "narrow", "persistent"))
 _DEPTHS = {"mm": (32, 64, 128, 256)}
+_SHALLOW_TILES = (
+    (16, 32, 1), (16, 64, 2), (16, 128, 4), (32, 32, 2), (32, 64, 4), (32, 128, 4), (64, 32, 4), (64, 64, 4),
+    (64, 128, 4), (128, 32, 4), (128, 64, 4), (128, 128, 8), (128, 256, 8), (256, 128, 8),
+)  # fmt: skip
+"""BLOCK_M, BLOCK_N and warps of the tiles that are tried for a shallow K."""
+_MAX_SHALLOW = 8
+"""The most of them that are tried."""
 
 
 def _usual_tile(problem: Problem, device: Device) -> Iterator[Config]:
+    if shallow(problem):
+        yield from _shallow_tiles(problem, device)
+        return
     for m, n, k, warps, *tried in up_to(_TILE_SHAPES.get(problem.op, _TILE_SHAPES["mm"]), problem.m):
         for resident, loads, swap in product(*tried):
             shape = Shape(m, n, depth_of(problem, k), warps, resident)
             yield from split(problem, device, shape, loads, swap, (dequant(problem),), idle=False)
 
 
+def _shallow_tiles(problem: Problem, device: Device) -> Iterator[Config]:
+    """Tiles of which one step multiplies the whole K: those first whose number is nearest to that of the
+    multiprocessors, as there is little to do but to store the output. Nothing is loaded ahead."""
+    rows = max(16, 1 << (problem.m - 1).bit_length())
+
+    def waves(tile: tuple[int, int, int]) -> float:
+        return abs(math.log2(hardware.tile_count(problem.m, problem.n, tile[:2]) / device.units))
+
+    fitting = [tile for tile in _SHALLOW_TILES if tile[0] <= rows]
+    for m, n, warps in sorted(fitting, key=waves)[:_MAX_SHALLOW]:
+        yield Config.of(
+            "triton", "tile", block_m=m, block_n=n, block_k=shallow_depth(problem), group_m=hardware.BAND_ROWS,
+            split_k=1, reduce="none", swap=0, load="pointer", dequant=dequant(problem), warps=warps, stages=1,
+        )  # fmt: skip
+
+
 def _whole_tile(problem: Problem, device: Device) -> Iterator[Config]:
     """The whole space of tiles."""
     # As the left operand, a dequantised weight does not reach the matrix unit from registers in wide enough pieces.
     swaps = PLAIN if problem.spec.dequantises else BOTH
-    depths = _DEPTHS.get(problem.op, (64, 128, 256, 512))
+    deep = _DEPTHS.get(problem.op, (64, 128, 256, 512))
+    depths = (shallow_depth(problem),) if shallow(problem) else deep
     for m, n, k, swap, load in product(_rows(problem.m), (16, 32, 64, 128, 256), depths, swaps, PT):
-        if k > 2 * problem.k or (swap and n < hardware.GROUP_ROWS) or m * n > 256 * 128:
+        if k > max(2 * problem.k, depths[0]) or (swap and n < hardware.GROUP_ROWS) or m * n > 256 * 128:
             continue
         for warps, resident in product(_warps(problem, (m, n, k), swap), (1, 2, 4, 8)):
             if warps * resident <= MAX_WARPS:
@@ -79,6 +109,8 @@ def _warps(problem: Problem, block: tuple[int, int, int], swap: int) -> list[int
 
 
 def _usual_narrow(problem: Problem, device: Device) -> Iterator[Config]:
+    if shallow(problem):
+        return
     for m, n, k, warps, residents, modes, swaps in up_to(
         _NARROW_SHAPES.get(problem.op, _NARROW_SHAPES["mm"]), problem.m
     ):
@@ -104,7 +136,7 @@ def _of_tile(one: Config, rows: str, stagger: int) -> Config:
 
 
 def _usual_persistent(problem: Problem, device: Device) -> Iterator[Config]:
-    if problem.m < MIN_PERSISTENT_ROWS:
+    if problem.m < MIN_PERSISTENT_ROWS or shallow(problem):
         return
     entries = up_to(_PERSISTENT_SHAPES.get(problem.op, _PERSISTENT_SHAPES["mm"]), problem.m)
     for m, n, k, warps, stages, resident in entries:
