@@ -54,16 +54,23 @@ class Candidate:
     estimated: bool = False
 
 
+def any_config(_config: Config) -> bool:
+    """True for every config."""
+    return True
+
+
 @dataclass(frozen=True)
 class Job:
     """All work on one problem under one protocol: the unit that is claimed, measured and stored as a whole. `searched`:
-    outcomes of a stored search whose confirmations are incomplete. `confirmed`: existing confirmations."""
+    outcomes of a stored search whose confirmations are incomplete. `confirmed`: existing confirmations. `accepts`:
+    which configs may be tried besides the candidates."""
 
     problem: Problem
     protocol: Protocol
     candidates: tuple[Candidate, ...]
     searched: tuple[Outcome, ...] = ()
     confirmed: tuple[Outcome, ...] = ()
+    accepts: Callable[[Config], bool] = any_config
 
     @property
     def legal(self) -> tuple[Config, ...]:
@@ -104,6 +111,10 @@ class Measurer(Interface):
         A candidate that fails to compile, raises, crashes, hangs, runs out of memory or computes wrong results gets a
         failure outcome, and the others are still measured. Raises Lost if the device goes away.
         """
+
+    def proposed(self, problem: Problem) -> Sequence[Config]:
+        """Return legal configs to try besides the space's, which only a library on the device can name."""
+        return ()
 
     def available(self) -> bool:
         """Whether the device is available now; False if a remote device is busy or gone. Does not block. Raises

@@ -11,7 +11,7 @@ from time import monotonic
 
 from gemmdb.errors import InputError
 from gemmdb.generators import effort, shapes
-from gemmdb.generators.backend import Backend, Candidate, Job, silent
+from gemmdb.generators.backend import Backend, Job, silent
 from gemmdb.generators.build import queue, recorded, target
 from gemmdb.generators.build.recorded import Recorded
 from gemmdb.generators.build.run import Run
@@ -19,7 +19,7 @@ from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
 from gemmdb.generators.progress import Progress
 from gemmdb.generators.request import BuildReport, BuildRequest, together
-from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.settings import data_home
 from gemmdb.table.writer import Store
@@ -97,12 +97,14 @@ def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
     stays. Raises InputError for an invalid expression."""
     allowed, denied = _pattern("--allow", allow), _pattern("--deny", deny)
 
-    def wanted(candidate: Candidate) -> bool:
-        text = candidate.config.text
-        matches = (not allowed or allowed.search(text)) and not (denied and denied.search(text))
-        return candidate.config == ATEN or bool(matches)
+    def accepts(config: Config) -> bool:
+        matches = (not allowed or allowed.search(config.text)) and not (denied and denied.search(config.text))
+        return config == ATEN or bool(matches)
 
-    return [replace(job, candidates=tuple(filter(wanted, job.candidates))) for job in jobs]
+    def selected(job: Job) -> Job:
+        return replace(job, candidates=tuple(c for c in job.candidates if accepts(c.config)), accepts=accepts)
+
+    return list(map(selected, jobs))
 
 
 def _pattern(option: str, pattern: str) -> re.Pattern[str] | None:

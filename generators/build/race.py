@@ -29,14 +29,15 @@ to 40 us."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
-    """Return the outcomes of a job, one per candidate.
+    """Return the outcomes of a job, one per candidate, and of the configs that a library on the device proposes.
 
     Every candidate gets an outcome, independent of the others. So timing noise does not decide which (problem, config)
     pairs a table contains, only whether a correct candidate is `ok` or `slow`. ATen is always measured in full.
     """
     if not job.legal:
         return illegal(job)
-    estimates = list(measurer.measure(job.problem, job.legal, job.protocol, effort.estimate))
+    tried = dict.fromkeys((*job.legal, *filter(job.accepts, measurer.proposed(job.problem))))
+    estimates = list(measurer.measure(job.problem, list(tried), job.protocol, effort.estimate))
     failed = [outcome for outcome in estimates if outcome.times is None]
     alive = [outcome for outcome in estimates if outcome.times is not None]
     finalists = _survivors(alive, effort)

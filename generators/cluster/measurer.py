@@ -158,6 +158,12 @@ class RemoteMeasurer(Measurer):
         self.link.busy_s = None if busy_s is None else self.link.earlier_s + busy_s
         return outcomes
 
+    def proposed(self, problem: Problem) -> Sequence[Config]:
+        if not self.effort.proposals:
+            return ()
+        found: Sequence[Config] = self.link.call("proposed", self.which, problem)
+        return found
+
     def available(self) -> bool:
         return self.link.available()
 

@@ -128,6 +128,9 @@ class Measuring:
             outcomes = [replace(one, disturbed=True) if one.times else one for one in outcomes]
         return outcomes, self._measurers[0].busy_s
 
+    def proposed(self, which: int, problem: Problem) -> Sequence[Config]:
+        return self._of(which).proposed(problem)
+
     def expect(self, which: int, problem: Problem, configs: Sequence[Config], compiled: Compiled) -> None:
         self._take(compiled)
         self._of(which).expect(problem, configs)

@@ -62,6 +62,7 @@ class Replay(Measurer):
         for row in rows:
             self._rows.setdefault((row.problem, row.config), row)
         self.calls: list[tuple[Problem, tuple[Config, ...], int]] = []
+        self.proposals: Sequence[Config] = ()
         self.renewed = self._more = 0
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
@@ -75,6 +76,9 @@ class Replay(Measurer):
         """The recorded outcomes. A row that was dropped as slow counts as fully timed."""
         self.calls.append((problem, tuple(configs), samples))
         return [self._outcome(problem, config) for config in configs]
+
+    def proposed(self, problem: Problem) -> Sequence[Config]:
+        return self.proposals
 
     def fresh(self) -> Replay:
         """A replay whose rows have one more sample than recorded, so that they are new rows. `renewed` counts these

@@ -119,6 +119,12 @@ def only_emitted(config: Config) -> bool:
     return isinstance(config, Emitted) or config.spec.emitted
 
 
+def generated(problem: Problem, config: Config) -> bool:
+    """Whether `config` is measured on a problem as code that Inductor generates. The code of a call of cuBLASLt is that
+    call, unless a kernel follows it."""
+    return only_emitted(config) and (config.backend != "cublaslt" or any(elementwise.around(problem)))
+
+
 @dataclass(frozen=True)
 class Emission:
     """The code that Inductor emits for a config on a problem (`emitted` generates it). For ATEN it is default mode's
@@ -157,8 +163,10 @@ def required(problem: Problem, config: Config) -> list[Artifact]:
     if config == ATEN:
         around = any(elementwise.around(problem))
         return [*required_promptly(problem, config), *([Emission(problem, ATEN)] if around else [])]
-    if only_emitted(config):
+    if generated(problem, config):
         return [Emission(problem, config)]
+    if config.backend == "cublaslt":
+        return _triton(*elementwise.around(problem))
     if config.backend == "triton":
         return _triton(*plan(problem, config).launches)
     if config.backend == "cutlass":

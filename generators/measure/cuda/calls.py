@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.generators.measure.cuda import elementwise, emitted
-from gemmdb.generators.measure.cuda.artifacts import Library, only_emitted
+from gemmdb.generators.measure.cuda import cublaslt, elementwise, emitted
+from gemmdb.generators.measure.cuda.artifacts import Library, generated
 from gemmdb.generators.measure.cuda.compilers import compile_unit, load_library
 from gemmdb.generators.measure.cuda.render import Launch, Plan, Unit, plan
 from gemmdb.generators.measure.operands import DTYPES
@@ -30,12 +30,14 @@ Call = Callable[[int], torch.Tensor | None]
 def bind(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
     """Return a config bound to each copy of the operands, and the seconds that loading it took. Raises if that
     fails."""
-    if only_emitted(config):
+    if generated(problem, config):
         return emitted.bind(problem, config, copies)
     if config.backend == "triton":
         return ours(problem, copies, plan(problem, config))
     if config.backend == "cutlass":
         return _cutlass(problem, config, copies)
+    if config.backend == "cublaslt":
+        return _cublaslt(problem, config, copies)
     raise InputError(f"{config.name} is not measured on a GPU")
 
 
@@ -132,8 +134,12 @@ def _allocating_call(problem: Problem, names: Tensors, last: Launch | None) -> C
 
 def _finish(problem: Problem, names: Tensors, dtype: str, launch: Launch) -> Callable[[], None]:
     """Return the kernel that finishes a GEMM's result in `dtype`, which becomes the tensor `product`, even if it is
-    kept."""
-    names["product"] = torch.empty(problem.shapes[2], dtype=DTYPES[dtype], device="cuda")
+    kept. Candidates share it: twenty for each of a hundred would not fit."""
+    product = names.get("product")
+    if product is None or product.dtype is not DTYPES[dtype]:
+        product = names["product"] = torch.empty(problem.shapes[2], dtype=DTYPES[dtype], device="cuda")
+    # Another candidate's result must not pass for this one's.
+    product.fill_(float("nan") if product.is_floating_point() else torch.iinfo(product.dtype).min)
     return launcher(launch, names, _sizes(problem, names))
 
 
@@ -175,6 +181,21 @@ def _kernel(unit: Unit) -> tuple[Any, float]:
 def _scratch(size: int) -> torch.Tensor:
     # The next launch no longer needs the tensor maps of this one, and graphs need a fixed address.
     return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def _cublaslt(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tuple[Call, float]:
+    """As `bind`. There is nothing to load. Raises RuntimeError if cuBLASLt does not support the algorithm here."""
+    _, last = elementwise.around(problem)
+    dtype = elementwise.product_dtype(problem)
+    after = [] if last is None else [_finish(problem, tensors, dtype, last) for tensors in copies]
+    multiply = cublaslt.bound(problem, config, copies, "product" if after else "out")
+
+    def call(index: int) -> None:
+        multiply(index)
+        if after:
+            after[index]()
+
+    return call, 0.0
 
 
 _CUTLASS_OPERANDS = ("A", "B", "scale", "bias")

@@ -12,7 +12,7 @@ from typing import Any
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.backend import Job, Measurer, Outcome, ignore
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.cuda.artifacts import Emitted, only_emitted
+from gemmdb.generators.measure.cuda.artifacts import Emitted, generated
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -70,7 +70,7 @@ class CudaMeasurer(Measurer):
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
         """Start compiling what the jobs need, in the background, and loading Inductor if they need it."""
-        if self._starting is not None and any(only_emitted(config) for job in jobs for config in job.legal):
+        if self._starting is not None and any(generated(job.problem, config) for job in jobs for config in job.legal):
             self._start(inductor=True)
         for job in jobs:
             self.precompiler.prepare(job, ready)
@@ -101,6 +101,10 @@ class CudaMeasurer(Measurer):
             outcomes.append(Outcome(config, load.status, found, load.error, load.compile_s, load.detail))
         return outcomes
 
+    def proposed(self, problem: Problem) -> Sequence[Config]:
+        """Return what cuBLASLt's heuristics propose."""
+        return self._answered(self.functions.proposed, problem, self.effort.proposals) if self.effort.proposals else ()
+
     def ready(self, limit_s: float) -> bool:
         if self._starting is not None:
             self._starting.join(max(limit_s, 0.0))
@@ -111,7 +115,7 @@ class CudaMeasurer(Measurer):
 
     def expect(self, problem: Problem, configs: Sequence[Config]) -> None:
         """Load emitted code, which takes a tenth of a second per kernel."""
-        emitted = tuple(config for config in configs if isinstance(config, Emitted))
+        emitted = tuple(c for c in configs if isinstance(c, Emitted) and generated(problem, c))
         if emitted:
             self._call_later(self.effort.measure_s, self.functions.expect, problem, emitted, vital=False)
 
@@ -157,6 +161,17 @@ class CudaMeasurer(Measurer):
 
         self._starting = Thread(target=run, daemon=True)
         self._starting.start()
+
+    def _answered(self, function: Any, *arguments: Any) -> Sequence[Config]:
+        """Return the configs that a function in the process returns; none if it fails."""
+        if self._starting is not None:
+            self._starting.join()  # Requests must not mix.
+        reply = self.process.call(self.effort.measure_s, function, *arguments)
+        if reply.status is not Status.OK:
+            self.process.end()
+            return ()
+        found: Sequence[Config] = reply.value
+        return found
 
     def _compiled(self, problem: Problem, config: Config) -> Loaded:
         failure = self.precompiler.failure(problem, config, self.effort.compile_s)

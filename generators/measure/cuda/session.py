@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from gemmdb.generators.effort import SAMPLE_US
-from gemmdb.generators.measure.cuda import emitted
+from gemmdb.generators.measure.cuda import cublaslt, emitted
 from gemmdb.generators.measure.cuda.bench import Bench, alive, capture, elapsed
 from gemmdb.generators.measure.cuda.calls import Call, bind, reference
 from gemmdb.generators.measure.cuda.measurer import Loaded, Round
@@ -52,6 +52,16 @@ def expect(problem: Problem, configs: Sequence[Config]) -> None:
     for config in configs:
         with contextlib.suppress(Exception):
             emitted.load(problem, config)
+
+
+def proposed(problem: Problem, most: int) -> list[Config]:
+    """See `cublaslt.proposed`."""
+    return cublaslt.proposed(problem, most)
+
+
+def supported(problem: Problem, configs: Sequence[Config]) -> list[Config]:
+    """See `cublaslt.supported`."""
+    return cublaslt.supported(problem, configs)
 
 
 def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Round:

@@ -16,6 +16,7 @@ from gemmdb.generators.backend import Candidate
 from gemmdb.generators.effort import Effort
 from gemmdb.kernels import rules
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.menus import cublaslt as cublaslt_menu
 from gemmdb.kernels.menus import cutlass as cutlass_menu
 from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.kernels.menus.batch import BATCH, SCALED_BLOCKS
@@ -36,15 +37,17 @@ MENUS: Mapping[str, Menu] = {
 }  # fmt: skip
 """Candidate configs for each of our Triton kernels, in this order."""
 DEQUANTISED_INT4 = Config.of("aten", "dequantised")
+MAX_ALGORITHMS = 8
+"""Number of cuBLASLt's algorithms from the menu that breadth 0 tries."""
 MAX_SAMPLED = 300
 """Number of configs from the whole space that breadth 2 tries after the menu."""
 
 
 @dataclass(frozen=True)
 class CudaSpace:
-    """GPU search space. `breadth` 0 tries the likely configs of the menu. 1 also tries Inductor's own templates, which
-    every breadth tries if the menu is empty, and, on machines that can compile it, the menu of our `cutlass` kernel. 2
-    tries the whole menus and a sample of the rest of the space."""
+    """GPU search space. `breadth` 0 tries the likely configs of the menu, and a few of cuBLASLt's algorithms. 1 tries
+    more of these, and Inductor's own templates, which every breadth tries if the menu is empty, and, on machines that
+    can compile it, the menu of our `cutlass` kernel. 2 tries the whole menus and a sample of the rest of the space."""
 
     cutlass: bool = True
 
@@ -64,6 +67,8 @@ class CudaSpace:
         tried = likely(whole, problem, device) if effort.breadth < 2 else whole
         ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
+        algorithms = _legal(cublaslt_menu.configs(problem, device), problem, device)
+        others = [*(algorithms if effort.breadth else algorithms[:MAX_ALGORITHMS]), *others]
         if effort.breadth == 2:
             known = {*tried, *others}
             rest = (config for config in everything(problem, device) if config not in known)

@@ -69,6 +69,18 @@ def test_a_failure_is_an_outcome_and_not_tried_again(contest, status):
     assert [VARIANTS[1] in configs for _, configs, _ in measurer.calls] == [True, False]
 
 
+def test_what_a_library_proposes_is_raced_unless_the_build_excludes_it(problems, recorded):
+    listed, proposed, excluded = VARIANTS[:3]
+    measurer = Replay(recorded(problems[3], config, 50.0) for config in (ATEN, listed, proposed, excluded))
+    measurer.proposals = [listed, proposed, excluded]
+    job = Job(problems[3], PROTOCOL, (Candidate(ATEN), Candidate(listed)), accepts=lambda config: config != excluded)
+    outcomes = race(job, EFFORT, measurer)
+    assert [outcome.config for outcome in sorted(outcomes, key=lambda o: o.config.text)] == sorted(
+        (ATEN, listed, proposed), key=lambda config: config.text
+    )
+    assert measurer.calls[0][1] == (ATEN, listed, proposed)
+
+
 @pytest.mark.parametrize("others", [(Candidate(ATEN),), ()])
 def test_an_illegal_candidate_is_never_measured(problems, rows, others):
     measurer = Replay(rows)

@@ -51,6 +51,12 @@ def heard():
     return expected
 
 
+def proposed(problem, most):
+    if problem.m == 9:
+        os._exit(3)
+    return [f"config {number}" for number in range(most)]
+
+
 def measure(problem, configs, protocol, samples):
     assert configs[0] == ATEN
     if problem.m == 8:
@@ -139,6 +145,14 @@ def test_inductor_is_loaded_where_something_has_to_be_measured_as_emitted_code(g
     assert prepared(make.tile(block_k=64)) == [False]
     for _ in range(2):
         assert prepared(Emitted.code_of(make.tile(block_k=64))) == [False, True]
+
+
+def test_the_process_names_the_configs_that_a_library_proposes(gpu, make):
+    assert gpu.proposed(PROBLEM) == ()  # Nothing is asked for.
+    gpu.effort = replace(EFFORT, proposals=2)
+    assert gpu.proposed(PROBLEM) == ["config 0", "config 1"]
+    assert gpu.proposed(replace(PROBLEM, m=9)) == ()  # It died.
+    assert statuses(gpu, make, 16) == ["ok", "ok"]
 
 
 def test_who_waits_for_the_process_can_stop_waiting(gpu, make):

@@ -1,0 +1,111 @@
+"""cuBLASLt on the GPU of this process: algorithms bound to operands, and those that it proposes or supports."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from gemmdb.cublaslt import library
+from gemmdb.cublaslt.library import Algorithm
+from gemmdb.cublaslt.matmul import Matmul, attributes, shape_of
+from gemmdb.devices import detect
+from gemmdb.errors import InputError
+from gemmdb.generators.measure.literals import literal
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.registry import KERNELS
+from gemmdb.key.operands import Operand
+from gemmdb.key.problem import Problem
+
+MAX_WORKSPACE = 32 * 2**20
+"""Bytes of workspace that an algorithm may need: as many as torch gives cuBLAS on Hopper."""
+Tensors = Mapping[str, torch.Tensor]
+
+
+def bound(problem: Problem, config: Config, copies: Sequence[Tensors], out: str) -> Callable[[int], None]:
+    """Return the call of an algorithm on a copy of the operands by its number, which writes the tensor named `out`.
+    Raises RuntimeError if cuBLASLt does not support it for this problem."""
+    matmul, algorithm = _matmul(problem), _supported(problem, config)
+    workspace = _workspace()
+    tensors = [(one["A"], one["B"], one[out], one.get("bias")) for one in copies]
+
+    def call(index: int) -> None:
+        a, b, result, bias = tensors[index]
+        matmul.run(
+            algorithm, a.data_ptr(), b.data_ptr(), result.data_ptr(), workspace.data_ptr(), workspace.nbytes,
+            torch.cuda.current_stream().cuda_stream, bias.data_ptr() if bias is not None else 0,
+        )  # fmt: skip
+
+    return call
+
+
+def proposed(problem: Problem, most: int) -> list[Config]:
+    """Return at most `most` algorithms that cuBLASLt's own heuristics propose for a problem, best first. Empty if they
+    are not measured for it."""
+    device, name = detect.cuda(), ("cublaslt", "matmul")
+    if device is None or problem.op not in KERNELS[name].ops or library.loaded() is None:
+        return []
+    try:
+        found = [attributes(one.algorithm) for one in _matmul(problem).heuristics(most, MAX_WORKSPACE)]
+    except library.Error:
+        return []
+    configs = []
+    for values in found:
+        with contextlib.suppress(InputError):  # An attribute of a later cuBLASLt that no config can have.
+            configs.append(Config.of(*name, **values))
+    return [config for config in configs if config.rejection(problem, device) is None]
+
+
+def supported(problem: Problem, configs: Sequence[Config]) -> list[Config]:
+    """Return those of these algorithms that cuBLASLt supports for a problem, in the same order."""
+    return [config for config in configs if not _failure(problem, config)]
+
+
+def _failure(problem: Problem, config: Config) -> str:
+    try:
+        _supported(problem, config)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def _supported(problem: Problem, config: Config) -> Algorithm:
+    """Return the algorithm of a config. Raises RuntimeError if cuBLASLt does not support it for this problem, or it
+    needs too much workspace."""
+    if library.loaded() is None:
+        raise RuntimeError("torch has loaded no cuBLASLt")
+    values = {name: int(value) for name, value in config.params}
+    try:
+        matmul = _matmul(problem)
+        algorithm = matmul.algorithm(values)
+        needs = matmul.check(algorithm).workspace
+    except library.Error as error:
+        raise RuntimeError(f"cuBLASLt {library.version()} does not support this algorithm here: {error}") from error
+    if needs > MAX_WORKSPACE:
+        raise RuntimeError(f"the algorithm needs {needs} bytes of workspace, more than {MAX_WORKSPACE}")
+    return algorithm
+
+
+@functools.lru_cache(maxsize=4)
+def _matmul(problem: Problem) -> Matmul:
+    """Return the descriptors for a problem's operands, which all its algorithms share."""
+    first, second, _ = problem.shapes
+    a, b = literal(problem.a, *first), literal(problem.b, *second)
+    strides = (a.strides[0], b.strides[0]) if problem.spec.batched else (0, 0)
+    leading = (_leading(operand, made.sizes, made.strides) for operand, made in ((problem.a, a), (problem.b, b)))
+    return Matmul(shape_of(problem, *leading, strides), torch.cuda.current_device())
+
+
+def _leading(operand: Operand, sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the elements from one row to the next, or from one column to the next."""
+    outer, inner = (-2, -1) if operand.row_major else (-1, -2)
+    # A single row's stride is never used and may be anything.
+    return int(strides[outer] if sizes[outer] > 1 else max(sizes[inner], 1))
+
+
+@functools.cache
+def _workspace() -> torch.Tensor:
+    # One for all calls, which follow each other on one stream; none expects anything in it.
+    return torch.empty(MAX_WORKSPACE, dtype=torch.uint8, device="cuda")

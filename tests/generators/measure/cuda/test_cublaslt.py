@@ -1,0 +1,120 @@
+"""cuBLASLt's algorithms in a build, on a library that is pretended: what they are bound to, and which are refused."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from kit.devices import H200
+
+from gemmdb.cublaslt import library
+from gemmdb.generators.measure.cuda import calls, cublaslt
+from gemmdb.generators.measure.cuda.artifacts import Emission, Emitted, Triton, required
+from gemmdb.generators.measure.operands import operands
+from gemmdb.kernels.config import Config
+from gemmdb.key.problem import Problem
+
+ATTRIBUTES = {
+    "algo": 66, "tile": 20, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1, "inner": 0,
+    "cluster": 2,
+}  # fmt: skip
+UNSUPPORTED, HUNGRY = 7, 8
+"""Values of `custom` of an algorithm that is not supported, and of one that needs much workspace."""
+
+
+def config(**changes: int) -> Config:
+    return Config.of("cublaslt", "matmul", **{**ATTRIBUTES, **changes})
+
+
+class Matmul:
+    """Records its shape and its runs."""
+
+    def __init__(self, shape, device):
+        self.shape, self.runs = shape, []
+
+    def heuristics(self, count, workspace):
+        assert workspace == cublaslt.MAX_WORKSPACE
+        return [SimpleNamespace(algorithm={**ATTRIBUTES, "custom": custom}) for custom in (3, 70_000, 4)][:count]
+
+    def algorithm(self, attributes):
+        return attributes
+
+    def check(self, algorithm):
+        if algorithm["custom"] == UNSUPPORTED:
+            raise library.Error("cublasLtMatmulAlgoCheck", 15)
+        return SimpleNamespace(workspace=2**40 if algorithm["custom"] == HUNGRY else 0)
+
+    def run(self, *arguments):
+        self.runs.append(arguments)
+
+
+@pytest.fixture(autouse=True)
+def pretended(monkeypatch):
+    """A cuBLASLt without a GPU."""
+    monkeypatch.setattr(library, "loaded", lambda: object())
+    monkeypatch.setattr(library, "version", lambda: 130_100)
+    monkeypatch.setattr(cublaslt, "Matmul", Matmul)
+    monkeypatch.setattr(cublaslt, "attributes", lambda algorithm: algorithm)
+    monkeypatch.setattr(cublaslt.detect, "cuda", lambda: H200)
+    monkeypatch.setattr(cublaslt, "_workspace", lambda: torch.empty(cublaslt.MAX_WORKSPACE, dtype=torch.uint8))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=77))
+    cublaslt._matmul.cache_clear()
+    yield
+    cublaslt._matmul.cache_clear()
+
+
+def gemm(op="mm", **rest) -> Problem:
+    return Problem.gemm(op, **{"m": 24, "n": 64, "k": 32, **rest})
+
+
+def copies(problem, count=2):
+    found = [operands(problem, torch.device("cpu"), seed).named for seed in range(count)]
+    return [{**one, "out": torch.empty(problem.shapes[2], dtype=torch.bfloat16)} for one in found]
+
+
+@pytest.mark.parametrize("problem", [
+    gemm(), gemm(layout="nn"), gemm(layout="tn"), gemm(m=1), gemm("bmm", batch=3), gemm("addmm"),
+], ids=["nt", "nn", "tn", "row", "bmm", "addmm"])  # fmt: skip
+def test_an_algorithm_runs_on_the_memory_of_each_copy(problem):
+    tensors = copies(problem)
+    call, _ = calls.bind(problem, config(), tensors)
+    for index in (1, 0):
+        call(index)
+    matmul = cublaslt._matmul(problem)
+    for one, (algorithm, a, b, out, _, size, stream, bias) in zip(tensors[::-1], matmul.runs, strict=True):
+        assert algorithm == ATTRIBUTES
+        assert (a, b, out) == (one["A"].data_ptr(), one["B"].data_ptr(), one["out"].data_ptr())
+        assert (size, stream) == (cublaslt.MAX_WORKSPACE, 77)
+        assert bias == (one["bias"].data_ptr() if problem.op == "addmm" else 0)
+    shape, (a, b) = matmul.shape, (tensors[0]["A"], tensors[0]["B"])
+    for matrix, tensor in ((shape.a, a), (shape.b, b)):
+        stride = tensor.stride(-2 if matrix.by_rows else -1)
+        assert matrix.leading == stride
+        assert tensor.stride(-1 if matrix.by_rows else -2) == 1
+        assert matrix.batch_stride == (tensor.stride(0) if problem.spec.batched else 0)
+
+
+def test_an_algorithm_that_cannot_run_is_refused_with_a_reason():
+    for custom, reason in ((UNSUPPORTED, "cuBLASLt 130100 does not support"), (HUNGRY, "bytes of workspace")):
+        with pytest.raises(RuntimeError, match=reason):
+            calls.bind(gemm(), config(custom=custom), copies(gemm()))
+    configs = [config(custom=custom) for custom in (HUNGRY, 1, UNSUPPORTED, 2)]
+    assert cublaslt.supported(gemm(), configs) == [configs[1], configs[3]]
+
+
+def test_the_heuristics_proposals_are_configs_that_a_table_can_hold(monkeypatch):
+    assert cublaslt.proposed(gemm(), 3) == [config(custom=3), config(custom=4)]
+    assert cublaslt.proposed(gemm(), 1) == [config(custom=3)]
+    assert cublaslt.proposed(gemm("mixed_mm"), 3) == []
+    assert cublaslt.proposed(gemm(dtype="fp32"), 3) == []
+    monkeypatch.setattr(library, "loaded", lambda: None)
+    assert cublaslt.proposed(gemm(), 3) == []
+
+
+def test_nothing_is_compiled_for_a_call_and_the_code_of_what_follows_it_is_generated():
+    emitted = Emitted.code_of(config())
+    assert required(gemm(), config()) == required(gemm("addmm"), emitted) == []
+    followed = gemm(fusion="pointwise")
+    (kernel,) = required(followed, config())
+    assert isinstance(kernel, Triton)
+    assert required(followed, emitted) == [Emission(followed, emitted)]
