@@ -116,6 +116,10 @@ class Measurer(Interface):
         """Return legal configs to try besides the space's, which only a library on the device can name."""
         return ()
 
+    def near(self, problem: Problem, estimates: Sequence[Outcome]) -> Sequence[Config]:
+        """Return legal configs to try after the first estimates, which resemble the best of a library's configs."""
+        return ()
+
     def available(self) -> bool:
         """Whether the device is available now; False if a remote device is busy or gone. Does not block. Raises
         GemmdbError if it will never be available."""

@@ -19,7 +19,8 @@ class Effort:
     `states`: cache states (`gemmdb.key.problem.L2_STATES`), one protocol each. `compile_s`, `measure_s`: timeouts in
     seconds for compiling one candidate and for one round of measuring. `confirm`: whether to measure the winner again
     in a new process. `rivals`: number of configs close to the winner to measure again with it, as emitted code, in two
-    processes. `proposals`: number of configs that a library on the device may propose.
+    processes. `proposals`: number of configs that a library on the device may propose;
+    `neighbours`: of configs like its best two.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Effort:
     confirm: bool = True
     rivals: int = 0
     proposals: int = 0
+    neighbours: int = 0
 
 
 EFFORTS: dict[tuple[str, str], Effort] = {
@@ -48,15 +50,15 @@ EFFORTS: dict[tuple[str, str], Effort] = {
     # same protocol, so one can continue a table of the other.
     ("gpu", "quick"): Effort(
         name="quick", breadth=0, samples=30, estimate=3, drop=1.05, keep=5, measure_s=60.0, rivals=12,
-        proposals=8,
+        proposals=8, neighbours=8,
     ),
     ("gpu", "standard"): Effort(
         name="standard", breadth=1, samples=30, estimate=3, drop=1.05, keep=5, measure_s=60.0, rivals=12,
-        proposals=32,
+        proposals=32, neighbours=24,
     ),
     ("gpu", "full"): Effort(
         name="full", breadth=2, samples=60, estimate=3, drop=1.05, keep=8, states=("cold", "hot"), compile_s=300.0,
-        measure_s=120.0, rivals=12, proposals=32,
+        measure_s=120.0, rivals=12, proposals=32, neighbours=24,
     ),
 }  # fmt: skip
 """By device kind, `cpu` or `gpu`, and name."""

@@ -29,15 +29,14 @@ to 40 us."""
 
 
 def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
-    """Return the outcomes of a job, one per candidate, and of the configs that a library on the device proposes.
+    """Return the outcomes of a job, one per candidate and per config that is tried besides them.
 
     Every candidate gets an outcome, independent of the others. So timing noise does not decide which (problem, config)
     pairs a table contains, only whether a correct candidate is `ok` or `slow`. ATen is always measured in full.
     """
     if not job.legal:
         return illegal(job)
-    tried = dict.fromkeys((*job.legal, *filter(job.accepts, measurer.proposed(job.problem))))
-    estimates = list(measurer.measure(job.problem, list(tried), job.protocol, effort.estimate))
+    estimates = _estimates(job, effort, measurer)
     failed = [outcome for outcome in estimates if outcome.times is None]
     alive = [outcome for outcome in estimates if outcome.times is not None]
     finalists = _survivors(alive, effort)
@@ -55,6 +54,23 @@ def race(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
     compile_s = {outcome.config: outcome.compile_s for outcome in estimates}
     full = [o if o.compile_s is not None else replace(o, compile_s=compile_s[o.config]) for o in full]
     return illegal(job) + failed + slow + judged(full)
+
+
+def _estimates(job: Job, effort: Effort, measurer: Measurer) -> list[Outcome]:
+    """Return the estimates of the candidates, of what a library on the device proposes, and of configs like its
+    best."""
+
+    def estimated(configs: Iterable[Config]) -> dict[Config, Outcome]:
+        tried = list(dict.fromkeys(configs))
+        return {o.config: o for o in measurer.measure(job.problem, tried, job.protocol, effort.estimate)}
+
+    first = estimated((*job.legal, *filter(job.accepts, measurer.proposed(job.problem))))
+    near = list(filter(job.accepts, measurer.near(job.problem, list(first.values()))))
+    if not near:
+        return list(first.values())
+    # Those still in the race are timed again: times compare within the same minutes, and they stay loaded.
+    alive = _survivors([outcome for outcome in first.values() if outcome.times], effort)
+    return list((first | estimated((*alive, *near))).values())
 
 
 def illegal(job: Job) -> list[Outcome]:

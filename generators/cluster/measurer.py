@@ -159,9 +159,15 @@ class RemoteMeasurer(Measurer):
         return outcomes
 
     def proposed(self, problem: Problem) -> Sequence[Config]:
-        if not self.effort.proposals:
-            return ()
-        found: Sequence[Config] = self.link.call("proposed", self.which, problem)
+        found: Sequence[Config] = ()
+        if self.effort.proposals:
+            found = self.link.call("proposed", self.which, problem)
+        return found
+
+    def near(self, problem: Problem, estimates: Sequence[Outcome]) -> Sequence[Config]:
+        found: Sequence[Config] = ()
+        if self.effort.neighbours:
+            found = self.link.call("near", self.which, problem, tuple(estimates))
         return found
 
     def available(self) -> bool:

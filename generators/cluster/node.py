@@ -131,6 +131,9 @@ class Measuring:
     def proposed(self, which: int, problem: Problem) -> Sequence[Config]:
         return self._of(which).proposed(problem)
 
+    def near(self, which: int, problem: Problem, estimates: Sequence[Outcome]) -> Sequence[Config]:
+        return self._of(which).near(problem, estimates)
+
     def expect(self, which: int, problem: Problem, configs: Sequence[Config], compiled: Compiled) -> None:
         self._take(compiled)
         self._of(which).expect(problem, configs)

@@ -46,6 +46,12 @@ BASES: dict[str, dict[str, str | int]] = {
 }  # fmt: skip
 """A small config of each kernel: what a test does not name."""
 
+ALGORITHM = {
+    "algo": 66, "tile": 20, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1, "inner": 0,
+    "cluster": 2,
+}  # fmt: skip
+"""The attributes of an algorithm of cuBLASLt on Hopper: what a test does not name."""
+
 alone = "PYTEST_XDIST_WORKER" not in os.environ
 """No other process of this test run uses the GPU."""
 
@@ -53,6 +59,11 @@ alone = "PYTEST_XDIST_WORKER" not in os.environ
 def make(kernel: str, **changes: str | int) -> Config:
     """The small config of a Triton kernel, with these parameters changed."""
     return Config.of("triton", kernel, **{**BASES[kernel], **changes})
+
+
+def algorithm(**changes: int) -> Config:
+    """An algorithm of cuBLASLt, with these attributes changed."""
+    return Config.of("cublaslt", "matmul", **{**ALGORITHM, **changes})
 
 
 def anew() -> None:

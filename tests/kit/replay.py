@@ -63,6 +63,7 @@ class Replay(Measurer):
             self._rows.setdefault((row.problem, row.config), row)
         self.calls: list[tuple[Problem, tuple[Config, ...], int]] = []
         self.proposals: Sequence[Config] = ()
+        self.neighbours: Sequence[Config] = ()
         self.renewed = self._more = 0
 
     def prepare(self, jobs: Sequence[Job], ready: Callable[[Job], None] = ignore) -> None:
@@ -79,6 +80,9 @@ class Replay(Measurer):
 
     def proposed(self, problem: Problem) -> Sequence[Config]:
         return self.proposals
+
+    def near(self, problem: Problem, estimates: Sequence[Outcome]) -> Sequence[Config]:
+        return self.neighbours
 
     def fresh(self) -> Replay:
         """A replay whose rows have one more sample than recorded, so that they are new rows. `renewed` counts these

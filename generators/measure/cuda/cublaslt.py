@@ -1,10 +1,11 @@
-"""cuBLASLt on the GPU of this process: algorithms bound to operands, and those that it proposes or supports."""
+"""cuBLASLt on the GPU of this process: algorithms bound to operands, and those worth trying."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import zip_longest
 
 import torch
 
@@ -15,6 +16,7 @@ from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.literals import literal
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.menus.cublaslt_nearby import nearby
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
@@ -58,17 +60,23 @@ def proposed(problem: Problem, most: int) -> list[Config]:
     return [config for config in configs if config.rejection(problem, device) is None]
 
 
-def supported(problem: Problem, configs: Sequence[Config]) -> list[Config]:
-    """Return those of these algorithms that cuBLASLt supports for a problem, in the same order."""
-    return [config for config in configs if not _failure(problem, config)]
+def near(problem: Problem, best: Sequence[Config], known: Collection[Config], most: int) -> list[Config]:
+    """Return at most `most` algorithms that cuBLASLt supports for a problem and that resemble one of the `best`, as
+    many of each. None is `known`."""
 
+    def supports(config: Config) -> bool:
+        try:
+            return bool(_supported(problem, config))
+        except RuntimeError:
+            return False
 
-def _failure(problem: Problem, config: Config) -> str:
-    try:
-        _supported(problem, config)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    steps = zip_longest(*(nearby(config, supports) for config in best))
+    found: dict[Config, None] = {}
+    for config in (one for step in steps for one in step if one is not None and one not in known):
+        found[config] = None
+        if len(found) == most:
+            break
+    return list(found)
 
 
 def _supported(problem: Problem, config: Config) -> Algorithm:

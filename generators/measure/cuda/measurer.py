@@ -21,6 +21,9 @@ from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.table.measurement import Protocol, Status
 from gemmdb.table.stats import times
 
+SEARCHED, MAX_BEHIND = 2, 1.2
+"""Number of cuBLASLt's best algorithms whose neighbours are tried, and how many times slower than the best config they
+may be."""
 SESSION = RemoteModule("gemmdb.generators.measure.cuda.session")
 
 
@@ -104,6 +107,16 @@ class CudaMeasurer(Measurer):
     def proposed(self, problem: Problem) -> Sequence[Config]:
         """Return what cuBLASLt's heuristics propose."""
         return self._answered(self.functions.proposed, problem, self.effort.proposals) if self.effort.proposals else ()
+
+    def near(self, problem: Problem, estimates: Sequence[Outcome]) -> Sequence[Config]:
+        """Return algorithms of cuBLASLt like its best two, unless other kernels are much faster."""
+        ranked = sorted((one.times.ratio, one.config.text, one.config) for one in estimates if one.times)
+        limit = MAX_BEHIND * ranked[0][0] if ranked else 0.0
+        best = [config for ratio, _, config in ranked if config.backend == "cublaslt" and ratio <= limit][:SEARCHED]
+        if not (best and self.effort.neighbours):
+            return ()
+        known = {one.config for one in estimates}
+        return self._answered(self.functions.near, problem, best, known, self.effort.neighbours)
 
     def ready(self, limit_s: float) -> bool:
         if self._starting is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -59,9 +59,9 @@ def proposed(problem: Problem, most: int) -> list[Config]:
     return cublaslt.proposed(problem, most)
 
 
-def supported(problem: Problem, configs: Sequence[Config]) -> list[Config]:
-    """See `cublaslt.supported`."""
-    return cublaslt.supported(problem, configs)
+def near(problem: Problem, best: Sequence[Config], known: Collection[Config], most: int) -> list[Config]:
+    """See `cublaslt.near`."""
+    return cublaslt.near(problem, best, known, most)
 
 
 def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol, samples: int) -> Round:

@@ -81,6 +81,23 @@ def test_what_a_library_proposes_is_raced_unless_the_build_excludes_it(problems,
     assert measurer.calls[0][1] == (ATEN, listed, proposed)
 
 
+def test_what_resembles_the_best_is_estimated_with_those_still_in_the_race(problems, recorded):
+    behind, first, near, excluded = VARIANTS[:4]
+    times = {ATEN: 100.0, VARIANTS[4]: 52.0, behind: 90.0, first: 50.0, near: 40.0, excluded: 30.0}
+    measurer = Replay(recorded(problems[3], config, us) for config, us in times.items())
+    measurer.neighbours = [near, excluded]
+    candidates = tuple(map(Candidate, (ATEN, VARIANTS[4], behind, first)))
+    job = Job(problems[3], PROTOCOL, candidates, accepts=lambda config: config != excluded)
+    outcomes = {o.config: o for o in race(job, replace(EFFORT, drop=1.05), measurer)}
+    assert [set(configs) for _, configs, _ in measurer.calls] == [
+        {ATEN, VARIANTS[4], behind, first}, {ATEN, VARIANTS[4], first, near}, {ATEN, first, near},
+    ]  # fmt: skip
+    assert [samples for _, _, samples in measurer.calls] == [EFFORT.estimate, EFFORT.estimate, EFFORT.samples]
+    assert {c: o.status for c, o in outcomes.items()} == {
+        ATEN: OK, VARIANTS[4]: SLOW, behind: SLOW, first: OK, near: OK,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("others", [(Candidate(ATEN),), ()])
 def test_an_illegal_candidate_is_never_measured(problems, rows, others):
     measurer = Replay(rows)

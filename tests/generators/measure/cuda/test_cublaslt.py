@@ -5,24 +5,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kit.devices import H200
+from kit.gpu import ALGORITHM, algorithm
 
 from gemmdb.cublaslt import library
 from gemmdb.generators.measure.cuda import calls, cublaslt
 from gemmdb.generators.measure.cuda.artifacts import Emission, Emitted, Triton, required
 from gemmdb.generators.measure.operands import operands
-from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
-ATTRIBUTES = {
-    "algo": 66, "tile": 20, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1, "inner": 0,
-    "cluster": 2,
-}  # fmt: skip
 UNSUPPORTED, HUNGRY = 7, 8
 """Values of `custom` of an algorithm that is not supported, and of one that needs much workspace."""
-
-
-def config(**changes: int) -> Config:
-    return Config.of("cublaslt", "matmul", **{**ATTRIBUTES, **changes})
 
 
 class Matmul:
@@ -33,7 +25,7 @@ class Matmul:
 
     def heuristics(self, count, workspace):
         assert workspace == cublaslt.MAX_WORKSPACE
-        return [SimpleNamespace(algorithm={**ATTRIBUTES, "custom": custom}) for custom in (3, 70_000, 4)][:count]
+        return [SimpleNamespace(algorithm={**ALGORITHM, "custom": custom}) for custom in (3, 70_000, 4)][:count]
 
     def algorithm(self, attributes):
         return attributes
@@ -77,12 +69,12 @@ def copies(problem, count=2):
 ], ids=["nt", "nn", "tn", "row", "bmm", "addmm"])  # fmt: skip
 def test_an_algorithm_runs_on_the_memory_of_each_copy(problem):
     tensors = copies(problem)
-    call, _ = calls.bind(problem, config(), tensors)
+    call, _ = calls.bind(problem, algorithm(), tensors)
     for index in (1, 0):
         call(index)
     matmul = cublaslt._matmul(problem)
-    for one, (algorithm, a, b, out, _, size, stream, bias) in zip(tensors[::-1], matmul.runs, strict=True):
-        assert algorithm == ATTRIBUTES
+    for one, (ran, a, b, out, _, size, stream, bias) in zip(tensors[::-1], matmul.runs, strict=True):
+        assert ran == ALGORITHM
         assert (a, b, out) == (one["A"].data_ptr(), one["B"].data_ptr(), one["out"].data_ptr())
         assert (size, stream) == (cublaslt.MAX_WORKSPACE, 77)
         assert bias == (one["bias"].data_ptr() if problem.op == "addmm" else 0)
@@ -97,24 +89,33 @@ def test_an_algorithm_runs_on_the_memory_of_each_copy(problem):
 def test_an_algorithm_that_cannot_run_is_refused_with_a_reason():
     for custom, reason in ((UNSUPPORTED, "cuBLASLt 130100 does not support"), (HUNGRY, "bytes of workspace")):
         with pytest.raises(RuntimeError, match=reason):
-            calls.bind(gemm(), config(custom=custom), copies(gemm()))
-    configs = [config(custom=custom) for custom in (HUNGRY, 1, UNSUPPORTED, 2)]
-    assert cublaslt.supported(gemm(), configs) == [configs[1], configs[3]]
+            calls.bind(gemm(), algorithm(custom=custom), copies(gemm()))
 
 
 def test_the_heuristics_proposals_are_configs_that_a_table_can_hold(monkeypatch):
-    assert cublaslt.proposed(gemm(), 3) == [config(custom=3), config(custom=4)]
-    assert cublaslt.proposed(gemm(), 1) == [config(custom=3)]
+    assert cublaslt.proposed(gemm(), 3) == [algorithm(custom=3), algorithm(custom=4)]
+    assert cublaslt.proposed(gemm(), 1) == [algorithm(custom=3)]
     assert cublaslt.proposed(gemm("mixed_mm"), 3) == []
     assert cublaslt.proposed(gemm(dtype="fp32"), 3) == []
     monkeypatch.setattr(library, "loaded", lambda: None)
     assert cublaslt.proposed(gemm(), 3) == []
 
 
+def test_algorithms_near_the_best_are_supported_new_and_of_each_alike():
+    best, second, known = algorithm(tile=20), algorithm(tile=20, cluster=5), algorithm(tile=20, cluster=3)
+    found = cublaslt.near(gemm(), [best, second], {best, second, known}, 1000)
+    assert len(set(found)) == len(found)
+    assert not {best, second, known} & set(found)
+    assert not {UNSUPPORTED, HUNGRY} & {config.values["custom"] for config in found}
+    few = cublaslt.near(gemm(), [best, second], {best, second, known}, 6)
+    assert few == found[:6]
+    assert [config.values["cluster"] for config in few] == [2, 5] * 3
+
+
 def test_nothing_is_compiled_for_a_call_and_the_code_of_what_follows_it_is_generated():
-    emitted = Emitted.code_of(config())
-    assert required(gemm(), config()) == required(gemm("addmm"), emitted) == []
+    emitted = Emitted.code_of(algorithm())
+    assert required(gemm(), algorithm()) == required(gemm("addmm"), emitted) == []
     followed = gemm(fusion="pointwise")
-    (kernel,) = required(followed, config())
+    (kernel,) = required(followed, algorithm())
     assert isinstance(kernel, Triton)
     assert required(followed, emitted) == [Emission(followed, emitted)]

@@ -6,9 +6,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
+from kit.gpu import algorithm
 
 from gemmdb.errors import GemmdbError
-from gemmdb.generators.backend import Candidate, Job
+from gemmdb.generators.backend import Candidate, Job, Outcome
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.cuda.artifacts import Emitted
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer
@@ -16,7 +17,7 @@ from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.processes.pool import Stopped
-from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.measurement import Protocol, Status, Times
 
 SESSION = """
 import os, pathlib, time
@@ -55,6 +56,11 @@ def proposed(problem, most):
     if problem.m == 9:
         os._exit(3)
     return [f"config {number}" for number in range(most)]
+
+
+def near(problem, best, known, most):
+    assert set(best) < known
+    return [config.values["custom"] for config in best] + [most]
 
 
 def measure(problem, configs, protocol, samples):
@@ -153,6 +159,20 @@ def test_the_process_names_the_configs_that_a_library_proposes(gpu, make):
     assert gpu.proposed(PROBLEM) == ["config 0", "config 1"]
     assert gpu.proposed(replace(PROBLEM, m=9)) == ()  # It died.
     assert statuses(gpu, make, 16) == ["ok", "ok"]
+
+
+def test_configs_like_cublaslts_best_are_tried_unless_others_are_much_faster(gpu, make):
+    def outcome(config, us):
+        return Outcome(config, Status.OK, Times(us, us, us, 3, 10.0))
+
+    found = [outcome(ATEN, 10.0), Outcome(algorithm(custom=7), Status.ERROR)]
+    found += [outcome(algorithm(custom=custom), us) for custom, us in ((1, 9.0), (2, 8.0), (3, 9.5), (4, 8.5))]
+    assert gpu.near(PROBLEM, found) == ()  # Nothing is asked for.
+    gpu.effort = replace(EFFORT, neighbours=6)
+    assert gpu.near(PROBLEM, found) == [2, 4, 6]
+    assert gpu.near(PROBLEM, [*found, outcome(make.tile(), 7.0)]) == [2, 6]
+    assert gpu.near(PROBLEM, [*found, outcome(make.tile(), 4.0)]) == ()
+    assert gpu.near(PROBLEM, []) == ()
 
 
 def test_who_waits_for_the_process_can_stop_waiting(gpu, make):

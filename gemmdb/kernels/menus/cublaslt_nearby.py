@@ -1,0 +1,46 @@
+"""Local search among cuBLASLt's algorithms: configs that differ from a good one in one attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gemmdb.cublaslt.tiles import identifiers, tiles
+from gemmdb.kernels.config import Config
+
+CUSTOM = range(8)
+"""Values of `custom` of Hopper's algorithm. The low bit and the two above it choose different things, whose names
+NVIDIA does not publish."""
+CLUSTERS = range(2, 10)
+"""cublasLtClusterShape_t of one to eight blocks."""
+SPLITS = (1, 2, 4)
+PARTIAL_SUMS = 2
+"""The reduction of a split K: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE."""
+
+
+def nearby(config: Config, supported: Callable[[Config], bool]) -> Iterator[Config]:
+    """Yield the supported configs, the most promising first, that differ from `config` in the tile, which is the next
+    supported one in each direction, in the cluster, in the split of K or in `custom`. They may repeat."""
+    custom = int(config.values["custom"])
+    steps = [_changed(config, split_k=parts, reduction=PARTIAL_SUMS if parts > 1 else 0) for parts in SPLITS]
+    steps += [_changed(config, cluster=cluster) for cluster in CLUSTERS]
+    steps += [_changed(config, custom=other) for other in sorted(CUSTOM, key=lambda value: (value ^ custom) & 1)]
+    yield from _tiles(config, supported)
+    yield from (one for one in steps if one != config and supported(one))
+
+
+def _tiles(config: Config, supported: Callable[[Config], bool]) -> Iterator[Config]:
+    """Yield the next smaller and the next larger supported tile along M, then along N."""
+    sides = tiles().get(int(config.values["tile"]))
+    if sides is None:
+        return
+    for side in (0, 1):
+        same = [other for other in identifiers() if other[1 - side] == sides[1 - side]]
+        smaller = sorted((other for other in same if other[side] < sides[side]), reverse=True)
+        larger = sorted(other for other in same if other[side] > sides[side])
+        for direction in (smaller, larger):
+            found = (_changed(config, tile=identifiers()[other]) for other in direction)
+            yield from (one for one in [next(filter(supported, found), None)] if one is not None)
+
+
+def _changed(config: Config, **values: int) -> Config:
+    return Config.of(config.backend, config.kernel, **{**config.values, **values})

@@ -1,0 +1,43 @@
+"""The local search among cuBLASLt's algorithms, and the tiles that it walks along."""
+
+from kit.gpu import algorithm
+
+from gemmdb.cublaslt.tiles import identifiers, tiles
+from gemmdb.kernels.menus.cublaslt_nearby import nearby
+
+
+def found(config, supported=lambda config: True):
+    return [one for one in nearby(config, supported) if one != config]
+
+
+def test_tiles_are_named_by_their_sides_along_m_and_n():
+    # CUBLASLT_MATMUL_TILE_128x64 and 64x128, of a matrix that lies by columns.
+    assert (tiles()[18], tiles()[17]) == ((64, 128), (128, 64))
+    assert all(tiles()[identifier] == sides for sides, identifier in identifiers().items())
+    assert len(identifiers()) == len(tiles()) > 600
+
+
+def test_neighbours_differ_in_one_attribute_and_the_nearest_tiles_come_first():
+    base = algorithm(tile=20, custom=1, cluster=2)
+    configs = found(base)
+    sides = [tiles()[config.values["tile"]] for config in configs[:4]]
+    assert sides == [(120, 128), (136, 128), (128, 120), (128, 136)]
+    for config in configs:
+        changed = {name for name, value in config.params if value != base.values[name]}
+        assert len(changed - {"reduction"}) == 1
+        assert config.values["reduction"] == (2 if config.values["split_k"] > 1 else 0)
+    assert [c.values["custom"] for c in configs if c.values["custom"] != 1] == [3, 5, 7, 0, 2, 4, 6]
+    assert {c.values["cluster"] for c in configs} == set(range(2, 10))
+    assert {c.values["split_k"] for c in configs} == {1, 2, 4}
+
+
+def test_a_tile_that_is_not_supported_is_passed_over():
+    wide = found(algorithm(tile=20), lambda config: all(side % 64 == 0 for side in tiles()[config.values["tile"]]))
+    assert {(64, 128), (192, 128), (128, 64), (128, 192)} < {tiles()[config.values["tile"]] for config in wide}
+    assert found(algorithm(tile=20), lambda config: False) == []
+    assert all(config.values["tile"] == 9999 for config in found(algorithm(tile=9999)))
+
+
+def test_a_split_is_searched_back_to_none():
+    split = algorithm(split_k=4, reduction=2)
+    assert {c.values["reduction"] for c in found(split) if c.values["split_k"] == 1} == {0}
