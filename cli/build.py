@@ -43,7 +43,9 @@ class BuildOptions:
         help="A preset, a workload of `gemmdb record`, or a shapes file [default: the preset of the device].",
     )
     effort: str | None = Option(
-        None, help="How many candidates to benchmark: quick, standard or full [default: quick on a CPU, else standard]."
+        None,
+        help="How many candidates to benchmark: quick, standard or full, and on a GPU also lean [default: quick on a"
+        " CPU, else standard].",
     )
     out: Path | None = Option(None, help="The table to write [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     gpus: int | None = Option(None, min=1, help="How many GPUs to use [default: all].")

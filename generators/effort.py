@@ -19,8 +19,10 @@ class Effort:
     `states`: cache states (`gemmdb.key.problem.L2_STATES`), one protocol each. `compile_s`, `measure_s`: timeouts in
     seconds for compiling one candidate and for one round of measuring. `confirm`: whether to measure the winner again
     in a new process. `rivals`: number of configs close to the winner to measure again with it, as emitted code, in two
-    processes. `proposals`: number of configs that a library on the device may propose;
-    `neighbours`: of configs like its best two.
+    processes. `trusted`: backends whose winners are not measured again, unless another backend's was.
+
+    `likely`: number of our kernels' configs to try, the fastest by the cost model; None leaves it to the space.
+    `proposals`: number of configs that a library on the device may propose; `neighbours`: of configs like its best two.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Effort:
     measure_s: float
     confirm: bool = True
     rivals: int = 0
+    trusted: tuple[str, ...] = ()
+    likely: int | None = None
     proposals: int = 0
     neighbours: int = 0
 
@@ -60,15 +64,32 @@ EFFORTS: dict[tuple[str, str], Effort] = {
         name="full", breadth=2, samples=60, estimate=3, drop=1.05, keep=8, states=("cold", "hot"), compile_s=300.0,
         measure_s=120.0, rivals=12, proposals=32, neighbours=24,
     ),
+    # For thousands of dense GEMMs: few candidates. Most are cuBLASLt's, and a program makes the call that was timed.
+    ("gpu", "lean"): Effort(
+        name="lean", breadth=0, samples=15, estimate=1, drop=1.02, keep=3, measure_s=60.0, trusted=("cublaslt",),
+        likely=4, proposals=8, neighbours=8,
+    ),
 }  # fmt: skip
 """By device kind, `cpu` or `gpu`, and name."""
-NAMES = tuple(dict.fromkeys(name for _, name in EFFORTS))
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Return the names of the efforts for devices of `kind`."""
+    return tuple(name for of, name in EFFORTS if of == ("cpu" if kind == "cpu" else "gpu"))
+
+
+def check(name: str | None) -> None:
+    """Raise InputError unless an effort, for some kind of device, has this name, or it is None."""
+    known = dict.fromkeys(name for _, name in EFFORTS)
+    if name and name not in known:
+        raise InputError(f"unknown effort {name!r}; known: {', '.join(known)}")
 
 
 def named(name: str | None, kind: str = "cpu") -> Effort:
     """Return the effort with that name for devices of `kind`. None gives the default: `quick` on a CPU, elsewhere
     `standard`, since `quick` tries only one backend there. Raises InputError."""
+    check(name)
     name = name or ("quick" if kind == "cpu" else "standard")
-    if name not in NAMES:
-        raise InputError(f"unknown effort {name!r}; known: {', '.join(NAMES)}")
+    if name not in names(kind):
+        raise InputError(f"effort {name} is for GPUs only; others: {', '.join(names(kind))}")
     return EFFORTS["cpu" if kind == "cpu" else "gpu", name]

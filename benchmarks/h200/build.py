@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder for the archives and build.json")
     parser.add_argument("--rows", type=Path, help="a folder of archives, or `none`; default: the newest results")
     parser.add_argument("--shapes", default="h200", help="a preset, a workload or a file of shapes")
-    parser.add_argument("--effort", default="standard", help="quick, standard or full")
+    parser.add_argument("--effort", default="standard", help="quick, standard, full or lean")
     parser.add_argument("--arch", default="sm90", help="the arch to build for")
     parser.add_argument("--minutes", type=float, help="begin no further problem after that time")
     parser.add_argument("--deny", default="", help="do not try candidates whose text matches")

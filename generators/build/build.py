@@ -40,7 +40,7 @@ def build(
     no such device here, the rows come from the cost model. Raises InputError for an invalid request, TableError for an
     output file that is not a table.
     """
-    effort.named(request.effort)  # Reject bad input before looking for a device, and before a file is made.
+    effort.check(request.effort)  # Reject bad input before looking for a device, and before a file is made.
     select((), request.allow, request.deny)
     warnings: tuple[str, ...] = ()
     if backend is None and request.modelled and not backends.is_here(request.arch):

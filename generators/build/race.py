@@ -100,7 +100,8 @@ def winner(outcomes: Iterable[Outcome]) -> Config | None:
 
 def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effort: Effort) -> tuple[Config, ...]:
     """Return the configs of a race to confirm next: the verdict's pick together with its rivals. If the `confirmed`
-    outcomes change the pick, the new pick follows. Empty if the pick is confirmed, or after MAX_CONFIRMED rounds."""
+    outcomes change the pick, the new pick follows. Empty if the pick is confirmed or trusted, or after MAX_CONFIRMED
+    rounds."""
     again = {outcome.config for outcome in confirmed if outcome.config != ATEN}
     unsafe = {outcome.config for outcome in confirmed if outcome.status in UNSAFE}
     pick = winner(outcome for outcome in (*outcomes, *confirmed) if outcome.config not in unsafe)
@@ -110,6 +111,8 @@ def unconfirmed(outcomes: Sequence[Outcome], confirmed: Sequence[Outcome], effor
         # All in one process, since times are comparable within the same minutes. nvcc kernels are not compiled again
         # for that.
         return tuple(dict.fromkeys((*(p for p in picks if p not in again or _cheap(p)), *close)))
+    if not again and pick is not None and pick.backend in effort.trusted:
+        return ()
     late = len(again) >= MAX_CONFIRMED + effort.rivals
     return () if late or pick in again else picks
 

@@ -45,7 +45,7 @@ def build(
         raise InputError("a build over a cluster needs its address")
     if request.modelled:
         raise InputError("--ray: a modelled build measures nothing")
-    effort.named(request.effort)
+    effort.check(request.effort)
     plain.check(request)
     with connection.connected(request.ray):
         builds = _builds(request, SharedProgress(progress), site, late_s, say)

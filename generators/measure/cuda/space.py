@@ -64,7 +64,7 @@ class CudaSpace:
         if problem.empty:
             return [Candidate(ATEN)]
         whole = from_menu(problem, device)
-        tried = likely(whole, problem, device) if effort.breadth < 2 else whole
+        tried = likely(whole, problem, device, effort.likely) if effort.breadth < 2 else whole
         ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
         algorithms = _legal(cublaslt_menu.configs(problem, device), problem, device)
@@ -114,15 +114,15 @@ ALWAYS_TRIED = ("gemv",)
 """Kernels with few configs, whose time the model mispredicts by up to a tenth."""
 
 
-def likely(configs: Sequence[Config], problem: Problem, device: Device) -> list[Config]:
-    """Return the configs predicted to be the fastest, and those without a prediction, in the given order. Returns all
-    configs if the model covers neither the problem nor a similar one, or not the device."""
+def likely(configs: Sequence[Config], problem: Problem, device: Device, most: int | None = None) -> list[Config]:
+    """Return the configs predicted to be the fastest, at most `most`, and those without a prediction, in the given
+    order. Returns all configs if the model covers neither the problem nor a similar one, or not the device."""
     known, modelled = machine(device), alike(problem)
-    if known is None or len(configs) <= MAX_CONFIGS or uncovered(modelled):
+    if known is None or len(configs) <= (most or MAX_CONFIGS) or uncovered(modelled):
         return list(configs)
     found = {config: tile_of(config) for config in configs if config.kernel not in ALWAYS_TRIED}
     tiles = {config: tile for config, tile in found.items() if tile is not None}
-    first = set(_fastest(tiles, Setting.of(modelled, known)))
+    first = set(_fastest(tiles, Setting.of(modelled, known))[:most])
     return [config for config in configs if config in first or config not in tiles]
 
 

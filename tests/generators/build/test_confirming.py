@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.gpu import algorithm
 from kit.replay import Replay
 
 from gemmdb.generators.backend import Candidate, Job, Outcome
@@ -85,6 +86,20 @@ def test_the_pick_is_confirmed_as_emitted_code(confirmed):
 def test_a_pick_that_fails_as_emitted_code(confirmed, factor, expected):
     found = confirmed(TIMES, {VARIANTS[0]: factor})
     assert [(o.config, o.status, o.detail, o.times and o.times.median_us) for o in found] == expected
+
+
+def test_a_trusted_pick_is_confirmed_only_after_another(problems, recorded):
+    effort = replace(EFFORT, trusted=("cublaslt",))
+    call = algorithm()
+    rows = [recorded(problems[3], config, us) for config, us in {ATEN: 100.0, VARIANTS[0]: 60.0, call: 50.0}.items()]
+    assert unconfirmed(*known(rows, (), effort), effort) == ()
+    assert unconfirmed(*known(rows, (), EFFORT), EFFORT) == (call,)
+    assert unconfirmed(*known(rows[:2], (), effort), effort) == (VARIANTS[0],)
+    # The kernel that won is slower as emitted code. Now the call wins, and times compare within the same minutes.
+    rows[1] = recorded(problems[3], VARIANTS[0], 40.0)
+    assert unconfirmed(*known(rows, (), effort), effort) == (VARIANTS[0],)
+    slow = replace(recorded(problems[3], VARIANTS[0], 60.0), detail=EMITTED)
+    assert unconfirmed(*known([*rows, slow], (), effort), effort) == (call,)
 
 
 def test_the_pick_of_ties_is_confirmed_not_the_fastest(confirmed):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kit import strategies
 
 from gemmdb.devices import detect
-from gemmdb.generators.effort import NAMES, named
+from gemmdb.generators.effort import named, names
 from gemmdb.generators.measure.candidates import only_aten
 from gemmdb.generators.measure.cpu import space
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, rejection, template, threadings
@@ -17,6 +17,7 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
 
 SPACE = CpuSpace()
+NAMES = names("cpu")
 
 
 def cpu(threads):

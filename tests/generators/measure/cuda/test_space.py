@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 from kit.devices import A100, H200, L4
+from kit.gpu import algorithm
 
-from gemmdb.generators.effort import NAMES, named
+from gemmdb.generators.effort import named
 from gemmdb.generators.measure.cuda import space
 from gemmdb.generators.measure.cuda.space import MAX_CONFIGS, CudaSpace, everything, from_menu, likely
 from gemmdb.kernels.config import ATEN, Config
@@ -17,6 +18,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
 
+NAMES = ("quick", "standard", "full")
 BATCHED = {"triton:inductor_bmm"}
 SLICED = {"triton:inductor_bmm", "triton:batch"}
 """Where swapped tiles or slices of K may help."""
@@ -65,6 +67,25 @@ def tried(problem, effort="standard", device=H200) -> list[Config]:
 
 def names(configs) -> set[str]:
     return {config.name for config in configs}
+
+
+def test_lean_tries_few_of_our_kernels_and_no_other_compilers():
+    found = tried(gemm(m=256), "lean")
+    assert 0 < sum(config.backend == "triton" for config in found) <= 4
+    assert {config.backend for config in found} <= {"triton", "cublaslt"}
+    assert set(found) <= set(tried(gemm(m=256), "quick"))
+
+
+def test_the_menu_of_cublaslt_is_tried_where_it_is_legal(monkeypatch):
+    algorithms = [algorithm(custom=custom) for custom in range(20)]
+    monkeypatch.setattr(space.cublaslt_menu, "configs", lambda problem, device: [*algorithms, algorithms[0]])
+
+    def of_cublaslt(*args):
+        return [config for config in tried(*args) if config.backend == "cublaslt"]
+
+    assert of_cublaslt(gemm()) == algorithms
+    assert of_cublaslt(gemm(), "quick") == algorithms[: space.MAX_ALGORITHMS]
+    assert of_cublaslt(gemm(op="mixed_mm")) == of_cublaslt(gemm(dtype="fp32")) == []
 
 
 def test_candidates_are_legal_distinct_and_always_the_same():
