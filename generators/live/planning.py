@@ -47,7 +47,11 @@ def job(request: Request, backend: Backend) -> Job:
         padded = [config for config in padded if _allowed(config, request, backend)]
         padded = list(dict.fromkeys((*padded[:1], *padded[-1:])))[:most]
         tried = [*[config for config in tried if config not in padded][: most - len(padded)], *padded]
-    return Job(problem, protocol, (Candidate(ATEN), *map(Candidate, tried)))
+
+    def accepts(config: Config) -> bool:
+        return most > 0 and _allowed(config, request, backend)
+
+    return Job(problem, protocol, (Candidate(ATEN), *map(Candidate, tried)), accepts=accepts)
 
 
 def rejection(one: Job, request: Request, backend: Backend) -> Rejected | None:
@@ -77,8 +81,10 @@ def _seconds(problem: Problem, backend: Backend, protocol: Protocol, beyond_roof
 def within(request: Request, backend: Backend, one: Job) -> Effort:
     """Return the effort `quick` with its samples reduced to the budget."""
     chosen = effort.named("quick", backend.device.kind)
-    sample_s = len(one.candidates) * _seconds(request.problem, backend, one.protocol, BEYOND_ROOF)
-    fits = int(request.budget_s / sample_s) - chosen.estimate
+    tried = len(one.candidates) + chosen.proposals + chosen.neighbours
+    sample_s = _seconds(request.problem, backend, one.protocol, BEYOND_ROOF)
+    left_s = request.budget_s - tried * chosen.estimate * sample_s
+    fits = int(left_s / (min(tried, chosen.keep) * sample_s))
     return replace(chosen, samples=max(FEWEST_SAMPLES, min(chosen.samples, fits)))
 
 

@@ -67,8 +67,7 @@ class CudaSpace:
         tried = likely(whole, problem, device, effort.likely) if effort.breadth < 2 else whole
         ours = [Candidate(config, estimated=len(tried) < len(whole)) for config in tried]
         others = self._others(problem, device, effort) if effort.breadth or not whole else []
-        algorithms = _legal(cublaslt_menu.configs(problem, device), problem, device)
-        others = [*(algorithms if effort.breadth else algorithms[:MAX_ALGORITHMS]), *others]
+        others = [*_algorithms(problem, device, effort), *others]
         if effort.breadth == 2:
             known = {*tried, *others}
             rest = (config for config in everything(problem, device) if config not in known)
@@ -81,6 +80,13 @@ class CudaSpace:
         takes = self.cutlass and problem.op in KERNELS["cutlass", "gemm"].ops
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
         return [*ours, *inductor_menu.configs(problem, device)]
+
+
+def _algorithms(problem: Problem, device: Device, effort: Effort) -> list[Config]:
+    if problem.op not in KERNELS["cublaslt", "matmul"].ops:
+        return []  # Ranking them takes milliseconds.
+    found = _legal(cublaslt_menu.configs(problem, device), problem, device)
+    return found if effort.breadth else found[:MAX_ALGORITHMS]
 
 
 def from_menu(problem: Problem, device: Device) -> list[Config]:

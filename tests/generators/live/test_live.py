@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kit.devices import H200
+from kit.gpu import algorithm
 
 from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError
@@ -66,7 +67,18 @@ def test_what_nvcc_has_to_compile_is_not_tried():
         assert planning.job(replace(request, policy=strict), backend).legal == (ATEN,)
     head = replace(request, candidates=())  # Of the menu.
     assert len(planning.job(head, backend).legal) > 1
-    assert planning.job(replace(head, policy=Policy(deny="triton")), backend).legal == (ATEN,)
+    assert planning.job(replace(head, policy=Policy(deny="triton|cublaslt")), backend).legal == (ATEN,)
+
+
+def test_what_a_library_proposes_must_be_allowed_and_fit_into_the_budget():
+    request = client.Request(Problem.gemm("mm", m=512, n=1024, k=1024), H200, Path("user.db"), budget_s=8.0)
+
+    def accepts(**changes):
+        return planning.job(replace(request, **changes), Gpu()).accepts(algorithm())
+
+    assert accepts()
+    assert not accepts(policy=Policy(deny="cublaslt"))
+    assert not accepts(budget_s=1e-6)
 
 
 class Gpu:

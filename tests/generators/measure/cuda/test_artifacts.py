@@ -64,7 +64,8 @@ SIZES = {"m": 512, "n": 4096, "k": 4096}
     [gemm("scaled_mm", **SIZES, **rest) for rest in ({}, {"scales": "row"}, {"fast_accum": True})],
 ], ids=["bmm", "scaled_mm"])  # fmt: skip
 def test_templates_of_inductor_are_emitted_code(problems):
-    for candidate in CudaSpace().candidates(problems[0], H200, named("standard", "cuda"))[1:]:
+    candidates = CudaSpace().candidates(problems[0], H200, named("standard", "cuda"))[1:]
+    for candidate in (one for one in candidates if one.config.backend != "cublaslt"):
         assert only_emitted(candidate.config)
         assert required(problems[0], candidate.config) == [Emission(problems[0], candidate.config)]
         assert len({Emission(one, candidate.config).key for one in problems}) == len(problems)
