@@ -10,6 +10,7 @@ from itertools import zip_longest
 import torch
 
 from gemmdb.cublaslt import library
+from gemmdb.cublaslt.launch import MAX_WORKSPACE
 from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import Matmul, attributes, shape_of
 from gemmdb.devices import detect
@@ -18,11 +19,9 @@ from gemmdb.generators.measure.literals import literal
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus.cublaslt_nearby import nearby
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.key.operands import Operand
+from gemmdb.key.operands import Operand, TensorInfo
 from gemmdb.key.problem import Problem
 
-MAX_WORKSPACE = 32 * 2**20
-"""Bytes of workspace that an algorithm may need: as many as torch gives cuBLAS on Hopper."""
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -56,7 +55,7 @@ def proposed(problem: Problem, most: int) -> list[Config]:
     configs = []
     for values in found:
         with contextlib.suppress(InputError):  # An attribute of a later cuBLASLt that no config can have.
-            configs.append(Config.of(*name, **values))
+            configs.append(Config(*name, tuple(sorted(values.items()))))
     return [config for config in configs if config.rejection(problem, device) is None]
 
 
@@ -102,15 +101,15 @@ def _matmul(problem: Problem) -> Matmul:
     first, second, _ = problem.shapes
     a, b = literal(problem.a, *first), literal(problem.b, *second)
     strides = (a.strides[0], b.strides[0]) if problem.spec.batched else (0, 0)
-    leading = (_leading(operand, made.sizes, made.strides) for operand, made in ((problem.a, a), (problem.b, b)))
-    return Matmul(shape_of(problem, *leading, strides), torch.cuda.current_device())
+    shape = shape_of(problem, _leading(problem.a, a), _leading(problem.b, b), strides)
+    return Matmul(shape, torch.cuda.current_device())
 
 
-def _leading(operand: Operand, sizes: Sequence[int], strides: Sequence[int]) -> int:
+def _leading(operand: Operand, made: TensorInfo) -> int:
     """Return the elements from one row to the next, or from one column to the next."""
     outer, inner = (-2, -1) if operand.row_major else (-1, -2)
     # A single row's stride is never used and may be anything.
-    return int(strides[outer] if sizes[outer] > 1 else max(sizes[inner], 1))
+    return made.strides[outer] if made.sizes[outer] > 1 else max(made.sizes[inner], 1)
 
 
 @functools.cache
