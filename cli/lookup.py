@@ -20,6 +20,7 @@ from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import Step, acceptance, answer
 from gemmdb.lookup import explain as explain_query
+from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
@@ -77,7 +78,7 @@ def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
 
 def _is_timed_first(hit: Hit, query: Query) -> bool:
     """Return whether a compile may benchmark the hit before serving it."""
-    doubted = hit.rung in acceptance.UNMEASURED_RUNGS and hit.config != ATEN
+    doubted = extern.unmeasured(hit.rung, hit.config, hit.evidence)
     return doubted and not acceptance.confirm_rejection(query, Policy(confirm=True))
 
 

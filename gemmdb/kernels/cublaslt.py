@@ -65,7 +65,7 @@ MATMUL = Kernel(
         "algo": IntRange(0, 4096), "tile": IntRange(0, 65_535), "stages": IntRange(0, 65_535),
         "split_k": IntRange(1, 256), "reduction": OneOf((0, 2)), "swizzle": IntRange(0, 16),
         "custom": IntRange(0, 65_535), "inner": IntRange(0, 4096), "cluster": IntRange(0, 4096),
-    }, splits=("split_k",), rejection=_rejection, digest=release,
+    }, splits=("split_k",), rejection=_rejection, digest=release, extern=True,
 )  # fmt: skip
 """`cublasLtMatmul` with one algorithm, named by the attributes of `gemmdb.cublaslt.library.CONFIG`, whose values are
 the identifiers in NVIDIA's `cublasLt.h`. A split K has partial sums of the accumulator's dtype (`reduction` 2)."""

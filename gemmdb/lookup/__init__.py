@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gemmdb.errors import InputError, choices
+from gemmdb.errors import InputError
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import L2_STATES, Problem, Query
@@ -28,14 +28,15 @@ __all__ = ["Exclude", "Step", "answer", "best_kernel", "explain", "lookup"]
 Rung = Callable[[Ask], Step]
 
 PRECEDENCE = {
-    "exact": "gemmdb.lookup.acceptance:exact",
+    "exact": "gemmdb.lookup.acceptance.extern:exact_or_extern",
     "near": "gemmdb.lookup.acceptance.near:near_unless_measured",
     "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
     "sku": "gemmdb.lookup.acceptance.near:sku",
     "model": "gemmdb.lookup.acceptance.model:model",
 }
 """The rungs for fixed sizes, in order. The first rung with a hit wins. `near` and `epilogue` decline where `sku` has a
-kernel that was measured for this exact problem."""
+kernel that was measured for this exact problem, `exact` and `near` where `epilogue` has an extern kernel that saves
+more."""
 SYMBOLIC = {
     "range": "gemmdb.lookup.acceptance.ranges:ranged",
     "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
@@ -135,7 +136,7 @@ def lookup(problem: Problem, device: str | None = None, l2: str = "cold") -> Hit
     `cold` or `hot`. Raises InputError for another state, and for an unknown device that is in no table.
     """
     if l2 not in L2_STATES:
-        raise InputError(f"unknown l2 state {l2!r}; {choices(l2, L2_STATES)}")
+        raise InputError(f"unknown l2 state {l2!r}; known: {', '.join(L2_STATES)}")
     tables = environment.current()
     where = tables.resolve(device)
     return answer(Query(problem, where, l2=l2), tables.catalog(), _DEFAULTS, installed(where.kind))

@@ -1,6 +1,6 @@
-"""Time limits of a compile: how long live tuning, confirmation and horizontal fusion may delay it.
+"""Time limits of a compile: how long live tuning, confirmation, algorithm search and horizontal fusion may delay it.
 
-The three share one budget per process. This module does not import torch: the live-tuning process loads it.
+They share one budget per process. This module does not import torch: the live-tuning process loads it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ PROCESS_S = 8.0
 overruns the total must stay below ten seconds."""
 GRAPHS = 3
 """Number of graphs per process that may use a policy's longer confirmation limit."""
+
+SEARCH_S = 0.1
+"""Expected seconds to find the fastest algorithm of cuBLASLt for one GEMM."""
+LIKELY_GAIN = 0.05
+"""Share of a GEMM's time that the fastest algorithm is expected to save, before any is timed."""
 
 BEGIN_SHARE = 0.5
 """Fraction of a graph's trial time after which no new trial starts."""
@@ -123,6 +128,12 @@ def patience_s(saved_us: float, policy: Policy) -> float:
 def repays(saved_us: float, policy: Policy) -> bool:
     """Return whether a trial can pay off. `saved_us`: as for `patience_s`."""
     return patience_s(saved_us, policy) >= TRIAL_S
+
+
+def search_repays(us: float, policy: Policy) -> bool:
+    """Return whether the search for an algorithm can pay off. `us`: microseconds that the GEMM takes per call of the
+    graph."""
+    return patience_s(LIKELY_GAIN * us, policy) >= SEARCH_S
 
 
 def calls(policy: Policy) -> int:

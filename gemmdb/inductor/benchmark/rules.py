@@ -25,7 +25,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import acceptance
-from gemmdb.lookup.acceptance import SLOW_S, UNMEASURED_RUNGS
+from gemmdb.lookup.acceptance import SLOW_S, UNMEASURED_RUNGS, extern
 from gemmdb.lookup.saving import trivial
 from gemmdb.rejected import Rejected
 from gemmdb.settings import FAST_COMPILE_COST, UNLIMITED_LIVE_S, Policy
@@ -71,7 +71,7 @@ def unmeasured(decision: Decision) -> bool:
     if config is None or config == ATEN or decision.branches or "confirmed" in decision.event.evidence:
         return False
     if rung in UNMEASURED_RUNGS:
-        return True
+        return extern.unmeasured(rung, config, decision.event.evidence)
     # Live tuning times our kernels in isolation on a GPU, and all kernels with a substitute for the epilogue.
     by_itself = decision.query.device.kind == "cuda" and not config.spec.emitted
     stand_in = by_itself or decision.problem.fusion != "none"

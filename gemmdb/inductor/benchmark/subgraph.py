@@ -50,7 +50,7 @@ class Piece:
         """Return for each of `fakes` whether it is in the cache when the GEMM runs: an operator of the graph has just
         computed it, or it is the first operand. Weights come from memory."""
         first = self.gemm.args[1 if self.gemm.target is _aten.addmm.default else 0]
-        return [node is first or not _given(node) for node in self.inputs if node.op != "get_attr"]
+        return [node is first or not given(node) for node in self.inputs if node.op != "get_attr"]
 
     @property
     def text(self) -> str:
@@ -99,7 +99,7 @@ def computes_weight(gemm: Any) -> bool:
     """Return whether the graph computes the second operand of a GEMM: it is not an input, a constant, or a view of one.
     False for a batched GEMM such as attention scores, whose operands are always computed."""
     place = _WEIGHTS.get(gemm.target)
-    return place is not None and not _given(gemm.args[place])
+    return place is not None and not given(gemm.args[place])
 
 
 def cut(gemm: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
@@ -242,7 +242,7 @@ def _constant(node: Any) -> torch.Tensor:
     return found
 
 
-def _given(node: Any) -> bool:
+def given(node: Any) -> bool:
     """Return whether a node is an input or a constant of the graph, or a view of one."""
     while node.op == "call_function" and node.target in _VIEWS:
         node = node.args[0]

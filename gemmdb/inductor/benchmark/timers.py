@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from gemmdb.devices.detect import flush_bytes, last_level_cache_bytes
+from gemmdb.table.measurement import Protocol
 
 TRIES = 8
 """Maximum tries per sample to get an undisturbed one; per round, at most two per sample on average."""
@@ -42,6 +44,61 @@ def captured(steps: Callable[[], object]) -> torch.cuda.CUDAGraph:
         if collected:
             gc.enable()
     return graph
+
+
+Prepare = Callable[[int], object]
+"""Prepares a call on one of several copies of the operands, by its index."""
+Call = Callable[[int], object]
+"""Makes the call on that copy."""
+
+
+def in_turn(
+    prepare: Prepare, calls: Sequence[Call], copies: int, protocol: Protocol, sample_us: float,
+    enough: Callable[[Sequence[Sequence[float]]], bool],
+) -> list[list[float]]:  # fmt: skip
+    """Return samples of each call in microseconds, taken in turn on the current stream: the time of a CUDA graph of
+    prepared calls minus that of one without the calls. All calls must have run once before.
+
+    `copies`: the number of copies of the operands. `sample_us`: the maximum time of a graph with more than one call.
+    `enough`: returns whether the samples so far suffice.
+    """
+
+    def step(call: Call | None, index: int) -> None:
+        prepare(index)
+        if call is not None:
+            call(index)
+
+    steps = [functools.partial(step, call) for call in (None, *calls)]
+    torch.cuda.current_stream().synchronize()
+    longest_us = max(elapsed(functools.partial(one, 0)) for one in steps)
+    count = max(1, min(protocol.unroll, int(sample_us / max(longest_us, 1.0))))
+    graphs = [_graph(prepare, one, count, copies) for one in steps]
+    for graph in graphs:
+        graph.replay()
+    samples: list[list[float]] = [[] for _ in calls]
+    took = [0.0] * len(graphs)
+    for index in range(protocol.samples):
+        for turn in range(len(graphs)):
+            which = (index + turn) % len(graphs)
+            took[which] = elapsed(graphs[which].replay)
+        for found, us in zip(samples, took[1:], strict=True):
+            found.append(max(us - took[0], 0.01) / count)
+        if enough(samples):
+            break
+    return samples
+
+
+def _graph(prepare: Prepare, step: Call, count: int, copies: int) -> torch.cuda.CUDAGraph:
+    """Capture a graph of `count` steps on the current stream."""
+    for index in range(2):
+        prepare(index % copies)
+    torch.cuda.current_stream().synchronize()
+
+    def steps() -> None:
+        for index in range(count):
+            step(index % copies)
+
+    return captured(steps)
 
 
 def elapsed(work: Callable[[], object]) -> float:

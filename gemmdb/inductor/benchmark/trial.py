@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -18,7 +18,7 @@ import torch
 
 from gemmdb.inductor.benchmark import limits
 from gemmdb.inductor.benchmark.tensors import differ, extent, inputs, total_bytes
-from gemmdb.inductor.benchmark.timers import Sampler, captured, cold_bytes, elapsed
+from gemmdb.inductor.benchmark.timers import Prepare, Sampler, cold_bytes, in_turn
 from gemmdb.inductor.lower.adapter.emission import Function
 from gemmdb.phases import PHASES
 from gemmdb.table.measurement import NOISY, Protocol
@@ -41,7 +41,6 @@ FREE_BYTES = 2**30
 
 Functions = tuple[Function, Function]
 Tensors = Sequence[torch.Tensor]
-Step = Callable[[int], object]
 
 
 class Untimed(Exception):
@@ -85,7 +84,7 @@ def check_memory(fakes: Tensors, output_bytes: int, device: torch.device) -> Non
     compared in fp64."""
     if device.type != "cuda":
         return
-    needed = _copies(fakes) * total_bytes(fakes) + 20 * output_bytes + 2 * cold_bytes(device)
+    needed = copies_of(fakes) * total_bytes(fakes) + 20 * output_bytes + 2 * cold_bytes(device)
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if needed + FREE_BYTES > free:
@@ -126,8 +125,8 @@ def _outputs_differ(functions: Functions, given: list[torch.Tensor]) -> bool:
 
 def _on_gpu(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device) -> Trial:
     with torch.cuda.device(device):
-        copies = [inputs(fakes) for _ in range(_copies(fakes))]
-        stream = _stream(torch.cuda.current_device())
+        copies = [inputs(fakes) for _ in range(copies_of(fakes))]
+        stream = stream_of(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for function in functions:  # The first call loads kernels and may autotune them.
@@ -139,13 +138,14 @@ def _on_gpu(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: 
     return Trial(*samples, GPU, differs)
 
 
-def _copies(fakes: Tensors) -> int:
+def copies_of(fakes: Tensors) -> int:
+    """Return how many copies of tensors a trial on a GPU uses."""
     return max(1, min(MAX_COPIES, COPIED_BYTES // max(total_bytes(fakes), 1)))
 
 
 @functools.cache
-def _stream(device: int) -> torch.cuda.Stream:
-    # One stream for all trials: cuBLAS keeps a workspace per stream.
+def stream_of(device: int) -> torch.cuda.Stream:
+    """Return the stream of all trials on a device: cuBLAS keeps a workspace per stream."""
     return torch.cuda.Stream(device)
 
 
@@ -154,34 +154,17 @@ def _samples(
 ) -> tuple[list[float], list[float]]:
     """Return samples of both functions in microseconds per call: the time of a graph with the call minus one
     without."""
+    calls = [functools.partial(_on_copy, function, copies) for function in functions]
     prepare = preparation(copies, warm, stream.device)
-
-    def pair(function: Function | None, index: int) -> None:
-        prepare(index)
-        if function is not None:
-            function(list(copies[index]))
-
-    steps = [functools.partial(pair, function) for function in (None, *functions)]
-    stream.synchronize()
-    longest_us = max(elapsed(functools.partial(step, 0)) for step in steps)
-    count = max(1, min(GPU.unroll, int(SAMPLE_US / max(longest_us, 1.0))))
-    graphs = [_graph(prepare, step, count, len(copies)) for step in steps]
-    for graph in graphs:
-        graph.replay()
-    samples: tuple[list[float], list[float]] = ([], [])
-    for index in range(GPU.samples):
-        took = [0.0, 0.0, 0.0]
-        for turn in range(3):
-            which = (index + turn) % 3
-            took[which] = elapsed(graphs[which].replay)
-        for found, us in zip(samples, took[1:], strict=True):
-            found.append(max(us - took[0], 0.01) / count)
-        if clear(*samples):
-            break
-    return samples
+    aten, ours = in_turn(prepare, calls, len(copies), GPU, SAMPLE_US, lambda samples: clear(*samples))
+    return aten, ours
 
 
-def preparation(copies: Sequence[Tensors], warm: Sequence[bool], device: torch.device) -> Step:
+def _on_copy(function: Function, copies: Sequence[Tensors], index: int) -> None:
+    function(list(copies[index]))
+
+
+def preparation(copies: Sequence[Tensors], warm: Sequence[bool], device: torch.device) -> Prepare:
     """Return a function that flushes the cache and then writes the warm tensors of a copy, as the preceding kernels
     would."""
     buffer = torch.zeros(cold_bytes(device) // 4, dtype=torch.int32, device=device)
@@ -201,16 +184,3 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.as_strided((extent(tensor),), (1,)).view(torch.uint8)
     whole = flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0
     return flat.view(torch.int32) if whole else flat
-
-
-def _graph(prepare: Step, step: Step, count: int, copies: int) -> torch.cuda.CUDAGraph:
-    """Capture a graph of `count` steps on the current stream."""
-    for index in range(2):
-        prepare(index % copies)
-    torch.cuda.current_stream().synchronize()
-
-    def steps() -> None:
-        for index in range(count):
-            step(index % copies)
-
-    return captured(steps)

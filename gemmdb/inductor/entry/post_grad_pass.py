@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
+from gemmdb.inductor.benchmark import algorithms as searching
 from gemmdb.inductor.benchmark import confirm as confirming
 from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark import tune as tuning
@@ -64,14 +65,18 @@ class PostGradPass:
             graph.eliminate_dead_code()
 
     def _timed(self, pairs: Pairs) -> Pairs:
-        """Return the GEMMs left after horizontal fusion, with their confirmed decisions."""
+        """Return the GEMMs left after horizontal fusion, with their confirmed decisions; with an algorithm of cuBLASLt
+        where that is faster."""
         fusion = fusing.Fusion(self.carry_out, self.ahead)
         confirmation = confirming.Confirmation(self.carry_out, self.ahead)
+        search = searching.Search()
+        pairs = search.settle(pairs)
         # GEMMs that fusion replaces need no confirmation. The kernels of both steps compile in parallel.
         confirmation.begin(_without(fusion.begin(pairs), pairs))
         pairs = _without(fusion.finish(), pairs)
         confirmation.begin(pairs)
-        decided = confirmation.decide(pairs)
+        search.run(pairs)  # Meanwhile, the kernels to confirm compile in other processes.
+        decided = search.decide(confirmation.decide(pairs))
         for decision in decided:
             JOURNAL.put(decision.entry, decision.event)
         pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]

@@ -2,7 +2,7 @@
 
 The caller confirms the config where it can. Otherwise a kernel is served only if it is about as fast as ATen even with
 no epilogue: its fused epilogue is then unlikely to lose to ATen plus a separate kernel. Transposed stores were never
-measured on a CPU.
+measured on a CPU. An extern kernel that was measured without an epilogue needs no confirmation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import from_neighbours
 from gemmdb.lookup.acceptance import confirming, exact, required_gain
+from gemmdb.lookup.acceptance.extern import extern
 from gemmdb.lookup.acceptance.near import elsewhere, left_to_sku, near
 from gemmdb.lookup.acceptance.ranges import ranged
 from gemmdb.lookup.ask import Ask, Step
@@ -36,6 +37,8 @@ def epilogue(ask: Ask) -> Step:
         return Step("epilogue", None, "the problem has no epilogue")
     if ask.policy.on_miss == "error" and not ask.symbolic:  # Only some sizes of a range are ever measured.
         return Step("epilogue", None, "strict mode serves what was measured with its own epilogue")
+    if found := extern(ask):
+        return found
     if rejected := left_to_sku(elsewhere(ask)):
         return Step("epilogue", None, rejected.reason)
     doubts: list[str] = []

@@ -12,6 +12,7 @@ from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup import from_neighbours, other_sku, tree_correction
 from gemmdb.lookup.acceptance import confirming, exact, required_gain
+from gemmdb.lookup.acceptance.extern import left_to_extern
 from gemmdb.lookup.ask import Ask, Candidate, Step
 from gemmdb.lookup.bounds import Certainty
 from gemmdb.lookup.neighbours import unfit
@@ -23,14 +24,14 @@ SWITCHED_OFF = "switched off by the policy"
 
 
 def near_unless_measured(ask: Ask) -> Step:
-    """Rung `near`, except for problems that another SKU measured: these go to `sku`. Neighbours on an H100 gave a
-    speedup of 1.865x over ATen, where rows of the same problems on an H200 gave 1.896x (77 problems,
-    `benchmarks.offtable sku`). If ATen won there, the fastest kernel may have been missing from the candidates, so a
-    kernel that was not tried there is still served."""
+    """Rung `near`, except where an extern kernel of rung `epilogue` saves more, and for problems that another SKU
+    measured: these go to `sku`. Neighbours on an H100 gave a speedup of 1.865x over ATen, where rows of the same
+    problems on an H200 gave 1.896x (77 problems, `benchmarks.offtable sku`). If ATen won there, the fastest kernel may
+    have been missing from the candidates, so a kernel that was not tried there is still served."""
     other = elsewhere(ask)
     if rejected := left_to_sku(other):
         return Step("near", None, rejected.reason)
-    step = near(ask)
+    step = left_to_extern(ask, near(ask))
     if other is None or other.hit is None or step.hit is None or not _lost(ask, step.hit.config):
         return step
     return Step("near", None, f"{step.reason}; but another SKU measured it, and ATen won", step.evidence)

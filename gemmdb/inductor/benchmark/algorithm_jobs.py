@@ -1,0 +1,233 @@
+"""The jobs of the algorithm search: which GEMMs are searched, on what operands, and the rows of a trial."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.inductor.benchmark import algorithm_trial, payoff, rules, subgraph
+from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
+from gemmdb.inductor.benchmark.trial import GPU, Untimed, noisy
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.lower.adapter import state
+from gemmdb.inductor.match import fx
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.menus import cublaslt
+from gemmdb.kernels.rules import reject_unaligned_rows
+from gemmdb.key.toolchain import installed
+from gemmdb.lookup.acceptance import extern
+from gemmdb.lookup.ask import Ask
+from gemmdb.rejected import Rejected
+from gemmdb.settings import Policy
+from gemmdb.table.measurement import EMITTED, Measurement, Status
+from gemmdb.table.stats import times
+from gemmdb.table.verdict import decide
+
+log = logging.getLogger("gemmdb")
+NAME = "algorithm search"
+ANY = Config.of(
+    "cublaslt", "matmul", algo=0, tile=0, stages=0, split_k=1, reduction=0, swizzle=0, custom=0, inner=0, cluster=0
+)  # fmt: skip
+"""Stands for every algorithm in rules that read no attribute."""
+FEW_ROWS = 8
+"""GEMMs with fewer rows than this are bound by the weight's bytes, and rows of our kernels settle them."""
+_RUN = f"algorithms-{uuid.uuid4().hex[:16]}"
+_aten = torch.ops.aten
+_OPERANDS = {
+    _aten.mm.default: (0, 1), _aten.addmm.default: (1, 2, 0), _aten.bmm.default: (0, 1), _aten._int_mm.default: (0, 1)
+}  # fmt: skip
+"""The places of A, B and the bias among the arguments of an operator."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The fastest algorithm for a GEMM without its epilogue, or ATen where none is certainly faster: its microseconds
+    and ATen's. `ratio`: of the two, from the verdict. `protocol`: the text of how it was timed."""
+
+    config: Config
+    us: float
+    aten_us: float
+    ratio: float
+    protocol: str = GPU.text
+
+    @property
+    def saved_us(self) -> float:
+        """The microseconds that it saves per call."""
+        return self.aten_us - self.us
+
+
+class SearchJob:
+    """GEMMs of one graph that differ only in their epilogues. `us`: the microseconds of all of them per call of the
+    graph."""
+
+    def __init__(self, operands: Operands) -> None:
+        self.operands, self.decisions, self.us = operands, list[Decision](), 0.0
+
+    @property
+    def key(self) -> object:
+        """Equal for the same GEMM in other graphs."""
+        return self.operands.key
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the graph."""
+        return self.decisions[0].session.policy
+
+    def add(self, decision: Decision) -> None:
+        """Add a GEMM."""
+        self.decisions.append(decision)
+        self.us += aten_us(decision)
+
+    def search(self, rows: list[Measurement]) -> Found | Rejected:
+        """Return the result, from the user's tables or from a trial, whose rows are added to `rows`."""
+        decision = self.decisions[0]
+        ask = payoff.ask_of(decision.session, decision.query)
+        try:
+            return _stored(ask) or self._timed(ask, rows)
+        except Untimed as error:
+            found = Rejected(str(error))
+        except Exception as error:
+            log.debug(NAME, exc_info=True)
+            JOURNAL.error(f"{NAME}: {type(error).__name__}: {error}")
+            found = Rejected(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+        log.debug("%s: no algorithm for %s: %s", NAME, self.operands.problem.text, found)
+        return found
+
+    def _timed(self, ask: Ask, rows: list[Measurement]) -> Found:
+        problem, query = self.operands.problem, replace(ask.query, problem=self.operands.problem)
+        at = ask.at(problem)
+
+        def allowed(config: Config) -> bool:
+            return at.rejection(config) is None and legality.rejection(config, query) is None
+
+        guesses = [one.config for one in self.decisions if is_guess(one) and one.config is not None]
+        proposed = [*guesses, *cublaslt.configs(problem, query.device)]
+        raced = algorithm_trial.race(self.operands, proposed, allowed)
+        wrong, timed = measurements(at, raced)
+        rows += wrong
+        found = result(timed)
+        known = extern.pick(ask)
+        # These rows must not hide another table's verdict on a faster kernel.
+        if known is None or known.config == ATEN or known.config.spec.extern or found.ratio < 1 / known.speedup:
+            rows += timed
+        return found
+
+
+def jobs_of(pairs: Sequence[tuple[Any, Decision]]) -> list[SearchJob]:
+    """Return the jobs of a graph, those with the longest time first."""
+    jobs: dict[object, SearchJob] = {}
+    for decision, operands in _eligible(pairs):
+        jobs.setdefault(operands.key, SearchJob(operands)).add(decision)
+    return sorted(jobs.values(), key=lambda job: -job.us)
+
+
+def _eligible(pairs: Sequence[tuple[Any, Decision]]) -> Iterator[tuple[Decision, Operands]]:
+    for node, decision in pairs:
+        try:
+            found = rejection(decision, node)
+            if found is None:
+                yield decision, operands_of(node, decision)
+        except (Untimed, fx.Unsupported) as error:
+            found = Rejected(str(error))
+        if found is not None:
+            log.debug("%s: not for %s: %s", NAME, decision.problem.head, found)
+
+
+def rejection(decision: Decision, node: Any = None) -> Rejected | None:
+    """Return why no algorithm is searched for a GEMM. `node`: its node, if known."""
+    query, problem, session = decision.query, decision.problem, decision.session
+    if decision.config is None or decision.branches or decision.is_branch:
+        return Rejected("Inductor decides, or the rows decide at run time")
+    if decision.config != ATEN and not rules.in_doubt(decision, node):
+        return Rejected("a measured kernel is served")
+    if decision.event.rung == "forced":
+        return Rejected("its config is forced")
+    if decision.unanswered and state.autotuning():
+        return Rejected("Inductor autotunes it")
+    if problem.m < FEW_ROWS and decision.event.rung == "exact" and decision.config == ATEN:
+        return Rejected("rows of our kernels settle it")
+    found = rules.confirm_rejection(query, session.policy)
+    found = found or reject_unaligned_rows(problem) or legality.rejection(ANY, query)
+    if found is None and node is not None and subgraph.computes_weight(node):
+        found = Rejected("the program has just computed the weight")
+    return found
+
+
+def operands_of(node: Any, decision: Decision) -> Operands:
+    """Return the operands of a GEMM's node, without its epilogue. Raises Untimed if its call is not ATen's."""
+    places = _OPERANDS.get(node.target)
+    if places is None:
+        raise Untimed(f"{node.target} is no call of ATen's")
+    nodes = [node.args[place] for place in places]
+    fakes = tuple(fx.value(one) for one in nodes)
+    if any(type(step) is not int for one in fakes for step in (*one.shape, *one.stride(), one.storage_offset())):
+        raise Untimed("its sizes are symbolic")
+    problem = extern.unfused(decision.problem)
+    if len(fakes) > 2 and not (fakes[2].shape == (problem.n,) and fakes[2].stride() == (1,)):
+        raise Untimed("its bias is no vector over the columns")
+    batched = problem.spec.batched  # Its second operand is no weight.
+    warm = (True, batched and not subgraph.given(nodes[1]), False)
+    return Operands(problem, fakes, warm[: len(fakes)])
+
+
+def measurements(ask: Ask, raced: Race) -> tuple[list[Measurement], list[Measurement]]:
+    """Return the rows of a trial: (those of wrong algorithms, those of ATen and the algorithms timed against it).
+    Raises Untimed if the times are too noisy."""
+    toolchain = installed(ask.device.kind)
+    if toolchain is None:
+        raise Untimed("the versions of torch and its libraries are unknown")
+
+    def row(config: Config, status: Status, us: Sequence[float], detail: str) -> Measurement:
+        made_by = replace(toolchain, source=config.digest())
+        timed = times(us, raced.aten) if us else None
+        return Measurement(ask.problem, config, ask.device, GPU, made_by, _RUN, status, timed, detail=detail)
+
+    steady = {config: us for config, us in raced.finalists.items() if not noisy(raced.aten, us)}
+    if raced.finalists and not steady:
+        raise Untimed("its times vary too much")
+    wrong = [row(config, Status.WRONG, (), "its result differs from ATen's") for config in raced.wrong]
+    # Inductor emits the same call, so nothing else needs to be timed.
+    timed = {ATEN: raced.aten, **steady} if steady else {}
+    return wrong, [row(config, Status.OK, us, EMITTED) for config, us in timed.items()]
+
+
+def result(rows: Sequence[Measurement]) -> Found:
+    """Return the result of a trial from its rows. Raises Untimed without any times."""
+    verdict = decide(rows)
+    if verdict is None:
+        raise Untimed("the results of all algorithms differ from ATen's")
+    us = {row.config: row.times.median_us for row in rows if row.times}
+    return Found(verdict.pick, us[verdict.pick], us[ATEN], verdict.ratio)
+
+
+def _stored(ask: Ask) -> Found | None:
+    """Return the result of an earlier process, None without one."""
+    if not extern.tried(ask):
+        return None
+    hit = extern.pick(ask)
+    if hit is None or not hit.config.spec.extern:
+        return Found(ATEN, 1.0, 1.0, 1.0)
+    protocol = str(hit.evidence["protocol"])
+    return Found(hit.config, hit.expected_us, hit.expected_us * hit.speedup, 1 / hit.speedup, protocol)
+
+
+def is_guess(decision: Decision) -> bool:
+    """Return whether the config is an algorithm that was not measured for this GEMM."""
+    config = decision.config
+    return config is not None and config.spec.extern and rules.unmeasured(decision)
+
+
+def aten_us(decision: Decision) -> float:
+    """Return the expected microseconds of the GEMM with ATen. At least the roofline if no rung answers."""
+    event = decision.event
+    if event.expected_us is None or event.speedup is None:
+        return roofline_us(decision.problem, decision.query.device)
+    return event.expected_us * event.speedup

@@ -1,0 +1,263 @@
+"""A trial of cuBLASLt's algorithms: ATen's call and the algorithms, on the same random operands in this process.
+
+Nothing is compiled. First, all candidates get a short estimate: single calls, timed between two events. Then ATen and
+the best few are timed in turn, as in any trial: CUDA graphs, the weight cold, the activation in the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from statistics import median
+from typing import Any
+
+import torch
+
+from gemmdb.cublaslt import library
+from gemmdb.cublaslt.launch import MAX_WORKSPACE
+from gemmdb.cublaslt.library import Algorithm
+from gemmdb.cublaslt.matmul import Matmul, Shape, attributes, shape_of
+from gemmdb.errors import InputError
+from gemmdb.inductor.benchmark import limits, trial
+from gemmdb.inductor.benchmark.tensors import differ, inputs
+from gemmdb.inductor.benchmark.timers import Call, Prepare, elapsed, in_turn
+from gemmdb.inductor.benchmark.trial import MIN_ROUNDS, Untimed, clear
+from gemmdb.inductor.lower.adapter import emission
+from gemmdb.inductor.match.extract import TORCH
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.menus.cublaslt_nearby import nearby
+from gemmdb.key.problem import Problem
+from gemmdb.phases import PHASES
+
+HEURISTICS = 16
+"""Number of algorithms to ask cuBLASLt's heuristic for. On Hopper it returned 8."""
+CANDIDATES, BEST, NEARBY = 24, 2, 16
+"""Maximum number of algorithms to estimate first; then the best BEST are varied, and at most NEARBY algorithms near
+them are estimated."""
+LOAD_S = 0.03
+"""After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code."""
+ESTIMATES, ESTIMATE_S, LEAST = 3, 0.02, 6
+"""Number of calls per estimate; fewer if the estimates would take longer than ESTIMATE_S seconds together, and then
+fewer candidates, but at least as many as LEAST."""
+BACKLOG = 32
+"""Number of flushes before the first estimate. The host launches the calls in the meantime, so that the GPU never waits
+for it between two events."""
+FINALISTS, CLOSE = 3, 1.05
+"""Maximum number of algorithms timed against ATen, and their maximum estimate relative to ATen's. The best algorithm is
+always timed."""
+FINAL_S = 0.06
+"""Once every finalist has the minimum number of rounds, a trial ends after this many seconds."""
+FINAL_SAMPLE_US = 1000.0
+"""Maximum time of the calls in one CUDA graph."""
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "mm": torch.mm, "addmm": torch.addmm, "bmm": torch.bmm, "int_mm": torch._int_mm
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of a GEMM without an epilogue. `fakes`: A, B and the bias, if it has one, as in the program; `warm`:
+    which of them are in the cache."""
+
+    problem: Problem
+    fakes: tuple[torch.Tensor, ...]
+    warm: tuple[bool, ...]
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU that they are on."""
+        return self.fakes[0].device
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for operands that the same calls accept in the same time."""
+        places = (
+            (tuple(one.shape), one.stride(), one.storage_offset() * one.itemsize % 16) for one in self.fakes
+        )  # fmt: skip
+        return self.problem.text, self.device, self.warm, *places
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that cuBLASLt multiplies."""
+        problem, (a, b) = self.problem, self.fakes[:2]
+        apart = (a.stride(0), b.stride(0)) if problem.batch > 1 else (0, 0)
+        by_rows = problem.b.layout.order.startswith("row")
+        return shape_of(problem, _leading(a, problem.a.row_major), _leading(b, by_rows), apart)
+
+    def output(self) -> torch.Tensor:
+        """Return an uninitialized output."""
+        return torch.empty(self.problem.shapes[2], dtype=TORCH[self.problem.out], device=self.device)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Samples in microseconds per call, taken in turn: `aten`, and the best algorithms. `wrong`: algorithms whose
+    result differed from ATen's."""
+
+    aten: Sequence[float]
+    finalists: Mapping[Config, Sequence[float]]
+    wrong: Sequence[Config] = ()
+
+
+@PHASES("trial")
+def race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool]) -> Race:
+    """Time the algorithms that cuBLASLt's heuristic and `proposed` name and that `allowed` accepts. Raises Untimed
+    without any, or without enough memory."""
+    with emission.real_tensors(), torch.cuda.device(operands.device):
+        output_bytes = operands.problem.batch * operands.problem.m * operands.problem.n * 4
+        trial.check_memory(operands.fakes, output_bytes, operands.device)
+        stream = trial.stream_of(torch.cuda.current_device())
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            found = _race(operands, proposed, allowed)
+        torch.cuda.current_stream().wait_stream(stream)
+    return found
+
+
+def finalists(estimates: Mapping[Config, float]) -> list[Config]:
+    """Return the algorithms to time against ATen, best first. `estimates`: microseconds by config, with ATen's."""
+    order = sorted((us, config.text, config) for config, us in estimates.items() if config != ATEN)
+    close = [config for us, _, config in order if us <= CLOSE * estimates[ATEN]]
+    return close[:FINALISTS] or [config for _, _, config in order[:1]]
+
+
+def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool]) -> Race:
+    copies = [inputs(operands.fakes) for _ in range(trial.copies_of(operands.fakes))]
+    output = operands.output()
+    aten = functools.partial(_call_aten, _FUNCTIONS[operands.problem.op], copies, output)
+    aten(0)  # It also loads the library.
+    if library.loaded() is None:
+        raise Untimed("torch has loaded no cuBLASLt")
+    algorithms = _Algorithms(operands, copies, output)
+    prepare = trial.preparation(copies, operands.warm, operands.device)
+    calls = algorithms.loaded(filter(allowed, [*algorithms.suggested(), *proposed]), CANDIDATES)
+    if not calls:
+        raise Untimed("cuBLASLt has no algorithm for it")
+    estimates = _estimates({ATEN: aten, **calls}, prepare)
+    around = (one for one in algorithms.near(estimates) if one not in calls and allowed(one))
+    if more := algorithms.loaded(around, NEARBY):
+        calls |= more
+        estimates |= _estimates({ATEN: aten, **more}, prepare)
+    best = finalists(estimates)
+    wanted = _result(aten, output)
+    wrong = [config for config in best if differ([_result(calls[config], output)], [wanted])]
+    right = [config for config in best if config not in wrong]
+    if not right:
+        return Race((), {}, wrong)
+    until = limits.now() + FINAL_S
+
+    def enough(samples: Sequence[Sequence[float]]) -> bool:
+        late = len(samples[0]) >= MIN_ROUNDS and limits.now() > until
+        return late or clear(samples[0], min(samples[1:], key=median))
+
+    timed: list[Call] = [aten, *(calls[config] for config in right)]
+    first, *others = in_turn(prepare, timed, len(copies), trial.GPU, FINAL_SAMPLE_US, enough)
+    return Race(first, dict(zip(right, others, strict=True)), wrong)
+
+
+class _Algorithms:
+    """The algorithms of the library for operands on the current device and stream, which all write one `output`."""
+
+    def __init__(self, operands: Operands, copies: Sequence[Sequence[torch.Tensor]], output: torch.Tensor) -> None:
+        self._matmul = Matmul(operands.shape, torch.cuda.current_device())
+        self._copies, self._output = copies, output
+        self._bias = copies[0][2].data_ptr() if len(operands.fakes) > 2 else 0
+        self._workspace = torch.empty(MAX_WORKSPACE, dtype=torch.uint8, device=operands.device)
+        self._stream = torch.cuda.current_stream().cuda_stream
+
+    def suggested(self) -> list[Config]:
+        """Return the algorithms of cuBLASLt's heuristic, in its order."""
+        try:
+            suggested = [attributes(one.algorithm) for one in self._matmul.heuristics(HEURISTICS, MAX_WORKSPACE)]
+        except library.Error:
+            return []
+        found = []
+        for values in suggested:
+            with contextlib.suppress(InputError):  # It has an attribute that a config cannot name.
+                found.append(Config.of("cublaslt", "matmul", **values))
+        return found
+
+    def near(self, estimates: Mapping[Config, float]) -> list[Config]:
+        """Return algorithms that resemble the best, as many for each of them."""
+        best = sorted((config for config in estimates if config != ATEN), key=estimates.__getitem__)[:BEST]
+        steps = zip_longest(*(nearby(config, lambda one: self._supported(one) is not None) for config in best))
+        return list(dict.fromkeys(one for step in steps for one in step if one is not None))
+
+    def loaded(self, configs: Iterable[Config], most: int) -> dict[Config, Call]:
+        """Return the calls of the algorithms that the library supports for the operands, at most `most`, and no more
+        than can be loaded within LOAD_S seconds. Each has run once."""
+        until, found = limits.now() + LOAD_S, dict[Config, Call]()
+        for config in dict.fromkeys(configs):
+            if len(found) == most or limits.now() > until:
+                break
+            algorithm = self._supported(config)
+            if algorithm is not None:
+                with contextlib.suppress(library.Error):
+                    self._call(algorithm, 0)
+                    found[config] = functools.partial(self._call, algorithm)
+        return found
+
+    def _supported(self, config: Config) -> Algorithm | None:
+        try:
+            algorithm = self._matmul.algorithm({name: int(value) for name, value in config.params})
+            return algorithm if self._matmul.check(algorithm).workspace <= MAX_WORKSPACE else None
+        except library.Error:
+            return None
+
+    def _call(self, algorithm: Algorithm, index: int) -> None:
+        a, b = self._copies[index][:2]
+        self._matmul.run(
+            algorithm, a.data_ptr(), b.data_ptr(), self._output.data_ptr(), self._workspace.data_ptr(), MAX_WORKSPACE,
+            self._stream, self._bias,
+        )  # fmt: skip
+
+
+def _estimates(calls: Mapping[Config, Call], prepare: Prepare) -> dict[Config, float]:
+    """Return the shortest time of a few calls of each, in microseconds."""
+    prepare(0)
+    pair_s = elapsed(lambda: (prepare(0), calls[ATEN](0))) / 1e6
+    most = int(ESTIMATE_S / pair_s)
+    calls = dict(islice(calls.items(), max(most, LEAST)))
+    rounds = max(1, min(ESTIMATES, most // len(calls)))
+    for _ in range(BACKLOG):
+        prepare(0)
+    events = [(config, *_timed(call, prepare)) for _ in range(rounds) for config, call in calls.items()]
+    torch.cuda.current_stream().synchronize()
+    found: dict[Config, float] = {}
+    for config, start, end in events:
+        us = start.elapsed_time(end) * 1e3
+        found[config] = min(us, found.get(config, us))
+    return found
+
+
+def _timed(call: Call, prepare: Prepare) -> tuple[Any, Any]:
+    """Launch a prepared call between two events, and return these."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    prepare(0)
+    start.record()
+    call(0)
+    end.record()
+    return start, end
+
+
+def _result(call: Call, output: torch.Tensor) -> torch.Tensor:
+    """Return what a call writes."""
+    output.fill_(float("nan") if output.is_floating_point() else 0)
+    call(0)
+    return output.clone()
+
+
+def _call_aten(
+    function: Callable[..., Any], copies: Sequence[Sequence[torch.Tensor]], output: torch.Tensor, index: int
+) -> None:
+    a, b, *bias = copies[index]
+    function(*bias, a, b, out=output)
+
+
+def _leading(matrix: torch.Tensor, by_rows: bool) -> int:
+    """Return the elements from one row, or column, of a matrix to the next. A single one may have any stride."""
+    across, along = (-2, -1) if by_rows else (-1, -2)
+    return int(matrix.stride(across) if matrix.shape[across] != 1 else matrix.shape[along])

@@ -1,0 +1,131 @@
+"""Algorithm search: chooses cuBLASLt's algorithm by timing, for GEMMs that would run ATen and that no row settles.
+
+An algorithm takes the place of ATen's call, and the kernels around it stay as they are. So a GEMM is timed without its
+epilogue, once for all GEMMs that differ only in that, and nothing is compiled. The rows are stored in the user table,
+where the lookup finds them for any epilogue. Nothing here fails a compile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmdb.hit import gain
+from gemmdb.inductor.benchmark import limits, payoff, rules
+from gemmdb.inductor.benchmark.algorithm_jobs import NAME, Found, SearchJob, aten_us, is_guess, jobs_of
+from gemmdb.inductor.benchmark.confirm import store
+from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.device import Device
+from gemmdb.rejected import Rejected
+from gemmdb.table.measurement import Measurement
+
+log = logging.getLogger("gemmdb")
+MAX_KNOWN = 1024
+_KNOWN: dict[object, Found | Rejected] = {}
+"""Results of this process's trials, by operands: many programs compile their layers one by one."""
+
+
+class Search:
+    """The search of one graph. Never raises, and keeps random states unchanged."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, Found] = {}
+
+    def run(self, pairs: Sequence[tuple[Any, Decision]]) -> None:
+        """Time the algorithms for the graph's GEMMs that are worth it. Each decision comes with its GEMM's node."""
+        try:
+            jobs = jobs_of(pairs)
+            if jobs and _device_rejection(jobs[0].decisions[0].query.device) is None:
+                with BUDGET.spending():
+                    self._run(jobs)
+        except Exception as error:
+            JOURNAL.failure(NAME, error)
+
+    def settle(self, pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
+        """Return the pairs, with decisions for algorithms that were expected to be fast and not measured. A search is
+        cheaper than confirming such a config."""
+        guesses = [pair for pair in pairs if is_guess(pair[1])]
+        if not guesses:
+            return pairs
+        self.run(guesses)
+        return [(node, self._decide(decision)) for node, decision in pairs]
+
+    def decide(self, decisions: Sequence[Decision]) -> list[Decision]:
+        """Return the decisions, each with the algorithm where that saves more than its own config."""
+        return [self._decide(decision) for decision in decisions]
+
+    def _run(self, jobs: Sequence[SearchJob]) -> None:
+        limit, rows, searched = TrialLimit(jobs[0].policy), list[Measurement](), 0
+        for job in jobs:
+            if job.key not in _KNOWN and limit.may_begin() and limits.search_repays(job.us, job.policy):
+                searched += 1
+                _remember(job, job.search(rows))
+            found = _KNOWN.get(job.key)
+            if isinstance(found, Found):
+                self._found |= {decision.entry: found for decision in job.decisions}
+        store(jobs[0].decisions[0].session.user_table, rows)
+        log.info("searched algorithms for %d of %d GEMMs in %.2f s", searched, len(jobs), limit.spent_s())
+
+    def _decide(self, decision: Decision) -> Decision:
+        found = self._found.get(decision.entry)
+        try:
+            return decision if found is None else _decided(decision, found)
+        except Exception as error:
+            JOURNAL.failure(NAME, error)
+            return decision
+
+
+def _device_rejection(device: Device) -> Rejected | None:
+    """Return why nothing may be timed now."""
+    return rules.device_rejection(device) if torch.cuda.is_available() else Rejected("no GPU is here")
+
+
+def _decided(decision: Decision, found: Found) -> Decision:
+    if _wins(found, decision):
+        return replace(decision, config=found.config, refused=False, event=_event(decision, found))
+    if is_guess(decision):  # It is no faster than the other algorithms.
+        return replace(decision, config=ATEN, event=decision.event.refused("no algorithm of cuBLASLt beats ATen here"))
+    return decision
+
+
+def _remember(job: SearchJob, found: Found | Rejected) -> None:
+    if len(_KNOWN) >= MAX_KNOWN:
+        del _KNOWN[next(iter(_KNOWN))]
+    _KNOWN[job.key] = found
+
+
+def _wins(found: Found, decision: Decision) -> bool:
+    """Return whether the algorithm is served: it gains what the policy requires, and saves more than the config."""
+    if found.config == ATEN or gain(found.ratio) < decision.session.policy.min_gain:
+        return False
+    own_us = 0.0 if decision.config == ATEN or is_guess(decision) else _saved_us(decision.event)
+    if found.saved_us <= own_us:
+        return False
+    ask = payoff.ask_of(decision.session, decision.query)
+    return ask.rejection(found.config) is None and legality.rejection(found.config, decision.query) is None
+
+
+def _event(decision: Decision, found: Found) -> Event:
+    """Return the event of a GEMM that runs the algorithm. It saves as much of the fused GEMM's time as without the
+    epilogue."""
+    old, us = decision.event, found.aten_us
+    if decision.problem.epilogue is not None:
+        us = max(us, aten_us(decision))
+    timed = {"config": found.config.text, "us": found.us, "aten_us": found.aten_us, "protocol": found.protocol}
+    return replace(
+        old, rung="live" if old.rung == "aten" else old.rung, config=found.config.text, note="",
+        expected_us=us - found.saved_us, speedup=us / (us - found.saved_us),
+        evidence={**old.evidence, "confirmed": timed},
+    )  # fmt: skip
+
+
+def _saved_us(event: Event) -> float:
+    return (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1)
