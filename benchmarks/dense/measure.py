@@ -11,8 +11,8 @@ rotating addresses. `--built TABLE` adds a third way, gemmdb with the table that
 --out TABLE` made. All ways are also timed without a graph, 200 calls after each other: what the host needs.
 
 For each GEMM, gemmdb has the compile budget of a new process and an empty user table, and Inductor's caches are new
-ones; what they get from GEMMs before it is what a process keeps in memory. Every second GEMM compiles default mode
-last.
+ones; what they get from GEMMs before it is what a process keeps in memory. About every second GEMM compiles
+default mode last.
 
 LINES gets a JSON line per GEMM when it is done. GEMMs that have a line in the same ways are skipped, so an interrupted
 run resumes.
@@ -91,7 +91,9 @@ def todo(drawn: Sequence[Drawn], lines: Sequence[dict[str, Any]], built: bool, p
     """A worker's share of the GEMMs, without those that a line has in all ways."""
     wanted = {"default", "gemmdb", *(["built"] if built else [])}
     done = {line["problem"] for line in lines if "failure" in line or wanted <= set(line.get("ways", {}))}
-    return [one for one in drawn[place::places] if one.problem.text not in done]
+    # The ranges of M alternate, and each GPU has a share of each.
+    shares = ((number + number // len(sample.STRATA)) % places for number in range(len(drawn)))
+    return [one for one, share in zip(drawn, shares, strict=True) if share == place and one.problem.text not in done]
 
 
 def work(options: argparse.Namespace, place: int, places: int) -> None:
@@ -101,16 +103,14 @@ def work(options: argparse.Namespace, place: int, places: int) -> None:
     until = time.monotonic() + options.seconds
     worker.prepare()
     current = options.folder / "current.json"
-    for number, one in enumerate(
-        todo(sample.read(options.sample), json_lines(options.out), bool(options.built), place, places)
-    ):
+    for one in todo(sample.read(options.sample), json_lines(options.out), bool(options.built), place, places):
         if time.monotonic() > until:
             break
         begun = {"problem": one.problem.text, "origin": one.origin, "m": one.problem.m}
         current.write_text(json.dumps(begun))
         start = time.monotonic()
         with tempfile.TemporaryDirectory(dir=options.folder, ignore_cleanup_errors=True) as folder:
-            found = worker.measure(one.problem, options.built, options.samples, number % 2 == 1, Path(folder))
+            found = worker.measure(one.problem, options.built, options.samples, Path(folder))
         line = {**begun, **found, "seconds": round(time.monotonic() - start, 2)}
         append_lines(options.out, [without_root(line)])
         print(f"{place}: {one.problem.head}: {report.brief(line)}", flush=True)

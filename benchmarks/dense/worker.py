@@ -14,6 +14,7 @@ from benchmarks.compiling import Call
 from benchmarks.dense.ways import Compiled, compile_all, host_times, ways
 from benchmarks.interleaved import rounds
 from gemmdb.cublaslt import library
+from gemmdb.cublaslt.launch import MAX_WORKSPACE
 from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import Matmul, attributes, shape_of
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
@@ -24,8 +25,8 @@ from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
 
-HEURISTICS, WORKSPACE = 32, 32 << 20
-"""How many algorithms cuBLASLt is asked for (it returns eight), and the bytes of workspace that they may use."""
+HEURISTICS = 32
+"""How many algorithms cuBLASLt is asked for; it returns eight."""
 SHORTLIST_SAMPLES = 5
 """Samples of each heuristic before the fastest is timed in turn with the others."""
 GRAPH_US, FLOPS_PER_US = 3000.0, 6e8
@@ -39,13 +40,14 @@ def prepare() -> None:
         torch.compile(module, **how)(*module.inputs)
 
 
-def measure(problem: Problem, built: Path | None, samples: int, reverse: bool, folder: Path) -> dict[str, Any]:
-    """The result of a problem, JSON-ready. A way that fails has a reason and no times. `reverse`: compile default mode
-    last; what one way leaves in Inductor's caches helps the next. `folder`: a new one, for gemmdb's user table.
-    `fatal`: this process cannot measure any more."""
+def measure(problem: Problem, built: Path | None, samples: int, folder: Path) -> dict[str, Any]:
+    """The result of a problem, JSON-ready. A way that fails has a reason and no times. `folder`: a new one, for user
+    tables. `fatal`: this process cannot measure any more."""
     try:
         bench = Bench.of(problem)
         sets = [Operands.of(copy) for copy in bench.copies]
+        # What one way leaves in the memory of Inductor helps the next.
+        reverse = problem.key % 2 == 1
         calls, facts = compile_all(problem, sets, bench.expected[0], ways(built), reverse, folder)
         found = {"tolerance": tolerance(problem), "ways": facts, "host": host_times(calls)}
         return {**found, **graph_times(problem, bench, calls, samples)}
@@ -80,10 +82,10 @@ def heuristics(problem: Problem, bench: Bench) -> tuple[list[tuple[Algorithm, Ca
     leading = [tensor.stride(0 if tensor.stride(1) == 1 else 1) for tensor in (named["A"], named["B"])]
     try:
         matmul = Matmul(shape_of(problem, *leading), torch.cuda.current_device())
-        found = matmul.heuristics(HEURISTICS, WORKSPACE)
+        found = matmul.heuristics(HEURISTICS, MAX_WORKSPACE)
     except library.Error as error:
         return [], one_line(str(error))
-    workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
+    workspace = torch.empty(MAX_WORKSPACE, dtype=torch.uint8, device="cuda")
     pairs = [(one.algorithm, partial(run, matmul, one.algorithm, workspace, bench.copies)) for one in found]
     return [(algorithm, call) for algorithm, call in pairs if bench.error(call) <= tolerance(problem)], ""
 
@@ -96,7 +98,7 @@ def run(
     bias = named["bias"].data_ptr() if "bias" in named else 0
     a, b, out = (named[name].data_ptr() for name in ("A", "B", "out"))
     stream = torch.cuda.current_stream().cuda_stream
-    matmul.run(algorithm, a, b, out, workspace.data_ptr(), WORKSPACE, stream, bias)
+    matmul.run(algorithm, a, b, out, workspace.data_ptr(), MAX_WORKSPACE, stream, bias)
 
 
 def unrolled(problem: Problem) -> int:

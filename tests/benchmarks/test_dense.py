@@ -116,14 +116,14 @@ def test_a_report_of_lines_without_a_heuristic_or_a_call() -> None:
     plain = line(PROBLEMS[0], 8.0)
     del plain["taken"]["heuristic"], plain["host"]
     text = "\n".join(report.text([plain]))
-    assert "| 17 to 64 | 1 | 1.250x (1.250 to 1.250) | 0 |  |  |  |  | 1.500x |" in text
+    assert "| 17 to 64 | 1 | 1.250x (1.250 to 1.250) | 1.250x | 0 |  |  |  |  | 1.500x |" in text
 
 
 def test_a_report_prints_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text("".join(json.dumps(line(problem, 8.0)) + "\n" for problem in PROBLEMS))
     report.main(argparse.Namespace(files=[path], json=False))
-    assert "| all | 4 | 1.250x (1.250 to 1.250) | 0 | 0%" in capsys.readouterr().out
+    assert "| all | 4 | 1.250x (1.250 to 1.250) | 1.250x | 0 | 0%" in capsys.readouterr().out
     report.main(argparse.Namespace(files=[path], json=True))
     assert json.loads(capsys.readouterr().out)["gemmdb"]["by M"]["all"]["mean"] == pytest.approx(1.25)
 
@@ -132,6 +132,12 @@ def test_two_gpus_share_a_sample_and_resume() -> None:
     drawn = [sample.Drawn(problem, "random") for problem in PROBLEMS]
     first, second = (measure.todo(drawn, [], False, place, 2) for place in (0, 1))
     assert [*first, *second] == [drawn[0], drawn[2], drawn[1], drawn[3]]
+    many = [sample.Drawn(Problem.gemm("mm", m=m, n=704, k=1088), "random") for m in (20, 70, 300, 2000) * 2]
+    many = [
+        sample.Drawn(one.problem.resized(one.problem.m + place, 704, 1088), "random") for place, one in enumerate(many)
+    ]
+    for place in (0, 1):
+        assert len({sample.stratum(one.problem.m) for one in measure.todo(many, [], False, place, 2)}) == 4
     lines = [line(PROBLEMS[0], 8.0), {"problem": PROBLEMS[2].text, "failure": "out of memory"}]
     assert measure.todo(drawn, lines, False, 0, 2) == []
     assert measure.todo(drawn, lines, True, 0, 2) == [drawn[0]], "no line has it after a build"
