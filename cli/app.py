@@ -29,7 +29,7 @@ from gemmdb.cli import (
 )
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
-from gemmdb.settings import log_level
+from gemmdb.settings import log_level, name_unknown_variables
 
 INTERRUPTED = 130
 BAD_INPUT = 2
@@ -98,6 +98,7 @@ def gemmdb_command(
 def run(arguments: Sequence[str]) -> int:
     """Run the command in `arguments` and return its exit code. Never raises."""
     _route_warnings()
+    name_unknown_variables()
     try:
         with typer.main.get_command(app).make_context("gemmdb", list(arguments)) as context:
             context.command.invoke(context)

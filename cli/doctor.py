@@ -27,7 +27,7 @@ from gemmdb.kernels import cutlass
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import Archive
 from gemmdb.key.toolchain import installed
-from gemmdb.settings import ENVIRONMENT, ON_MISS, Settings, log_level
+from gemmdb.settings import ENVIRONMENT, Settings, fault_of
 from gemmdb.table.catalog import Catalog
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
@@ -199,12 +199,9 @@ def _variable(name: str, value: str) -> Check:
             return Check(name, OK, f"{path}: {len(trust.listed(path.expanduser()))} digests")
         except InputError as error:
             return Check(name, BROKEN, str(error), "name a file that `sha256sum` wrote, or unset it")
-    levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-    known = {"GEMMDB_LOG": levels, "GEMMDB_ON_MISS": ON_MISS, "GEMMDB_CONFIRM": ("0", "1")}.get(name)
-    if known is None or value in known or (name == "GEMMDB_LOG" and log_level(value) is not None):
-        return Check(name, OK, value)
-    remedy = f"set {name} to one of these, or unset it"
-    return Check(name, BROKEN, f"{value!r} is not one of {', '.join(known)}", remedy)
+    if fault := fault_of(name, value):
+        return Check(name, BROKEN, fault, f"set {name} to one of these, or unset it")
+    return Check(name, OK, value)
 
 
 def _catalog() -> list[Check]:

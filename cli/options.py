@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Argument, Option
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.key import epilogue
 from gemmdb.key.device import Device
 from gemmdb.key.ops import OPS
@@ -129,7 +129,7 @@ class ProblemOptions:
             if name == "":  # Probably an unset variable in a script. It does not mean this machine.
                 raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
         if self.l2 not in L2_STATES:
-            raise InputError(f"unknown l2 state {self.l2!r}; known: {', '.join(L2_STATES)}")
+            raise InputError(f"unknown l2 state {self.l2!r}; {choices(self.l2, L2_STATES)}")
         entry = self._pasted(self.text) if self.text else Entry(self._from_flags())
         name = self.device or self.arch
         recorded = Device.parse(entry.device) if entry.device and name is None else None

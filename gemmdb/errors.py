@@ -1,4 +1,8 @@
-"""The exceptions that gemmdb raises."""
+"""The exceptions that gemmdb raises, and the suggestion in the message for an unknown name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class GemmdbError(Exception):
@@ -15,3 +19,23 @@ class TableError(GemmdbError):
 
 class MissError(GemmdbError):
     """Strict mode (`on_miss="error"`): no table covers a problem, so the compile fails with an error that names it."""
+
+
+def choices(given: object, known: Iterable[str]) -> str:
+    """Return `known: a, b, c; did you mean 'a'?`, the end of a message: all known names, and the one that is nearest to
+    `given`, if any is near."""
+    names = tuple(known)
+    return f"known: {', '.join(names)}{suggestion(given, names)}"
+
+
+def suggestion(given: object, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` with the known name that is nearest to `given`, or nothing if none is near. It ends
+    a message. A beginning that all names share, such as `GEMMDB_`, makes none of them near."""
+    import difflib  # Needed for unknown names only.
+
+    word, by_lower = str(given)[:80].lower(), {name.lower(): name for name in known}
+    columns = [set(letters) for letters in zip(word, *by_lower, strict=False)]
+    shared = next((i for i, letters in enumerate(columns) if len(letters) > 1), 0)
+    by_rest = {name[shared:]: meant for name, meant in by_lower.items()}
+    near = difflib.get_close_matches(word[shared:], by_rest, 1)
+    return f"; did you mean {by_rest[near[0]]!r}?" if near else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices, suggestion
 from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
@@ -36,6 +36,11 @@ ENVIRONMENT = {
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
 }
 """The environment variables that gemmdb reads, with their meanings."""
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+CHOICES = {"GEMMDB_ON_MISS": ON_MISS, "GEMMDB_CONFIRM": ("0", "1"), "GEMMDB_LOG": LEVELS}
+"""The values of the variables that have few."""
+_named: set[str] = set()
+"""Unknown variables that this process has named."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.on_miss not in ("", *ON_MISS):
-            raise InputError(f"on_miss={self.on_miss!r}: known are {', '.join(ON_MISS)}")
+            raise InputError(f"on_miss={self.on_miss!r}; {choices(self.on_miss, ON_MISS)}")
         for names, wanted, fits in _RULES:
             for name in names:
                 if not fits(value := getattr(self, name)):
@@ -158,15 +163,14 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings from `environ` (default: the process environment). Raises InputError for an unknown
-        GEMMDB_ON_MISS or GEMMDB_CONFIRM, unless gemmdb is disabled."""
+        """Read the settings from `environ` (default: the process environment). Raises InputError for a value that is
+        not one of CHOICES, unless gemmdb is disabled."""
         env = os.environ if environ is None else environ
-        disabled = env.get("GEMMDB_DISABLE", "") not in ("", "0")
-        on_miss, confirm = env.get("GEMMDB_ON_MISS", ""), env.get("GEMMDB_CONFIRM", "").strip()
-        if on_miss not in ("", *ON_MISS) and not disabled:
-            raise InputError(f"GEMMDB_ON_MISS={on_miss!r}: known are {', '.join(ON_MISS)}")
-        if confirm not in ("", "0", "1") and not disabled:
-            raise InputError(f"GEMMDB_CONFIRM={confirm!r}: known are 0 and 1")
+        disabled = env.get("GEMMDB_DISABLE", "").strip().lower() not in ("", "0", "false", "no", "off")
+        for name in CHOICES if not disabled else ():
+            if fault := fault_of(name, env.get(name, "")):
+                raise InputError(fault)
+        on_miss, confirm = env.get("GEMMDB_ON_MISS", "").strip(), env.get("GEMMDB_CONFIRM", "").strip()
         named = filter(None, _LISTED.findall(env.get("GEMMDB_TABLES", "")))
         user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
         trust = env.get("GEMMDB_TRUST", "")
@@ -174,6 +178,24 @@ class Settings:
             tuple(map(_expanded, named)), _expanded(user), on_miss if on_miss in ON_MISS else "", disabled,
             env.get("GEMMDB_LOG", ""), confirm != "0", _expanded(trust) if trust else None,
         )  # fmt: skip
+
+
+def fault_of(name: str, value: str) -> str:
+    """Return why a variable cannot have that value, or an empty text. Only CHOICES are checked."""
+    known = CHOICES.get(name)
+    if known is None or value.strip() in ("", *known) or (name == "GEMMDB_LOG" and log_level(value) is not None):
+        return ""
+    return f"{name}={value!r}; {choices(value, known)}"
+
+
+def name_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
+    """Warn about each variable that begins with `GEMMDB_` and means nothing, once per process."""
+    for name in sorted(os.environ if environ is None else environ):
+        if name.startswith("GEMMDB_") and name not in ENVIRONMENT and name not in _named:
+            _named.add(name)
+            logging.getLogger("gemmdb").warning(
+                "%s is no setting of gemmdb%s", name, suggestion(name, ENVIRONMENT) or "; see docs/settings.md"
+            )
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:

@@ -179,6 +179,11 @@ class Backend(Interface):
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         """Return the protocols that each problem is measured under."""
 
+    def expect(self, problems: Sequence[Problem], effort: Effort) -> None:
+        """Announce the problems of a build before their candidates are asked for, so that those of many can be computed
+        in parallel."""
+        return
+
     def begin(self, jobs: Sequence[Job]) -> None:
         """Announce all jobs of a build before its first worker starts, so that slow compilations can start early."""
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 
 SAMPLE_US = 3000.0
 """A timed CUDA graph has only as many calls as fit into this time."""
@@ -82,7 +82,7 @@ def check(name: str | None) -> None:
     """Raise InputError unless an effort, for some kind of device, has this name, or it is None."""
     known = dict.fromkeys(name for _, name in EFFORTS)
     if name and name not in known:
-        raise InputError(f"unknown effort {name!r}; known: {', '.join(known)}")
+        raise InputError(f"unknown effort {name!r}; {choices(name, known)}")
 
 
 def named(name: str | None, kind: str = "cpu") -> Effort:

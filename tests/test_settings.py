@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmdb import settings as settings_module
 from gemmdb.errors import InputError
 from gemmdb.settings import (
     CONFIRM_S,
@@ -19,6 +20,7 @@ from gemmdb.settings import (
     Settings,
     data_home,
     log_level,
+    name_unknown_variables,
 )
 
 
@@ -47,12 +49,14 @@ def test_every_variable_is_read():
 
 
 def test_confirming_is_switched_by_0_and_1():
-    with pytest.raises(InputError, match="GEMMDB_CONFIRM='no': known are 0 and 1"):
+    with pytest.raises(InputError, match="GEMMDB_CONFIRM='no'; known: 0, 1"):
         Settings.read({"GEMMDB_CONFIRM": "no"})
     assert Settings.read({"GEMMDB_CONFIRM": "no", "GEMMDB_DISABLE": "1"}).disabled
 
 
-@pytest.mark.parametrize(("value", "disabled"), [("", False), ("0", False), ("1", True), ("yes", True)])
+@pytest.mark.parametrize(
+    ("value", "disabled"), [("", False), ("0", False), ("False", False), ("off", False), ("1", True), ("yes", True)]
+)
 def test_disable(value, disabled):
     assert Settings.read({"GEMMDB_DISABLE": value}).disabled is disabled
 
@@ -80,10 +84,37 @@ def test_what_is_disabled_is_not_looked_at():
 
 
 def test_an_unknown_on_miss_names_the_known_ones():
-    with pytest.raises(InputError, match="GEMMDB_ON_MISS='never': known are aten, live, error"):
+    with pytest.raises(InputError, match="GEMMDB_ON_MISS='never'; known: aten, live, error"):
         Settings.read({"GEMMDB_ON_MISS": "never"})
-    with pytest.raises(InputError, match="known are aten, live, error"):
+    with pytest.raises(InputError, match="known: aten, live, error"):
         Policy(on_miss="never")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [("GEMMDB_ON_MISS", "atne", "aten"), ("GEMMDB_ON_MISS", "LIVE", "live"), ("GEMMDB_LOG", "inof", "INFO")],
+)
+def test_a_wrong_value_names_the_nearest_right_one(name, value, meant):
+    with pytest.raises(InputError, match=f"{name}='{value}'; known: .*; did you mean '{meant}'"):
+        Settings.read({name: value})
+
+
+def test_an_unknown_level_is_refused_and_one_in_small_letters_is_not():
+    with pytest.raises(InputError, match="GEMMDB_LOG='chatty'; known: DEBUG, INFO"):
+        Settings.read({"GEMMDB_LOG": "chatty"})
+    assert Settings.read({"GEMMDB_LOG": "warn"}).log == "warn"
+    assert Settings.read({"GEMMDB_LOG": "chatty", "GEMMDB_DISABLE": "1"}).disabled
+
+
+def test_an_unknown_variable_is_named_once_with_the_nearest_known_one(caplog, monkeypatch):
+    monkeypatch.setattr(settings_module, "_named", set())
+    environ = {"GEMMDB_TABLE": "/a.db", "GEMMDB_LOG": "INFO", "OTHER_TABLE": "", "GEMMDB_XYZZY": "1"}
+    name_unknown_variables(environ)
+    name_unknown_variables(environ)
+    assert [record.getMessage() for record in caplog.records] == [
+        "GEMMDB_TABLE is no setting of gemmdb; did you mean 'GEMMDB_TABLES'?",
+        "GEMMDB_XYZZY is no setting of gemmdb; see docs/settings.md",
+    ]
 
 
 @pytest.mark.parametrize("field", ["allow", "deny"])

@@ -60,11 +60,11 @@ def programs() -> Iterator[Program]:
     yield from (_decode(*case) for case in (
         ("llama", LLAMA, 1, 1024), ("llama", LLAMA, 16, 1024), ("qwen2", QWEN2, 4, 1024), ("qwen3", QWEN3, 8, 1024),
         ("phi3", PHI3, 4, 512), ("gemma", GEMMA, 1, 512), ("mistral", MISTRAL, 32, 512), ("opt", OPT, 8, 512),
-        ("gpt2", GPT2, 2, 512),
+        ("gpt2", GPT2, 2, 512), ("llama", LLAMA, 32, 1024), ("llama", LLAMA, 64, 1024), ("llama", LLAMA, 128, 1024),
     ))  # fmt: skip
     yield from (_prefill(*case) for case in (
         ("llama", LLAMA, 1, 1024), ("qwen2", QWEN2, 1, 300), ("qwen3", QWEN3, 2, 512), ("gemma2", GEMMA2, 1, 777),
-        ("gpt2", GPT2, 4, 512), ("opt", OPT, 1, 96),
+        ("gpt2", GPT2, 4, 512), ("opt", OPT, 1, 96), ("llama", LLAMA, 1, 2048),
     ))  # fmt: skip
 
 

@@ -45,6 +45,15 @@ def gain(row: Row, way: str, over: str) -> list[float] | None:
     return ends([other / mine for mine, other in zip(ours, theirs, strict=True)])
 
 
+def as_run(row: Row) -> Row:
+    """The row with the times of the steps as a user runs them, without a CUDA graph; with none if they were not
+    taken."""
+    if row.get("clock", "graph") != "graph":
+        return row
+    earlier = [as_run(one) for one in row.get("earlier", ())]
+    return {**row, "taken": row.get("as_run", {}), "earlier": earlier}
+
+
 def compiled(row: Row, way: str, over: str, state: str = "cold_s") -> float | None:
     """The compile time of `way` over that of `over`."""
     ours, theirs = (row["ways"].get(name, {}).get(state) for name in (way, over))
@@ -69,9 +78,10 @@ def summary(row: Row) -> dict[str, Any]:
     """What a run prints of a program."""
     found: dict[str, Any] = {"us": {name: round(one[1], 1) for name, one in times(row).items()}}
     for name in row["ways"]:
-        over = gain(row, name, "default") if name != "default" else None
-        if over:
-            found[f"{name} over default"] = [round(end, 3) for end in over]
+        for words, one in (("over default", row), ("over default as run", as_run(row))):
+            over = gain(one, name, "default") if name != "default" else None
+            if over:
+                found[f"{name} {words}"] = [round(end, 3) for end in over]
     for state in ("cold_s", "warm_s"):
         found[state] = {name: round(facts[state], 2) for name, facts in row["ways"].items() if state in facts}
     found["rungs"] = stats(row).get("rungs", {})
@@ -155,6 +165,10 @@ def figures(rows: Sequence[Row], way: str = "gemmdb") -> dict[str, Any]:
             pairs = (compiling(row, way, over, state) for row in known)
             ratios = [one for pair in pairs if (one := compiled(pair, way, over, state)) is not None]
             found[f"compile {state.removesuffix('_s')} over {over}"] = statistics.median(ratios) if ratios else None
+    users = [as_run(row) for row in known]
+    found["over default as run"] = _classes(users, way, "default")
+    found["timed as run"] = sum(gain(comparing(row, way, "default"), way, "default") is not None for row in users)
+    found["slower as run"] = sorted(row["program"] for row in users if slower(comparing(row, way, "default"), way))
     both = [pair for row in known if compiled(pair := compiling(row, way, "default"), way, "default") is not None]
     found["compiled with nothing else"] = sum(pair.get("cold", False) for pair in both)
     longer = [pair["ways"][way]["cold_s"] - pair["ways"]["default"]["cold_s"] for pair in both]

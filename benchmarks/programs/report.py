@@ -3,11 +3,11 @@
     python -m benchmarks.programs report FILE.jsonl... [--way gemmdb] [--short] [--json]
 
 One line per program: microseconds in default mode, the gains over default mode and max-autotune with their 95%
-intervals, seconds of compiling (cold, and warm in brackets), products by rung, products that are uncovered, and errors.
-Of several lines of one program the last counts; if it lacks a way, the last one that has it. Lines of `measure --cold`
-only count for cold compiles, and come first there. Where gemmdb is slower,
-further lines name the products that cost the time. A table of the gains by class of programs follows, and the figures
-of the suite.
+intervals in one CUDA graph, the gain over default mode as users run it, without a graph, seconds of compiling (cold,
+and warm in brackets), products by rung, products that are uncovered, and errors. Of several lines of one program the
+last counts; if it lacks a way, the last one that has it. Lines of `measure --cold` only count for cold compiles, and
+come first there. Where gemmdb is slower, further lines name the products that cost the time. Tables of the gains by
+class of programs follow, in one graph and as users run them, and the figures of the suite.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import json_lines
-from benchmarks.programs.figures import Row, comparing, compiling, failed, figures, gain, latest, stats, times
+from benchmarks.programs.figures import Row, as_run, comparing, compiling, failed, figures, gain, latest, stats, times
 
-HEADS = ("program", "default us", "over default", "over max-autotune", "compile s: default", "gemmdb", "max-autotune",
-         "products", "uncovered", "error: default", "gemmdb")  # fmt: skip
+HEADS = ("program", "default us", "over default", "over max-autotune", "as run over default",
+         "compile s: default", "gemmdb", "max-autotune", "products", "uncovered", "error: default",
+         "gemmdb")  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def main(options: argparse.Namespace) -> None:
         return
     print("\n".join((short if options.short else table)(latest(rows), options.way)))
     print()
-    for over in ("default", "max-autotune"):
+    for over in ("default", "max-autotune", "default as run"):
         for text in classes(found.pop(f"over {over}"), over):
             print(text)
     for name, value in found.items():
@@ -100,7 +101,8 @@ def _cells(row: Row, way: str) -> Iterator[str]:
     yield f"{us[1]:,.0f}" if us else ""
     for over in ("default", "max-autotune"):
         ends = gain(comparing(row, way, over), way, over)
-        yield f"{ends[1]:.3f} ({ends[0]:.3f} to {ends[2]:.3f})" if ends else ""
+        yield _ends(ends)
+    yield _ends(gain(comparing(as_run(row), way, "default"), way, "default"))
     for name in ("default", way, "max-autotune"):
         found_by = {"cold_s": compiling(row, way, name), "warm_s": compiling(row, way, name, "warm_s")}
         yield _seconds({state: pair["ways"].get(name, {}).get(state) for state, pair in found_by.items()})
@@ -109,6 +111,11 @@ def _cells(row: Row, way: str) -> Iterator[str]:
     for name in ("default", way):
         error = row["ways"].get(name, {}).get("error")
         yield "" if error is None else f"{error:.1e}"
+
+
+def _ends(found: Sequence[float] | None) -> str:
+    """A gain and its interval."""
+    return f"{found[1]:.3f} ({found[0]:.3f} to {found[2]:.3f})" if found else ""
 
 
 def _seconds(facts: dict[str, Any]) -> str:

@@ -28,6 +28,6 @@ def programs() -> Iterator[Program]:
     """All programs of this module."""
     for name, checkpointed in (("train-blocks", False), ("train-blocks-checkpointed", True)):
         yield Program(name, "training", functools.partial(blocks, checkpointed), grad=True, tolerance=TOLERANCE)
-    for name in ("llama-checkpointed", "bert", "vit"):
+    for name in ("llama-checkpointed", "bert", "vit", "gpt2-2x100", "gemma2-1x64"):
         make = functools.partial(of_transformers, name)
         yield Program(f"train-{name}", "training", make, ("transformers",), grad=True, tolerance=TOLERANCE)

@@ -16,6 +16,9 @@ from benchmarks.programs.program import Built, Compile, Step
 RATE = 1e-6
 """Small: a graph is replayed thousands of times, and its weights must stay finite."""
 
+TOKENS = {"gpt2-2x100": (2, 100), "gemma2-1x64": (1, 64)}
+"""Rows and tokens of small steps, which the host bounds; others have four rows of 512."""
+
 
 class Block(nn.Module):
     """Attention and a feed-forward with GELU, both after a normalisation."""
@@ -67,8 +70,12 @@ def of_transformers(name: str, size: str, device: str) -> Built:
     from benchmarks.programs import decoders, encoders, vision
 
     architecture = {"llama-checkpointed": decoders.named(decoders.LLAMA, num_hidden_layers=2, vocab_size=32000),
-                    "bert": encoders.bert("sdpa"), "vit": vision.VIT}[name]  # fmt: skip
+                    "bert": encoders.bert("sdpa"), "vit": vision.VIT,
+                    "gpt2-2x100": decoders.named(decoders.GPT2, n_embd=768, n_head=12),
+                    "gemma2-1x64": decoders.named(decoders.GEMMA2, vocab_size=32000)}[name]  # fmt: skip
     model = architecture.made(size, device).float().train()
+    if getattr(model, "loss_type", None) is None:
+        model.loss_type = "ForCausalLM"  # GPT-2 has none; then transformers warns in each step, which breaks the graph.
     small = size == "tiny"
     if name == "vit":
         inputs = {"pixel_values": noise(*((2, 3, 32, 32) if small else (32, 3, 224, 224)), device=device).float()}
@@ -76,7 +83,8 @@ def of_transformers(name: str, size: str, device: str) -> Built:
         # Else the first step sets it, and the second is compiled again.
         model.config.problem_type = "single_label_classification"
     else:
-        ids = tokens(model.config.vocab_size, *((2, 16) if small else (4, 512)), device=device)
+        rows, length = (2, 16) if small else TOKENS.get(name, (4, 512))
+        ids = tokens(model.config.vocab_size, rows, length, device=device)
         inputs = {"input_ids": ids, "labels": ids}
     if name.endswith("checkpointed"):
         model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -29,20 +29,32 @@ UNSET = (
 @dataclass(frozen=True)
 class Way:
     """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, this `on_miss` and this `confirm` (None:
-    its defaults)."""
+    its defaults). `beside`: other ways stay compiled in the same process, so gemmdb is a backend and not enabled."""
 
     name: str
     autotuned: bool = False
     gemmdb: bool = False
     on_miss: str | None = None
     confirm: bool | None = None
+    beside: bool = False
 
     def options(self, program: Program) -> dict[str, Any]:
         """The arguments of torch.compile."""
         found = dict(program.options)
         if self.autotuned:
             found["mode"] = "max-autotune" if found.get("mode") == "reduce-overhead" else "max-autotune-no-cudagraphs"
+        if self.gemmdb and self.beside:
+            found["backend"] = "gemmdb"
+            if own := self._own():
+                found["options"] = {**found.get("options", {}), **own}
         return found
+
+    def _own(self) -> dict[str, Any]:
+        """gemmdb's options of torch.compile, as far as they differ from the defaults."""
+        from gemmdb.settings import Policy
+
+        confirm = {} if self.confirm is None else {"gemmdb.policy": Policy(confirm=self.confirm)}
+        return confirm | ({} if self.on_miss is None else {"gemmdb.on_miss": self.on_miss})
 
     def enter(self, folder: Path | None = None) -> None:
         """Make the caches under `folder` those of this process, if there is one, and switch gemmdb on or off. Nothing

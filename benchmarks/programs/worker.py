@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import statistics
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import software
-from benchmarks.programs import choices, locks, retuning, timing
+from benchmarks.programs import as_run, choices, locks, retuning, timing
 from benchmarks.programs.failures import exception
 from benchmarks.programs.figures import slower
 from benchmarks.programs.program import Built, Program, Step
@@ -82,7 +83,17 @@ def warm(job: Job) -> dict[str, Any]:
         if job.study and "gemmdb" in runs:
             products = found["ways"]["gemmdb"]["warm_stats"]["products"]
             found["study"] = study.of(job, program, WAYS["gemmdb"], built, runs["gemmdb"], products)
-    return found
+        good = tuple(runs)
+        runs.clear()  # Their graphs keep memory.
+        return {**found, **_as_run(dataclasses.replace(job, ways=good), program, built)}
+
+
+def _as_run(job: Job, program: Program, built: Built) -> dict[str, Any]:
+    """The times of the steps without a CUDA graph, or why there are none."""
+    try:
+        return {"as_run": as_run.times(job, program, built)} if job.ways else {}
+    except Exception as error:
+        return {"no_as_run": exception(error)}
 
 
 def _begun(program: Program, job: Job) -> Built:

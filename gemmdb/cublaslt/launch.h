@@ -100,6 +100,7 @@ struct Product {
   int algorithm;
 };
 
+using torch::aot_inductor::RAIIAtenTensorHandle;
 using Tensor = AtenTensorHandle;
 using Torch = AOTITorchError (*)(Tensor out, Tensor bias, Tensor a, Tensor b);
 
@@ -219,14 +220,14 @@ struct Ready {
 class Call {
  public:
   template <size_t count>
-  Call(const Product& product, const Attribute (&attributes)[count], Torch torch)
-      : product(product), attributes(attributes), count(count), torch(torch) {}
+  Call(const Product& product, const Attribute (&attributes)[count], Torch fallback)
+      : product(product), attributes(attributes), count(count), fallback(fallback) {}
 
   // The tensors hold the operands at the offsets of the product. `bias` and `workspace` may be null.
   void operator()(Tensor a, Tensor b, Tensor out, Tensor workspace, Tensor bias) {
     int32_t device = 0;
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(out, &device));
-    Ready* ready = device >= 0 && device < MAX_DEVICES ? on(device) : nullptr;
+    Ready* ready = device < MAX_DEVICES ? on(device < 0 ? 0 : device) : nullptr; // A CPU has no number.
     if (ready && ready->usable.load(std::memory_order_relaxed)) {
       const char* added = bias ? address(bias) + product.bias_offset * product.bias_item : nullptr;
       const char* first = address(a) + product.a.offset * product.a.item;
@@ -237,6 +238,7 @@ class Call {
       }
       ready->usable = false;
     }
+    static std::atomic<bool> warned{false};
     if (!warned.exchange(true)) {
       aoti_torch_warn("gemmdb", __FILE__, __LINE__, "ATen computes a product that was compiled for cuBLASLt");
     }
@@ -247,10 +249,9 @@ class Call {
   const Product product;
   const Attribute* attributes;
   const size_t count;
-  const Torch torch;
+  const Torch fallback;
   std::mutex lock;
   std::atomic<Ready*> ready[MAX_DEVICES]{};
-  std::atomic<bool> warned{false};
 
   // What is prepared for a device stays until the process ends, because CUDA may be gone before it is destroyed.
   Ready* on(int32_t device) {
@@ -295,7 +296,7 @@ class Call {
       AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(bias, 1, &size, &stride, product.bias_offset, &made));
       added = RAIIAtenTensorHandle(made);
     }
-    AOTI_TORCH_ERROR_CODE_CHECK(torch(out, added.get(), first.get(), second.get()));
+    AOTI_TORCH_ERROR_CODE_CHECK(fallback(out, added.get(), first.get(), second.get()));
   }
 
   RAIIAtenTensorHandle view(Tensor tensor, const Matrix& matrix, int64_t rows, int64_t columns) const {

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -61,7 +61,7 @@ def measurement(found: Mapping[str, Any]) -> Measurement:
             wanted = {str: "a text", int: "an int", float: "a float"}[kind]
             raise InputError(f"{name} must be {wanted}, got {value!r:.60}")
     if found["status"] not in list(Status):
-        raise InputError(f"unknown status {found['status'][:40]!r}; known: {', '.join(Status)}")
+        raise InputError(f"unknown status {found['status'][:40]!r}; {choices(found['status'], Status)}")
     times = None
     if any(found[name] is not None for name in _TIMES):
         if any(found[name] is None for name in _TIMES):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.exchange import lookup_table, parquet, text_formats
 from gemmdb.exchange.content import Content, Exchanged, Tally
 from gemmdb.exchange.foreign import autotune_cache, mm_log, tunableop, vllm
@@ -58,7 +58,7 @@ def export(table: Path, out: Path, to: str) -> Exchanged:
     """
     write = FORMATS[to].write if to in FORMATS else None
     if write is None:
-        raise InputError(f"unknown format {to!r}; known: {', '.join(EXPORTS)}")
+        raise InputError(f"unknown format {to!r}; {choices(to, EXPORTS)}")
     if out.exists() and table.exists() and out.samefile(table):
         raise InputError(f"{out} is the table itself; name another file")
     what, tally = FORMATS[to].what, Tally()
@@ -80,7 +80,7 @@ def read(path: Path, kind: str, tally: Tally, given: Given | None = None) -> Con
     if form is not None and form.read_foreign:
         return form.read_foreign(path, tally, given)
     if form is None or form.read is None:
-        raise InputError(f"--from: unknown format {kind!r}; known: {', '.join(IMPORTS)}")
+        raise InputError(f"--from: unknown format {kind!r}; {choices(kind, IMPORTS)}")
     if said := given.said():
         raise InputError(f"--{next(iter(said))}: gemmdb's own exports need no such option")
     return form.read(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.key import int4
 from gemmdb.key.layout import contiguous, dtype_name, item_size
 from gemmdb.key.operands import Operand, default_numerics, dense_bias
@@ -44,7 +44,7 @@ def fields(op: str, m: int, n: int, k: int, flags: Flags) -> dict[str, Any]:
         raise TypeError(f"Problem.gemm got an unexpected keyword argument {min(unknown)!r}{hint}")
     spec, layout, batch = named(op), flags.get("layout", "nt"), flags.get("batch", 1)
     if layout not in LAYOUTS:
-        raise InputError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
+        raise InputError(f"unknown layout {layout!r}; {choices(layout, LAYOUTS)}")
     dtype, weight_dtype = spec.dtypes(_name(flags.get("dtype")), _name(flags.get("weight_dtype")))
     own = _int4(spec, dtype, weight_dtype, flags)
     for name in (dtype, *((weight_dtype,) if own is None else ())):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import HALF_BYTE, Operand
 from gemmdb.rejected import Rejected
@@ -45,9 +45,11 @@ class Int4Format:
         if type(self.size) is not int or self.size not in SIZES:
             raise InputError(f"groups have {', '.join(map(str, SIZES))} weights, got {self.size!r}")
         if self.zeros not in ("none", "bf16", "fp16", *INTEGERS):
-            raise InputError(f"no such zero points: {self.zeros!r}; known: none, bf16, fp16, {', '.join(INTEGERS)}")
+            raise InputError(
+                f"no such zero points: {self.zeros!r}; {choices(self.zeros, ('none', 'bf16', 'fp16', *INTEGERS))}"
+            )
         if self.packing not in PACKINGS:
-            raise InputError(f"no such packing: {self.packing!r}; known: {', '.join(PACKINGS)}")
+            raise InputError(f"no such packing: {self.packing!r}; {choices(self.packing, PACKINGS)}")
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 
 ITEM_SIZES = {
     "fp64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
@@ -58,7 +58,7 @@ class Layout:
 def item_size(dtype: str) -> int:
     """Bytes per element of a dtype; raises InputError for an unknown one."""
     if dtype not in ITEM_SIZES:
-        raise InputError(f"unknown dtype {dtype!r}; known: {', '.join(ITEM_SIZES)}")
+        raise InputError(f"unknown dtype {dtype!r}; {choices(dtype, ITEM_SIZES)}")
     return ITEM_SIZES[dtype]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.key.layout import BATCHES, ITEM_SIZES, Layout, classify, contiguous, item_size
 
 BIAS_KINDS = ("1d", "full", "column")
@@ -129,6 +129,6 @@ def dense_bias(kind: str, m: int, n: int, dtype: str) -> Bias | None:
     if kind == "none":
         return None
     if kind not in BIAS_KINDS:
-        raise InputError(f"unknown bias {kind!r}; known: none, {', '.join(BIAS_KINDS)}")
+        raise InputError(f"unknown bias {kind!r}; {choices(kind, ('none', *BIAS_KINDS))}")
     rows, columns = {"1d": (1, n), "full": (m, n), "column": (m, 1)}[kind]
     return Bias(kind, dtype, contiguous(rows, columns, dtype).align)

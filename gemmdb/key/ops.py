@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.key import int4
 from gemmdb.key.int4 import Int4Format
 from gemmdb.key.operands import IEEE, Bias, Numerics, Operand
@@ -197,5 +197,5 @@ def named(name: str) -> Op:
     """The op of that name; raises InputError."""
     op = OPS.get(name)
     if op is None:
-        raise InputError(f"unknown op {name!r}; known: {', '.join(OPS)}")
+        raise InputError(f"unknown op {name!r}; {choices(name, OPS)}")
     return op

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.key import epilogue
 from gemmdb.key.layout import ITEM_SIZES, item_size
 from gemmdb.key.operands import BIAS_KINDS
@@ -38,7 +38,7 @@ def _sizes(fields: Fields, op: Op) -> Rejected | None:
 
 def _words(fields: Fields, op: Op) -> Rejected | None:
     if fields.scalars not in SCALAR_CLASSES:
-        return Rejected(f"no such scalar class: {fields.scalars!r}; known: {', '.join(SCALAR_CLASSES)}")
+        return Rejected(f"no such scalar class: {fields.scalars!r}; {choices(fields.scalars, SCALAR_CLASSES)}")
     if not isinstance(fields.fusion, str):
         return Rejected(f"no such fusion: {fields.fusion!r}")
     if fields.fusion == "scale" and not op.scale:

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import L2_STATES, Problem, Query
@@ -136,7 +136,7 @@ def lookup(problem: Problem, device: str | None = None, l2: str = "cold") -> Hit
     `cold` or `hot`. Raises InputError for another state, and for an unknown device that is in no table.
     """
     if l2 not in L2_STATES:
-        raise InputError(f"unknown l2 state {l2!r}; known: {', '.join(L2_STATES)}")
+        raise InputError(f"unknown l2 state {l2!r}; {choices(l2, L2_STATES)}")
     tables = environment.current()
     where = tables.resolve(device)
     return answer(Query(problem, where, l2=l2), tables.catalog(), _DEFAULTS, installed(where.kind))

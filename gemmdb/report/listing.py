@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.report.rows import Row, geometric, rows
 from gemmdb.table.reader import Table
 from gemmdb.workload import entries
@@ -52,7 +52,7 @@ def listing(path: Path, words: Sequence[str], order: str, limit: int) -> Listing
 
 def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listing:
     if order not in ORDERS:
-        raise InputError(f"cannot sort by {order!r}; known are {', '.join(ORDERS)}")
+        raise InputError(f"cannot sort by {order!r}; {choices(order, ORDERS)}")
     gains: list[float] = []
     with Table.open(path) as table:
         known = {

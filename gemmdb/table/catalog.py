@@ -58,6 +58,8 @@ class Catalog:
         """
         entries = []
         settings = settings or Settings.read()
+        if settings.trust is not None:
+            trust.listed(settings.trust)  # Even if no file needs it today.
         for source in sources(settings, tables):
             path = source.path
             try:

@@ -85,6 +85,7 @@ class Builder:
         request = self.request
         if request.minutes is not None:
             request = replace(request, minutes=max(request.minutes - (monotonic() - self.started) / 60, 1e-9))
+        backend.expect(problems, self.effort)
         jobs = select(queue.jobs(problems, backend, self.effort), request.allow, request.deny)
         run = Run(request, backend, store, jobs, self.progress)
         run.execute()

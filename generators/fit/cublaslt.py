@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def explored(path: Path, sizes: Mapping[int, tuple[int, int]]) -> Iterator[Explo
 
 
 def products(rows: Array) -> Array:
-    """Return 1, the features, and the products of two, a column each, in the order of `Ranking.weights`."""
+    """Return 1, the features, and the products of two, a column each, in the order of `document`."""
     count = rows.shape[1]
     pairs = [rows[:, one] * rows[:, other] for one in range(count) for other in range(one, count)]
     return np.column_stack([np.ones(len(rows)), rows, *pairs])
@@ -107,8 +108,11 @@ def document(problems: Sequence[Explored]) -> dict[str, object]:
     close = Counter(
         tile for one in problems for tile, loss in zip(one.tiles, one.losses, strict=True) if loss <= math.log(CLOSE)
     )
-    weights = [float(f"{value:.{DIGITS}g}") for value in fit(problems)]
-    return {"tiles": [list(tile) for tile in sorted(close)], "weights": weights}
+    constant, *weights = (float(f"{value:.{DIGITS}g}") for value in fit(problems))
+    count = problems[0].features.shape[1]
+    pairs = iter(weights[count:])
+    rows = [[first, *islice(pairs, count - place)] for place, first in enumerate(weights[:count])]
+    return {"tiles": [list(tile) for tile in sorted(close)], "constant": constant, "weights": rows}
 
 
 def main() -> None:

@@ -19,11 +19,11 @@ from benchmarks.common import SHIPPED
 from benchmarks.h200 import peers, peers_report, report, results
 from benchmarks.h200.strata import STRATA
 from gemmdb.generators.files import archive, manifest
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
-from gemmdb.table.measurement import Protocol
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 from tools.release import ship
@@ -69,6 +69,32 @@ def test_the_table_is_rebuilt_from_its_archives(folder: Path, tmp_path: Path, mo
     before = out.read_bytes()
     ship.main(argparse.Namespace(folder=[folder], out=out))
     assert out.read_bytes() == before
+
+
+def test_only_the_fastest_algorithms_of_cublaslt_are_shipped(folder: Path, tmp_path: Path) -> None:
+    row = next(row for row in archive.read(next(folder.glob(results.ARCHIVES))) if row.config == ATEN and row.times)
+
+    def timed(tile: int, ratio: float, status: Status = Status.OK) -> Measurement:
+        config = Config.of(
+            "cublaslt", "matmul", algo=66, tile=tile, stages=35, split_k=1, reduction=0, swizzle=0, custom=1, inner=0,
+            cluster=4,
+        )  # fmt: skip
+        us = row.times.aten_us * ratio
+        times = Times(us, us * 0.99, us * 1.01, 15, row.times.aten_us)
+        return replace(row, config=config, times=times, status=status)
+
+    estimate, wrong = timed(9, 0.5, Status.SLOW), replace(timed(10, 1.0), status=Status.WRONG, times=None)
+    rows = [row, *(timed(tile, 1 - tile / 100) for tile in range(1, 6)), estimate, wrong]
+    with Store.open(tmp_path / "lt.db") as store:
+        store.add_runs(archive.runs(next(folder.glob(results.ARCHIVES))))
+        store.add(rows)
+        store.refresh()
+    paths = archive.write(tmp_path / "lt.db", tmp_path / "lt")
+    slower = ship.outrun(paths)
+    left = [
+        one.config.values.get("tile") for one in rows if (one.problem.key, one.device.key, one.config.key) not in slower
+    ]
+    assert left == [None, 3, 4, 5, 10]
 
 
 def test_what_no_graph_asks_for_is_not_shipped() -> None:

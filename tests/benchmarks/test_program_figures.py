@@ -86,6 +86,33 @@ def test_the_report_has_a_line_per_program_and_says_what_failed(tmp_path: Path, 
     assert json.loads(capsys.readouterr().out)["failed"] == ["broken"]
 
 
+def test_steps_as_users_run_them_have_figures_of_their_own(tmp_path: Path, capsys) -> None:
+    captured = {
+        **row("a", default=[100.0] * 9, gemmdb=[50.0] * 9),
+        "as_run": {"default": [300.0] * 9, "gemmdb": [330.0] * 9},
+    }
+    blocks = {**row("b", default=[100.0] * 9, gemmdb=[80.0] * 9), "clock": "one run after the other: no graph"}
+    older = row("c", default=[100.0] * 9, gemmdb=[100.0] * 9)
+    found = figures.figures([captured, blocks, older])
+    assert (found["timed"], found["timed as run"]) == (3, 2)
+    assert (found["slower"], found["slower as run"]) == ([], ["a"])
+    means = found["over default as run"][figures.FORWARD]
+    assert (means["programs"], means["from"], means["to"]) == (2, pytest.approx(300 / 330), 1.25)
+    assert figures.summary(captured)["gemmdb over default as run"] == [0.909] * 3
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(captured) + "\n")
+    report.main(argparse.Namespace(files=[path], way="gemmdb", short=False, json=False))
+    text = capsys.readouterr().out
+    assert "| 2.000 (2.000 to 2.000) |  | 0.909 (0.909 to 0.909) |" in text
+    assert "over default as run: geometric mean" in text
+    assert "- slower as run: 1 (a)" in text
+
+
+def test_the_last_row_with_times_as_run_counts() -> None:
+    timed = {**row("a", default=[9.0] * 9, gemmdb=[9.0] * 9), "as_run": {"default": [20.0] * 9, "gemmdb": [10.0] * 9}}
+    assert figures.figures([timed, row("a", default=[9.0] * 9, gemmdb=[9.0] * 9)])["timed as run"] == 1
+
+
 def test_the_short_table_has_the_largest_gain_first() -> None:
     rows = [row("slow", default=[100.0] * 9, gemmdb=[100.0] * 9), row("fast", default=[100.0] * 9, gemmdb=[50.0] * 9),
             row("untimed", default=[100.0] * 9)]  # fmt: skip
@@ -125,7 +152,7 @@ def test_gains_are_those_of_times_and_compile_times_those_of_compiles_alone(firs
     (_, _, *lines) = report.short(figures.latest(rows), "gemmdb")
     assert lines == ["| a | 3.000 (3.000 to 3.000) | 5.0 | 6.0 |", "| b | 3.000 (3.000 to 3.000) | 9.0 | 8.0 |"]
     (_, _, *lines) = report.table(figures.latest(rows), "gemmdb")
-    compiled = {line.split(" | ")[0]: line.split(" | ")[4:6] for line in lines}
+    compiled = {line.split(" | ")[0]: line.split(" | ")[5:7] for line in lines}
     assert compiled == {"| a": ["5.0 (1.0)", "6.0 (1.0)"], "| b": ["9.0 (1.0)", "8.0 (1.0)"], "| c": ["5.0", "5.0"]}
 
 

@@ -80,6 +80,15 @@ def test_a_program_keeps_its_own_arguments_of_compile_and_max_autotune_its_graph
     assert WAYS["max-autotune"].options(plain) == {"mode": "max-autotune-no-cudagraphs"}
 
 
+def test_gemmdb_is_a_backend_beside_other_ways() -> None:
+    plain = replace(suite()["train-blocks"], options={"fullgraph": True})
+    beside = {name: replace(way, beside=True).options(plain) for name, way in WAYS.items()}
+    assert beside["default"] == {"fullgraph": True}
+    assert beside["gemmdb"] == {"fullgraph": True, "backend": "gemmdb"}
+    assert beside["gemmdb-aten"]["options"] == {"gemmdb.on_miss": "aten"}
+    assert not beside["gemmdb-unconfirmed"]["options"]["gemmdb.policy"].confirm
+
+
 def test_a_measuring_process_has_no_settings_of_its_user() -> None:
     theirs = {**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}
     environ = base_environment(theirs, "1", compilers=3)
@@ -213,16 +222,21 @@ def test_suspects_are_the_longest_gemms_that_aten_does_not_solve() -> None:
     assert len(suspects(products, 9)) == 3
 
 
-def test_a_program_is_compiled_cold_and_warm_and_timed(tmp_path: Path, monkeypatch) -> None:
-    torch = pytest.importorskip("torch")
-    from benchmarks.programs import check, ways, work, worker
+def linear(size: str, device: str) -> Built:
+    """One layer."""
+    import torch
+
     from benchmarks.programs.building import noise, of_model
 
-    def make(size: str, device: str):
-        torch.manual_seed(0)
-        return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
+    torch.manual_seed(0)
+    return of_model(torch.nn.Linear(32, 48).bfloat16(), {"input": noise(4, 32, device=device)})
 
-    program = Program("linear", "bf16", make)
+
+def test_a_program_is_compiled_cold_and_warm_and_timed(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.programs import check, ways, work, worker
+
+    program = Program("linear", "bf16", linear)
     monkeypatch.setattr(worker, "suite", lambda source: {"linear": program})
     monkeypatch.setattr(ways, "FOLDERS", {"XDG_DATA_HOME": "data"})  # A new cache would cost a precompiled header.
     names = ("default", "gemmdb")
@@ -236,6 +250,40 @@ def test_a_program_is_compiled_cold_and_warm_and_timed(tmp_path: Path, monkeypat
     assert all(us > 0 for values in warm["taken"].values() for us in values)
     assert warm["ways"]["gemmdb"]["error"] == warm["ways"]["default"]["error"] < 0.01
     assert "a CPU has no graphs" in warm["clock"]
+
+
+def test_all_ways_stay_compiled_while_they_are_timed_as_users_run_them(tmp_path: Path, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    from torch._dynamo.utils import counters
+
+    import gemmdb.inductor
+    from benchmarks.programs import as_run, check, ways, work
+
+    monkeypatch.setattr(ways, "FOLDERS", {"XDG_DATA_HOME": "data"})
+    names = ("default", "gemmdb")
+    job = work.Job("linear", names, "tiny", "cpu", str(tmp_path), str(tmp_path / "lock"), 0.1, 0, False)
+    with check.own_state(), torch.no_grad():
+        counters.clear()
+        found = as_run.times(job, Program("linear", "bf16", linear), linear("tiny", "cpu"))
+        stats = gemmdb.inductor.stats()
+    assert set(found) == set(names)
+    assert all(len(times) >= 9 and min(times) > 0 for times in found.values())
+    assert counters["stats"]["unique_graphs"] == 2, "a way was compiled again while it was timed"
+    assert [one["count"] for one in stats["products"]] == [1], "gemmdb compiled its own way alone"
+
+
+def test_a_program_that_cannot_be_timed_as_run_keeps_its_other_times(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.programs import as_run, work, worker
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(as_run, "times", fails)
+    job = work.Job("linear", ("default",), "tiny", "cpu", str(tmp_path), str(tmp_path / "lock"), 0.1, 0, False)
+    program = Program("linear", "bf16", linear)
+    assert worker._as_run(job, program, linear("tiny", "cpu")) == {"no_as_run": "RuntimeError: out of memory"}
+    assert worker._as_run(replace(job, ways=()), program, linear("tiny", "cpu")) == {}
 
 
 def test_a_way_that_fails_leaves_the_others(tmp_path: Path, monkeypatch) -> None:

@@ -102,7 +102,7 @@ def test_nvcc_is_suggested_where_there_is_a_gpu(no_torch, monkeypatch, tmp_path,
 
 @pytest.mark.parametrize(("name", "value", "known"), [
     ("GEMMDB_LOG", "verbose", "DEBUG, INFO"), ("GEMMDB_LOG", "info", ""), ("GEMMDB_LOG", "WARN", ""),
-    ("GEMMDB_CONFIRM", "no", "0, 1"), ("GEMMDB_CONFIRM", "0", ""),
+    ("GEMMDB_CONFIRM", "no", "known: 0, 1"), ("GEMMDB_CONFIRM", "0", ""),
     ("GEMMDB_ON_MISS", "perhaps", "live"), ("GEMMDB_ON_MISS", "aten", ""),
 ])  # fmt: skip
 def test_a_variable_that_gemmdb_does_not_understand_is_broken(no_torch, monkeypatch, name, value, known):

@@ -129,7 +129,7 @@ merge a.db | --out
 merge mine.db --out other.db | would be replaced
 show notes.txt | not JSON
 show none.db | No such file
-show {H200} --sort colour | known are gain, time, size
+show {H200} --sort colour | known: gain, time, size
 export mine.db --to xml -o x | known: csv, jsonl, parquet, verdicts, lookup-table
 export none.db --to csv -o x | none.db does not exist
 export mine.db --to csv -o no/x | is not a folder

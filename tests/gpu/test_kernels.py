@@ -60,6 +60,20 @@ def check(problem: Problem, config: Config) -> None:
     assert all(0 < sample < 1e5 for sample in again[config])
 
 
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize("size", [(512, 512, 13), (8, 500, 3), (100, 1001, 32)], ids=str)
+@pytest.mark.parametrize(("op", "dtype"), [("mm", "bf16"), ("addmm", "fp16"), ("mm", "fp32")])
+def test_a_shallow_k(size: tuple[int, int, int], layout: str, op: str, dtype: str) -> None:
+    from gemmdb.devices import detect
+    from gemmdb.generators.measure.cuda.space import from_menu
+
+    m, n, k = size
+    problem, device = Problem.gemm(op, m=m, n=n, k=k, layout=layout, dtype=dtype), detect.cuda()
+    assert device is not None
+    for config in from_menu(problem, device):
+        check(problem, config)
+
+
 @pytest.mark.parametrize("config", ALL, ids=str, indirect=True)
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
 @pytest.mark.parametrize("size", [(33, 1000, 776), (16, 512, 1024)], ids=str)

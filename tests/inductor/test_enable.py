@@ -79,6 +79,37 @@ def test_options_and_mode_of_the_backend(kit, table, linear):
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), InputError)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"options": {"gemmdb.on_mis": "aten"}}, "unknown option 'gemmdb.on_mis'; .*did you mean 'gemmdb.on_miss'"),
+        ({"options": {"gemdb.tables": []}}, "unknown option 'gemdb.tables' of Inductor; did you mean 'gemmdb.tables'"),
+        ({"options": {"max_autotone": True}}, "unknown option 'max_autotone' .*; did you mean 'max_autotune'"),
+        ({"options": {"triton.cudagraph": True}}, "; did you mean 'triton.cudagraphs'"),
+        ({"options": {"max_autotune": "yes"}}, "'max_autotune' of Inductor must be of type bool, got 'yes'"),
+        ({"options": {"gemmdb.on_miss": "eror"}}, "on_miss='eror'; .*did you mean 'error'"),
+        ({"mode": "max-autotine"}, "unknown mode 'max-autotine'; .*did you mean 'max-autotune'"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_option_fails_before_the_compile_by_name_with_the_nearest_right_one(linear, given, said):
+    model, x = linear
+    with pytest.raises(InputError, match=said):
+        backend.gemmdb(model, [x], **given)
+
+
+def test_options_may_be_spelt_with_hyphens_as_torch_allows(kit, table, linear):
+    model, x = linear
+    options = {"gemmdb.tables": [str(table({key(constant=0): kit.ATEN}))], "max-autotune": False}
+    kit.close(kit.compiled(model, x, backend="gemmdb", options=options), model(x))
+
+
+def test_a_digest_file_that_is_missing_is_an_error_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TRUST", str(tmp_path / "trusted"))
+    with pytest.raises(InputError, match=r"GEMMDB_TRUST=.*trusted: it cannot be read"):
+        gemmdb.inductor.enable()
+
+
 def test_a_table_written_later_is_seen_by_the_backend(kit, table, linear):
     model, x = linear
     path = table({key(constant=0): kit.ATEN})

@@ -1,10 +1,14 @@
-"""A library in cuBLASLt's place, where there is none: it multiplies nothing, and remembers what it was asked."""
+"""Libraries in cuBLASLt's place, where there is none: one that multiplies nothing and remembers what it was asked, and
+one in C that multiplies on the CPU."""
 
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
 from collections.abc import Callable
 from ctypes import POINTER, c_size_t, c_uint64, cast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,15 @@ from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import DESCRIPTION, Heuristic
 
 STATUS_NOT_SUPPORTED = 15
+
+
+def built(folder: Path) -> Path:
+    """Compile the library in C. A process that has loaded it takes it for torch's own."""
+    made = folder / "libcublasLt.so.13"
+    source = Path(__file__).with_suffix(".c")
+    flags = ["-shared", "-fPIC", "-O2", f"-Wl,-soname,{made.name}"]
+    subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), "-o", str(made)], check=True)
+    return made
 
 
 class Library:

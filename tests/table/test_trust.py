@@ -121,6 +121,8 @@ def test_a_policy_that_cannot_be_read_is_an_error(foreign, text):
         said = r"trusted:\d: not a line that `sha256sum` prints"
     with pytest.raises(InputError, match=said):
         load(foreign)
+    with pytest.raises(InputError, match=said):  # Even where it decides nothing.
+        Catalog.load()
 
 
 @pytest.fixture

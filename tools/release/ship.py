@@ -3,11 +3,11 @@
     python -m tools.release ship [FOLDER...]
 
 FOLDER holds archives, as `python -m benchmarks.h200 build` writes them; default: all of benchmarks/results/h200. Their
-rows are united, except four kinds that are out of date: rows of our kernels whose source has changed since (lookups
-check the source of Inductor's templates themselves), rows of configs that have become illegal, rows of the first
-protocol, which timed operands at one address, and rows of problems that no graph asks for. Writes
-`tables/sm90-nvidia-h200.db`, packed: verdicts and all timings, and `tables/manifest.json`. Packs
-the other tables of the folder if they are not. The same archives give the same bytes.
+rows are united, except those of slower cuBLASLt algorithms and four kinds that are out of date: rows of our kernels
+whose source has changed since (lookups check the source of Inductor's templates themselves), rows of configs that have
+become illegal, rows of the first protocol, which timed operands at one address, and rows of problems that no graph asks
+for. Writes `tables/sm90-nvidia-h200.db`, packed: verdicts and all timings, and `tables/manifest.json`. Packs the other
+tables of the folder if they are not. The same archives give the same bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,14 @@ from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
 from gemmdb.generators.files.pack import pack
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import Measurement
+from gemmdb.table.measurement import UNSAFE, Measurement, Status
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 MOST_BYTES = 6 * 2**20
 """The most bytes that the table may take in the wheel."""
+KEPT = 3
+"""The most algorithms of cuBLASLt that are shipped for a problem."""
 OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
 COMMAND = "python -m tools.release ship"
@@ -59,6 +62,18 @@ def asked(problem: Problem) -> bool:
     return whole and not (problem.bias.kind == "full" and problem.m == 1)
 
 
+def outrun(paths: Sequence[Path]) -> set[tuple[int, int, int]]:
+    """The rows of cuBLASLt's algorithms that are not among the KEPT fastest of their problem, by the keys of problem,
+    device and config. A build times about 25 of thousands for each problem, and no rung transfers their times."""
+    places: dict[tuple[int, int], dict[int, tuple[bool, float]]] = defaultdict(dict)
+    for row in (row for path in paths for row in archive.read(path)):
+        if row.config.backend == "cublaslt" and row.times and row.status not in UNSAFE:
+            known, key = places[row.problem.key, row.device.key], row.config.key
+            place = row.status is not Status.OK, row.times.ratio  # Estimates come last.
+            known[key] = min(place, known.get(key, place))
+    return {(*pair, key) for pair, known in places.items() for key in sorted(known, key=known.__getitem__)[KEPT:]}
+
+
 def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """The runs that made the rows, each with the files of its timings."""
     runs: dict[str, dict[str, Any]] = {}
@@ -81,7 +96,12 @@ def main(options: argparse.Namespace) -> None:
     paths = [path for folder in options.folder or folders() for path in archives(folder)]
     with tempfile.TemporaryDirectory() as folder:
         full, small = Path(folder) / "full.db", Path(folder) / "small.db"
-        rows = archive.restore(paths, full, holds)
+        slower = outrun(paths)
+
+        def kept(row: Measurement) -> bool:
+            return holds(row) and (row.problem.key, row.device.key, row.config.key) not in slower
+
+        rows = archive.restore(paths, full, kept)
         with contextlib.closing(Table.open(full)) as table:
             present = {run["run"] for run in table.provenance()}
         with Store.open(full) as store:

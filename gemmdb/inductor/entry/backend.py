@@ -7,32 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, choices
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.enable import install, paths_of, policy_of
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.lookup import environment
 from gemmdb.lookup.environment import FileState, file_states
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import Policy, Settings, name_unknown_variables
 
 PREFIX = "gemmdb."
 """Prefix of gemmdb's own options."""
+OWN = ("gemmdb.on_miss", "gemmdb.tables", "gemmdb.policy")
 
 
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
     """Compile an FX graph. `mode` and `options` are Inductor's; options `gemmdb.on_miss`, `gemmdb.tables` and
-    `gemmdb.policy` are `enable`'s arguments. Raises InputError for another `gemmdb.` option."""
+    `gemmdb.policy` are `enable`'s arguments. Raises InputError for an unknown mode or option, before it compiles."""
     install()
-    patches: dict[str, Any] = {}
-    if mode is not None and mode != "default":
-        from torch._inductor import list_mode_options
-
-        patches.update(list_mode_options(mode))
-    given = {name.removeprefix(PREFIX): value for name, value in (options or {}).items() if name.startswith(PREFIX)}
-    if unknown := set(given) - {"on_miss", "tables", "policy"}:
-        raise InputError(f"unknown option gemmdb.{min(unknown)}; known: gemmdb.on_miss, gemmdb.tables, gemmdb.policy")
-    patches.update((name, value) for name, value in (options or {}).items() if not name.startswith(PREFIX))
+    name_unknown_variables()
+    options = options or {}
+    if unknown := sorted(name for name in options if name.startswith(PREFIX) and name not in OWN):
+        raise InputError(f"unknown option {unknown[0]!r}; {choices(unknown[0], OWN)}")
+    given = {name.removeprefix(PREFIX): value for name, value in options.items() if name in OWN}
     import torch._inductor.compile_fx as inductor
+
+    from gemmdb.inductor.lower.adapter.options import patches as patches_of
+
+    patches = patches_of(mode, {name: value for name, value in options.items() if name not in OWN}, OWN)
 
     run = functools.partial(inductor.compile_fx, model, inputs, config_patches=patches or None)
     # Before any table file is listed: a disabled gemmdb does nothing.

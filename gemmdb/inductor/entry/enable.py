@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gemmdb.errors import InputError
 from gemmdb.inductor.entry import active
 from gemmdb.phases import PHASES
-from gemmdb.settings import Policy, Settings, log_level
+from gemmdb.settings import Policy, Settings, log_level, name_unknown_variables
 
 if TYPE_CHECKING:
     from gemmdb.inductor.decide.session import Session
@@ -42,12 +42,17 @@ def enable(
 
     `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: one or more
     files to look up before all others. `policy`: all other settings. The tables are opened at the first compile, but a
-    missing file is reported immediately. Raises InputError.
+    missing file is reported immediately. Raises InputError for a wrong argument or a wrong environment variable.
     """
     settings = Settings.read()
     chosen = policy_of(on_miss, policy, settings)
     paths = paths_of(tables)
     set_up_log()
+    name_unknown_variables()
+    if settings.trust is not None and not settings.disabled:
+        from gemmdb import trust
+
+        trust.listed(settings.trust)
     if not settings.disabled and not all(map(os.path.exists, (*paths, *settings.tables))):
         from gemmdb.table.catalog import warn_of_missing
 

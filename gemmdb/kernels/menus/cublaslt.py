@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import mul
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ ALGORITHM, STAGES = 66, 35
 """Hopper's algorithm, and its only pipeline: as many stages of 64 elements of K as fit."""
 CLUSTERS = {2: (1, 1), 3: (2, 1), 4: (4, 1), 5: (1, 2), 6: (2, 2), 7: (4, 2), 8: (1, 4), 9: (2, 4)}
 """Tiles along N and along M that share their operands, by cuBLASLt's identifier."""
+USUAL_CLUSTER = 2
+"""With this one, tiles are compared first."""
 OPTIONS = (0, 2, 4, 6)
 """The ways to run a tile, beside the lowest bit of `custom`, which says which operand is the instruction's left one."""
 SPLITS = (2, 3, 4, 6, 8)
@@ -60,28 +63,26 @@ class Way(NamedTuple):
 @dataclass(frozen=True)
 class Ranking:
     """The fitted ranking: a quadratic polynomial of `features` that estimates the logarithm of a time relative to the
-    best of the problem. `weights`: of 1, the features, and the products of two, in that order."""
+    best of the problem. `constant`, and for each feature its weight and those of its products with itself and the
+    features after it."""
 
     tiles: tuple[Tile, ...]
-    weights: tuple[float, ...]
+    constant: float
+    weights: tuple[tuple[float, tuple[float, ...]], ...]
 
     @classmethod
     @functools.cache
     def read(cls) -> Ranking:
         """The shipped ranking."""
         document = json.loads(Path(__file__).with_name("cublaslt.json").read_text())
-        return cls(tuple(Tile(*tile) for tile in document["tiles"]), tuple(document["weights"]))
+        weights = [(first, tuple(products)) for first, *products in document["weights"]]
+        return cls(tuple(Tile(*tile) for tile in document["tiles"]), document["constant"], tuple(weights))
 
     def loss(self, values: tuple[float, ...]) -> float:
         """The estimate for the features of a candidate."""
-        weights, place = self.weights, len(values) + 1
-        total = weights[0]
-        for first, value in enumerate(values):
-            inner = weights[1 + first]
-            for other in values[first:]:
-                inner += weights[place] * other
-                place += 1
-            total += value * inner
+        total = self.constant
+        for place, (first, products) in enumerate(self.weights):
+            total += values[place] * (first + sum(map(mul, products, values[place:])))
         return total
 
 
@@ -109,7 +110,7 @@ def _ranked(problem: Problem, units: int) -> Iterator[tuple[float, Tile, Way]]:
         return ranking.loss(features(problem, tile, way, units))
 
     starts = {
-        (tile, split): min(loss(tile, Way(0, cluster, split)) for cluster in (2, 4, 5))
+        (tile, split): loss(tile, Way(0, USUAL_CLUSTER, split))
         for tile in ranking.tiles
         if tile.rows < 2 * max(problem.m, DEPTH // 4) and tile.columns < 2 * problem.n
         for split in (1, *_splits(problem, tile, units))

@@ -22,6 +22,7 @@ from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels import cutlass
 from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.table.measurement import Protocol
 
@@ -67,6 +68,10 @@ class CudaBackend(Backend):
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
         return [Protocol("graph", state, UNROLL, effort.samples, version=VERSION) for state in effort.states]
+
+    def expect(self, problems: Sequence[Problem], effort: Effort) -> None:
+        if isinstance(self.space, CachedSpace):  # A caller may replace it.
+            self.space.compute(problems, self.device, effort)
 
     def begin(self, jobs: Sequence[Job]) -> None:
         """Start nvcc on the kernels of all jobs: each takes half a minute."""

@@ -9,14 +9,18 @@ from gemmdb.generators.backend import Candidate, Job, Outcome, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.recorded import Recorded, Rounds, tables_with
 from gemmdb.generators.effort import named
+from gemmdb.generators.measure import candidates
 from gemmdb.generators.measure.cpu.measurer import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.table.measurement import Protocol, Status, Times
 from gemmdb.table.writer import Store
 
+H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
 PROBLEM, OTHER = (Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32", constant_weight=True) for m in (4, 8))
 
 
@@ -52,3 +56,22 @@ def test_a_row_of_our_own_kernel_names_the_kernels_source(replay_backend):
     assert found[ATEN] == backend.toolchain
     assert found[gemv].source == triton.digest("gemv")
     assert found[gemv].klass == backend.toolchain.klass
+
+
+def test_the_candidates_of_many_problems_are_computed_in_processes(monkeypatch):
+    monkeypatch.setattr(candidates, "PER_PROCESS", 2)
+    effort = named("lean", "cuda")
+    problems = [Problem.gemm("mm", m=m, n=256, k=512) for m in (17, 24, 40, 64)]
+    space = candidates.CachedSpace(CudaSpace())
+    space.compute(problems, H200, effort)
+    monkeypatch.setattr(space, "_space", None)  # What was computed is not computed again.
+    assert [space.candidates(one, H200, effort) for one in problems] == [
+        tuple(CudaSpace().candidates(one, H200, effort)) for one in problems
+    ]
+
+
+def test_the_candidates_of_few_problems_are_computed_when_they_are_needed():
+    space, problem = candidates.CachedSpace(CudaSpace()), Problem.gemm("mm", m=17, n=256, k=512)
+    space.compute([problem], H200, named("lean", "cuda"))
+    assert not space._known
+    assert space.candidates(problem, H200, named("lean", "cuda"))

@@ -1,0 +1,108 @@
+/* A library in cuBLASLt's place for tests where there is none: it multiplies on the CPU, as cublasLt.h describes it.
+   Matrices lie by columns. It knows the dtypes, the transpositions, batches and the bias. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { int32_t transa, transb, epilogue, bias_type; const char *bias; } Operation;
+typedef struct { int32_t type, batch; uint64_t rows, columns; int64_t leading, apart; } Layout;
+typedef struct { uint64_t data[8]; } Algorithm;
+typedef struct { Algorithm algorithm; size_t workspace; int32_t state; float waves; int32_t reserved[4]; } Result;
+
+/* What tests read and set. */
+int calls, refuses, workspace;
+
+int cublasLtCreate(void **made) { *made = malloc(8); return 0; }
+size_t cublasLtGetVersion(void) { return 130100; }
+
+int cublasLtMatmulDescCreate(Operation **made, int compute, int scale) { *made = calloc(1, sizeof **made); return 0; }
+int cublasLtMatmulDescDestroy(Operation *one) { memset(one, 255, sizeof *one); free(one); return 0; }
+int cublasLtMatmulDescSetAttribute(Operation *one, int what, const void *value, size_t size) {
+  switch (what) {
+    case 3: one->transa = *(const int32_t *)value; return size != 4;
+    case 4: one->transb = *(const int32_t *)value; return size != 4;
+    case 7: one->epilogue = *(const int32_t *)value; return size != 4;
+    case 8: one->bias = *(const char *const *)value; return size != 8;
+    case 26: one->bias_type = *(const int32_t *)value; return size != 4;
+  }
+  return 7;
+}
+
+int cublasLtMatrixLayoutCreate(Layout **made, int type, uint64_t rows, uint64_t columns, int64_t leading) {
+  *made = calloc(1, sizeof **made);
+  **made = (Layout){type, 1, rows, columns, leading, 0};
+  return leading < (int64_t)rows ? 7 : 0;
+}
+int cublasLtMatrixLayoutDestroy(Layout *one) { free(one); return 0; }
+int cublasLtMatrixLayoutSetAttribute(Layout *one, int what, const void *value, size_t size) {
+  if (what == 5 && size == 4) one->batch = *(const int32_t *)value;
+  else if (what == 6 && size == 8) one->apart = *(const int64_t *)value;
+  else return 7;
+  return 0;
+}
+
+int cublasLtMatmulPreferenceCreate(void **made) { return 7; }
+int cublasLtMatmulPreferenceDestroy(void *one) { return 7; }
+int cublasLtMatmulPreferenceSetAttribute(void *one, int what, const void *value, size_t size) { return 7; }
+int cublasLtMatmulAlgoGetHeuristic() { return 7; }
+int cublasLtMatmulAlgoGetIds() { return 7; }
+int cublasLtMatmulAlgoCapGetAttribute() { return 7; }
+int cublasLtMatmulAlgoConfigGetAttribute() { return 7; }
+
+int cublasLtMatmulAlgoInit(void *handle, int compute, int scale, int a, int b, int c, int d, int number, Algorithm *made) {
+  memset(made, 0, sizeof *made);
+  made->data[0] = number;
+  return number == 66 ? 0 : 15;
+}
+int cublasLtMatmulAlgoConfigSetAttribute(Algorithm *one, int what, const void *value, size_t size) {
+  static const size_t sizes[] = {4, 4, 4, 4, 4, 4, 4, 2, 2};
+  return what < 1 || what > 8 || size != sizes[what] ? 7 : 0;
+}
+int cublasLtMatmulAlgoCheck(void *handle, Operation *operation, Layout *a, Layout *b, Layout *c, Layout *d,
+                            const Algorithm *algorithm, Result *found) {
+  memset(found, 0, sizeof *found);
+  found->workspace = workspace;
+  return refuses ? 15 : 0;
+}
+
+static double get(const char *from, int type, int64_t place) {
+  uint32_t bits = 0;
+  float value;
+  if (type == 3) return ((const int8_t *)from)[place];
+  if (type == 0) return ((const float *)from)[place];
+  bits = (uint32_t)((const uint16_t *)from)[place] << 16; /* bf16 */
+  memcpy(&value, &bits, 4);
+  return value;
+}
+static void put(char *to, int type, int64_t place, double value) {
+  float rounded = (float)value;
+  uint32_t bits;
+  memcpy(&bits, &rounded, 4);
+  if (type == 10) ((int32_t *)to)[place] = (int32_t)value;
+  else if (type == 0) ((float *)to)[place] = rounded;
+  else ((uint16_t *)to)[place] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+int cublasLtMatmul(void *handle, Operation *o, const void *alpha, const char *a, Layout *la, const char *b, Layout *lb,
+                   const void *beta, const char *c, Layout *lc, char *d, Layout *ld, const Algorithm *algorithm,
+                   char *space, size_t size, void *stream) {
+  int whole = ld->type == 10;
+  int64_t inner = o->transa ? la->rows : la->columns;
+  if (o->epilogue == 4 && !o->bias) return 7;
+  if ((whole ? *(const int32_t *)alpha != 1 : *(const float *)alpha != 1) || *(const int32_t *)beta || c != d) return 7;
+  if ((o->transa ? la->columns : la->rows) != ld->rows || (o->transb ? lb->rows : lb->columns) != ld->columns ||
+      (o->transb ? lb->columns : lb->rows) != (uint64_t)inner || la->batch != ld->batch || lb->batch != ld->batch)
+    return 7;
+  if (size) memset(space, 1, size); /* It must be there. */
+  for (int64_t batch = 0; batch < ld->batch; ++batch)
+    for (int64_t i = 0; i < (int64_t)ld->rows; ++i)
+      for (int64_t j = 0; j < (int64_t)ld->columns; ++j) {
+        double sum = o->epilogue == 4 ? get(o->bias, o->bias_type, i) : 0;
+        for (int64_t k = 0; k < inner; ++k)
+          sum += get(a, la->type, batch * la->apart + (o->transa ? i * la->leading + k : k * la->leading + i)) *
+                 get(b, lb->type, batch * lb->apart + (o->transb ? k * lb->leading + j : j * lb->leading + k));
+        put(d, ld->type, batch * ld->apart + j * ld->leading + i, sum);
+      }
+  __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+  return 0;
+}
