@@ -29,6 +29,8 @@ HEURISTICS = 32
 """How many algorithms cuBLASLt is asked for; it returns eight."""
 SHORTLIST_SAMPLES = 5
 """Samples of each heuristic before the fastest is timed in turn with the others."""
+DIGITS = 4
+"""Digits of a microsecond that a result keeps."""
 GRAPH_US, FLOPS_PER_US = 3000.0, 6e8
 """A graph has fewer calls if all take longer, by the speed of a GEMM in bf16 on an H100."""
 
@@ -72,12 +74,16 @@ def graph_times(problem: Problem, bench: Bench, calls: Compiled, samples: int) -
     if us:
         timed["heuristic"] = candidates[us.index(min(us))][1]
     taken = rounds(timed, len(bench.copies), Protocol("graph", "cold", unroll, samples, version=VERSION))
+    taken = {name: [round(one, DIGITS) for one in times] for name, times in taken.items()}
     listed = [{"attributes": attributes(algorithm), "us": us[place]} for place, (algorithm, _) in enumerate(candidates)]
     return {"taken": taken, "heuristics": listed, "unroll": unroll, **({"no_heuristics": reason} if reason else {})}
 
 
 def heuristics(problem: Problem, bench: Bench) -> tuple[list[tuple[Algorithm, Call]], str]:
-    """cuBLASLt's heuristics in its order, each with a call, and why there are none. Wrong results count as absent."""
+    """cuBLASLt's heuristics in its order, each with a call, and why there are none. One that fails or is wrong is left
+    out."""
+    if library.loaded() is None:
+        return [], "torch has loaded no cuBLASLt"
     named = bench.copies[0]
     leading = [tensor.stride(0 if tensor.stride(1) == 1 else 1) for tensor in (named["A"], named["B"])]
     try:
@@ -87,7 +93,15 @@ def heuristics(problem: Problem, bench: Bench) -> tuple[list[tuple[Algorithm, Ca
         return [], one_line(str(error))
     workspace = torch.empty(MAX_WORKSPACE, dtype=torch.uint8, device="cuda")
     pairs = [(one.algorithm, partial(run, matmul, one.algorithm, workspace, bench.copies)) for one in found]
-    return [(algorithm, call) for algorithm, call in pairs if bench.error(call) <= tolerance(problem)], ""
+    return [(algorithm, call) for algorithm, call in pairs if right(problem, bench, call)], ""
+
+
+def right(problem: Problem, bench: Bench, call: Call) -> bool:
+    """Whether a call runs and gives the product."""
+    try:
+        return bench.error(call) <= tolerance(problem)
+    except library.Error:
+        return False
 
 
 def run(
