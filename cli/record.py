@@ -95,7 +95,7 @@ def report(
     """
     from gemmdb.report import documents, page
 
-    page.bundle()  # Report missing parts early.
+    page.require()  # Report missing parts early.
     if len(file) > 1:
         document, target = _of_program(file), out or Path("program-report.html")
     else:

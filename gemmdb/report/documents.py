@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gemmdb
+from gemmdb import outcome
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
@@ -38,10 +39,21 @@ def _document(path: Path, catalog: Catalog) -> dict[str, Any]:
         found = None
     if isinstance(found, dict) and "default_us" in found:
         return comparison(found, path)
+    if isinstance(found, dict) and not {"problem", "uncovered"} & found.keys():
+        raise InputError(_unknown(found, path))
     recorded = entries.read(path)
     if not recorded.entries and not recorded.uncovered:
         raise InputError(f"{path} contains no problems: gemmdb record --out {path} -- COMMAND... records some")
     return workload.of_workload(recorded, path.name, catalog).document()
+
+
+def _unknown(found: Mapping[str, Any], path: Path) -> str:
+    """Return what is wrong with a file of one JSON object of another kind. A workload that it names, or that lies
+    beside it as beside tune.json, can be reported instead."""
+    named = found.get("workload")
+    beside = Path(named) if isinstance(named, str) and named.isprintable() else path.with_name("workload.jsonl")
+    text = f"{path} is JSON, but neither a workload nor the output of gemmdb compare --json"
+    return f"{text}; of its workload: gemmdb report {beside}" if beside.is_file() else text
 
 
 def comparison(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -77,17 +89,20 @@ def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> 
     if not isinstance(problem, str) or not isinstance(config, str):
         raise InputError(f"{path}: a GEMM of a comparison has a problem and a config")
     us, gain, count = _number(one.get("expected_us")), _number(one.get("speedup_vs_aten")), one.get("count")
+    rung, note = str(one.get("rung", "")), str(one.get("note", ""))
+    serves = outcome.of(rung, config, note) if rung else None
     return {
         "name": _short(problem, lambda text: names.short(Problem.parse(text)), 300),
         "problem": problem,
         "config": config,
         "kernel": _short(config, lambda text: names.kernel(Config.parse(text)), 100),
-        "rung": str(one.get("rung", "")),
+        "rung": rung,
+        "outcome": serves.kind.value if serves else "",
         "count": count if type(count) is int and 0 < count < 2**53 else 1,
         "us": us,
         "aten_us": us * gain if us is not None and gain is not None else None,
         "lost_us": _number(slower.get(problem)) or 0.0,
-        "note": str(one.get("note", "")),
+        "note": note,
         "aten": config == ATEN.text,
     }
 

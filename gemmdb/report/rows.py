@@ -11,6 +11,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import L2_STATES, Problem
+from gemmdb.report.load import timed_busy
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 
@@ -23,10 +24,11 @@ _FP32_PER_CLOCK = {"sm75": 128, "sm80": 128}
 @dataclass(frozen=True, slots=True)
 class Row:
     """One verdict: the result of a lookup of its problem. `floor_us`: roofline microseconds per call, at least the
-    launch latency."""
+    launch latency. `busy`: whether the pick or ATen was timed only on a busy machine."""
 
     verdict: Verdict
     floor_us: float
+    busy: bool = False
 
     @property
     def gain(self) -> float:
@@ -49,7 +51,7 @@ def rows(table: Table) -> Iterator[Row]:
         for l2 in L2_STATES:
             verdict = table.verdict(problem, device, l2)
             if verdict is not None and not problem.empty:
-                yield Row(verdict, floor_us(problem, device))
+                yield Row(verdict, floor_us(problem, device), timed_busy(table, problem, device, verdict.pick))
 
 
 def geometric(values: Iterable[float]) -> float:

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmdb import outcome
 from gemmdb.generators.coverage import EntryHit, look_up
 from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.inductor.observe.journal import only_aten_reason
 from gemmdb.inductor.observe.report import Report, Served
 from gemmdb.kernels import names
-from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import explain
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving, saving
+from gemmdb.outcome import Outcome
+from gemmdb.report.load import BusyTimes
 from gemmdb.report.table import sizes
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
@@ -26,17 +29,31 @@ DEFAULT = Policy()
 MISS = "miss"
 MAX_REASON = 600
 """Most characters of a reason."""
-MAX_PRODUCTS = 5_000
-"""Most GEMMs on one page, by time. Sums cover all GEMMs."""
+MAX_PRODUCTS = 500
+"""Most GEMMs on one page, by time, which then stays below 2.5 MiB. Sums cover all GEMMs."""
 
 
 @dataclass(frozen=True)
 class Product(EntryHit):
     """One GEMM of a workload, looked up. `saving`: what a build may save per call, for a miss; None if unknown.
-    `reason`: why ATen runs; empty if another kernel does."""
+    `reason`: why ATen runs; empty if another kernel does. `busy`: whether the kernel or ATen was timed only on a busy
+    machine."""
 
     saving: Saving | None = None
     reason: str = ""
+    busy: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """What serves the GEMM, and why."""
+        return outcome.of_hit(self.hit, only_aten_reason(self.reason))
+
+    @property
+    def kernels(self) -> tuple[Config, ...]:
+        """The configs that serve the GEMM: several if a range of M is split among them."""
+        if self.hit is None:
+            return (ATEN,)
+        return tuple(dict.fromkeys(config for config, _ in self.hit.kernels(self.query.ranges)))
 
     @property
     def rung(self) -> str:
@@ -107,21 +124,23 @@ class WorkloadReport:
 def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy = DEFAULT) -> WorkloadReport:
     """Return the report of a workload, titled `name`. `policy`: lookup policy. Raises InputError for an invalid device
     or range."""
-    found = (_look_up(entry, catalog, policy) for entry in workload.entries)
+    with BusyTimes(catalog.tables) as busy:
+        found = [_look_up(entry, catalog, policy, busy) for entry in workload.entries]
     products = sorted(found, key=lambda one: (-one.total_us, one.entry.problem.text))
     uncovered = sorted((name, *counts) for name, counts in workload.uncovered.items())
     return WorkloadReport(name, tuple(products), tuple(uncovered))
 
 
-def _look_up(entry: Entry, catalog: Catalog, policy: Policy) -> Product:
+def _look_up(entry: Entry, catalog: Catalog, policy: Policy, busy: BusyTimes) -> Product:
     asked = look_up(entry, catalog, policy)
     hit, query = asked.hit, asked.query
-    if hit is not None and hit.config != ATEN:
-        return Product(entry, asked.device, hit)
+    loaded = hit is not None and busy.has(hit.table, query.problem, query.device, hit.config.text)
+    if hit is not None and asked.served:
+        return Product(entry, asked.device, hit, busy=loaded)
     steps = explain(query, catalog, policy, installed(query.device.kind))
     if hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first hit is served.
-        return Product(entry, asked.device, hit, reason=said[:MAX_REASON])
+        return Product(entry, asked.device, hit, reason=said[:MAX_REASON], busy=loaded)
     reason = "; ".join(filter(None, (str(only_aten(query) or ""), *(f"{step.rung}: {step.reason}" for step in steps))))
     return Product(entry, asked.device, None, saving(Ask(query, (), Policy(), None)), reason[:MAX_REASON])
 
@@ -137,7 +156,9 @@ def save(report: Report, path: Path) -> None:
 def program_document(report: Report) -> dict[str, Any]:
     """Return the page data for a running program, as for a workload whose graphs were each called once."""
     uncovered = [(name, count, count) for name, count in report.uncovered]
-    return _document(report, report.gain.value, [_served(one) for one in report.products], 0, uncovered)
+    with BusyTimes() as busy:
+        products = [_served(one, busy) for one in report.products[:MAX_PRODUCTS]]
+    return _document(report, report.gain.value, products, len(report.products) - len(products), uncovered)
 
 
 def _document(
@@ -159,6 +180,7 @@ def _document(
 
 def _product(one: Product) -> dict[str, Any]:
     config, entry = one.hit.config if one.hit else ATEN, one.entry
+    kernels = one.kernels
     return {
         **sizes(entry.problem),
         "problem": entry.problem.text,
@@ -166,9 +188,12 @@ def _product(one: Product) -> dict[str, Any]:
         "device": one.device.sku,
         "rung": one.rung,
         "backend": config.backend,
-        "kernel": names.kernel(config),
-        "config": config.text,
-        "aten": config == ATEN,
+        "kernel": " / ".join(map(names.kernel, kernels)),
+        "config": "; ".join(kernel.text for kernel in kernels),
+        "aten": not one.served,
+        "outcome": one.outcome.kind.value,
+        "why": one.outcome.reason[:MAX_REASON],
+        "busy": one.busy,
         "gain": one.gain,
         "us": one.time_us,
         "calls": one.calls,
@@ -178,12 +203,11 @@ def _product(one: Product) -> dict[str, Any]:
         "may_save_us": one.may_save_us,
         "table": one.hit.table if one.hit else "",
         "reason": one.reason,
-        "alone": only_aten_reason(one.reason) if one.rung == MISS else "",
         "origins": [str(place) for place in entry.origins],
     }
 
 
-def _served(one: Served) -> dict[str, Any]:
+def _served(one: Served, busy: BusyTimes) -> dict[str, Any]:
     return {
         **sizes(one.problem),
         "problem": one.problem.text,
@@ -194,6 +218,9 @@ def _served(one: Served) -> dict[str, Any]:
         "kernel": one.kernel,
         "config": one.config,
         "aten": one.aten,
+        "outcome": one.outcome.kind.value,
+        "why": one.outcome.reason[:MAX_REASON],
+        "busy": busy.has(one.table, one.problem, one.device, one.config),
         "gain": one.gain,
         "us": one.us,
         "calls": one.count,
@@ -203,5 +230,4 @@ def _served(one: Served) -> dict[str, Any]:
         "may_save_us": one.saving.us * one.count if one.saving else None,
         "table": one.table,
         "reason": one.why,
-        "alone": only_aten_reason(one.why) if one.aten else "",
     }

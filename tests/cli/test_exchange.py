@@ -73,7 +73,7 @@ CONFIG = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "num_warp
 
 def test_a_light_install_exports_and_imports(table):
     """With nothing but the two packages that gemmdb depends on, and what they bring."""
-    absent = ("torch", "jinja2", "sympy", "numpy", "rich", "triton", "fsspec", "pyarrow", "aiohttp", "plotly")
+    absent = ("torch", "jinja2", "sympy", "numpy", "rich", "triton", "fsspec", "pyarrow", "aiohttp")
 
     def run(*arguments):
         command = [sys.executable, "-c", LIGHT.format(names=absent), *arguments]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -11,12 +10,7 @@ from typing import Any
 
 import pytest
 
-needs_plotly = pytest.mark.skipif(
-    importlib.util.find_spec("plotly") is None, reason="plotly is not installed: pip install 'gemmdb[report]'"
-)
 
-
-@needs_plotly
 def test_it_writes_a_page_beside_the_caller(gemmdb: Callable[..., Any], table: Path, workload: Path) -> None:
     done = gemmdb("report", str(table))
     assert (done.code, done.out) == (0, "mine-report.html\n")
@@ -27,7 +21,6 @@ def test_it_writes_a_page_beside_the_caller(gemmdb: Callable[..., Any], table: P
     assert '"kind":"workload"' in Path("page.html").read_text()
 
 
-@needs_plotly
 @pytest.mark.parametrize("content", [None, b"", b"SQLite format 3\0", b"\xff\xfe", b"{}", b"words"])
 def test_any_other_file_is_one_line_on_stderr(
     gemmdb: Callable[..., Any], environment: object, content: bytes | None
@@ -42,7 +35,6 @@ def test_any_other_file_is_one_line_on_stderr(
     assert not Path("some-report.html").exists()
 
 
-@needs_plotly
 @pytest.mark.slow
 def test_a_program_is_recorded(gemmdb: Callable[..., Any], table: Path) -> None:
     Path("program.py").write_text(
@@ -63,7 +55,6 @@ def test_a_program_is_recorded(gemmdb: Callable[..., Any], table: Path) -> None:
     assert product["reason"]
 
 
-@needs_plotly
 def test_a_program_that_compiles_nothing_is_said(gemmdb: Callable[..., Any], environment: object) -> None:
     done = gemmdb("report", "--", sys.executable, "-c", "print('nothing')")
     assert done.code == 2

@@ -156,7 +156,7 @@ tune --repeats -1 -- true | -1
 report mine.db --out mine.db | is the file that the report is about
 report model.py | model.py is a program | gemmdb report -- python model.py
 """
-NEEDS = {"build": "torch", "tune": "torch", "verify": "torch", "report": "plotly", "tables": "fsspec"}
+NEEDS = {"build": "torch", "tune": "torch", "verify": "torch", "tables": "fsspec"}
 
 
 def cases(table: str) -> list[tuple[str, list[str]]]:
@@ -210,7 +210,7 @@ def test_a_wrong_call_is_refused(gemmdb, folder, call, words):
         ("build --arch sm80 --modelled", "jinja2", ["jinja2, which is not installed: pip install 'gemmdb[build]'"]),
         ("export mine.db --to parquet -o x", "pyarrow", ["pip install 'gemmdb[parquet]'"]),
         ("import mine.db --from parquet -o x", "pyarrow", ["pip install 'gemmdb[parquet]'"]),
-        ("report mine.db", "plotly", ["a report needs plotly: pip install 'gemmdb[report]'"]),
+        ("report mine.db", "jinja2", ["a report needs jinja2: pip install 'gemmdb[report]'"]),
     ],
 )
 def test_a_missing_package_is_named_with_the_remedy(gemmdb, table, monkeypatch, call, missing, words):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import hostile
-from kit.browser import MARKS, WIDTHS, launched
+from kit import hostile, report_files
+from kit.browser import MARKS, launched
 from kit.devices import H200
 
 from gemmdb.key.device import Device
@@ -20,12 +21,15 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 from gemmdb.workload.entries import Entry
 
-MISSING = [name for name in ("plotly", "playwright") if importlib.util.find_spec(name) is None]
 pytestmark = [
     *MARKS,
-    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; pip install 'gemmdb[dev]'"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("playwright") is None, reason="playwright is not installed: pip install 'gemmdb[dev]'"
+    ),
 ]
 KNOWN = 60
+WIDTHS = (390, 768, 1200)
+PHONE = {"has_touch": True, "is_mobile": True}
 CONTRAST = Path(__file__).with_name("contrast.js").read_text().partition("\n")[2]
 
 
@@ -41,12 +45,14 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     wrong: list[str] = []
     contexts = []
 
-    def opened(path: Path, width: int = 820, scheme: str = "light", settings: Settings | None = None) -> Any:
+    def opened(
+        path: Path, width: int = 768, scheme: str = "light", settings: Settings | None = None, **more: bool
+    ) -> Any:
         catalog = Catalog.load(settings) if settings else Catalog(())
         target = tmp_path / "page.html"
         page.write(page.render(documents.document(path, catalog)), target)
         catalog.close()
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda message: wrong.append(message.text))
@@ -102,7 +108,7 @@ def readable(tab: Any) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_shipped_table(visit: Callable[..., Any], width: int) -> None:
-    tab = visit(shipped_tables() / "sm90-nvidia-h200.db", width, "dark" if width == 820 else "light")
+    tab = visit(shipped_tables() / "sm90-nvidia-h200.db", width, "dark" if width == 768 else "light")
     everything = shown(tab)
     assert everything > 4000
     assert tab.locator(".js-plotly-plot").count() == 5
@@ -118,7 +124,7 @@ def test_the_shipped_table(visit: Callable[..., Any], width: int) -> None:
     tab.click("#filter-reset")
     assert shown(tab) == everything
     tab.click("#theme")
-    assert tab.get_attribute("html", "data-theme") == ("light" if width == 820 else "dark")
+    assert tab.get_attribute("html", "data-theme") == ("light" if width == 768 else "dark")
     readable(tab)
 
 
@@ -144,13 +150,13 @@ def test_the_list_sorts_turns_pages_and_opens(visit: Callable[..., Any]) -> None
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_workload(visit: Callable[..., Any], workload: Path, tmp_path: Path, width: int) -> None:
     settings = Settings((), tmp_path / "user.db", "aten", False, "")
-    tab = visit(workload, width, "light" if width == 820 else "dark", settings)
+    tab = visit(workload, width, "light" if width == 768 else "dark", settings)
     assert shown(tab) == 2 * KNOWN
     assert tab.locator(".treemaplayer .slice").count() > 20
     readable(tab)
-    tab.select_option("#filter-rung", "miss")
+    tab.select_option("#filter-outcome", "ATen (nothing known)")
     until(tab, lambda: shown(tab) != 2 * KNOWN)
-    assert set(tab.locator("#products tr.row td:nth-child(4)").all_text_contents()) == {"miss"}
+    assert set(tab.locator("#products tr.row td:nth-child(4)").all_text_contents()) == {"ATen (nothing known)"}
     assert tab.locator("#misses tbody tr").count() > 0
 
 
@@ -158,15 +164,154 @@ def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Calla
     path, device = tmp_path / "workload.jsonl", Device("cpu", "cpu", "Example CPU", 2, isa="avx2").text
     plain = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32")
     packed = Problem.gemm("mm", m=8, n=128, k=64, dtype="fp32", constant_weight=True)
-    only = "1 GEMM that no build changes: ATen is the only kernel for it: the C++ template packs the weight"
+    only = "ATen runs 1 GEMM, 100% of the time: the C++ template packs the weight"
     path.write_text(Entry(plain, calls=9, device=device).line)
-    assert visit(path, 390).text_content("#missed").startswith(only)
+    tab = visit(path, 390)
+    assert tab.text_content("#refused").startswith(only)
+    assert tab.text_content("#missed") == "A build changes none of these GEMMs."
     path.write_text("\n".join(Entry(one, calls=9, device=device).line for one in (plain, packed)))
     tab = visit(path)
     assert tab.locator("#misses tbody tr").count() == 1
-    assert only in tab.text_content("#missed")
-    assert "gemmdb build --arch native" in tab.text_content("#missed")
+    assert tab.text_content("#refused").startswith("ATen runs 1 GEMM")
+    assert tab.get_by_text("gemmdb build --arch native --shapes workload.jsonl").is_visible()
     readable(tab)
+
+
+def data(tab: Any, chart: str) -> list[dict[str, Any]]:
+    """The traces of a chart."""
+    found: list[dict[str, Any]] = tab.evaluate(f"document.getElementById({chart!r}).data")
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("more", [{}, PHONE], ids=["mouse", "touch"])
+def test_nothing_covers_a_chart_and_none_is_squashed(
+    visit: Callable[..., Any], width: int, more: dict[str, bool]
+) -> None:
+    """A toolbar or a legend inside a chart covers it, or takes its room."""
+    tab = visit(shipped_tables() / "sm90-nvidia-h200.db", width, **more)
+    for place in tab.locator(".js-plotly-plot").all():
+        box, plot = place.bounding_box(), place.locator(".nsewdrag").bounding_box()
+        assert plot["height"] > 0.6 * box["height"]
+        assert plot["width"] > 0.6 * box["width"]
+        assert place.locator(".modebar-btn, .legend").count() == 0
+    names = tab.locator("ul.legend").first.text_content()
+    assert all(op in names for op in ("addmm", "bmm", "int_mm"))
+    drawn = tab.locator(".scatterlayer .points path").count()
+    assert 0 < drawn < 400, "many results are drawn as cells, since points would hide each other"
+    assert tab.locator("#winners .heatmap-label").count() > 20, "the cells have numbers at each width"
+
+
+def test_few_results_are_points(visit: Callable[..., Any], tmp_path: Path) -> None:
+    tab = visit(report_files.table(tmp_path))
+    tab.select_option("#filter-op", "addmm")
+    until(tab, lambda: 0 < shown(tab) < 400)
+    few = shown(tab)
+    assert tab.locator("#roofline .scatterlayer .points path").count() == few
+
+
+def test_a_cell_of_aten_has_no_gain_and_atens_other_kernels_are_no_default(
+    visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    tab = visit(report_files.table(tmp_path))
+    (heat,) = data(tab, "winners")
+    sources = [text.strip() for text in tab.locator(".card:has(#winners) .legend li").all_text_contents()]
+    assert sources == ["ATen", "ATen, another kernel", "triton"]
+    labels = {sources[z]: set() for line in heat["z"] for z in line if z is not None}
+    for line, texts in zip(heat["z"], heat["text"], strict=True):
+        for z, text in zip(line, texts, strict=True):
+            if z is not None:
+                labels[sources[z]].add(text)
+    assert labels["ATen"] == {""}
+    assert labels["ATen, another kernel"] == {"1.4"}
+    assert "" not in labels["triton"]
+    tab.select_option("#filter-source", "ATen, another kernel")
+    until(tab, lambda: 0 < shown(tab) < 100)
+    intervals = tab.locator("#problems tr.row td:nth-child(3)").all_text_contents()
+    assert all("x to " in text for text in intervals), "a kernel that is not the default has an interval"
+
+
+def test_the_head_counts_what_the_list_holds(visit: Callable[..., Any], tmp_path: Path) -> None:
+    tab = visit(shipped_tables() / "sm90-nvidia-h200.db")
+    lead = tab.text_content(".lead")
+    assert f"NVIDIA H200: {shown(tab):,} GEMMs, " in lead
+    assert " more have timings, but no result." in lead
+    assert tab.locator("#runs tbody tr").count() < 10, "runs of a day stand together"
+    assert tab.locator(".card:last-child details").count() == 1
+    tab = visit(report_files.table(tmp_path))
+    assert "8 results rest on a busy machine's times, marked *." in tab.text_content(".lead")
+    tab.fill("#filter-search", tab.evaluate("verdicts().find((row) => row.busy).problem"))
+    until(tab, lambda: shown(tab) < 10)
+    assert "*" in tab.text_content("#problems tr.row td:nth-child(4)")
+
+
+def test_before_and_after_tells_atens_answers_from_kernels(visit: Callable[..., Any], tmp_path: Path) -> None:
+    catalog = report_files.catalog(tmp_path)
+    document = documents.document(report_files.workload(tmp_path), catalog)
+    catalog.close()
+    assert {one["outcome"] for one in document["products"] if one["rung"] == "exact"} >= {
+        "table", "ATen (measured best)",
+    }  # fmt: skip
+    tab = visit(
+        tmp_path / "serve.jsonl", settings=Settings((tmp_path / "example.db",), tmp_path / "no.db", "aten", False, "")
+    )
+    named = [text.strip() for text in tab.locator(".card:has(#bars) .legend li").all_text_contents()]
+    assert named == ["table", "near", "ATen (measured best)", "ATen (nothing known)", "ATen (refused)"]
+    shades = [trace["marker"]["color"] for trace in data(tab, "bars")]
+    assert len(set(shades)) == len(named)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_row_shows_all_its_cells(visit: Callable[..., Any], tmp_path: Path, width: int) -> None:
+    """None is hidden behind a scroll bar; on a narrow screen each has its column's title."""
+    tab = visit(report_files.table(tmp_path), width)
+    for name in ("#problems", "#slowest", "#runs"):
+        wide = f"document.querySelector('{name}').parentElement"
+        assert tab.evaluate(f"{wide}.scrollWidth - {wide}.clientWidth") <= 0
+    titled = "getComputedStyle(document.querySelector('#problems tr.row td.right'), '::before').content"
+    assert (tab.evaluate(titled) == '"gain"') == (width < 900)
+
+
+def test_on_a_phone_controls_are_large_and_a_tap_tells(visit: Callable[..., Any], tmp_path: Path) -> None:
+    tab = visit(report_files.comparison(tmp_path), 390, **PHONE)
+    for control in tab.locator("button:visible, select:visible, input:visible").all():
+        assert control.bounding_box()["height"] >= 44
+    bar = tab.locator("#program .point >> nth=0")
+    bar.scroll_into_view_if_needed()
+    box = bar.bounding_box()
+    tab.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    until(tab, lambda: tab.locator("#program .hovertext").count() > 0)
+
+
+def test_paper_gets_more_rows_and_the_screen_its_own_look_back(visit: Callable[..., Any], tmp_path: Path) -> None:
+    tab = visit(report_files.table(tmp_path), 390, "dark")
+    tab.emulate_media(media="print")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert tab.get_attribute("html", "data-theme") == "light"
+    assert tab.locator("#problems tr.row").count() == 100
+    assert tab.text_content(".card:has(#problems) .pager span") == "1 to 100 of 756"
+    assert {one.bounding_box()["width"] for one in tab.locator(".main-svg").all()} >= {660}
+    assert not tab.locator("details, .filters, .toggle").first.is_visible()
+    tab.emulate_media(media="screen")
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert tab.get_attribute("html", "data-theme") == "dark"
+    assert tab.locator("#problems tr.row").count() == 25
+    readable(tab)
+
+
+def test_a_difference_that_gemmdb_cannot_make_is_not_explained_by_chance(
+    visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = report_files.comparison(tmp_path, kernels=False)
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "default_us": 8.15e6, "gemmdb_us": 200_650.0, "verdict": "", "error": 1.48}))
+    text = visit(path).text_content("body")
+    assert "ATen runs every GEMM on both sides. gemmdb does not explain a difference of 40.6x" in text
+    assert "default mode differs from itself" in text
+    path.write_text(json.dumps({**found, "verdict": ""}))
+    text = visit(path).text_content("body")
+    assert "A difference of the times is noise." in text
+    assert "identical" in text, "0 is not printed as a difference"
 
 
 @pytest.mark.parametrize("make", [hostile.table, hostile.workload, hostile.comparison])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -16,15 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit import hostile
+from kit.devices import H200
 
 from gemmdb.errors import InputError
+from gemmdb.key.problem import Problem
 from gemmdb.report import documents, page
 from gemmdb.settings import shipped_tables
 from gemmdb.table.catalog import Catalog
+from gemmdb.workload.entries import Entry, Origin
 
-needs_plotly = pytest.mark.skipif(
-    importlib.util.find_spec("plotly") is None, reason="plotly is not installed: pip install 'gemmdb[report]'"
-)
+ROOT = Path(__file__).parents[2]
 TEXTS = st.text() | st.sampled_from(["</script>", "<!--", "&lt;", "\u2028\u2029", "\ud800", "]]>"])
 JSON = st.recursive(
     TEXTS | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)
@@ -64,7 +64,6 @@ OWN = sorted(
 )
 
 
-@needs_plotly
 @pytest.mark.parametrize("make", [hostile.table, hostile.workload, hostile.comparison])
 def test_nothing_of_a_hostile_file_is_markup(catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path]) -> None:
     document = documents.document(make(tmp_path), catalog)
@@ -77,7 +76,6 @@ def test_nothing_of_a_hostile_file_is_markup(catalog: Catalog, tmp_path: Path, m
     text.encode("utf-8")
 
 
-@needs_plotly
 def test_the_policy_allows_the_pages_own_scripts_and_no_connection(catalog: Catalog, tmp_path: Path) -> None:
     found = Elements(page.render(documents.document(hostile.table(tmp_path), catalog)))
     policy = str(found.attributes["Content-Security-Policy"]["content"])
@@ -106,10 +104,41 @@ def test_the_own_scripts_make_no_markup() -> None:
         ), name
 
 
-@needs_plotly
-def test_the_page_of_the_shipped_table_stays_below_8_mib(catalog: Catalog) -> None:
-    text = page.render(documents.document(shipped_tables() / "sm90-nvidia-h200.db", catalog))
-    assert len(text.encode()) < 8 * 2**20
+LIMIT = 2.5 * 2**20
+
+
+def test_pages_stay_below_the_limit(catalog: Catalog, tmp_path: Path) -> None:
+    for path in shipped_tables().glob("*.db"):
+        assert len(page.render(documents.document(path, catalog)).encode()) < LIMIT, path
+    text = Problem.gemm("addmm", m=1, n=4096, k=4096, fusion="pointwise").resized
+    origins = tuple(
+        Origin(f"model.layers.{layer}.mlp.gate_up_projection", "models/serve.py:1234") for layer in range(8)
+    )
+    entries = [Entry(text(m, 4096, 4096), 32, 3200, H200.text, (("m", 1, 64),), origins) for m in range(1, 1501)]
+    (tmp_path / "large.jsonl").write_text("\n".join(entry.line for entry in entries))
+    assert len(page.render(documents.document(tmp_path / "large.jsonl", catalog)).encode()) < LIMIT
+
+
+def test_the_library_is_the_one_that_its_recipe_names() -> None:
+    recipe = json.loads((ROOT / "tools" / "plotly" / "package.json").read_text())
+    head = page.PLOTLY.read_text().partition("\n")[0]
+    assert f"plotly.js {recipe['dependencies']['plotly.js']}:" in head
+    licences = page.PLOTLY.with_name("LICENSES.txt").read_text()
+    assert f"plotly.js {recipe['dependencies']['plotly.js']} (MIT)" in licences
+    assert "Permission is hereby granted" in licences
+    text = page.PLOTLY.read_text().lower()
+    assert "</script" not in text, "it would end the script element"
+    assert "<!--" not in text
+
+
+def test_a_result_of_tune_is_named_and_its_workload_with_it(catalog: Catalog, tmp_path: Path) -> None:
+    path = tmp_path / "tune.json"
+    path.write_text(json.dumps({"command": ["python"], "plan": {}}, indent=1))
+    with pytest.raises(InputError, match="is JSON, but neither a workload nor"):
+        documents.document(path, catalog)
+    (tmp_path / "workload.jsonl").write_text("")
+    with pytest.raises(InputError, match=rf"gemmdb report {tmp_path / 'workload.jsonl'}"):
+        documents.document(path, catalog)
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

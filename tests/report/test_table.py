@@ -93,11 +93,12 @@ def test_a_document_can_be_read_back(small: Path) -> None:
     columns, texts = found["columns"], found["texts"]
     assert {len(column) for column in columns.values()} == {3}
     for place, row in enumerate(rows_of(small)):
+        assert texts[columns["op"][place]] == "mm"
         text = f"mm m={columns['m'][place]} n=256 k=256 {texts[columns['family'][place]]}"
         assert Problem.parse(text) == row.verdict.problem
         assert texts[columns["pick"][place]] == row.verdict.pick.text
         assert [texts[tie] for tie in columns["ties"][place]] == [tie.text for tie in row.verdict.ties[1:]]
-    assert (found["runs"][0]["shapes"], found["runs"][0]["command"]) == ("x", "gemmdb build")
+    assert (found["runs"][0]["day"], found["runs"][0]["shapes"]) == ("2026-01-02", "x")
 
 
 def test_a_run_that_nests_deeply_is_cut() -> None:

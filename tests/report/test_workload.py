@@ -74,8 +74,9 @@ def test_gemms_have_rung_gain_and_weight(lab: Lab) -> None:
     assert by_m[64].reason
     assert by_m[7].reason.startswith("ATen is the only kernel for it: the C++ template packs the weight")
     assert "exact" in by_m[7].reason
-    alone = {one["m"]: one["alone"] for one in found.document()["products"]}
-    assert (alone[16], alone[64], alone[7]) == ("", "", by_m[7].reason.partition("; ")[0])
+    outcomes = {one["m"]: one["outcome"] for one in found.document()["products"]}
+    assert (outcomes[16], outcomes[64], outcomes[7]) == ("table", "ATen (measured best)", "ATen (refused)")
+    assert by_m[7].outcome.reason.startswith("the C++ template packs the weight")
     assert by_m[7].may_save_us is None, "nothing is known of a CPU"
     assert found.aten_us - found.total_us == pytest.approx(500.0)
     assert found.gain == pytest.approx(found.aten_us / found.total_us)

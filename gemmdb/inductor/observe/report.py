@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gemmdb import outcome
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -21,7 +22,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving, saving
-from gemmdb.outcome import ONLY_ATEN
+from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.table.stats import Gain, weighted
 
@@ -30,6 +31,8 @@ MAX_LISTED = 30
 MAX_INLINE_REASON = 20
 """Minimum length of a shared reason that is printed once, below the table."""
 
+_TABLE = Outcome(Kind.TABLE)
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -37,7 +40,7 @@ class Served:
     `config`, `kernel`: full and short name of the kernel; `name`: short name of the problem; `expected_us`:
     microseconds per call, None if no table has a time; `gain`: speedup over ATen, 1 if unknown; `spread`: relative
     uncertainty of the time; `why`: why the kernel differs from the table's, or why no table answers; `saving`:
-    estimated saving from a build, for a miss."""
+    estimated saving from a build, for a miss; `outcome`: what serves it, and why."""
 
     problem: Problem
     device: Device
@@ -53,6 +56,7 @@ class Served:
     why: str = ""
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     saving: Saving | None = None
+    outcome: Outcome = _TABLE
 
     @property
     def aten(self) -> bool:
@@ -160,6 +164,7 @@ def _served(one: Mapping[str, Any]) -> Served | None:
         names.ranged(names.short(problem), ranges), one["expected_us"], one["speedup_vs_aten"] or 1.0,
         spread if isinstance(spread, float) else 0.0, one["table"], one["note"] or _why_aten(one["config"], evidence),
         ranges, saving(Ask(Query(problem, device), (), Policy(), None)) if unanswered else None,
+        outcome.of(one["rung"], one["config"], one["note"], evidence),
     )  # fmt: skip
 
 

@@ -4,12 +4,20 @@ const PALETTE = {
   light: ["#2563c9", "#d9730d", "#17804f", "#8e44ad", "#b8860b", "#c0392b", "#16808a", "#6b7280"],
   dark: ["#7fb2ff", "#ffab5e", "#58c48f", "#cf9bea", "#e3c04d", "#ff8a7a", "#5fd0da", "#a7b0bd"],
 };
-const BACKENDS = { aten: 7, triton: 0, cutlass: 1, cpp: 2 };
+const SOURCES = { ATen: 7, "ATen, another kernel": 6, triton: 0, cutlass: 1, cpp: 2, cublaslt: 3 };
 
 const colour = (place) => PALETTE[root.dataset.theme][place % 8];
+let paper = false;
 const variable = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-const narrow = () => window.innerWidth < 560;
-const backendColour = (name) => colour(BACKENDS[name] ?? 5);
+const narrow = () => !paper && window.innerWidth < 560;
+const touch = matchMedia("(pointer: coarse)");
+const sourceColour = (name) => colour(SOURCES[name] ?? 5);
+
+/** Where a config comes from. Only `aten:default` is what runs without gemmdb. */
+function source(config) {
+  const backend = config.split(":")[0];
+  return config === "aten:default" ? "ATen" : backend === "aten" ? "ATen, another kernel" : backend;
+}
 
 /** Each of the values with a colour that does not change with the filters. */
 function colours(values) {
@@ -27,7 +35,7 @@ function axis(title, more = {}) {
 const DECADES = [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7];
 const plain = (x) => (x >= 1e9 ? `${x / 1e9}G` : x >= 1e6 ? `${x / 1e6}M` : x >= 1e4 ? `${x / 1e3}k` : String(x));
 
-const binary = (x) => (x >= 2 ** 30 ? `${x / 2 ** 30}G` : x >= 2 ** 20 ? `${x / 2 ** 20}M` : x >= 8192 ? `${x / 1024}k` : String(x));
+const binary = (x) => (x >= 2 ** 30 ? `${x / 2 ** 30}G` : x >= 2 ** 20 ? `${x / 2 ** 20}M` : x >= (narrow() ? 1024 : 8192) ? `${x / 1024}k` : String(x));
 
 /** An axis in powers of ten. */
 function decades(title, more = {}) {
@@ -55,18 +63,25 @@ function extent(values) {
   return low <= high ? [low, high] : [1, 2];
 }
 
-/** A chart. `draw(items)` returns {data, layout}, or null where there is nothing to draw; then `empty` is shown. */
+/** A chart under its legend. `draw(items)` returns {data, layout, legend}, or null where there is nothing to draw; then
+ *  `empty` is shown. `legend`: {name, colour, mark} each. It is part of the page, so it never covers the chart. */
 function chart(id, draw, className = "", empty = "Nothing fits the filters.") {
-  const place = el("div", `chart ${className}`);
-  place.id = id;
-  place.dataset.empty = empty;
+  const plot = el("div", `chart ${className}`);
+  const key = el("ul", "legend");
+  plot.id = id;
+  plot.dataset.empty = empty;
   let last = [];
   const show = (items) => {
     last = items;
     const figure = items.length ? draw(items) : null;
-    place.classList.toggle("empty", figure === null);
+    plot.classList.toggle("empty", figure === null);
+    key.replaceChildren(...(figure?.legend ?? []).map(({ name, colour, mark = "dot" }) => {
+      const swatch = el("span", `swatch ${mark}`);
+      swatch.style.color = colour;
+      return el("li", "", swatch, name);
+    }));
     if (figure === null) {
-      Plotly.purge(place);
+      Plotly.purge(plot);
       return;
     }
     const base = {
@@ -75,42 +90,61 @@ function chart(id, draw, className = "", empty = "Nothing fits the filters.") {
       hoverlabel: {
         bgcolor: variable("--card"), bordercolor: variable("--line"), font: { color: variable("--ink"), size: 12 }, align: "left",
       },
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 }, itemsizing: "constant" },
-      dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", hovermode: "closest", autosize: true,
+      showlegend: false, dragmode: touch.matches ? false : "zoom", hovermode: "closest", autosize: true,
     };
-    const layout = { ...base, ...figure.layout };
-    Plotly.react(place, figure.data, layout, {
-      responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover", showTips: false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset", showEditInChartStudio: false,
-    });
+    // Without a toolbar: on a touch screen, which knows no hover, it would cover the chart for good.
+    Plotly.react(plot, figure.data, { ...base, ...figure.layout }, { responsive: true, displayModeBar: false, showTips: false, doubleClick: "reset" });
   };
   themed.push(() => show(last));
-  return { place, show };
+  return { place: el("div", "", key, plot), show };
 }
 
-/** Entries of a legend in full colours for groups of points, which are drawn thin. */
-const legend = (names, of, more = {}) => names.map((name) => ({
-  type: "scatter", mode: "markers", name: esc(name), legendgroup: esc(name), x: [null], y: [null], hoverinfo: "skip",
-  marker: { size: 9, color: of(name), ...more },
-}));
-
 /** A group of points. */
-const points = (name, x, y, text, colour, opacity) => ({
-  type: "scatter", mode: "markers", name: esc(name), legendgroup: esc(name), showlegend: false, x, y, text, hoverinfo: "text",
-  marker: { color: colour, size: narrow() ? 4 : 5, opacity },
+const points = (x, y, text, colour) => ({
+  type: "scatter", mode: "markers", x, y, text, hoverinfo: "text", marker: { color: colour, size: narrow() ? 5 : 6, opacity: 0.7 },
 });
+
+const MOST_POINTS = 400;
+
+/** Few rows as points by op; many as cells that are darker the more rows they hold, since points would hide each other.
+ *  `x(row)`, `y(row)`: positive numbers on logarithmic axes; `about(row)`: the hover of a point. */
+function cloud(rows, x, y, about, opColour) {
+  if (rows.length <= MOST_POINTS) {
+    const ops = [...groups(rows, (row) => row.op)].sort();
+    return {
+      data: ops.map(([op, some]) => points(some.map(x), some.map(y), some.map(about), opColour(op))),
+      legend: ops.map(([op]) => ({ name: op, colour: opColour(op) })),
+    };
+  }
+  const [across, up] = [edges(rows.map(x), narrow() ? 24 : 44), edges(rows.map(y), narrow() ? 24 : 32)];
+  const counts = Array.from({ length: up.length - 1 }, () => new Array(across.length - 1).fill(0));
+  for (const row of rows) counts[cellOf(up, y(row))][cellOf(across, x(row))] += 1;
+  const most = Math.max(...counts.flat());
+  const ground = variable("--cloud");
+  return {
+    data: [{
+      type: "heatmap", x: across, y: up, z: counts.map((line) => line.map((n) => n && Math.log1p(n) / Math.log1p(most))), zmin: 0, zmax: 1,
+      hovertext: counts.map((line) => line.map((n) => (n ? pluralised(n, "result") : ""))), hoverinfo: "text", showscale: false,
+      colorscale: [[0, `rgba(${ground},0)`], [0.05, `rgba(${ground},0.18)`], [1, `rgba(${ground},1)`]],
+    }],
+    legend: [
+      { name: "1 result", colour: `rgba(${ground},0.25)`, mark: "square" }, { name: pluralised(most, "result"), colour: `rgb(${ground})`, mark: "square" },
+    ],
+  };
+}
+
+/** The edges of `count` cells of equal width on a logarithmic axis. */
+function edges(values, count) {
+  const [low, high] = extent(values).map(Math.log10);
+  const width = Math.max(high - low, 0.1) / (count - 1);
+  return Array.from({ length: count + 1 }, (_, at) => 10 ** (low + (at - 0.5) * width));
+}
+
+const cellOf = (bounds, value) => {
+  const width = Math.log10(bounds[1] / bounds[0]);
+  return Math.min(Math.max(Math.floor(Math.log10(value / bounds[0]) / width), 0), bounds.length - 2);
+};
 
 /** The lines of a hover, escaped. */
 const hover = (lines) => lines.map(esc).join("<br>");
 
-window.addEventListener("beforeprint", () => {
-  theme("light");
-  for (const place of document.querySelectorAll(".js-plotly-plot")) {
-    Plotly.relayout(place, { width: 650, height: place.classList.contains("low") ? 210 : 350 });
-  }
-});
-window.addEventListener("afterprint", () => {
-  for (const place of document.querySelectorAll(".js-plotly-plot")) {
-    Plotly.relayout(place, { width: null, height: null, autosize: true });
-  }
-});

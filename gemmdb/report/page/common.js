@@ -18,14 +18,14 @@ function esc(text) {
 
 const whole = (x) => Math.round(x).toLocaleString("en-US");
 const times = (x) => (x === null ? "-" : `${x < 10 ? x.toFixed(2) : x < 100 ? x.toFixed(1) : whole(x)}x`);
-const percent = (x) => `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)}%`;
+const percent = (x) => (x > 0 && x < 0.0005 ? "<0.1%" : `${(100 * x).toFixed(x > 0 && x < 0.0995 ? 1 : 0)}%`);
 
-/** Microseconds in a readable unit. */
+/** Microseconds in a readable unit, with three digits. */
 function micro(us) {
   if (us === null || us === undefined) return "-";
-  if (us >= 1e6) return `${(us / 1e6).toFixed(2)} s`;
-  if (us >= 1e3) return `${(us / 1e3).toFixed(2)} ms`;
-  return `${us < 10 ? us.toFixed(2) : us.toFixed(1)} us`;
+  const three = (x) => x.toFixed(x < 10 ? 2 : x < 100 ? 1 : 0);
+  if (us >= 1e6) return `${three(us / 1e6)} s`;
+  return us >= 1e3 ? `${three(us / 1e3)} ms` : `${three(us)} us`;
 }
 
 /** The geometric mean; NaN without values. */
@@ -69,6 +69,30 @@ function card(title, note, content, className = "") {
   return made;
 }
 
+/** A table for few rows. `heads`: {title, right, name, bar}; `rows`: a list of cells for each row. On a phone each row
+ *  becomes a block whose cells carry their column's title. */
+function plainTable(id, heads) {
+  const body = el("tbody");
+  const style = (head) => [head.right && "right", head.name && "name", head.bar && "barcell"].filter(Boolean).join(" ");
+  const table = el("table", "", el("thead", "", el("tr", "", ...heads.map((head) => el("th", style(head), head.title)))), body);
+  table.id = id;
+  const fill = (rows) => body.replaceChildren(...rows.map((cells) => el("tr", "row", ...cells.map((cell, at) => labelled(el("td", style(heads[at]), cell), heads[at].title)))));
+  return { table, fill };
+}
+
+/** A cell with its column's title, for phones. */
+function labelled(cell, title) {
+  cell.dataset.label = title;
+  return cell;
+}
+
+/** A bar of a part of the largest. */
+function bar(part) {
+  const made = el("span", "bar");
+  made.style.width = `${100 * part}%`;
+  return made;
+}
+
 function facts(pairs) {
   const list = el("dl", "facts");
   for (const [name, value] of pairs) list.append(el("dt", "", name), el("dd", "", value));
@@ -87,6 +111,15 @@ function heading(kind, title, lead) {
 
 const root = document.documentElement;
 const themed = [];
+
+/** What serves a GEMM, in the order of gemmdb.outcome. */
+const OUTCOMES = ["table", "near", "tuned", "ATen (measured best)", "ATen (nothing known)", "ATen (refused)", "not handled"];
+const [TABLE, NEAR, TUNED, BEST, UNKNOWN, REFUSED] = OUTCOMES;
+const byOutcome = (a, b) => OUTCOMES.indexOf(a[0]) - OUTCOMES.indexOf(b[0]);
+
+/** Marks a time that was measured only on a busy machine. */
+const timed = (row, text) => (row.busy ? `${text}*` : text);
+const BUSY = "* Timed only while other programs kept the machine busy: it may be too long.";
 
 function theme(name) {
   root.dataset.theme = name;

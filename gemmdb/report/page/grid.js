@@ -1,6 +1,7 @@
 // A table of items that can be sorted, in pages; a click on a row opens its details.
 
 const PAGE = 25;
+const PRINTED = 100;
 
 /** `columns`: {title, of(item) for sorting, show(item): text or element, right, name}; `details(item)`: pairs. */
 function grid(id, columns, details, order) {
@@ -8,7 +9,7 @@ function grid(id, columns, details, order) {
   table.id = id;
   const body = el("tbody");
   const heads = el("tr");
-  const state = { items: [], page: 0, column: order.column, down: order.down };
+  const state = { items: [], page: 0, column: order.column, down: order.down, printing: false };
   columns.forEach((column, place) => {
     const button = el("button", "", column.title);
     button.type = "button";
@@ -47,7 +48,7 @@ function grid(id, columns, details, order) {
     const row = el("tr", "row");
     row.tabIndex = 0;
     for (const column of columns) {
-      row.append(el("td", `${column.right ? "right" : ""} ${column.name ? "name" : ""}`, column.show(item)));
+      row.append(labelled(el("td", `${column.right ? "right" : ""} ${column.name ? "name" : ""}`, column.show(item)), column.title));
     }
     const open = () => {
       if (row.nextSibling?.classList.contains("detail")) {
@@ -67,15 +68,20 @@ function grid(id, columns, details, order) {
     return row;
   };
   const show = () => {
-    const pages = Math.max(1, Math.ceil(state.items.length / PAGE));
-    const from = state.page * PAGE;
-    body.replaceChildren(...state.items.slice(from, from + PAGE).map(line));
+    const size = state.printing ? PRINTED : PAGE;
+    const pages = Math.max(1, Math.ceil(state.items.length / size));
+    const from = state.printing ? 0 : state.page * size;
+    body.replaceChildren(...state.items.slice(from, from + size).map(line));
     place.textContent = state.items.length
-      ? `${whole(from + 1)} to ${whole(Math.min(from + PAGE, state.items.length))} of ${whole(state.items.length)}`
+      ? `${whole(from + 1)} to ${whole(Math.min(from + size, state.items.length))} of ${whole(state.items.length)}`
       : "Nothing fits the filters.";
     back.disabled = state.page === 0;
     on.disabled = state.page >= pages - 1;
   };
+  printed.push((printing) => {
+    state.printing = printing;
+    show();
+  });
   const content = el("div", "", el("div", "scroll", table), el("div", "pager", place, back, on));
   return {
     content,
