@@ -35,7 +35,8 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gemmdb.inductor.lower.adapter import codegen
+from gemmdb.cublaslt import launch
+from gemmdb.inductor.lower.adapter import codegen, cublaslt
 from gemmdb.inductor.lower.adapter.state import replaced
 from gemmdb.phases import PHASES
 
@@ -99,8 +100,13 @@ def _calls(source: str, function: str) -> list[tuple[Any, Any]]:
 
 @contextmanager
 def compiling_for(capability: int) -> Iterator[None]:
-    """Context manager: compile CUDA code for this compute capability (90 for sm90) without querying a GPU."""
-    with inductor_config.patch({"cuda.arch": str(capability)}):
+    """Context manager: compile CUDA code for this compute capability (90 for sm90) without querying a GPU. cuBLASLt,
+    which needs one, is not asked for support: calls get the largest workspace."""
+
+    def largest(*_: Any) -> int:
+        return launch.MAX_WORKSPACE
+
+    with inductor_config.patch({"cuda.arch": str(capability)}), replaced(cublaslt, "workspace", largest):
         yield
 
 

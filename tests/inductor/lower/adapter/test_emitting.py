@@ -1,5 +1,7 @@
 """Output code: generated without being run, read, and loaded."""
 
+import contextlib
+
 import pytest
 import torch
 from torch._inductor.fx_passes import joint_graph
@@ -8,8 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Config, Problem
+from gemmdb.cublaslt import launch
+from gemmdb.cublaslt.matmul import Matrix, Shape
 from gemmdb.inductor.lower import inductor_templates
-from gemmdb.inductor.lower.adapter import emission
+from gemmdb.inductor.lower.adapter import cublaslt, emission
 
 KERNELS = """
 first = async_compile.triton('first', '''
@@ -63,6 +67,17 @@ def test_neither_patterns_nor_fake_tensors_touch_a_gpu(monkeypatch):
         fake_tensor.init_gpu_context(torch.device("cuda", 0))
         joint_graph.lazy_init(torch.device("cuda", 0))
     assert joint_graph.lazy_init is before
+
+
+def test_code_that_calls_cublaslt_is_generated_without_its_library(monkeypatch):
+    monkeypatch.setattr(launch.library, "loaded", lambda: None)
+    bf16 = Matrix("bf16", True, 64)
+    asked = Shape(64, 64, 64, bf16, bf16, bf16), torch.device("cuda", 0), {"algo": 66}
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    with emission.compiling_for(90):
+        assert cublaslt.workspace(*asked) == launch.MAX_WORKSPACE
+    with pytest.raises(launch.Refused):
+        cublaslt.workspace(*asked)
 
 
 def test_kernels_are_found_in_code():
