@@ -65,7 +65,8 @@ class Policy:
     `confirm_s`: maximum seconds that this may add to compiling one graph; 0 means 3. Live tuning and confirming
     together may add 8 seconds to all graphs of a process, plus whatever these two allow beyond their defaults.
     `horizontal`: whether to merge GEMMs that share an activation into one kernel where that is faster in the program;
-    only configs that may be confirmed qualify.
+    only configs that may be confirmed qualify. `captured`: whether CUDA graphs capture the compiled code, so that the
+    time of the host does not count; None: if Inductor captures it, as in mode `reduce-overhead`.
     """
 
     on_miss: str = ""
@@ -88,6 +89,7 @@ class Policy:
     confirm: bool | None = None
     confirm_s: float = 0.0
     horizontal: bool = True
+    captured: bool | None = None
 
     def __post_init__(self) -> None:
         if self.on_miss not in ("", *ON_MISS):
@@ -141,7 +143,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
         ("compile_cost", "cutlass_size", "live_cost", "live_calls"), "a whole number that is not negative",
         lambda x: isinstance(x, int) and x >= 0,
     ),
-    (("confirm",), "True, False or None", lambda x: isinstance(x, bool | None)),
+    (("confirm", "captured"), "True, False or None", lambda x: isinstance(x, bool | None)),
     (("horizontal",), "True or False", lambda x: isinstance(x, bool)),
 )  # fmt: skip
 """Policy fields, their requirement in words, and a check for it."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmdb.cost import host
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide import legality, uncompiled
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Mode, Session
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.phases import PHASES
+from gemmdb.rejected import Rejected
 
 RETURNED = "the program gets the output, whose rows would be padded"
 """Why a GEMM falls back to ATen where the answer is a view of padded rows."""
@@ -61,7 +64,7 @@ def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
         JOURNAL.failure("lookup", error)
         hit = None
     config = ATEN
-    if hit is not None and not hit.branches and legality.hit_rejection(hit, query) is None:
+    if hit is not None and not hit.branches and _rejection(decision.session, query, hit) is None:
         config, event = hit.config, event.answered(hit)
     return replace(decision, config=config, event=replace(event, note=note))
 
@@ -92,11 +95,41 @@ def _event(query: Query) -> Event:
 
 
 def _answered(session: Session, query: Query, hit: Hit) -> Decision:
+    rejected = _rejection(session, query, hit)
+    if rejected is not None and legality.hit_rejection(hit, query) is None:
+        quick = ask(session, query, Mode.QUICK_CALLS)
+        if quick is not None and _rejection(session, query, quick) is None:
+            hit, rejected = quick, None
     event = _event(query).answered(hit)
-    rejected = legality.hit_rejection(hit, query)
     if rejected is not None:
         return Decision(session, query, ATEN, event.refused(rejected), refused=True)
     return Decision(session, query, hit.config, event, hit.branches)
+
+
+def _rejection(session: Session, query: Query, hit: Hit) -> Rejected | None:
+    """Return why a hit is not used: Inductor cannot lower it, or its calls take the host too long."""
+    found = legality.hit_rejection(hit, query)
+    if found is None and hit.rung != "forced" and _host_counts(session, query):
+        return host.rejection(hit.config, query.problem, hit.expected_us, hit.expected_us * hit.speedup)
+    return found
+
+
+def _host_counts(session: Session, query: Query) -> bool:
+    """Whether the host's time is part of a GEMM's: on a GPU, unless a CUDA graph captures the program."""
+    captured = session.policy.captured
+    return query.device.kind == "cuda" and not (state.captured() if captured is None else captured)
+
+
+def charged(decision: Decision) -> Decision:
+    """Return a decision whose times were measured in this compile, or ATen if the calls of its config take the host too
+    long."""
+    event, config, us, speedup = decision.event, decision.config, decision.event.expected_us, decision.event.speedup
+    if config is None or us is None or speedup is None or decision.branches or event.rung == "forced":
+        return decision
+    if not _host_counts(decision.session, decision.query):
+        return decision
+    rejected = host.rejection(config, decision.problem, us, us * speedup)
+    return replace(decision, config=ATEN, event=event.refused(rejected), refused=True) if rejected else decision
 
 
 def _missed(session: Session, query: Query, late: str = "") -> Decision:

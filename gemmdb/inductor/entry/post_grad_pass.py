@@ -76,7 +76,7 @@ class PostGradPass:
         pairs = _without(fusion.finish(), pairs)
         confirmation.begin(pairs)
         search.run(pairs)  # Meanwhile, the kernels to confirm compile in other processes.
-        decided = search.decide(confirmation.decide(pairs))
+        decided = search.decide([deciding.charged(decision) for decision in confirmation.decide(pairs)])
         for decision in decided:
             JOURNAL.put(decision.entry, decision.event)
         pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemmdb.cost import host
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.session import Mode, Session
@@ -40,6 +41,7 @@ class TableSession(Session):
             Mode.CERTAIN: replace(untuned, confirm=False),
             Mode.WITHOUT_CUTLASS: replace(untuned.without_cutlass, confirm=False),
             Mode.DENSE: replace(untuned.without_views, confirm=False),
+            Mode.QUICK_CALLS: replace(untuned, confirm=False),
         }
         self._complete = self._has_user_table()
         self._catalog = self._load()
@@ -49,7 +51,7 @@ class TableSession(Session):
     def _find(self, query: Query, mode: Mode) -> Hit | None:
         policy = self._policy
         if mode is not Mode.POLICY:
-            return self._answer(query, self._policies[mode])
+            return self._answer(query, self._policies[mode], mode is Mode.QUICK_CALLS)
         if policy.on_miss != "live" or self.tuning_rejection(query):
             return self._answer(query, self._policies[Mode.UNTUNED])
         # Confirming one uncertain answer takes a fraction of the time of tuning.
@@ -95,8 +97,10 @@ class TableSession(Session):
     def _has_user_table(self) -> bool:
         return written(self._settings.user_table)
 
-    def _answer(self, query: Query, policy: Policy) -> Hit | None:
+    def _answer(self, query: Query, policy: Policy, quick_calls: bool = False) -> Hit | None:
         def excluded(config: Config, rows: Range | None) -> Rejected | None:
+            if quick_calls and host.slower_us(config, query.problem) > 0:
+                return host.SLOWER
             return legality.rejection(config, query, rows)
 
         return answer(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)

@@ -28,6 +28,11 @@ def autotuning() -> bool:
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
+def captured() -> bool:
+    """Whether Inductor captures the compile in progress in a CUDA graph, as in mode `reduce-overhead`."""
+    return bool(inductor_config.triton.cudagraphs)
+
+
 def multiplies_convolutions() -> bool:
     """Whether the compile in progress lowers channels-last 1 x 1 convolutions as GEMMs."""
     return bool(inductor_config.conv_1x1_as_mm) or autotuning()

@@ -1,0 +1,118 @@
+"""Without a CUDA graph, no GEMM gets a config whose calls take the host longer than they save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.for_a_gpu import TILE, rand
+from kit.gpu import make
+from kit.sessions import FakeSession
+
+import gemmdb.inductor
+from gemmdb.hit import Hit
+from gemmdb.inductor.decide import deciding
+from gemmdb.inductor.entry import active, enable
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.kernels.config import ATEN
+from gemmdb.settings import Policy
+
+pytestmark = pytest.mark.usefixtures("gpu")
+SUMMED = make("tile", block_m=64, block_n=128, split_k=4, reduce="kernel")
+"""A second kernel sums its slices."""
+SLOW = "host time: triton:tile takes the host"
+
+
+def hit(config: Any, us: float = 6.0, aten_us: float = 8.0) -> Hit:
+    return Hit("exact", config, us, aten_us / us, "a.db")
+
+
+@contextmanager
+def answering(session: FakeSession) -> Iterator[None]:
+    enable.install()
+    with active.use(session):
+        yield
+
+
+def product(session: FakeSession, **options: Any) -> dict[str, Any]:
+    """The one GEMM of a program that compiles with `session`."""
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    x, w = rand(64, 256), rand(512, 256)
+    with torch.no_grad(), answering(session):
+        torch.compile(lambda x, w: x @ w.t(), **options)(x, w)
+    assert gemmdb.inductor.stats()["errors"] == []
+    (found,) = gemmdb.inductor.stats()["products"]
+    return dict(found)
+
+
+def test_aten_runs_instead_of_slow_calls() -> None:
+    found = product(FakeSession(lambda query: hit(SUMMED)))
+    assert found["config"] == ATEN.text
+    assert found["note"].startswith(SLOW)
+    assert (found["expected_us"], found["speedup_vs_aten"]) == (8.0, 1.0)
+
+
+def test_the_next_config_with_quick_calls_runs() -> None:
+    session = FakeSession(lambda query: hit(SUMMED), quick=lambda query: hit(TILE, 7.0))
+    # The fixture stops the lowering at the kernel.
+    assert product(session)["note"] == "that far"
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"), [(Policy(captured=True), {}), (Policy(), {"mode": "reduce-overhead"})], ids=["own", "mode"]
+)
+def test_a_captured_program_gets_slow_calls(policy: Policy, options: dict[str, str]) -> None:
+    assert product(FakeSession(lambda query: hit(SUMMED), policy), **options)["note"] == "that far"
+
+
+def test_the_policy_overrides_the_mode() -> None:
+    session = FakeSession(lambda query: hit(SUMMED), Policy(captured=False))
+    assert product(session, mode="reduce-overhead")["note"].startswith(SLOW)
+
+
+def test_long_gemms_and_quick_calls_are_served() -> None:
+    for found in (hit(SUMMED, 90.0, 100.0), hit(TILE)):
+        assert product(FakeSession(lambda query, found=found: found))["note"] == "that far"
+
+
+def test_a_forced_config_is_not_charged() -> None:
+    session = FakeSession(lambda query: replace(hit(SUMMED), rung="forced"))
+    assert product(session)["note"] == "that far"
+
+
+def test_times_measured_in_the_compile_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table promises 100 us for ATen, and the benchmark in this program finds 10."""
+    session = FakeSession(lambda query: hit(SUMMED, 90.0, 100.0))
+    from gemmdb.inductor.benchmark import confirm
+
+    def measured(self: Any, pairs: Any) -> list[Any]:
+        return [replace(one, event=replace(one.event, expected_us=9.0, speedup=10 / 9)) for _, one in pairs]
+
+    monkeypatch.setattr(confirm.Confirmation, "decide", measured)
+    found = product(session)
+    assert found["config"] == ATEN.text
+    assert found["note"].startswith(SLOW)
+
+
+def test_deciding_late_charges_too() -> None:
+    session = FakeSession(lambda query: hit(SUMMED))
+    seen = []
+    original = session._find
+
+    def remembered(query: Any, mode: Any) -> Any:
+        seen.append(query)
+        return original(query, mode)
+
+    session._find = remembered  # type: ignore[method-assign]
+    product(session)
+    decision = deciding.decide_late(session, seen[0])
+    assert decision.config == ATEN
+    assert decision.event.note.startswith(SLOW)
+    JOURNAL.drop()
