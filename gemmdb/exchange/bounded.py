@@ -24,8 +24,8 @@ _NUMBERS = {int: re.compile(r"-?\d{1,18}"), float: re.compile(r"-?(\d{1,20}(\.\d
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers, from 1. Raises InputError for a file that cannot be read, is
-    not UTF-8, or exceeds the bounds."""
+    """Yield the lines of a text file with their numbers, from 1, without a byte-order mark. Raises InputError for a
+    file that cannot be read, is not UTF-8, or exceeds the bounds."""
     with reading(path), path.open("rb") as file:
         number = 0
         while raw := file.readline(MAX_LINE_BYTES + 1):
@@ -35,17 +35,17 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
             if number > MAX_LINES:
                 raise InputError(f"{path}:{number}: more than {MAX_LINES:,} lines")
             try:
-                yield number, raw.decode()
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(f"{path}:{number}: not UTF-8 text") from error
 
 
 def whole(path: Path) -> str:
-    """Return the text of a file of at most MAX_BYTES. Raises InputError."""
+    """Return the text of a file of at most MAX_BYTES, without a byte-order mark. Raises InputError."""
     with reading(path):
         raw = read_bounded(path, MAX_BYTES)
     try:
-        return raw.decode()
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}:{raw[: error.start].count(10) + 1}: not UTF-8 text") from error
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from gemmdb.errors import InputError, choices
-from gemmdb.exchange import lookup_table, parquet, text_formats
+from gemmdb.exchange import lookup_table, parquet, recognize, text_formats
 from gemmdb.exchange.content import Content, Exchanged, Tally
 from gemmdb.exchange.foreign import autotune_cache, mm_log, tunableop, vllm
 from gemmdb.exchange.foreign.races import Given
@@ -104,7 +104,10 @@ def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchan
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as folder:
             part = Path(folder, "part.db")
-            carried = total = _write(read(path, kind, tally, given), part, str(path))
+            try:
+                carried = total = _write(read(path, kind, tally, given), part, str(path))
+            except InputError as error:
+                raise InputError(f"{error}{recognize.advice(path, kind)}") from error
             if out.exists():
                 total = unite([out, part], out)
             else:

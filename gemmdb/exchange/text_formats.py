@@ -98,7 +98,7 @@ def _csv_rows(path: Path) -> Iterator[Measurement]:
         if names is None or sorted(names) != sorted(flat.COLUMNS):
             missing = [name for name in flat.COLUMNS if name not in (names or ())]
             raise InputError(f"its columns are not those of an export; missing: {', '.join(missing)[:200] or 'none'}")
-        for cells in reader:
+        for cells in filter(None, reader):  # An editor may have added a blank line.
             if len(cells) != len(names):
                 raise InputError(f"{len(cells)} cells for {len(names)} columns")
             found = dict(zip(names, cells, strict=True))
@@ -154,7 +154,9 @@ def checked_runs(runs: Any, where: str) -> list[dict[str, Any]]:
 
 def _json_rows(path: Path, source: Iterable[tuple[int, str]]) -> Iterator[Measurement]:
     for number, line in source:
-        found = bounded.parse_json(line.rstrip("\n"), path, number) if line.strip() else None
+        if not line.strip():
+            continue
+        found = bounded.parse_json(line.rstrip("\n"), path, number)
         if not isinstance(found, dict) or found.keys() != flat.COLUMNS.keys():
             raise InputError(f"{path}:{number}: not an object with the columns of an export")
         if found["error"] == "inf":

@@ -122,7 +122,7 @@ def test_what_a_log_cannot_say_is_counted(tmp_path):
         "a size is symbolic": 3,
         "the log does not describe the GEMM bmm": 3,
         "ATen was not timed in this run, so there is no reference time": 2,
-        "gemmdb does not support this tile": 1,
+        "gemmdb does not support this tile: block_m out of range": 1,
     }
     # ATen alone is left of these races, and it does not win them by that.
     assert {row.config for row in rows} == {ATEN}
@@ -139,7 +139,7 @@ def test_what_a_log_cannot_say_is_counted(tmp_path):
         ('[\n{\n"(1, 1, __import__)": []}]', "a size is symbolic"),
         ('[\n{\n"(1, 1, 1)": [5]}]', ":3: not an Inductor choice"),
         ('[\n{\n"(1, 1, 1)": [{"type": "cublas"}]}]', ":3: a time must be"),
-        ('[\n{\n"(1, 1, 1)": [{"type": "cublas", "time": NaN}]}]', ":3: a time must be"),
+        ('[\n{\n"(1, 1, 1)": [{"type": "cublas", "time": null}]}]', ":3: a time must be"),
         ('[\n{\n"(1, 1, 1)": [{"type": "cublas", "time": true}]}]', ":3: a time must be"),
         ('[\n{\n"(1, 1, 1)": [{"type": "cublas", "time": -1}]}]', ":3: -1 is not a valid time"),
         ('[\n{\n"(1, 1, 1)": [{"type": "cublas", "time": 1e300}]}]', ":3: 1e+300 is not a valid time"),

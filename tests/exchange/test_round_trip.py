@@ -118,7 +118,6 @@ def test_a_bad_cell_is_refused_with_its_line(tmp_path, name, value):
         ('{"gemmdb_rows": 2, "runs": []}\n', ":1: not a gemmdb JSON Lines export"),
         ('{"gemmdb_rows": 1, "runs": [1]}\n', ":1: a run without"),
         ('{"gemmdb_rows": 1, "runs": []}\n{}\n', ":2: not an object"),
-        ('{"gemmdb_rows": 1, "runs": []}\n\n', ":2: not an object"),
         ('{"gemmdb_rows": 1, "runs": []}\n{"a"\n', ":2: not JSON"),
         ('{"gemmdb_rows": 1, "runs": []}\n' + "[" * 100_000, "not usable JSON"),
         ('{"gemmdb_rows": 1, "runs": []}\n' + "9" * 10_000, "not usable JSON"),

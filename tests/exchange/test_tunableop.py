@@ -45,6 +45,35 @@ def test_older_and_newer_lines_of_tunableop_are_read(tmp_path):
     assert (len(rows), left) == (2, {})
 
 
+def test_lines_without_a_usable_time_and_unknown_operators_are_counted(tmp_path):
+    good = "GemmTunableOp_Half_TN,tn_512_16_4096_ld_4096_4096_512,Default"
+    scaled = "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN,tn_8_8_8_ld_8_8_8_rw_1_bias_None,Default,1.0"
+    other = "GroupedGemmTunableOp_Half_TN,tn_8_8_8,Default,1.0"
+    text = "\n".join([f"{good},0.02", f"{good},nan", f"{good},inf", good, scaled, other, ""])
+    rows, left = rows_of("tunableop", write(tmp_path / "r.csv", text), on_h200())
+    assert len(rows) == 1
+    assert left == {
+        "the line has no time": 3,
+        "a ScaledGemm line does not contain whether fast accumulation is allowed": 1,
+        "TunableOp's operator is none that gemmdb knows": 1,
+    }
+
+
+VALIDATORS = {
+    "2.3": ["PT_VERSION,2.3.0", "ROCM_VERSION,6.0.0.0-12969-1544e39", "HIPBLASLT_VERSION,0.6.0-a9c5cc7"],
+    "2.6": ["PT_VERSION,2.6.0", "GCN_ARCH_NAME,gfx942:sramecc+:xnack-", "ROCBLAS_VERSION,4.0.0-72e57364-dirty"],
+    "2.11": ["PT_VERSION,2.11.0", "CUDA_VERSION,13.0"],
+}
+
+
+@pytest.mark.parametrize("version", VALIDATORS)
+def test_the_heads_of_several_versions_are_read(tmp_path, version):
+    head = "".join(f"Validator,{line}\n" for line in VALIDATORS[version])
+    line = "GemmTunableOp_BFloat16_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02\n"
+    ((row,), _) = rows_of("tunableop", write(tmp_path / "r.csv", head + line), on_h200())
+    assert row.toolchain.torch == f"{version}.0"
+
+
 @settings(max_examples=30)
 @given(
     sizes=st.tuples(*(st.integers(2, 9000) for _ in range(3))),
@@ -76,7 +105,6 @@ def test_every_default_of_tunableop_is_its_problem(sizes, ms, layout, dtype, tmp
         "GemmTunableOp_Half_TN,tn_1_1,Default,1.0",
         "GemmTunableOp_Half_TN,tn_99999999999_1_1_ld_1_1_1,Default,1.0",
         "GemmTunableOp_Half_TN,tn_9999999999_1_1_ld_1_1_9999999999,Default,1.0",
-        "GemmTunableOp_Half_TN,tn_1_1_1_ld_1_1_1,Default,nan",
         "GemmTunableOp_Half_TN,tn_1_1_1_ld_1_1_1,Default,-1.0",
         "GemmTunableOp_Half_TN,tn_1_1_1_ld_1_1_1,Default;DROP TABLE,1.0",
         "Validator,a b,c",

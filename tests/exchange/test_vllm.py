@@ -29,7 +29,10 @@ def test_configs_by_m_become_modelled_rows(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("E=8,N=14336,device_name=NVIDIA_H200.json", "mixture of experts"),
+        (
+            "E=8,N=14336,device_name=NVIDIA_H200.json",
+            "for experts, whose configs do not fit grouped_mm; `gemmdb",
+        ),
         ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json", "block scales"),
         ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8_per_token.json", "does not cover"),
     ],
@@ -47,10 +50,33 @@ def test_parameters_that_the_kernel_lacks_are_counted(tmp_path):
     _, left = rows_of("vllm", write(tmp_path / "a.json", configs), on_h200(dtype="bf16", n=4096, k=4096))
     assert left == {
         "the kernel has no SPLIT_K": 1,
-        "gemmdb does not support this tile": 1,
+        "gemmdb does not support this tile: block_m out of range": 1,
         "the kernel has no USE": 1,
         "the config lacks num_warps, num_stages": 1,
     }
+
+
+def test_a_large_group_is_the_largest_if_it_holds_all_tiles_and_else_named(tmp_path):
+    """vLLM tunes GROUP_SIZE_M up to 64."""
+    name = "N=7168,K=2048,device_name=NVIDIA_H200,dtype=int8_w8a8.json"
+    configs = {"16": GOOD | {"GROUP_SIZE_M": 64}, "4096": GOOD | {"GROUP_SIZE_M": 32}}
+    rows, left = rows_of("vllm", write(tmp_path / name, configs), Given(resolve=resolve))
+    assert {row.config for row in rows} == {ATEN, tile(16, 64, 128, 4, 4, group=16)}
+    assert left == {"gemmdb does not support this tile: group_m out of range": 1}
+
+
+NEWER = {"triton_version": "3.5.1", "16": GOOD | {"SPLIT_K": 1}}
+AMD = {"16": GOOD | {"waves_per_eu": 0, "matrix_instr_nonkdim": 16, "kpack": 1}}
+
+
+def test_files_of_several_versions_of_vllm_are_read(tmp_path):
+    name = "N=7168,K=2048,device_name=NVIDIA_H200,dtype=int8_w8a8"
+    older = {"16": {key: value for key, value in GOOD.items() if key != "GROUP_SIZE_M"}}
+    for configs, kept in ((NEWER, 2), (older, 2), (AMD, 0)):
+        rows, left = rows_of("vllm", write(tmp_path / f"{name}.json", configs), Given(resolve=resolve))
+        assert (len(rows), sum(left.values())) == (kept, 1 - kept // 2)
+    spaced = write(tmp_path / f"{name},block_shape=[128, 128].json", NEWER)
+    assert "block scales" in next(iter(rows_of("vllm", spaced, Given(resolve=resolve))[1]))
 
 
 def test_a_gemm_without_an_op_needs_no_known_device(tmp_path):

@@ -14,6 +14,7 @@ from gemmdb.errors import InputError
 from gemmdb.exchange import bounded
 from gemmdb.exchange.content import Tally
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
@@ -135,9 +136,11 @@ def rows(
 
 
 def microseconds(value: Any, where: str) -> float:
-    """Convert a time in milliseconds to microseconds; infinity stands for a kernel that failed. Raises InputError,
-    prefixed with `where`."""
-    if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MOST_US) or value != value:
+    """Convert a time in milliseconds to microseconds; infinity, and what is not a number, stand for a kernel that
+    failed. Raises InputError, prefixed with `where`."""
+    if value != value:
+        return math.inf
+    if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MOST_US):
         raise InputError(f"{where}: a time must be a number of milliseconds, got {value!r:.60}")
     us = float(value) * 1000
     if us != math.inf and not LEAST_US / (1 - SPREAD) <= us <= MOST_US / (1 + SPREAD):
@@ -150,7 +153,10 @@ def template_config(kernel: str, **values: int) -> Config | Rejected:
     try:
         return Config.of("triton", kernel, **values)
     except InputError:
-        return Rejected("gemmdb does not support this tile")
+        domains = KERNELS["triton", kernel].params
+        wrong = sorted(name for name, value in values.items() if name in domains and value not in domains[name])
+        named = ", ".join(wrong or sorted(domains.keys() ^ values.keys()))
+        return Rejected(f"gemmdb does not support this tile: {named} out of range")
 
 
 class Cursor:

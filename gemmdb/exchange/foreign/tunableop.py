@@ -28,8 +28,9 @@ KIND = "tunableop"
 DTYPES = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "tf32": "fp32", "double": "fp64"}
 PROTOCOL = Protocol("graph", "hot", 1, 1, reference="tunableop")
 """Mean over back-to-back calls."""
-_UNSAID = {"GemmStridedBatched": "the batch stride", "ScaledGemm": "the layout of the scales"}
+_UNSAID = {"GemmStridedBatched": "the batch stride", "ScaledGemm": "whether fast accumulation is allowed"}
 _OPERATOR = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_([\w:<>]{1,80})_([NT])([NT])")
+_OTHER = re.compile(r"\w{1,60}TunableOp_[\w:<>]{1,120}")
 _PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})(?:_ld_(\d{1,10})_(\d{1,10})_(\d{1,10}))?")
 _MAX_CELLS = 60
 _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
@@ -61,7 +62,7 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
         if unknown or not 3 <= len(cells) <= _MAX_CELLS or not all(map(_WORDS.fullmatch, cells[:3])):
             raise InputError(f"{where}: not a TunableOp result line: {line.strip()[:80]!r}")
         try:
-            us = races.microseconds(bounded.number(cells[3], float), where) if cells[3:] and cells[3] else None
+            us = _microseconds(cells[3], where) if cells[3:] else None
             problem = _problem(cells[0], cells[1])
         except InputError as error:
             raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
@@ -76,8 +77,17 @@ def _rows(path: Path, tally: Tally, source: Source) -> Iterator[Measurement]:
             yield from races.rows(source, problem, [Choice(ATEN, us)], tally, where)
 
 
+def _microseconds(cell: str, where: str) -> float | None:
+    """Return a time in microseconds; None if the cell has none. Raises InputError."""
+    if cell.strip().lower() in ("", "nan", "inf", "-nan"):
+        return None
+    return races.microseconds(bounded.number(cell, float), where)
+
+
 def _problem(operator: str, parameters: str) -> Problem | Rejected:
     found = _OPERATOR.fullmatch(operator)
+    if found is None and _OTHER.fullmatch(operator) and not operator.startswith("GemmTunableOp_"):
+        return Rejected("TunableOp's operator is none that gemmdb knows")
     if found is None:
         raise InputError(f"unknown operator {operator[:80]!r}")
     kind, dtype, first, second = found.groups()

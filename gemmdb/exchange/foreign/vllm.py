@@ -2,8 +2,9 @@
 
 Such a file has no times. Each config becomes a modelled row: its time comes from the cost model, not from a
 measurement, and every lookup shows that. The file's name contains N, K, device and dtype:
-`N=512,K=7168,device_name=NVIDIA_H200,dtype=int8_w8a8.json`. gemmdb has no op for files for mixtures of experts
-(`E=8,...`) and block scales (`block_shape=[128,128]`).
+`N=512,K=7168,device_name=NVIDIA_H200,dtype=int8_w8a8.json`. Files for mixtures of experts (`E=8,...`) and block scales
+(`block_shape=[128,128]`) are about vLLM's own kernels, whose parameters mean nothing to gemmdb's kernels for
+grouped_mm and scaled_mm.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _SIZE = re.compile(r"[1-9]\d{0,9}")
 _SPECIFIC: Mapping[str, int] = {"SPLIT_K": 1, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
 """Parameters that gemmdb's kernel lacks, each with its neutral value."""
 MAX_ENTRIES = 100_000
+_MEASURE = "`gemmdb tune -- python PROGRAM.py` measures the program's GEMMs"
+_MOST_GROUP = 16
+"""The largest `group_m` of gemmdb's kernel."""
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
@@ -62,11 +66,13 @@ def _rejection(named: Mapping[str, str], given: Given) -> Rejected | None:
     """Return why nothing from a file with this name can be imported."""
     dtype = named.get("dtype", "")
     if "E" in named:
-        return Rejected("the file is for a mixture of experts; gemmdb has no op for that")
+        return Rejected(f"the file is for vLLM's kernel for experts, whose configs do not fit grouped_mm; {_MEASURE}")
     if "block_shape" in named:
-        return Rejected("the file is for block scales; gemmdb's kernels for them have other parameters")
+        return Rejected(
+            f"the file is for vLLM's kernel for block scales, whose configs do not fit scaled_mm; {_MEASURE}"
+        )
     if dtype and dtype != "int8_w8a8" and not given.op:
-        return Rejected(f"the file is for {dtype}, which the cost model does not cover")
+        return Rejected(f"the file is for {dtype[:40]}, which the cost model does not cover; {_MEASURE}")
     return None
 
 
@@ -115,7 +121,10 @@ def _modelled(problem: Problem, values: Mapping[str, Any], device: Device) -> tu
     """Return the config for these parameters, with the cost model's microseconds for it and for ATen."""
     if missing := [key for key in _NAMES if key not in values]:
         return Rejected(f"the config lacks {', '.join(missing)}")
-    config = races.template_config("inductor_mm", **{ours: values[key] for key, ours in _NAMES.items()})
+    ours = {name: values[key] for key, name in _NAMES.items()}
+    if ours["group_m"] > _MOST_GROUP >= -(-problem.m // max(ours["block_m"], 1)):
+        ours["group_m"] = _MOST_GROUP  # All rows of tiles are one group either way.
+    config = races.template_config("inductor_mm", **ours)
     if isinstance(config, Rejected):
         return config
     if foreign := sorted(key for key in values if key not in _NAMES and values[key] != _SPECIFIC.get(key)):
