@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import byref, c_void_p
+from ctypes import byref, c_void_p, cast
 from typing import Any
 
 from gemmdb.cublaslt import library
@@ -57,99 +57,107 @@ def prepare(
     elements from the start of each given tensor to A, B and the bias. `workspace_bytes`: the size of the workspace that
     each call gets.
     """
-    shape = _shape(*fields)
-    with_torch = functools.partial(_with_torch, torch_function, shape, offsets)
-    run: Launch | None = None
+    m, n, k, a, b, out, *others = fields
+    shape = Shape(m, n, k, Matrix(*a), Matrix(*b), Matrix(*out), *others)
+    return _Call(torch_function, device, attributes, shape, offsets, workspace_bytes).launch
 
-    def launch(a: Any, b: Any, out: Any, stream: int, workspace: Any = None, bias: Any = None) -> None:
-        nonlocal run
-        # Threads that come here at once each prepare their own; a lock could be held in a fork.
-        if run is None:
-            try:
-                run = _direct(shape, device, attributes, offsets, workspace_bytes)
-            except Refused as error:
-                _warn(str(error))
-                run = with_torch
-        status = run(a, b, out, stream, workspace, bias)
+
+class _Call:
+    """One call, prepared when it is first launched. Slots, and an address ready for each constant argument: the time of
+    a launch is that of the host where GEMMs are small."""
+
+    __slots__ = (
+        "a_offset", "algorithm", "alpha", "attributes", "b_offset", "beta", "bias_offset", "biased", "device",
+        "function", "handle", "kept", "left", "offsets", "operation", "out", "refused", "right", "shape", "size",
+        "torch_function",
+    )  # fmt: skip
+
+    def __init__(
+        self, torch_function: Launch, device: int, attributes: Mapping[str, int], shape: Shape,
+        offsets: tuple[int, int, int], size: int,
+    ) -> None:  # fmt: skip
+        self.torch_function, self.device, self.attributes = torch_function, device, attributes
+        self.shape, self.offsets, self.size = shape, offsets, size
+        items = (shape.a.dtype, shape.b.dtype, shape.bias or shape.out.dtype)
+        self.a_offset, self.b_offset, self.bias_offset = (
+            offset * ITEM_BYTES[item] for offset, item in zip(offsets, items, strict=True)
+        )
+        self.function: Launch | None = None
+        self.refused = False
+        self.biased: dict[int, c_void_p] = {}
+
+    def launch(self, a: Any, b: Any, out: Any, stream: int, workspace: Any = None, bias: Any = None) -> None:
+        """Enqueue the product on a stream."""
+        function = self.function or self._prepared()
+        if function is None:
+            self._with_torch(a, b, out, bias)
+            return
+        operation = self.operation
+        if bias is not None:
+            place = bias.data_ptr() + self.bias_offset
+            operation = self.biased.get(place) or self._remember(place)
+        address, layout = out.data_ptr(), self.out
+        status = function(
+            self.handle, operation, self.alpha, b.data_ptr() + self.b_offset, self.left, a.data_ptr() + self.a_offset,
+            self.right, self.beta, address, layout, address, layout, self.algorithm,
+            None if workspace is None else workspace.data_ptr(), self.size, stream,
+        )  # fmt: skip
         if status:
-            _warn(f"cublasLtMatmul: cublasStatus {status}")
-            run = with_torch
-            run(a, b, out, stream, workspace, bias)
+            self._refuse(f"cublasLtMatmul: cublasStatus {status}")
+            self._with_torch(a, b, out, bias)
 
-    return launch
+    def _prepared(self) -> Launch | None:
+        """Prepare the call. Return the library's function, None if it does not run the algorithm. Threads that come here
+        at once each prepare their own, because a lock could be held in a fork."""
+        if self.refused:
+            return None
+        try:
+            matmul, algorithm, needed = checked(self.shape, self.device, self.attributes)
+        except Refused as error:
+            self._refuse(str(error))
+            return None
+        if needed > self.size:
+            self._refuse(f"cuBLASLt {library.version()} needs {needed} bytes of workspace, not {self.size}")
+            return None
+        loaded = library.loaded()
+        assert loaded is not None
+        self.kept = matmul  # And with it what the addresses are of.
+        self.handle, self.operation = matmul.handle, matmul.operation
+        self.left, self.right, self.out = matmul.left, matmul.right, matmul.out
+        self.alpha, self.beta, self.algorithm = (
+            cast(byref(one), c_void_p) for one in (matmul.alpha, matmul.beta, algorithm)
+        )
+        self.function = loaded.cublasLtMatmul  # Last, because it says that the others are there.
+        return self.function
 
+    def _refuse(self, reason: str) -> None:
+        _warn(reason)
+        self.refused, self.function = True, None
 
-def _shape(m: int, n: int, k: int, a: Sequence[Any], b: Sequence[Any], out: Sequence[Any], *others: Any) -> Shape:
-    return Shape(m, n, k, Matrix(*a), Matrix(*b), Matrix(*out), *others)
+    def _remember(self, bias: int) -> c_void_p:
+        """Return a descriptor with the bias at this address. One that another thread may be using never changes; it
+        lives until its last call has returned."""
+        if len(self.biased) >= MAX_BIASES:
+            self.biased.clear()
+        return self.biased.setdefault(bias, self.kept.operation_with(bias))
+
+    def _with_torch(self, a: Any, b: Any, out: Any, bias: Any) -> None:
+        """Compute the product with torch's function, on the current stream."""
+        shape, (a_offset, b_offset, bias_offset) = self.shape, self.offsets
+        batch = (shape.batch,) if out.dim() == 3 else ()
+        operands = [
+            _view(a, shape.a, batch, (shape.m, shape.k), a_offset),
+            _view(b, shape.b, batch, (shape.k, shape.n), b_offset),
+        ]
+        if bias is not None:
+            operands.insert(0, bias.as_strided((shape.n,), (1,), bias.storage_offset() + bias_offset))
+        self.torch_function(*operands, out=out)
 
 
 @functools.cache
 def _warn(reason: str) -> None:
     """Cached, so each reason is reported once."""
     log.warning("gemmdb: ATen computes a product that was compiled for cuBLASLt: %s", reason)
-
-
-def _direct(
-    shape: Shape, device: int, attributes: Mapping[str, int], offsets: tuple[int, int, int], size: int
-) -> Launch:
-    """Return the call of the library. It returns the status. Raises Refused."""
-    matmul, algorithm, needed = checked(shape, device, attributes)
-    if needed > size:
-        raise Refused(f"cuBLASLt {library.version()} needs {needed} bytes of workspace, not {size}")
-    loaded = library.loaded()
-    assert loaded is not None
-    function, handle = loaded.cublasLtMatmul, matmul.handle
-    left, right, layout, chosen = matmul.left, matmul.right, matmul.out, byref(algorithm)
-    alpha, beta = byref(matmul.alpha), byref(matmul.beta)
-    a_offset, b_offset, bias_offset = _bytes(shape, offsets)
-    plain = matmul.operation
-    biased: dict[int, c_void_p] = {}
-
-    def run(a: Any, b: Any, out: Any, stream: int, workspace: Any, bias: Any) -> int:
-        operation = plain
-        if bias is not None:
-            address = bias.data_ptr() + bias_offset
-            operation = biased.get(address) or _remember(biased, matmul, address)
-        address = out.data_ptr()
-        status: int = function(
-            handle, operation, alpha, b.data_ptr() + b_offset, left, a.data_ptr() + a_offset, right, beta, address,
-            layout, address, layout, chosen, None if workspace is None else workspace.data_ptr(), size, stream,
-        )  # fmt: skip
-        return status
-
-    return run
-
-
-def _bytes(shape: Shape, offsets: tuple[int, int, int]) -> tuple[int, int, int]:
-    a, b, bias = offsets
-    return (
-        a * ITEM_BYTES[shape.a.dtype], b * ITEM_BYTES[shape.b.dtype], bias * ITEM_BYTES.get(shape.bias, 0)
-    )  # fmt: skip
-
-
-def _remember(biased: dict[int, c_void_p], matmul: Matmul, address: int) -> c_void_p:
-    """Return a descriptor with the bias at this address. One that another thread may be using never changes; it lives
-    until its last call has returned."""
-    if len(biased) >= MAX_BIASES:
-        biased.clear()
-    return biased.setdefault(address, matmul.operation_with(address))
-
-
-def _with_torch(
-    function: Launch, shape: Shape, offsets: tuple[int, int, int], a: Any, b: Any, out: Any, stream: int,
-    workspace: Any, bias: Any,
-) -> int:  # fmt: skip
-    """Compute the product with torch's function, on the current stream. Returns 0, the status of success."""
-    a_offset, b_offset, bias_offset = offsets
-    batch = (shape.batch,) if out.dim() == 3 else ()
-    operands = [
-        _view(a, shape.a, batch, (shape.m, shape.k), a_offset),
-        _view(b, shape.b, batch, (shape.k, shape.n), b_offset),
-    ]
-    if bias is not None:
-        operands.insert(0, bias.as_strided((shape.n,), (1,), bias.storage_offset() + bias_offset))
-    function(*operands, out=out)
-    return 0
 
 
 def _view(tensor: Any, matrix: Matrix, batch: tuple[int, ...], sizes: tuple[int, int], offset: int) -> Any:

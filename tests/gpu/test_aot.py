@@ -243,6 +243,39 @@ def test_a_kernel_that_is_compiled_in_advance_is_linked(
     assert torch.equal(run(made, [(x, w)])[0].cpu(), x.cpu().int() @ w.cpu().int().t())
 
 
+class Linear(torch.nn.Module):
+    """A linear with a bias, and a product of a view."""
+
+    def __init__(self, rand: Callable[..., Any]) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(rand(512, 1024) / 32), torch.nn.Parameter(rand(512))
+
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.linear(x, self.weight, self.bias) @ self.weight[:, 512:]
+
+
+@pytest.mark.parametrize("folding", [False, True])
+def test_an_algorithm_of_cublaslt_is_called_without_gemmdb(kit: Any, tmp_path: Path, folding: bool) -> None:
+    import torch._inductor.config as inductor
+
+    from gemmdb.generators.measure.cuda import cublaslt
+
+    torch.mm(kit.rand(16, 16), kit.rand(16, 16))  # It loads the library.
+    model, x, made = Linear(kit.rand), kit.rand(40, 1024), tmp_path / "model.pt2"
+    options = {"aot_inductor.use_runtime_constant_folding": folding}
+    with (
+        torch.no_grad(),
+        gemmdb.inductor.force(lambda problem: cublaslt.proposed(problem, 8)[0]),
+        inductor.patch(options),
+    ):
+        exported = torch.export.export(model.eval(), (x,))
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(made))
+    assert len(kit.served()) == 2
+    assert all(text.startswith("cublaslt") for text in kit.served()), gemmdb.inductor.stats()["products"]
+    (found,) = run(made, [(x,)])
+    kit.close(found, model(x))
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("reduce", SPLITS)
 def test_s23_packages_run_on_another_gpu(kit: Any, make: Any, tmp_path: Path, reduce: str) -> None:

@@ -1,0 +1,307 @@
+"""cuBLASLt's algorithms in compiled programs: their bits, their workspace, streams, threads, graphs, and C++ code."""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.gpu import algorithm, anew, close, compiled, ints, rand, served, solved
+
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.cublaslt import launch, library
+from gemmdb.kernels.config import ATEN
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("clean")]
+gemm = Problem.gemm
+M, N, K = 96, 512, 8192
+DEEP = gemm("mm", m=M, n=N, k=K)
+"""Few tiles and a deep K: its sum is worth splitting."""
+BIASED = gemm("addmm", m=M, n=N, k=K)
+SPACE = re.compile(r"empty_strided_cuda\(\((\d+), \), \(1, \), torch.uint8\)")
+
+
+@functools.cache
+def plain(problem: Problem) -> Config:
+    """The first algorithm that cuBLASLt proposes and that does not split K."""
+    return next(one for one in proposed(problem) if one.values["split_k"] == 1)
+
+
+@functools.cache
+def split(problem: Problem) -> Config:
+    """An algorithm that splits K and needs a workspace."""
+    first = plain(problem)
+    for parts in (2, 3, 4, 6, 8):
+        config = algorithm(
+            **{name: int(value) for name, value in first.values.items()} | {"split_k": parts, "reduction": 2}
+        )
+        if config in proposed(problem) or supported(problem, config):
+            return config
+    found = [one for one in proposed(problem) if int(one.values["split_k"]) > 1]
+    return found[0] if found else pytest.skip("no algorithm here splits K")
+
+
+@functools.cache
+def proposed(problem: Problem) -> tuple[Config, ...]:
+    from gemmdb.generators.measure.cuda import cublaslt
+
+    return tuple(cublaslt.proposed(problem, 64))
+
+
+def supported(problem: Problem, config: Config) -> bool:
+    from gemmdb.generators.measure.cuda import cublaslt
+
+    try:
+        return bool(cublaslt._supported(problem, config))
+    except RuntimeError:
+        return False
+
+
+def linear(x: Any, w: Any) -> Any:
+    return torch.mm(x, w.t())
+
+
+def biased(b: Any, x: Any, w: Any) -> Any:
+    return torch.addmm(b, x, w.t())
+
+
+def ready(model: Callable[..., Any], *inputs: Any, config: Config, **how: Any) -> Callable[..., Any]:
+    """The model, compiled with `config` and called once."""
+    anew()
+    run: Callable[..., Any] = torch.compile(model, **how)
+    with torch.no_grad(), gemmdb.inductor.force(config):
+        run(*inputs)
+    assert set(served()) == {config.text}, gemmdb.inductor.stats()["products"]
+    return run
+
+
+@pytest.fixture(autouse=True)
+def library_is_loaded() -> None:
+    torch.mm(rand(16, 16), rand(16, 16))
+    assert library.loaded() is not None
+    launch._warn.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_fell_back(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Any:
+    yield
+    if "refuses" not in request.node.name:
+        assert not [one for one in caplog.get_records("call") if "compiled for cuBLASLt" in one.getMessage()]
+
+
+def test_without_a_split_the_bits_are_aten_s() -> None:
+    problem = gemm("mm", m=768, n=2048, k=7168)
+    x, w = rand(768, 7168), rand(2048, 7168)
+    wanted, first = torch.mm(x, w.t()), plain(problem)
+    for config in [one for one in proposed(problem) if one.values["split_k"] == 1][:8]:
+        found, code = compiled(linear, x, w, config=config)
+        assert "gemmdb_cublaslt.prepare(" in code
+        assert not SPACE.search(code)
+        if config.values["algo"] == first.values["algo"]:
+            assert torch.equal(found, wanted), config.text
+        close(found, wanted)
+        anew()
+
+
+def test_a_split_sum_has_a_workspace_of_the_graph() -> None:
+    x, w = rand(M, K), rand(N, K)
+    found, code = compiled(linear, x, w, config=split(DEEP))
+    (size,) = map(int, SPACE.findall(code))
+    assert 0 < size <= launch.MAX_WORKSPACE
+    close(found, x.double() @ w.double().t())
+
+
+PROBLEMS = [
+    gemm("mm", m=24, n=1024, k=512),
+    gemm("mm", m=33, n=1000, k=776, layout="nn"),
+    gemm("mm", m=128, n=512, k=520, layout="tn", dtype="fp16"),
+    gemm("mm", m=1, n=512, k=512),
+    gemm("mm", m=64, n=512, k=512, fusion="pointwise:math"),
+    gemm("addmm", m=176, n=1024, k=512),
+    gemm("addmm", m=40, n=1024, k=512, layout="nn", dtype="fp16", fusion="pointwise"),
+    gemm("bmm", batch=6, m=64, n=128, k=256),
+    gemm("bmm", batch=1, m=64, n=128, k=256, layout="nn"),
+    gemm("bmm", batch=6, m=64, n=128, k=256, layout="tn", dtype="fp16"),
+    gemm("int_mm", m=64, n=512, k=512),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text[:60])
+def test_every_op_and_layout(problem: Problem) -> None:
+    configs = proposed(problem)[:3]
+    assert configs
+    for config in configs:
+        anew()
+        solved(problem, config)
+        assert served() == [config.text]
+
+
+def test_operands_may_lie_within_others() -> None:
+    x, w, b = rand(M + 8, 3 * K)[8:, K : 2 * K], rand(N, 2 * K)[:, K:], rand(N + 8)[8:]
+
+    def model(x: Any, w: Any, b: Any) -> Any:
+        return torch.addmm(b, x, w.t()), torch.mm(x[16:80, 64:], w[8:, 64:].t())
+
+    def chosen(problem: Problem) -> Config:
+        return plain(replace(problem, fusion="none")) if problem.op == "addmm" else plain(problem)
+
+    with gemmdb.inductor.force(chosen, "test"):
+        found = torch.compile(model)(x, w, b)
+    assert all(text.startswith("cublaslt") for text in served())
+    for one, wanted in zip(found, model(x.double(), w.double(), b.double()), strict=True):
+        close(one, wanted)
+
+
+def test_a_graph_is_captured_and_replayed() -> None:
+    x, w = rand(M, K), rand(N, K)
+    run = ready(linear, x, w, config=split(DEEP))
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        found = run(x, w)
+    for _ in range(3):
+        x.copy_(rand(M, K))
+        graph.replay()
+        assert torch.equal(found, run(x, w))
+        close(found, x.double() @ w.double().t())
+
+
+@pytest.mark.parametrize("choose", [plain, split])
+def test_reduce_overhead(choose: Callable[[Problem], Config]) -> None:
+    x, w, v = rand(M, K), rand(K, K) / 64, rand(N, K)
+
+    def model(x: Any, w: Any, v: Any) -> Any:
+        return linear(torch.relu(linear(x, w)), v)
+
+    torch.compiler.cudagraph_mark_step_begin()
+    run = torch.compile(model, mode="reduce-overhead")
+    with torch.no_grad(), gemmdb.inductor.force(choose, "test"):
+        for _ in range(5):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = rand(M, K)
+            close(run(x, w, v), model(x.double(), w.double(), v.double()))
+    assert all(text.startswith("cublaslt") for text in served())
+
+
+def test_streams_at_once_share_no_workspace() -> None:
+    w, inputs, streams = rand(N, K), [rand(M, K) for _ in range(4)], [torch.cuda.Stream() for _ in range(4)]
+    run = ready(linear, inputs[0], w, config=split(DEEP))
+    with torch.no_grad():
+        wanted = [run(x, w) for x in inputs]
+        torch.cuda.synchronize()
+        found = []
+        for _ in range(50):
+            for x, stream, alone in zip(inputs, streams, wanted, strict=True):
+                with torch.cuda.stream(stream):
+                    found.append((run(x, w), alone))
+        torch.cuda.synchronize()
+    assert all(torch.equal(one, alone) for one, alone in found)
+
+
+def test_threads_with_biases_of_their_own() -> None:
+    x, w = rand(M, K), rand(N, K)
+    run = ready(biased, rand(N), x, w, config=plain(BIASED))
+    wrong: list[Any] = []
+
+    def work() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+            x = rand(M, K)
+            given = [(bias, torch.addmm(bias, x, w.t())) for bias in (100 * rand(N) for _ in range(5))]
+            for _ in range(50):
+                found = [(run(bias, x, w), wanted) for bias, wanted in given]
+                torch.cuda.current_stream().synchronize()
+                wrong.extend(one for one, wanted in found if (one - wanted).abs().max() > 0.02 * wanted.abs().max())
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_more_biases_than_are_remembered() -> None:
+    x, w = rand(M, K), rand(N, K)
+    run = ready(biased, rand(N), x, w, config=plain(BIASED))
+    many = 100 * rand(3 * launch.MAX_BIASES, N)
+    with torch.no_grad():
+        for bias in many:
+            close(run(bias, x, w), torch.addmm(bias, x, w.t()))
+
+
+def test_gradients() -> None:
+    given = [rand(*sizes).requires_grad_() for sizes in ((M, 1024), (1024, 512), (512, 256))]
+
+    def model(x: Any, w: Any, v: Any) -> Any:
+        return torch.relu(x @ w) @ v
+
+    def chosen(problem: Problem) -> Config:
+        return plain(replace(problem, fusion="none"))
+
+    with gemmdb.inductor.force(chosen, "test"):
+        found = torch.autograd.grad(torch.compile(model)(*given).float().square().mean(), given)
+    assert served()
+    assert all(text.startswith("cublaslt") for text in served())
+    for one, wanted in zip(found, torch.autograd.grad(model(*given).float().square().mean(), given), strict=True):
+        close(one, wanted)
+
+
+@pytest.mark.parametrize("choose", [plain, split])
+def test_cpp_wrapper(choose: Callable[[Problem], Config]) -> None:
+    x, w, b, i, j = rand(M, K), rand(N, K), rand(N), ints(64, 512), ints(512, 512)
+
+    def model(x: Any, w: Any, b: Any, i: Any, j: Any) -> Any:
+        return torch.relu(linear(x, w)), torch.addmm(b, x, w.t()), torch._int_mm(i, j.t())
+
+    def chosen(problem: Problem) -> Config:
+        bare = replace(problem, fusion="none")
+        return plain(bare) if problem.op == "int_mm" else choose(bare)
+
+    def run() -> Any:
+        from torch._inductor.utils import run_and_get_code
+
+        with torch.no_grad(), gemmdb.inductor.force(chosen, "test"):
+            return run_and_get_code(torch.compile(model, options={"cpp_wrapper": True}), x, w, b, i, j)
+
+    found, codes = run()
+    assert "struct Library {" in codes[0]
+    assert all(text.startswith("cublaslt") for text in served()), gemmdb.inductor.stats()["products"]
+    for one, wanted in zip(found, model(x, w, b, i, j), strict=True):
+        close(one, wanted)
+
+
+def test_what_the_library_refuses_is_aten() -> None:
+    x, w = rand(M, K), rand(N, K)
+    for config in (algorithm(algo=4000), algorithm(tile=65_000), algorithm(stages=60_000)):
+        anew()
+        found, code = compiled(linear, x, w, config=config)
+        assert "gemmdb_cublaslt" not in code
+        assert served() == [ATEN.text]
+        (product,) = gemmdb.inductor.stats()["products"]
+        assert "does not support the algorithm here" in product["note"]
+        assert torch.equal(found, torch.mm(x, w.t()))
+
+
+def test_a_call_that_the_library_refuses_later_is_aten(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a cached graph and another cuBLASLt."""
+    x, w = rand(M, K), rand(N, K)
+    run = launch.prepare(torch.mm, 0, {**_ATTRIBUTES, "algo": 4000}, _fields())
+    out = torch.empty(M, N, device="cuda", dtype=torch.bfloat16)
+    for _ in range(2):
+        run(x, w, out, torch.cuda.current_stream().cuda_stream)
+    assert torch.equal(out, torch.mm(x, w.t()))
+    assert sum("compiled for cuBLASLt" in message for message in caplog.messages) == 1
+
+
+_ATTRIBUTES = {name: int(value) for name, value in algorithm().values.items()}
+
+
+def _fields() -> tuple[Any, ...]:
+    return M, N, K, ("bf16", True, K, 0), ("bf16", False, K, 0), ("bf16", True, N, 0), "fp32", "", 1
