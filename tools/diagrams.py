@@ -46,7 +46,7 @@ def flow() -> Iterator[str]:
     yield from box(
         700, 206, 270, 90, "blue", "lookup", "a kernel that beats ATen, and Inductor emits it; else what Inductor does"
     )
-    yield text(20, 320, "Packages of AOTInductor run without gemmdb. So does compiled code, unless it calls cuBLASLt from Python.")
+    yield text(20, 320, "The compiled code runs without gemmdb, except for calls of cuBLASLt from Python.")
 
 
 RUNG = {

@@ -107,8 +107,8 @@ class _Call:
             self._with_torch(a, b, out, bias)
 
     def _prepared(self) -> Launch | None:
-        """Prepare the call. Return the library's function, None if it does not run the algorithm. Threads that come here
-        at once each prepare their own, because a lock could be held in a fork."""
+        """Prepare the call. Return the library's function, None if it does not run the algorithm. Threads that come
+        here at once each prepare their own, because a lock could be held in a fork."""
         if self.refused:
             return None
         try:
