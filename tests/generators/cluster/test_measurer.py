@@ -7,6 +7,8 @@ import pytest
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.cluster import connection
+from gemmdb.generators.effort import named
+from gemmdb.key.problem import Problem
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,3 +53,21 @@ def test_an_actor_that_ends_before_it_measures_begins_three_times(link):
         wait(made)
     assert len(log.read_bytes()) == 3 + 3
     made.close()
+
+
+@pytest.mark.parametrize(("effort", "asked"), [(named("standard", "cuda"), ["proposed", "near"]), (named("quick"), [])])
+def test_the_actor_names_what_a_library_proposes_if_the_effort_wants_it(effort, asked):
+    pytest.importorskip("ray")
+    from gemmdb.generators.cluster.measurer import RemoteMeasurer
+
+    called = []
+
+    class Actor:
+        def call(self, name, which, *arguments):
+            called.append(name)
+            return [which, *arguments]
+
+    problem, measurer = Problem.gemm("mm", m=8, n=64, k=64), RemoteMeasurer(Actor(), effort, None, {}, which=3)
+    assert list(measurer.proposed(problem)) == ([3, problem] if asked else [])
+    assert list(measurer.near(problem, [])) == ([3, problem, ()] if asked else [])
+    assert called == asked
