@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmdb.key.problem import Problem
 from gemmdb.report import documents, page
-from gemmdb.settings import shipped_tables
+from gemmdb.settings import Settings, shipped_tables
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
+from gemmdb.workload.entries import Entry
 from kit import report_files
 from kit.browser import launched
+from kit.devices import H200
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "report"
@@ -79,14 +84,32 @@ def taken(browser: Any, folder: Path) -> Iterator[tuple[str, bytes]]:
             tab.context.close()
 
 
+def _serving(folder: Path) -> Path:
+    """A workload of a language model that serves 16 rows, most of them with int8 weights, on an H200."""
+    path, layers = folder / "serve.jsonl", {(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)}
+    with Table.open(shipped_tables() / "sm90-nvidia-h200.db") as table:
+        known = [one for one, _ in table.decided() if one.op in ("mm", "mixed_mm") and one.m in (16, 512)]
+    found = [one for one in known if (one.n, one.k) in layers and one.fusion == "none"]
+    entries = [
+        Entry(one, count=count, calls=count * (1000 if one.m == 16 else 40), device=H200.text)
+        for one in found for count in [1 if one.n == 128256 else 32]
+    ]  # fmt: skip
+    near = [Problem.gemm("addmm", m=77, n=n, k=k) for n, k in ((6144, 1536), (4608, 1536), (1536, 6144))]
+    far = [Problem.gemm("int_mm", m=33, n=n, k=k) for n, k in ((4100, 516), (516, 4100))]
+    entries += [Entry(one, count=12, calls=12_000, device=H200.text) for one in (*near, *far)]
+    path.write_text("\n".join(entry.line for entry in entries))
+    return path
+
+
 def _of_docs(browser: Any, folder: Path) -> None:
     wide = View("docs", 1320, scale=1.0)
-    table, workload = folder / "sm90-nvidia-h200.db", pages(folder)["workload"]
-    page.write(
-        page.render(documents.document(shipped_tables() / table.name, report_files.catalog(folder))), folder / "t"
-    )
-    for name, source, height in (("report", folder / "t", 1330), ("report-workload", workload, 1280)):
-        tab = opened(browser, source, wide)
+    shipped = Catalog.load(Settings((), folder / "none.db", "aten", False, ""))
+    for name, source, height in (
+        ("report", shipped_tables() / "sm90-nvidia-h200.db", 1280), ("report-workload", _serving(folder), 1280),
+    ):  # fmt: skip
+        target = folder / f"{name}.html"
+        page.write(page.render(documents.document(source, shipped)), target)
+        tab = opened(browser, target, wide)
         tab.set_viewport_size({"width": wide.width, "height": height})
         tab.wait_for_timeout(300)
         tab.screenshot(path=ROOT / "docs" / "images" / f"{name}.png")

@@ -176,11 +176,11 @@ function workloadPage(main) {
   const rows = products();
   heading("gemmdb workload", DATA.title, workloadLead(rows));
   const of = (outcome) => rows.filter((row) => row.outcome === outcome);
-  const share = (some, words) => [percent(sum(some, (row) => row.share)), `of the time: ${words} (${pluralised(some.length, "GEMM")})`];
+  const share = (some, words) => [percent(sum(some, (row) => row.share)), `of the time: ${words}, ${pluralised(some.length, "GEMM")}`];
   main.append(tiles([
     [times(DATA.gain), "gain over ATen, all GEMMs weighted by time"],
     share(rows.filter((row) => !row.aten), "another kernel than ATen's"),
-    share(of(BEST), BEST), share(of(UNKNOWN), UNKNOWN), share(of(REFUSED), REFUSED),
+    ...[BEST, UNKNOWN, REFUSED].filter((outcome) => of(outcome).length).map((outcome) => share(of(outcome), outcome)),
     [DATA.may_save_us ? `~${micro(DATA.may_save_us)}` : "-", "more that a build may save"],
   ]));
   const note = rows.length > MOST_TILES ? ` The ${MOST_TILES} largest are drawn.` : "";
