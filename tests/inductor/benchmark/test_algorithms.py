@@ -1,11 +1,14 @@
 """GEMMs that would run ATen are timed with cuBLASLt's algorithms. There is no GPU here: times are invented."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from kit import cublaslt as calls
+from kit.cublaslt import instead
 from kit.devices import H200
-from kit.gpu import make
+from kit.gpu import algorithm, make
 from kit.horizontal import decided, traced
 from kit.sessions import FakeSession
 
@@ -452,6 +455,69 @@ def test_an_algorithm_with_another_result_is_not_timed(raced, monkeypatch):
         raced()
     found = raced([SPLIT])
     assert (found.aten, found.finalists, found.wrong) == ((), {}, [SPLIT])
+
+
+def algorithms_of(monkeypatch, library, bias=False):
+    """The algorithms of a library that multiplies nothing, for operands on this CPU, and the copies of these."""
+    instead(monkeypatch, library)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    x, w, b = torch.empty(32, 64).bfloat16(), torch.empty(64, 96).bfloat16(), torch.empty(96).bfloat16()
+    problem = Problem.gemm("addmm" if bias else "mm", m=32, n=96, k=64, layout="nn")
+    given = trials.Operands(problem, (x, w, b) if bias else (x, w), (True, False, False)[: 3 if bias else 2])
+    copies = [given.fakes, [one.clone() for one in given.fakes]]
+    return trials._Algorithms(given, copies, given.output()), copies
+
+
+def test_each_candidate_is_called_once_before_it_is_timed(monkeypatch):
+    library = calls.Library()
+    found, copies = algorithms_of(monkeypatch, library)
+    loaded = found.loaded([FIRST, FIRST, SECOND, SPLIT], 2)
+    assert (list(loaded), len(library.calls)) == ([FIRST, SECOND], 2)
+    loaded[SECOND](1)
+    left, right = library.calls[-1][3], library.calls[-1][5]
+    assert (left, right) == (copies[1][1].data_ptr(), copies[1][0].data_ptr())
+    assert library.calls[-1][-2:] == (trials.MAX_WORKSPACE, 7)
+
+
+def test_a_bias_is_the_same_memory_in_every_call(monkeypatch):
+    library = calls.Library()
+    found, copies = algorithms_of(monkeypatch, library, bias=True)
+    found.loaded([FIRST], 1)[FIRST](1)
+    assert set(library.biases.values()) >= {copies[0][2].data_ptr()}
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        calls.Library(cublasLtMatmulAlgoCheck=calls.STATUS_NOT_SUPPORTED),
+        calls.Library(cublasLtMatmul=calls.STATUS_NOT_SUPPORTED),
+        calls.Library(workspace=trials.MAX_WORKSPACE + 1),
+    ],
+)
+def test_what_the_library_does_not_support_is_no_candidate(monkeypatch, library):
+    found, _ = algorithms_of(monkeypatch, library)
+    assert found.loaded([FIRST, SECOND], 9) == {}
+
+
+def test_loading_kernels_ends_in_time(monkeypatch):
+    found, _ = algorithms_of(monkeypatch, calls.Library())
+    now = iter([0.0, 0.0, 1.0, 1.0])
+    monkeypatch.setattr(limits, "now", lambda: next(now))
+    assert list(found.loaded([FIRST, SECOND], 9)) == [FIRST]
+
+
+def test_a_heuristic_that_fails_suggests_nothing(monkeypatch):
+    found, _ = algorithms_of(monkeypatch, calls.Library(cublasLtMatmulAlgoGetHeuristic=calls.STATUS_NOT_SUPPORTED))
+    assert found.suggested() == []
+
+
+def test_algorithms_near_the_best_two_are_candidates(monkeypatch):
+    found, _ = algorithms_of(monkeypatch, calls.Library())
+    other = algorithm(custom=0)
+    near = found.near({ATEN: 1.0, FIRST: 9.0, algorithm(): 2.0, other: 3.0})
+    assert {one.values["algo"] for one in near} == {other.values["algo"]}
+    assert len(near) == len(set(near)) > 10
 
 
 def test_an_unfused_answer_of_another_gpu_is_in_doubt():
