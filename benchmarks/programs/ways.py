@@ -78,7 +78,9 @@ class Way:
             import gemmdb.inductor
             from gemmdb.settings import Policy
 
-            gemmdb.inductor.enable(on_miss=self.on_miss, policy=Policy(confirm=self.confirm))
+            # The step is captured in a CUDA graph, so the host's time does not count.
+            policy = Policy(confirm=self.confirm, captured=True)
+            gemmdb.inductor.enable(on_miss=self.on_miss, policy=policy)
 
     def inductor_cache(self, folder: Path) -> Path:
         """The cache of Inductor of this way."""

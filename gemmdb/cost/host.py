@@ -22,6 +22,8 @@ US = {
     "buffer": 2.0,  # Memory from torch's allocator: assumed.
 }
 """Microseconds of the host per call. Those that are assumed are chosen so that a config is refused rather than slow."""
+ACCURACY_US = 1.0
+"""Differences up to this do not count."""
 HIDDEN_US = 30.0
 """A GEMM that takes the GPU this long hides its call and those of the small kernels around it: about three launches."""
 
@@ -35,8 +37,9 @@ def host_us(config: Config, problem: Problem) -> float:
 
 
 def slower_us(config: Config, problem: Problem) -> float:
-    """Microseconds by which a config takes the host longer than ATen; negative if it takes less."""
-    return host_us(config, problem) - host_us(ATEN, problem)
+    """Microseconds by which a config takes the host longer than ATen, 0 if it takes as long or less."""
+    slower = host_us(config, problem) - host_us(ATEN, problem)
+    return slower if slower > ACCURACY_US else 0.0
 
 
 def rejection(config: Config, problem: Problem, us: float, aten_us: float) -> Rejected | None:
@@ -44,7 +47,7 @@ def rejection(config: Config, problem: Problem, us: float, aten_us: float) -> Re
     than ATen's, or no longer than what it saves of the time that the host does not need anyway. `us`, `aten_us`: one
     call on the GPU."""
     slower = slower_us(config, problem)
-    if slower <= 0 or aten_us >= HIDDEN_US:
+    if not slower or aten_us >= HIDDEN_US:
         return None
     aten_host = host_us(ATEN, problem)
     saved = max(aten_us, aten_host) - max(us, aten_host)
@@ -62,6 +65,8 @@ def _calls(config: Config, problem: Problem) -> Iterator[str]:
         yield from _aten(config, problem)
     else:
         yield "prepared" if config.backend == "cublaslt" else "cuda"
+        if config.values.get("split_k", 1) != 1:
+            yield "buffer"
     scaled = config.backend == "cutlass" and problem.fusion == "scale"
     if problem.fusion != "none" and not scaled:
         yield "launch"

@@ -26,6 +26,7 @@ CUTLASS = Config.of(
 ALGORITHM = Config.of(
     "cublaslt", "matmul", algo=66, tile=1, stages=35, split_k=1, reduction=0, swizzle=0, custom=0, inner=0, cluster=0
 )
+SPLIT = Config.of("cublaslt", "matmul", **{**ALGORITHM.values, "split_k": 2, "reduction": 2})
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,7 @@ ALGORITHM = Config.of(
         (Config.of("aten", "padded", multiple=8), ODD, ["library", "buffer", "launch", "buffer", "launch"]),
         (ALGORITHM, MM, ["prepared"]),
         (ALGORITHM, FUSED, ["prepared", "launch"]),
+        (SPLIT, MM, ["prepared", "buffer"]),
         (CUTLASS, FUSED, ["cuda", "launch"]),
         (TILE, MM, ["launch"]),
         (TILE, FUSED, ["launch"]),
@@ -60,9 +62,9 @@ def test_padding_costs_nothing_where_default_mode_may_pad_too() -> None:
 
 
 def test_a_config_with_quick_calls_is_never_rejected() -> None:
-    for us in (1.0, 50.0):
-        assert host.rejection(TILE, MM, us, 5.0) is None
-        assert host.rejection(ATEN, MM, us, 5.0) is None
+    for config in (TILE, ATEN, ALGORITHM, SPLIT, COUNTED):
+        assert host.slower_us(config, MM) == 0
+        assert host.rejection(config, MM, 50.0, 5.0) is None
 
 
 def test_slow_calls_are_rejected_while_the_host_is_the_bottleneck() -> None:

@@ -99,7 +99,7 @@ class TableSession(Session):
 
     def _answer(self, query: Query, policy: Policy, quick_calls: bool = False) -> Hit | None:
         def excluded(config: Config, rows: Range | None) -> Rejected | None:
-            if quick_calls and host.slower_us(config, query.problem) > 0:
+            if quick_calls and host.slower_us(config, query.problem):
                 return host.SLOWER
             return legality.rejection(config, query, rows)
 
