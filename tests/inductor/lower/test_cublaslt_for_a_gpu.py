@@ -12,10 +12,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
+from torch._inductor import comms, ir
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
 
 from gemmdb import Config, Problem
 from gemmdb.cublaslt import launch
+from gemmdb.cublaslt.matmul import Matrix, Shape
 from gemmdb.inductor.decide import legality
+from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 
@@ -66,7 +71,6 @@ SPACES = {"plain": 0, "split": BYTES, "large": launch.MAX_WORKSPACE + 1, "unsupp
 @contextmanager
 def needing(size: int | None) -> Iterator[None]:
     """The algorithm needs so many bytes; None: the library does not support it."""
-    from gemmdb.inductor.lower.adapter import cublaslt
 
     def asked(*_: object) -> int:
         if size is None:
@@ -78,6 +82,12 @@ def needing(size: int | None) -> Iterator[None]:
         yield
     finally:
         cublaslt.workspace = original
+
+
+def partitioned(x: Any, w: Any) -> Any:
+    """A CUDA graph cannot hold the copy to the CPU between the two products."""
+    y = torch.mm(x, w.t())
+    return torch.mm(y, w.t()), y.cpu()
 
 
 def found() -> dict[str, Any]:
@@ -95,6 +105,9 @@ def found() -> dict[str, Any]:
                         code, events = no_gpu.output_code(program, CONFIG, *inputs)
                     seen = {(event.config, event.note) for event in events}
                     answers[f"{name} {space} {wrapper}"] = [*map(list, seen), code]
+    with needing(BYTES), inductor_config.patch({"triton.cudagraphs": True}):
+        code, _ = no_gpu.output_code(partitioned, CONFIG, (M, K, BF16), (K, K, BF16))
+    answers["partitions"] = code
     return answers
 
 
@@ -146,6 +159,31 @@ def test_the_pointwise_work_is_a_kernel_of_its_own(answers):
     assert len(lines(text, "gemmdb_cublaslt.prepare")) == 1
     assert len(re.findall(r"    gemmdb_cublaslt_\w+\(", text)) == 2
     assert len(re.findall(r"    triton_\w+\.run\(", text)) == 2
+
+
+def test_each_part_of_a_cuda_graph_s_program_calls_it(answers):
+    text = answers["partitions"]
+    assert len(lines(text, "import launch as gemmdb_cublaslt")) == 1
+    assert len(lines(text, "gemmdb_cublaslt.prepare")) == 1
+    (part,) = re.findall(r"def partition_0\(args\):.*?return", text, re.DOTALL)
+    assert len(lines(part, "get_raw_stream(0), buf")) == 2
+    assert len(lines(part, f"empty_strided_cuda(({BYTES}, )")) == 1
+
+
+def test_inductor_takes_it_for_a_gemm_of_aten():
+    """It overlaps such a node with communication, and estimates its time."""
+    shape = Shape(M, N, K, Matrix("bf16", True, K), Matrix("bf16", True, N), Matrix("bf16", True, N))
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    graph.current_node = None
+    with V.set_graph_handler(graph):
+        a, b = (
+            ir.StorageBox(ir.InputBuffer(name=name, layout=ir.FixedLayout(torch.device("cuda", 0), BF16, sizes)))
+            for name, sizes in (("a", [M, K]), ("b", [K, N]))
+        )
+        made = cublaslt.gemm(cublaslt.Kernel("mm", shape, VALUES, 0), (a, b)).data.data
+    assert comms.is_gemm_like(made)
+    assert isinstance(made, ir.ExternKernelOut)
+    assert (made.get_size(), made.get_stride(), made.get_dtype()) == ([M, N], [N, 1], BF16)
 
 
 def test_a_bias_is_the_library_s(answers):

@@ -75,7 +75,9 @@ class _Call(ir.ExternKernelOut):  # type: ignore[misc]
     """The call of a kernel. Its inputs are the operands, then the workspace."""
 
     def __init__(self, kernel: Kernel, layout: Any, operands: tuple[Any, ...]) -> None:
-        super().__init__(layout=layout, inputs=list(operands))
+        # Inductor estimates and orders a node by this name; only `codegen` decides what is called.
+        name = f"extern_kernels.{_ATEN[kernel.op]}"
+        super().__init__(layout=layout, inputs=list(operands), python_kernel_name=name)
         self.gemmdb_kernel = kernel
 
     def codegen(self, wrapper: Any) -> None:
