@@ -13,6 +13,7 @@ from typing import Any
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import evidence
 from gemmdb.lookup.acceptance import UNMEASURED_RUNGS, exact
@@ -21,6 +22,7 @@ from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 
 _MEMO = "extern"
+_OPS = frozenset(op for kernel in KERNELS.values() if kernel.extern for op in kernel.ops)
 
 
 def unfused(problem: Problem) -> Problem:
@@ -51,13 +53,17 @@ def pick(ask: Ask) -> Hit | None:
 
 
 def tried(ask: Ask) -> bool:
-    """Return whether a table with a verdict on the GEMM without its epilogue timed an extern kernel for it."""
-    at = ask.at(unfused(ask.problem))
-    found = evidence.verdict_of(at)
+    """Return whether a table with a verdict on the GEMM, or on the GEMM without its epilogue, timed an extern kernel
+    for it."""
+    return any(_tried(ask.at(problem)) for problem in dict.fromkeys((ask.problem, unfused(ask.problem))))
+
+
+def _tried(ask: Ask) -> bool:
+    found = evidence.verdict_of(ask)
     if found is None:
         return False
     table, verdict, _ = found
-    pooled = ask.read(Table.pooled, table, at.problem, at.device, at.query.l2, verdict.klass)
+    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass)
     return any(one.config.spec.extern for one in pooled or ())
 
 
@@ -83,10 +89,14 @@ def left_to_extern(ask: Ask, step: Step) -> Step:
 
 
 def _extern(ask: Ask) -> Step | None:
-    alone = unfused(ask.problem)
-    if alone is ask.problem or ask.symbolic or ask.device.kind != "cuda" or ask.policy.on_miss == "error":
+    problem = ask.problem
+    if problem.epilogue is None or problem.op not in _OPS or ask.symbolic or ask.policy.on_miss == "error":
         return None
-    step = exact(ask.at(alone))
+    alone = unfused(problem)
+    found = evidence.verdict_of(at := ask.at(alone))
+    if found is None or not any(config.spec.extern for config in found[1].ties):
+        return None  # This is the usual case, and the quickest check.
+    step = exact(at)
     hit = step.hit
     if hit is None or not hit.config.spec.extern or _rejection(ask, hit.config):
         return None

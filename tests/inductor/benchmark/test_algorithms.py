@@ -171,6 +171,13 @@ def test_the_next_process_does_not_search_where_none_was_faster(clock):
     assert (len(clock.seen), again[0].config) == (1, ATEN)
 
 
+def test_a_build_that_timed_algorithms_settles_a_gemm(clock, lab):
+    ((_, known),) = decided(graph_of(fused))
+    tables = lab.catalog(lab.rows(known.problem, {FIRST: 1.1}, device=H200, clock="graph")).tables
+    assert searched(decided(graph_of(fused), session(tables=tables), 103.0))[0].config == ATEN
+    assert clock.seen == []
+
+
 def test_what_an_earlier_process_found_is_compared_with_a_kernel_of_ours(clock):
     searched(decided(graph_of(plain), session(), 100.0))
     algorithms._KNOWN.clear()
