@@ -67,8 +67,8 @@ class _Call:
     a launch is that of the host where GEMMs are small."""
 
     __slots__ = (
-        "a_offset", "algorithm", "alpha", "attributes", "b_offset", "beta", "bias_offset", "biased", "device",
-        "function", "handle", "kept", "left", "offsets", "operation", "out", "refused", "right", "shape", "size",
+        "a_offset", "algorithm", "alive", "alpha", "attributes", "b_offset", "beta", "bias_offset", "biased", "device",
+        "function", "handle", "left", "matmul", "offsets", "operation", "out", "refused", "right", "shape", "size",
         "torch_function",
     )  # fmt: skip
 
@@ -85,6 +85,7 @@ class _Call:
         self.function: Launch | None = None
         self.refused = False
         self.biased: dict[int, c_void_p] = {}
+        self.alive: list[object] = []
 
     def launch(self, a: Any, b: Any, out: Any, stream: int, workspace: Any = None, bias: Any = None) -> None:
         """Enqueue the product on a stream."""
@@ -121,7 +122,9 @@ class _Call:
             return None
         loaded = library.loaded()
         assert loaded is not None
-        self.kept = matmul  # And with it what the addresses are of.
+        self.matmul = matmul
+        # An address does not keep what it is of. Another thread may have prepared the call, too.
+        self.alive.append((matmul, algorithm))
         self.handle, self.operation = matmul.handle, matmul.operation
         self.left, self.right, self.out = matmul.left, matmul.right, matmul.out
         self.alpha, self.beta, self.algorithm = (
@@ -139,7 +142,7 @@ class _Call:
         lives until its last call has returned."""
         if len(self.biased) >= MAX_BIASES:
             self.biased.clear()
-        return self.biased.setdefault(bias, self.kept.operation_with(bias))
+        return self.biased.setdefault(bias, self.matmul.operation_with(bias))
 
     def _with_torch(self, a: Any, b: Any, out: Any, bias: Any) -> None:
         """Compute the product with torch's function, on the current stream."""

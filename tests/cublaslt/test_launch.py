@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from ctypes import POINTER, c_float, c_uint64, cast
 from dataclasses import astuple
 from typing import Any
 
@@ -58,6 +59,22 @@ def test_the_library_gets_the_addresses_of_the_operands(standing):
     at = out.data_ptr()
     assert addresses(call) == (x.data_ptr() + 4 * K, w.data_ptr() + 8 * K, at, at, None)
     assert call[14:] == (0, 77)
+
+
+def test_the_algorithm_and_the_scalars_stay_where_the_library_reads_them(standing):
+    x, w, out = tensors()
+    launched = prepared()
+    launched(x, w, out, 0)
+    others = [(c_uint64 * 8)(*[2**64 - 1] * 8) for _ in range(20_000)]  # They take whatever memory was freed.
+    launched(x, w, out, 0)
+    call = standing.calls[1]
+    algorithm, alpha, beta = (cast(call[place], POINTER(kind)) for place, kind in _READ)
+    assert len(others) == 20_000
+    assert algorithm.contents[:] == [0] * 8
+    assert (alpha.contents.value, beta.contents.value) == (1.0, 0.0)
+
+
+_READ = (12, c_uint64 * 8), (2, c_float), (7, c_float)
 
 
 def test_the_workspace_is_handed_over(standing):
