@@ -1,5 +1,5 @@
 """`gemmdb doctor`: shows what is installed, what works and what is missing. Each check runs the real operation, in a
-separate process if it may crash."""
+separate process if it may crash. A slow one that has succeeded counts for a day (`gemmdb.cli.probe`)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import os
 import platform
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
+from typer import Option
 
 from gemmdb import trust
+from gemmdb.cli import probe
 from gemmdb.cli.options import JsonFlag
 from gemmdb.cli.output import Cell, Column, say_json, say_table
+from gemmdb.cli.probe import Memory, Outcome
+from gemmdb.cli.progress import Pulse
 from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.kernels import cutlass
@@ -30,10 +33,8 @@ from gemmdb.key.toolchain import installed
 from gemmdb.settings import ENVIRONMENT, Settings, fault_of
 from gemmdb.table.catalog import Catalog
 
-OK, MISSING, BROKEN = "ok", "missing", "broken"
-STYLES = {OK: "green", MISSING: "yellow", BROKEN: "red"}
-PROBE_TIMEOUT_S = 180
-"""Compiling a first function with torch.compile takes 5 to 30 s."""
+OK, OPTIONAL, MISSING, BROKEN = "ok", "optional", "missing", "broken"
+STYLES = {OK: "green", OPTIONAL: "", MISSING: "yellow", BROKEN: "red"}
 REINSTALL = "pip install --force-reinstall torch"
 TORCH_PROBE = """
 import torch
@@ -54,7 +55,8 @@ CPP_SOURCE = "#include <omp.h>\nint threads() { return omp_get_max_threads(); }\
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. `state`: `ok`, `missing` (gemmdb works without it, with fewer features) or `broken`.
+    """One line of the report. `state`: `ok`, `optional` (nothing on this machine needs it), `missing` (gemmdb
+    works without it, with fewer features) or `broken`.
     `detail`: the finding. `remedy`: how to install or fix it, empty if nothing is needed."""
 
     name: str
@@ -63,21 +65,27 @@ class Check:
     remedy: str = ""
 
 
-def doctor(json: JsonFlag = False) -> None:
+def doctor(
+    json: JsonFlag = False,
+    fresh: bool = Option(False, "--fresh", help="Run all checks again, also those that have succeeded today."),
+) -> None:
     """Check what is installed, what works and what is missing.
 
     It suggests a fix for everything missing or broken. It also compiles a small function with torch.compile, which
-    takes 5 to 30 seconds.
+    takes 5 to 30 seconds at first. If that succeeds, it counts for a day, unless torch, triton, a compiler or the
+    driver changes.
 
     \b
     Examples:
       gemmdb doctor
       gemmdb doctor --json
+      gemmdb doctor --fresh
 
     \b
     Exit codes: 0 nothing is broken (something may be missing), 1 something is broken, 2 bad usage.
     """
-    found = checks()
+    with Pulse() as pulse:
+        found = checks(Memory(fresh, pulse.begin))
     if json:
         say_json("doctor", {"checks": [asdict(check) for check in found]})
     else:
@@ -87,13 +95,13 @@ def doctor(json: JsonFlag = False) -> None:
         raise typer.Exit(1)
 
 
-def checks(compile_probe: bool = True) -> list[Check]:
+def checks(memory: Memory, compile_probe: bool = True) -> list[Check]:
     """All checks, in order. `compile_probe`: also compile a small function with torch.compile."""
-    torch = _torch()
+    torch = _torch(memory)
     python = Check("python", OK, f"{platform.python_version()} {sys.executable}")
-    found = [python, _sqlite(), torch, _triton(), _compiler(), _kernels(torch), _nvcc(), *_packages()]
+    found = [python, _sqlite(), torch, _triton(memory), _compiler(), _kernels(torch), _nvcc(), *_packages()]
     if compile_probe and torch.state == OK:
-        found.append(_torch_compile())
+        found.append(_torch_compile(memory))
     environment = (_variable(name, os.environ[name]) for name in ENVIRONMENT if os.environ.get(name))
     return [*found, *environment, *_catalog()]
 
@@ -107,27 +115,30 @@ def _sqlite() -> Check:
     return Check("sqlite", OK, sqlite3.sqlite_version)
 
 
-def _torch() -> Check:
+def _torch(memory: Memory) -> Check:
     if importlib.util.find_spec("torch") is None:
         return Check("torch", MISSING, "gemmdb build and torch.compile need it, lookups do not", "pip install torch")
-    return _probe("torch", [sys.executable, "-c", TORCH_PROBE], REINSTALL, lambda out: out.splitlines()[-1])
+    done = memory.run("torch", "importing torch", [sys.executable, "-c", TORCH_PROBE])
+    return _checked("torch", done, REINSTALL, lambda out: out.splitlines()[-1])
 
 
-def _torch_compile() -> Check:
+def _torch_compile(memory: Memory) -> Check:
     command, remedy = [sys.executable, "-c", COMPILE_PROBE], "see the C++ compiler above; on a GPU, triton"
+    words = "compiling a small function with torch.compile, 5 to 30 s"
     with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as cache:
         # An empty cache: a cached kernel would hide a compiler that no longer works.
-        works = "compiled and ran a small function"
-        return _probe("torch.compile", command, remedy, lambda _: works, TORCHINDUCTOR_CACHE_DIR=cache)
+        done = memory.run("torch.compile", words, command, TORCHINDUCTOR_CACHE_DIR=cache)
+    return _checked("torch.compile", done, remedy, lambda _: "compiled and ran a small function")
 
 
-def _triton() -> Check:
+def _triton(memory: Memory) -> Check:
     if importlib.util.find_spec("triton") is None:
         if detect.cuda() is None:
-            return Check("triton", MISSING, "only GPU kernels need it")
+            return Check("triton", OPTIONAL, "not installed; only GPU kernels need it")
         return Check("triton", MISSING, "GPU kernels need it", "install the CUDA wheel of torch")
     command = [sys.executable, "-c", "import triton, triton.language; print(triton.__version__)"]
-    return _probe("triton", command, f"{REINSTALL} (it pins its triton)", str.strip)
+    done = memory.run("triton", "importing triton", command)
+    return _checked("triton", done, f"{REINSTALL} (it pins its triton)", str.strip)
 
 
 def _compiler() -> Check:
@@ -140,7 +151,7 @@ def _compiler() -> Check:
         source = Path(folder, "probe.cpp")
         source.write_text(CPP_SOURCE)
         command = [path, "-shared", "-fPIC", "-fopenmp", str(source), "-o", str(source.with_suffix(".so"))]
-        return _probe("C++ compiler", command, remedy, lambda _: f"{path}, with OpenMP")
+        return _checked("C++ compiler", probe.run(command), remedy, lambda _: f"{path}, with OpenMP")
 
 
 def _kernels(torch: Check) -> Check:
@@ -155,7 +166,7 @@ def _kernels(torch: Check) -> Check:
     except TableError as error:
         return Check("kernels", BROKEN, str(error), "install gemmdb again")
     count = f"{len(archive.kernels)} CUTLASS kernels for {archive.provenance.get('arch', '?')}"
-    running = installed("cuda") if torch.state == OK else None
+    running = installed("cuda") if torch.state == OK and detect.cuda() is not None else None
     if running is not None and not archive.runs_with(running):
         detail = f"{count}, for CUDA {archive.provenance['cuda']}: this torch has CUDA {running.cuda}"
         return Check("kernels", MISSING, detail, "a torch for that CUDA, or nvcc and Policy(compile_cost=10)")
@@ -166,11 +177,11 @@ def _nvcc() -> Check:
     path = cutlass.compiler()
     if path is None:
         if detect.cuda() is None:
-            return Check("nvcc", MISSING, "only CUTLASS kernels need it, on a GPU")
+            return Check("nvcc", OPTIONAL, "not installed; only CUTLASS kernels need it, on a GPU")
         detail = "CUTLASS kernels that are not prebuilt need it; the default policy never serves them"
         return Check("nvcc", MISSING, detail, "install the CUDA toolkit, then set CUDA_HOME or PATH")
     remedy = "set CUDACXX to an nvcc that works"
-    return _probe("nvcc", [path, "--version"], remedy, lambda out: f"{path}, {_release(out)}")
+    return _checked("nvcc", probe.run([path, "--version"]), remedy, lambda out: f"{path}, {_release(out)}")
 
 
 def _release(version: str) -> str:
@@ -184,7 +195,7 @@ def _packages() -> Iterator[Check]:
             yield Check(package, OK, importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
             if extra == "cutlass" and detect.cuda() is None:
-                yield Check(package, MISSING, "only CUTLASS kernels need it, on a GPU")
+                yield Check(package, OPTIONAL, "not installed; only CUTLASS kernels need it, on a GPU")
             elif extra:
                 yield Check(package, MISSING, f"installed by the extra '{extra}'", f"pip install 'gemmdb[{extra}]'")
             else:
@@ -220,18 +231,14 @@ def _catalog() -> list[Check]:
     covering = [str(table.path) for table in catalog.tables if device in table.devices()]
     if covering:
         return [*found, Check("this device", OK, f"{device.sku} ({device.arch}): covered by {', '.join(covering)}")]
-    detail = f"{device.sku} ({device.arch}, {device.units} units): no table covers it"
-    return [*found, Check("this device", MISSING, detail, "gemmdb build --arch native")]
+    detail = f"{device.sku} ({device.arch}, {device.units} units): no table yet"
+    state = OPTIONAL if device.kind == "cpu" else MISSING
+    return [*found, Check("this device", state, detail, "gemmdb tune -- python PROGRAM.py makes one")]
 
 
-def _probe(name: str, command: Sequence[str], remedy: str, describe: Callable[[str], str], **environment: str) -> Check:
-    """Run a command that must succeed and return its check. `describe` turns its stdout into the detail."""
-    environ = {**os.environ, **environment}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environ)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Check(name, BROKEN, f"{command[0]}: {type(error).__name__}: {error}", remedy)
-    if done.returncode == 0:
-        return Check(name, OK, describe(done.stdout))
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return Check(name, BROKEN, f"{command[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}", remedy)
+def _checked(name: str, done: Outcome, remedy: str, describe: Callable[[str], str]) -> Check:
+    """Return the check of a command that must succeed. `describe` turns its stdout into the detail."""
+    if done.error:
+        return Check(name, BROKEN, done.error, remedy)
+    when = "" if done.seconds_ago is None else f" (checked {probe.ago(done.seconds_ago)})"
+    return Check(name, OK, f"{describe(done.out)}{when}")

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.doctor import BROKEN, MISSING, OK, Check, checks
+from gemmdb.cli import probe
+from gemmdb.cli.doctor import BROKEN, MISSING, OK, OPTIONAL, Check, checks
+from gemmdb.cli.probe import Memory
 from gemmdb.devices import detect
 from gemmdb.table.reader import Table
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch) -> Path:
+    """Where successes are remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 def found(name: str) -> Check:
     """The check of that name, without compiling anything."""
-    (check,) = [check for check in checks(compile_probe=False) if check.name == name]
+    (check,) = [check for check in checks(Memory(), compile_probe=False) if check.name == name]
     return check
 
 
@@ -43,9 +53,18 @@ def test_all_of_it_works_here(gemmdb):
     pytest.importorskip("torch")
     done = gemmdb("doctor", "--json")
     states = {check["name"]: check["state"] for check in json.loads(done.out)["checks"]}
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err.splitlines()[0]) == (0, "gemmdb: importing torch")
+    assert "gemmdb: compiling a small function with torch.compile, 5 to 30 s" in done.err.splitlines()
     assert states["torch.compile"] == states["torch"] == states["C++ compiler"] == states["sqlite"] == OK
-    assert states["this device"] == MISSING
+    assert states["this device"] == OPTIONAL
+    assert not {MISSING, BROKEN} & set(states.values())
+    begun = time.monotonic()
+    again = gemmdb("doctor", "--json")
+    assert time.monotonic() - begun < 3
+    assert (again.code, again.err) == (0, "")
+    details = {check["name"]: check["detail"] for check in json.loads(again.out)["checks"]}
+    assert details["torch.compile"].startswith("compiled and ran a small function (checked ")
+    assert gemmdb("doctor", "--fresh").err
 
 
 def test_without_torch_or_compiler(gemmdb, no_torch, monkeypatch, tmp_path):
@@ -76,7 +95,7 @@ def test_a_broken_table_is_exit_1(gemmdb, no_torch, monkeypatch, tmp_path: Path)
 
 
 def test_a_table_for_this_device_is_named(no_torch, table, monkeypatch):
-    assert found("this device").state == MISSING
+    assert found("this device").state == OPTIONAL
     (device,) = Table.open(table).devices()
     monkeypatch.setattr(detect, "native", lambda: device)
     check = found("this device")
@@ -92,7 +111,7 @@ def test_nvcc_is_suggested_where_there_is_a_gpu(no_torch, monkeypatch, tmp_path,
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     check = found("nvcc")
-    assert (check.state, "CUDA_HOME" in check.remedy) == (MISSING, gpu)
+    assert (check.state, "CUDA_HOME" in check.remedy) == (MISSING if gpu else OPTIONAL, gpu)
     cutlass = found("nvidia-cutlass")
     assert cutlass.state == OK or bool(cutlass.remedy) is gpu
     tool("nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
@@ -110,3 +129,41 @@ def test_a_variable_that_gemmdb_does_not_understand_is_broken(no_torch, monkeypa
     check = found(name)
     assert (check.state, value in check.detail) == (BROKEN if known else OK, True)
     assert known in check.detail
+
+
+def test_a_success_is_remembered_until_something_changes(tool, tmp_path: Path, monkeypatch):
+    log, words = tmp_path / "log", []
+    command = [str(tool("check", f"echo ran >> {log}; echo fine"))]
+
+    def run(fresh: bool = False) -> probe.Outcome:
+        return Memory(fresh, words.append).run("a", "checking a", command)
+
+    assert (run().out, run().out, words) == ("fine\n", "fine", ["checking a"])
+    assert run().seconds_ago is not None
+    assert run(fresh=True).seconds_ago is None
+    monkeypatch.setenv("CXX", "another")
+    assert run().seconds_ago is None
+    tomorrow = time.time() + probe.FRESH_S + 9
+    monkeypatch.setattr(probe.time, "time", lambda: tomorrow)
+    assert run().seconds_ago is None
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_a_failure_is_not_remembered_and_a_broken_memory_is_none(tool, cache: Path):
+    bad = [str(tool("check", "echo no >&2; exit 3"))]
+    assert [Memory().run("a", "", bad).error.endswith(": no") for _ in "ab"] == [True, True]
+    good = [str(tool("check", "echo fine"))]
+    for text in ("", "[]", '{"a": 3}', '{"a": {"state": 1, "out": [], "at": "x"}}', "[" * 9999):
+        cache.joinpath("gemmdb").mkdir(parents=True, exist_ok=True)
+        cache.joinpath("gemmdb", "doctor.json").write_text(text)
+        assert Memory().run("a", "", good).seconds_ago is None
+    cache.joinpath("gemmdb", "doctor.json").unlink()
+    cache.joinpath("gemmdb", "doctor.json").mkdir()
+    assert Memory().run("a", "", good).out == "fine\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(1, "just now"), (60, "60 s ago"), (600, "10 min ago"), (9000, "2 h ago")]
+)
+def test_a_length_of_time_is_in_words(seconds, said):
+    assert probe.ago(seconds) == said

@@ -9,6 +9,7 @@ from kit.devices import H200
 from kit.tables import Kit
 
 from gemmdb.cli.doctor import checks
+from gemmdb.cli.probe import Memory
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import Archive
@@ -47,7 +48,7 @@ def test_verify_checks_an_archive(gemmdb, archive):
 
 
 def test_doctor_names_the_archive(archive):
-    (check,) = [one for one in checks(compile_probe=False) if one.name == "kernels"]
+    (check,) = [one for one in checks(Memory(), compile_probe=False) if one.name == "kernels"]
     assert "1 CUTLASS kernels for sm90" in check.detail
 
 
