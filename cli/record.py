@@ -107,7 +107,7 @@ def report(
     size = page.write(page.render(document), target)
     say(str(target))
     if document["kind"] == "workload":
-        gemms = count(len(document["products"]), "GEMM")
+        gemms = count(len(document["products"]) + document["smaller"], "GEMM")
         times = f"{microseconds(document['aten_us'])} with ATen, {microseconds(document['total_us'])} as served"
         note(f"{gemms}, {document['gain']:.2f}x over ATen, weighted by time: {times}")
     note(f"{size / 2**20:.1f} MiB; open it in a browser")

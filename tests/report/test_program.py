@@ -45,6 +45,8 @@ def test_gemms_are_weighted_by_their_occurrences() -> None:
     document = json.loads(json.dumps(workload.program_document(found), allow_nan=False))
     kernels = {one["op"]: one["kernel"] for one in document["products"]}
     assert kernels == {"mm": "inductor:search", "int_mm": "aten:default"}
+    outcomes = {one["op"]: (one["outcome"], one["why"]) for one in document["products"]}
+    assert outcomes == {"mm": ("table", ""), "int_mm": ("ATen (nothing known)", "no table answers")}
     assert document["uncovered"] == [{"name": "baddbmm", "count": 2, "calls": 2}]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,11 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.report import documents, workload
 from gemmdb.report.documents import comparison
+from gemmdb.report.load import BusyTimes
 from gemmdb.report.workload import of_workload
+from gemmdb.settings import Settings
+from gemmdb.table.catalog import Catalog
+from gemmdb.table.measurement import DISTURBED
 from gemmdb.workload.entries import Entry, Workload
 
 FAST = cpp(threads_m=1, threads_n=2, threads_k=1)
@@ -97,6 +101,36 @@ def test_what_a_build_may_save_is_estimated_for_misses_on_a_gpu(lab: Lab) -> Non
     document = found.document()
     assert len(document["products"]) == 2
     json.dumps(document, allow_nan=False)
+
+
+def test_a_range_that_is_split_names_its_kernels_and_is_not_atens(tmp_path: Path) -> None:
+    """ATen serves some sizes, perhaps the hint's, and another kernel the rest of the range."""
+    catalog = Catalog.load(Settings((), tmp_path / "none.db", "aten", False, ""))
+    asked = [Problem.gemm("mm", m=16, n=n, k=k) for n in (4096, 6144, 28672) for k in (4096, 14336)]
+    entries = tuple(Entry(one, device=H200.text, ranges=(("m", 1, 64),)) for one in asked)
+    found = of_workload(Workload(entries, {}), "w", catalog)
+    split = [place for place, one in enumerate(found.products) if one.hit and one.hit.branches]
+    assert split
+    for place in split:
+        drawn = found.document()["products"][place]
+        assert drawn["outcome"] in ("table", "near")
+        assert (drawn["aten"], drawn["reason"]) == (False, "")
+        assert " / " in drawn["kernel"]
+    catalog.close()
+
+
+def test_a_time_of_a_busy_machine_is_marked(lab: Lab) -> None:
+    quiet, busy = (list(rows(problem(m), {FAST: 0.5})) for m in (16, 32))
+    catalog = lab.catalog([*quiet, *(replace(row, detail=DISTURBED) for row in busy)])
+    entries = tuple(Entry(problem(m), device=CPU.text) for m in (16, 32))
+    found = of_workload(Workload(entries, {}), "w", catalog).document()["products"]
+    assert {one["m"]: one["busy"] for one in found} == {16: False, 32: True}
+    times = BusyTimes()
+    assert not times.has("/no/such.db", problem(16), CPU, FAST.text)
+    assert not times.has("", problem(16), CPU, FAST.text)
+    with times:
+        assert times.has(str(lab.opened[0].path), problem(32), CPU, FAST.text)
+        assert not times.has(str(lab.opened[0].path), problem(32), CPU, "inductor:search")
 
 
 def printed() -> dict[str, Any]:
