@@ -108,7 +108,7 @@ using Torch = AOTITorchError (*)(Tensor out, Tensor bias, Tensor a, Tensor b);
 struct Ready {
   const Library& library;
   const Product& product;
-  void* handle = nullptr;
+  void* const handle;
   void *plain = nullptr, *left = nullptr, *right = nullptr, *out = nullptr;
   Algorithm algorithm{};
   union {
@@ -119,8 +119,8 @@ struct Ready {
   std::mutex lock;
   std::map<uintptr_t, std::shared_ptr<void>> biased;
 
-  Ready(const Library& library, const Product& product, const Attribute* attributes, size_t count)
-      : library(library), product(product) {
+  Ready(const Library& library, void* handle, const Product& product, const Attribute* attributes, size_t count)
+      : library(library), product(product), handle(handle) {
     if (product.scale == INT32) {
       alpha.whole = 1;
     } else {
@@ -132,8 +132,8 @@ struct Ready {
   bool prepare(const Attribute* attributes, size_t count) {
     const auto& p = product;
     // cuBLASLt's matrices lie by columns, so it computes out^T = b^T @ a^T.
-    plain = library.create(&handle) ? nullptr : operation(4096); // An address that nothing reads.
-    if (!plain || !describe(p.b, p.k, p.n, left) || !describe(p.a, p.m, p.k, right) ||
+    plain = operation(4096); // An address that nothing reads.
+    if (!handle || !plain || !describe(p.b, p.k, p.n, left) || !describe(p.a, p.m, p.k, right) ||
         !describe(p.out, p.m, p.n, out) ||
         library.begin(
             handle, p.compute, p.scale, p.b.dtype, p.a.dtype, p.out.dtype, p.out.dtype, p.algorithm, &algorithm)) {
@@ -250,7 +250,6 @@ class Call {
   const Attribute* attributes;
   const size_t count;
   const Torch fallback;
-  std::mutex lock;
   std::atomic<Ready*> ready[MAX_DEVICES]{};
 
   // What is prepared for a device stays until the process ends, because CUDA may be gone before it is destroyed.
@@ -258,16 +257,21 @@ class Call {
     if (Ready* found = ready[device].load(std::memory_order_acquire)) {
       return found;
     }
+    static std::mutex lock;
     std::lock_guard<std::mutex> held(lock);
     if (Ready* found = ready[device].load(std::memory_order_acquire)) {
       return found;
     }
     static Library library{};
     static const bool loaded = library.load();
+    static void* handles[MAX_DEVICES]{};
     if (!loaded) {
       return nullptr;
     }
-    Ready* made = new Ready(library, product, attributes, count);
+    if (!handles[device] && library.create(&handles[device])) {
+      handles[device] = nullptr;
+    }
+    Ready* made = new Ready(library, handles[device], product, attributes, count);
     ready[device].store(made, std::memory_order_release);
     return made;
   }

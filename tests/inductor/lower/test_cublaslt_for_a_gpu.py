@@ -105,6 +105,8 @@ def found() -> dict[str, Any]:
                         code, events = no_gpu.output_code(program, CONFIG, *inputs)
                     seen = {(event.config, event.note) for event in events}
                     answers[f"{name} {space} {wrapper}"] = [*map(list, seen), code]
+    code, events = no_gpu.output_code(linear, CONFIG, *PROGRAMS["mm"][1:])
+    answers["mm asked python"] = [[events[0].config, events[0].note], code]
     with needing(BYTES), inductor_config.patch({"triton.cudagraphs": True}):
         code, _ = no_gpu.output_code(partitioned, CONFIG, (M, K, BF16), (K, K, BF16))
     answers["partitions"] = code
@@ -238,6 +240,7 @@ def test_the_code_in_cpp_has_the_attributes(answers):
         ("mm large python", "workspace of 33554433 bytes"),
         ("mm unsupported python", "not supported"),
         ("mm unsupported cpp", "not supported"),
+        ("mm asked python", "cuBLASLt"),
         ("full plain python", "one number per column"),
         ("wide plain python", "operands of bf16, fp16, int8"),
     ],
