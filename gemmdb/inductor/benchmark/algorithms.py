@@ -39,8 +39,10 @@ class Search:
     def __init__(self) -> None:
         self._found: dict[object, Found] = {}
 
-    def run(self, pairs: Sequence[tuple[Any, Decision]]) -> None:
-        """Time the algorithms for the graph's GEMMs that are worth it. Each decision comes with its GEMM's node."""
+    def run(self, pairs: Sequence[tuple[Any, Decision]]) -> float:
+        """Time the algorithms for the graph's GEMMs that are worth it, and return the seconds that this took. Each
+        decision comes with its GEMM's node."""
+        start = limits.now()
         try:
             jobs = jobs_of(pairs)
             if jobs and _device_rejection(jobs[0].decisions[0].query.device) is None:
@@ -48,6 +50,7 @@ class Search:
                     self._run(jobs)
         except Exception as error:
             JOURNAL.failure(NAME, error)
+        return limits.now() - start
 
     def settle(self, pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
         """Return the pairs, with decisions for algorithms that were expected to be fast and not measured. A search is

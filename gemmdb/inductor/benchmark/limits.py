@@ -112,6 +112,10 @@ class TrialLimit:
         """Return the seconds left, negative if the limit is exceeded."""
         return self._start + self.limit_s - now()
 
+    def postpone(self, seconds: float) -> None:
+        """Move the end by the time that another step took."""
+        self._start += seconds
+
     def may_begin(self) -> bool:
         """Return whether another trial may start."""
         return self.spent_s() <= BEGIN_SHARE * self.limit_s

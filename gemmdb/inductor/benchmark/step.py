@@ -87,6 +87,11 @@ class Step:
         """Keep the code of the jobs for a later pass, which starts them again."""
         self._ahead.update((job.key, job.begun) for job in self.jobs if job.begun)
 
+    def postpone(self, seconds: float) -> None:
+        """Extend the limit by the seconds that another step took in the meantime."""
+        if self._limit is not None:
+            self._limit.postpone(seconds)
+
     def _begin_job(self, job: Job) -> Rejected | None:
         """Start a job unless its code was started before. Return why it was not started."""
         assert self._limit is not None

@@ -75,7 +75,8 @@ class PostGradPass:
         confirmation.begin(_without(fusion.begin(pairs), pairs))
         pairs = _without(fusion.finish(), pairs)
         confirmation.begin(pairs)
-        search.run(pairs)  # Meanwhile, the kernels to confirm compile in other processes.
+        # Meanwhile, the kernels to confirm compile in other processes.
+        confirmation.postpone(search.run(pairs))
         decided = search.decide([deciding.charged(decision) for decision in confirmation.decide(pairs)])
         for decision in decided:
             JOURNAL.put(decision.entry, decision.event)
