@@ -52,3 +52,14 @@ def test_a_compile_waits_as_long_as_a_gain_repays():
     assert limits.patience_s(-1.0, policy) < 0
     assert [limits.repays(us, policy) for us in (-1.0, 1.9, 2.1)] == [False, False, True]
     assert limits.patience_s(0.0, replace(policy, confirm_s=20.0)) == float("inf"), "who allows that much waits"
+
+
+def test_the_time_of_another_step_does_not_count(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(limits, "now", lambda: clock[0])
+    BUDGET.clear()
+    limit = limits.TrialLimit(DEFAULT)
+    clock[0] = CONFIRM_S
+    assert (limit.may_begin(), limit.left_s()) == (False, 0)
+    limit.postpone(CONFIRM_S - 1)
+    assert (limit.may_begin(), limit.spent_s(), limit.left_s()) == (True, 1, CONFIRM_S - 1)
