@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import shutil
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,8 @@ pytestmark = [
         importlib.util.find_spec("playwright") is None, reason="playwright is not installed: pip install 'gemmdb[dev]'"
     ),
 ]
+FONT = "DejaVu Sans"
+"""The font of the pictures: texts of another font break at other words."""
 NAMES = [f"{kind}-{view.name}.jpg" for kind in KINDS for view in VIEWS]
 CELL = 16
 """Fonts of another machine move a few pixels; means over cells of this many pixels stay."""
@@ -47,6 +51,12 @@ COMPARE = """async ([urls, cell]) => {
   }
   return { width: [a[0], b[0]], height: [a[1], b[1]], mean: sum / many, most };
 }"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def font() -> None:
+    if shutil.which("fc-match") is None or FONT not in subprocess.check_output(["fc-match", "system-ui"], text=True):
+        pytest.skip(f"the pictures are of another font: apt-get install fonts-dejavu-core gives {FONT}")
 
 
 @pytest.fixture(scope="module")
