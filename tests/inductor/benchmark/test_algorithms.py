@@ -356,13 +356,13 @@ def test_padded_rows_are_other_operands():
 
 
 def test_the_longest_gemms_come_first_and_short_ones_do_not_repay(clock):
-    short, long = decided(graph_of(plain, k=512), session(), 19.0), decided(graph_of(plain), session(), 21.0)
+    short, long = decided(graph_of(plain, k=512), session(), 4.9), decided(graph_of(plain), session(), 5.1)
     searched([*short, *long])
     assert [one.problem.k for one in clock.seen] == [1024]
     searched([*short, *short])  # Two layers.
     assert [one.problem.k for one in clock.seen] == [1024, 512]
-    assert limits.search_repays(21.0, POLICY)
-    assert not limits.search_repays(19.0, POLICY)
+    assert limits.search_repays(5.1, POLICY)
+    assert not limits.search_repays(4.9, POLICY)
     assert limits.search_repays(1.0, replace(POLICY, confirm_s=300.0))
 
 
