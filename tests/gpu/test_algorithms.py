@@ -12,7 +12,6 @@ from gemmdb.inductor.benchmark import algorithm_trial as trials
 from gemmdb.inductor.benchmark import algorithms
 from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.kernels.hardware import HOPPER
-from gemmdb.key.toolchain import installed
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
@@ -132,9 +131,8 @@ def test_memory_is_free_again(kit, compiled):
 def test_a_search_takes_little_time(kit, compiled):
     sizes = (1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192)
     layers = [linear(n, 4096) for n in sizes]
-    compiled(layers[0], kit.rand(512, 4096))  # It loads the library's kernels.
-    stats = compiled(lambda x: torch.cat([layer(x) for layer in layers], 1), kit.rand(512, 4096))
+    compiled(layers[0], kit.rand(512, 4096), policy=PATIENT)  # It loads the library's kernels.
+    stats = compiled(lambda x: torch.cat([layer(x) for layer in layers], 1), kit.rand(512, 4096), policy=PATIENT)
     searched = len({row.problem.n for row in rows()})
     assert searched >= 6, stats["products"]
     assert stats["seconds"]["trial"] < 0.15 * searched
-    assert installed("cuda") is not None

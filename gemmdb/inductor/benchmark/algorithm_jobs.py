@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from gemmdb.cost.roofline import roofline_us
 from gemmdb.inductor.benchmark import algorithm_trial, payoff, rules, subgraph
 from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
 from gemmdb.inductor.benchmark.trial import GPU, Untimed, noisy
@@ -226,8 +225,8 @@ def is_guess(decision: Decision) -> bool:
 
 
 def aten_us(decision: Decision) -> float:
-    """Return the expected microseconds of the GEMM with ATen. At least the roofline if no rung answers."""
+    """Return the expected microseconds of the GEMM with ATen, estimated if no rung answers."""
     event = decision.event
     if event.expected_us is None or event.speedup is None:
-        return roofline_us(decision.problem, decision.query.device)
+        return payoff.aten_us(decision.session, decision.query)
     return event.expected_us * event.speedup

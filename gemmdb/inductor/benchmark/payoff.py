@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.devices import detect, load
 from gemmdb.inductor.benchmark import limits
 from gemmdb.inductor.decide.decision import Decision
@@ -17,7 +18,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.saving import repaying, saving
+from gemmdb.lookup.saving import Saving, repaying, saving
 from gemmdb.rejected import Rejected
 from gemmdb.settings import FAST_COMPILE_COST, Policy
 
@@ -74,12 +75,22 @@ def chosen(group: Sequence[Decision], ready: bool) -> tuple[list[Decision], Mapp
 
 def saved_us(session: Session, query: Query) -> float:
     """Return the microseconds that tuning may save per call of a GEMM; infinite without an estimate."""
+    found = _saving(session, query)
+    return math.inf if found is None else found.us
+
+
+def aten_us(session: Session, query: Query) -> float:
+    """Return the expected microseconds of a GEMM with ATen; the roofline without an estimate."""
+    found = _saving(session, query)
+    return roofline_us(query.problem, query.device) if found is None else found.aten_us
+
+
+def _saving(session: Session, query: Query) -> Saving | None:
     try:
-        found = saving(ask_of(session, query))
+        return saving(ask_of(session, query))
     except Exception as error:
         log.debug("no estimate for %s: %s", query.problem.text, error)
-        return math.inf
-    return math.inf if found is None else found.us
+        return None
 
 
 def _repaying(us: Mapping[Problem, float], policy: Policy, ready: bool) -> list[Problem]:
