@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,25 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.layout import contiguous
 from gemmdb.key.operands import Operand, dense_bias
+from gemmdb.key.ops import SCALES
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 
-TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8"}
+TORCH = {
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8",
+    "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+}  # fmt: skip
 """The key's dtype names, mapped to torch's."""
 TEMPLATES = {
     "inductor_mm": "triton::mm",
     "inductor_persistent_tma": "triton::mm_persistent_tma",
     "inductor_bmm": "triton::bmm",
+    "inductor_scaled_tma": "triton::scaled_mm_device_tma_epilogue_scaling",
 }
 """Inductor's own kernels, with their names in Inductor's table."""
-ATEN_NAMES = {"mm": "aten::mm", "bmm": "aten::bmm", "int_mm": "aten::_int_mm"}
+ATEN_NAMES = {"mm": "aten::mm", "bmm": "aten::bmm", "int_mm": "aten::_int_mm", "scaled_mm": "aten::_scaled_mm"}
 """ATen's kernel for each op in Inductor's table."""
 _TMA_BYTES = 128
 """Bytes of a tensor map descriptor, torch's `TMA_DESCRIPTOR_SIZE`."""
@@ -58,9 +63,10 @@ def build(table: Table, tally: Tally) -> Entries:
         elif rejected := rejection(problem, device):
             tally.leave(rejected.reason, f"{problem.text} on {device.sku}")
         elif config := _choice(table, problem, device, verdict, tally):
-            name = key(problem, device)
-            found[name].append(problem)
-            values[name, problem] = entry(config, problem, device)
+            value = entry(config, problem, device)
+            for name in keys(problem, device):
+                found[name].append(problem)
+                values[name, problem] = value
     entries: Entries = {}
     for name in sorted(found):
         first, *others = sorted(
@@ -72,13 +78,27 @@ def build(table: Table, tally: Tally) -> Entries:
     return entries
 
 
-def key(problem: Problem, device: Device) -> str:
-    """Return the key of a GEMM in Inductor's table, for problems without a `rejection`."""
+def keys(problem: Problem, device: Device) -> list[str]:
+    """Return the keys of a GEMM in Inductor's table, for problems without a `rejection`: one, or one for each way to
+    store the scales of fp8 operands, which `Problem` does not distinguish."""
+    if not problem.scaled:
+        return [_key(problem, device)]
+    if problem.scales == "tensor":
+        return [_key(problem, device, [(ones, ones), (ones, ones)]) for ones in ([], [1], [1, 1])]
+    rows = [problem.m, 1], [1, 1]
+    return [_key(problem, device, [rows, ([1, problem.n], strides)]) for strides in ([problem.n, 1], [1, 1])]
+
+
+def _key(problem: Problem, device: Device, scales: Sequence[tuple[list[int], list[int]]] = ()) -> str:
+    """`scales`: sizes and strides of the scales of A and B."""
     batch = [problem.batch] if problem.spec.batched else []
     m, n, k = problem.m, problem.n, problem.k
     inputs = [_tensor(problem.a, batch, m, k), _tensor(problem.b, batch, k, n)]
+    inputs += [f"(torch.float32, {sizes}, {strides})" for sizes, strides in scales]
     scalars = ""
-    if problem.bias is not None:
+    if problem.bias is not None and problem.scaled:
+        inputs.append(f"(torch.{TORCH[problem.bias.dtype]}, [{n}], [1])")
+    elif problem.bias is not None:
         strides = _bias_strides(problem.bias.kind, m, n)
         inputs.insert(0, f"(torch.{TORCH[problem.bias.dtype]}, [{m}, {n}], {strides})")
         scalars = "+alpha=1&beta=1"
@@ -100,10 +120,14 @@ def entry(config: Config, problem: Problem, device: Device) -> dict[str, Any]:
         "num_stages": value["stages"],
         "num_warps": value["warps"],
     }
+    if problem.scaled:
+        recipe = SCALES.index(problem.scales)
+        found |= {"SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
     if config.spec.maps(config):
+        found |= {"NUM_SMS": device.units, "TMA_SIZE": _TMA_BYTES, "TMA_EXPERIMENTAL_API": False}
+    if config.kernel == "inductor_persistent_tma":
         found |= {
-            "A_ROW_MAJOR": problem.a.row_major, "B_ROW_MAJOR": problem.b.row_major, "NUM_SMS": device.units,
-            "TMA_SIZE": _TMA_BYTES, "TMA_EXPERIMENTAL_API": False, "tma_store": False,
+            "A_ROW_MAJOR": problem.a.row_major, "B_ROW_MAJOR": problem.b.row_major, "tma_store": False,
             "transpose_discontiguous_tensor_descriptors_override": True,
         }  # fmt: skip
     return found
@@ -119,6 +143,10 @@ def rejection(problem: Problem, device: Device) -> Rejected | None:
         return Rejected("alpha or beta is not 1, and the key would need its value")
     if problem.fusion == "scale":
         return Rejected("its kernel applies a scale, and Inductor's templates do not")
+    if problem.scales == "block":
+        return Rejected("Inductor's kernels for block scales are none that gemmdb measures")
+    if problem.numerics.fast:
+        return Rejected("the key does not say whether fast accumulation is allowed, and the entry would decide it")
     if problem.a.dtype not in TORCH or problem.b.dtype not in TORCH:
         return Rejected("torch has no such dtype")
     batch = problem.batch if problem.spec.batched else None
@@ -128,6 +156,8 @@ def rejection(problem: Problem, device: Device) -> Rejected | None:
         for operand, sizes in ((a, (problem.m, problem.k)), (b, (problem.k, problem.n)))
     )
     if bias is not None:
+        if problem.scaled and bias.kind != "1d":
+            return Rejected("torch takes only a bias of one dimension there")
         dense = dense and bias == dense_bias(bias.kind, problem.m, problem.n, bias.dtype) and bias.dtype in TORCH
     return None if dense else Rejected("its operands are not dense, and the table has only dense ones")
 

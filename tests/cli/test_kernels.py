@@ -48,7 +48,11 @@ def test_verify_checks_an_archive(gemmdb, archive):
 
 
 def test_doctor_names_the_archive(archive):
-    (check,) = [one for one in checks(Memory(), compile_probe=False) if one.name == "kernels"]
+    (check,) = [
+        one
+        for one in checks(Memory(path=archive.with_name("doctor.json")), compile_probe=False)
+        if one.name == "kernels"
+    ]
     assert "1 CUTLASS kernels for sm90" in check.detail
 
 

@@ -25,6 +25,7 @@ GRAPH = Protocol("graph", "cold", 10, 15, version=4)
 TILE = {"block_m": 64, "block_n": 128, "block_k": 32, "group_m": 8, "warps": 4, "stages": 3}
 TEMPLATE = Config.of("triton", "inductor_mm", **TILE)
 TMA = Config.of("triton", "inductor_persistent_tma", **TILE)
+SCALED_TMA = Config.of("triton", "inductor_scaled_tma", **TILE)
 BMM = Config.of("triton", "inductor_bmm", **TILE)
 
 
@@ -68,7 +69,16 @@ PROBLEMS = {
     "addmm, one row by column": (Problem.gemm("addmm", m=1, n=64, k=512, bias="column"), TEMPLATE),
     "bmm": (Problem.gemm("bmm", m=16, n=64, k=64, batch=8), BMM),
     "int_mm": (Problem.gemm("int_mm", m=32, n=512, k=512), TEMPLATE),
+    "scaled_mm": (Problem.gemm("scaled_mm", m=32, n=512, k=512, scales="tensor"), TEMPLATE),
+    "scaled_mm of rows": (Problem.gemm("scaled_mm", m=32, n=512, k=512, scales="row"), TEMPLATE),
+    "scaled_mm with a bias": (Problem.gemm("scaled_mm", m=32, n=512, k=512, scales="row", bias="1d"), TEMPLATE),
+    "scaled_mm by maps": (Problem.gemm("scaled_mm", m=128, n=512, k=512, scales="row"), SCALED_TMA),
 }
+
+
+def scales_of(problem: Problem):
+    """Sizes and strides of the scales, as torchao stores them."""
+    return [([], []), ([], [])] if problem.scales == "tensor" else [([problem.m, 1], [1, 1]), ([1, problem.n], [1, 1])]
 
 
 def kernel_inputs(problem: Problem):
@@ -91,6 +101,12 @@ def kernel_inputs(problem: Problem):
     ):
         real = torch.empty(*batch, rows, columns) if operand.row_major else torch.empty(*batch, columns, rows).mT
         nodes.append(node(name, operand.dtype, real.shape, real.stride()))
+    if problem.scaled:
+        for name, (sizes, strides) in zip("xy", scales_of(problem), strict=True):
+            nodes.append(ir.TensorBox(ir.StorageBox(node(name, "fp32", sizes, strides))))
+        if problem.bias is not None:
+            nodes.append(node("bias", problem.bias.dtype, [problem.n], [1]))
+        return MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1, out_dtype=torch.bfloat16)
     if problem.bias is None:
         return MMKernelInputs(nodes, out_dtype=torch.int32 if problem.op == "int_mm" else None)
     m, n = problem.m, problem.n
@@ -126,25 +142,37 @@ def choices(monkeypatch):
     return find
 
 
+SCALED = ["scaled_mm", "scaled_mm of rows", "scaled_mm by maps"]
+
+
 @pytest.mark.parametrize("config", ["the template", "aten"])
-@pytest.mark.parametrize("name", ["mm", "mm of rows", "mm of fp32", "addmm", "int_mm", "bmm"])
+@pytest.mark.parametrize("name", ["mm", "mm of rows", "mm of fp32", "addmm", "int_mm", "bmm", *SCALED])
 def test_torch_makes_one_choice_of_an_entry(choices, monkeypatch, name, config):
     """Of all configs that its heuristics would race."""
+    from torch._inductor import utils
     from torch._inductor.kernel import bmm, mm
     from torch._inductor.template_heuristics import triton as heuristics
 
     def record(kwargs, num_stages, num_warps):
         return SimpleNamespace(kwargs=kwargs, num_stages=num_stages, num_warps=num_warps)
 
+    for module in (heuristics, utils):
+        monkeypatch.setattr(module, "using_b200", lambda: False)
+        monkeypatch.setattr(module, "get_num_sms", lambda: H200.units)
+    monkeypatch.setattr(heuristics, "has_triton_stable_tma_api", lambda: True)
     monkeypatch.setattr(heuristics, "TritonConfig", record)  # A record of triton, which need not be here.
     problem, best = PROBLEMS[name]
-    aten = {"mm": mm.aten_mm, "int_mm": mm.aten__int_mm, "bmm": bmm.aten_bmm}.get(problem.op)
+    known = {"mm": mm.aten_mm, "int_mm": mm.aten__int_mm, "bmm": bmm.aten_bmm, "scaled_mm": mm.aten__fp8_mm}
+    aten = known.get(problem.op)
     template = bmm.bmm_template if problem.op == "bmm" else mm.mm_template
+    if best == SCALED_TMA:
+        template = mm.scaled_mm_device_tma_epilogue_scaling_template
     pick = best if config == "the template" else ATEN
     if pick == ATEN and aten is None:
         return  # PyTorch's table cannot say it, and nothing is exported.
     wanted = lookup_table.entry(pick, problem, H200)
-    (only,) = choices(problem, {lookup_table.key(problem, H200): [dict(wanted)]}, filter(None, (aten, template)))
+    entries = {one: [dict(wanted)] for one in lookup_table.keys(problem, H200)}
+    (only,) = choices(problem, entries, filter(None, (aten, template)))
     assert only.template.uid == wanted.pop("template_id")
     kwargs = only.params.to_kwargs()
     assert {key: kwargs[key] for key in wanted} == wanted
@@ -156,18 +184,18 @@ def test_torch_makes_one_choice_of_an_entry(choices, monkeypatch, name, config):
 def test_torch_finds_the_pick(exported, choices, name):
     problem, config = PROBLEMS[name]
     entries, found = exported(*against_aten(problem, config))
-    assert (found.carried, found.left) == (1, ())
+    assert (found.carried, found.left) == (len(lookup_table.keys(problem, H200)), ())
     ((template, (kwargs,)),) = choices(problem, entries).items()
     assert template == lookup_table.TEMPLATES[config.kernel]
     assert [kwargs[key] for key in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")] == [64, 128, 32, 8]
     assert (kwargs["num_warps"], kwargs["num_stages"], kwargs["EVEN_K"]) == (4, 3, problem.k % 32 == 0)
 
 
-@pytest.mark.parametrize("op", ["mm", "bmm", "int_mm"])
+@pytest.mark.parametrize("op", ["mm", "bmm", "int_mm", "scaled_mm"])
 def test_torch_finds_aten(exported, choices, op):
     problem, config = PROBLEMS[op]
     entries, found = exported(*against_aten(problem, config, us=200.0))
-    assert (found.carried, found.left) == (1, ())
+    assert (found.carried, found.left) == (len(lookup_table.keys(problem, H200)), ())
     assert choices(problem, entries) == {lookup_table.ATEN_NAMES[op]: [{}]}
 
 
@@ -175,13 +203,15 @@ def test_torch_names_its_templates_so():
     pytest.importorskip("torch")
     from torch._inductor.kernel import bmm, mm
 
-    ours = [mm.mm_template, mm.persistent_tma_mm_template, bmm.bmm_template]
+    scaled = mm.scaled_mm_device_tma_epilogue_scaling_template
+    ours = [mm.mm_template, mm.persistent_tma_mm_template, bmm.bmm_template, scaled]
     assert [template.uid for template in ours] == list(lookup_table.TEMPLATES.values())
     assert {op: getattr(module, f"aten_{name}").uid for op, module, name in (
-        ("mm", mm, "mm"), ("bmm", bmm, "bmm"), ("int_mm", mm, "_int_mm"))} == lookup_table.ATEN_NAMES  # fmt: skip
+        ("mm", mm, "mm"), ("bmm", bmm, "bmm"), ("int_mm", mm, "_int_mm"),
+        ("scaled_mm", mm, "_fp8_mm"))} == lookup_table.ATEN_NAMES  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["mm", "mm of rows", "addmm", "int_mm", "bmm"])
+@pytest.mark.parametrize("name", ["mm", "mm of rows", "addmm", "int_mm", "bmm", "scaled_mm", "scaled_mm of rows"])
 def test_the_template_gets_the_constants_that_gemmdb_gives_it(name):
     pytest.importorskip("torch")
     from gemmdb.inductor.lower.inductor_templates import constants
@@ -217,7 +247,7 @@ def test_what_cannot_be_said_is_counted_by_reason(exported):
     cpu = Device("cpu", "cpu", "Test CPU", 2)
     addmm = Problem.gemm("addmm", m=16, n=512, k=512)
     mixed = Problem.gemm("mixed_mm", m=16, n=512, k=512)
-    fp8 = Problem.gemm("scaled_mm", m=16, n=512, k=512)
+    fp8 = Problem.gemm("scaled_mm", m=16, n=512, k=512, fast_accum=True)
     padded = Problem.parse(Problem.gemm("mm", m=16, n=512, k=512).text.replace("a=bf16:row:8", "a=bf16:row-padded:8"))
     mm = Problem.gemm("mm", m=16, n=512, k=512)
     relu = Problem.gemm("mm", m=16, n=512, k=512, fusion="pointwise")
@@ -231,7 +261,7 @@ def test_what_cannot_be_said_is_counted_by_reason(exported):
         "PyTorch's lookup table is for NVIDIA GPUs only": 1,
         "ATen is Inductor's best kernel": 1,
         "PyTorch's lookup table has no entries for mixed_mm": 1,
-        "PyTorch's lookup table has no entries for scaled_mm": 1,
+        "the key does not say whether fast accumulation is allowed": 1,
         "its operands are not dense": 1,
         "another problem with the same Inductor key is exported instead": 1,
     }
@@ -267,7 +297,7 @@ def test_torch_finds_the_entry_of_any_dense_gemm(choices, op, sizes, layout, dty
     config = Config.of("triton", kernel, **{**TILE, "block_k": block})
     assert lookup_table.rejection(problem, H200) is None
     wanted = lookup_table.entry(config, problem, H200)
-    found = choices(problem, json.loads(json.dumps({lookup_table.key(problem, H200): [wanted]})))
+    found = choices(problem, json.loads(json.dumps({one: [wanted] for one in lookup_table.keys(problem, H200)})))
     template = wanted.pop("template_id")
     assert found == {template: [wanted]}
     assert wanted["EVEN_K"] == (k % block == 0)
