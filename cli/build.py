@@ -47,7 +47,9 @@ class BuildOptions:
         help="How many candidates to benchmark: quick, standard or full, and on a GPU also lean [default: quick on a"
         " CPU, else standard].",
     )
-    out: Path | None = Option(None, help="The table to write [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
+    out: Path | None = Option(
+        None, "--out", "-o", help="The table to write [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db]."
+    )
     gpus: int | None = Option(None, min=1, help="How many GPUs to use [default: all].")
     minutes: float | None = Option(
         None, help="Start no new problem after this many minutes. Run the same command to continue."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +68,8 @@ def compare(
         low, high = found.interval or (found.speedup, found.speedup)
         say_facts([
             *timed_facts(us, Gain(found.speedup, low, high), found.verdict),
-            ("kernels", f"{found.kernels} of {count(len(found.configs), 'distinct GEMM')} not run by ATen"),
+            ("kernels", _kernels(found.kernels, len(found.configs))),
+            ("outputs", "identical") if found.error == 0 else
             ("largest difference", f"{found.error:.2g} of the largest value"),
         ], hang=not wide)  # fmt: skip
         if found.products:
@@ -84,6 +86,15 @@ def compare(
         if why := cache_hint(gemms):
             note(why)
         raise typer.Exit(1)
+
+
+def _kernels(other: int, gemms: int) -> str:
+    """`other`: how many of the distinct GEMMs another kernel than ATen's runs."""
+    if not gemms:
+        return "no GEMM in the compiled graphs"
+    if not other:
+        return f"ATen runs {'the only GEMM' if gemms == 1 else f'all {gemms} GEMMs'}"
+    return f"{other} of {count(gemms, 'distinct GEMM')} not run by ATen"
 
 
 def say_gemms(gemms: Sequence[Mapping[str, Any]], wide: bool) -> None:
@@ -125,6 +136,9 @@ def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
     as such."""
     if not script.is_file():
         raise InputError(f"{script}: no such file")
+    if unset := _unset(script):
+        named = ", ".join(f"`{name}`" for name in unset)
+        raise InputError(f"{script} never sets {named}, which `gemmdb compare` calls; see gemmdb compare --help")
     try:
         names = runpy.run_path(str(script), run_name="gemmdb_compare")
     except (Exception, SystemExit) as error:
@@ -140,3 +154,23 @@ def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
     except Exception as error:
         raise InputError(f"{script}: the model fails on its inputs: {type(error).__name__}: {error}") from error
     return model, tuple(inputs)
+
+
+def _unset(script: Path) -> list[str]:
+    """Which of `model` and `inputs` no line of a script sets, so that it need not run first. A script that cannot be
+    parsed, or whose names may come from elsewhere, has none: running it tells."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return []
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and node.id in ("exec", "globals"):
+            return []
+    return [] if "*" in found else [name for name in ("model", "inputs") if name not in found]

@@ -29,7 +29,7 @@ SQLITE_HEADER = b"SQLite format 3\0"
 
 def merge(
     inputs: list[Path] = Argument(metavar="A B...", help="The tables to merge. They are not changed."),
-    out: Path = Option(help="The table to write: a new file, or one of the inputs."),
+    out: Path = Option(..., "--out", "-o", help="The table to write: a new file, or one of the inputs."),
 ) -> None:
     """Merge several tables into one.
 
@@ -53,7 +53,9 @@ def merge(
 
 def pack(
     table: Path = Argument(metavar="TABLE", help="The table to pack. It is not changed."),
-    out: Path = Option(metavar="FILE", help="The packed table to write: a new file, or a packed table to replace."),
+    out: Path = Option(
+        ..., "--out", "-o", metavar="FILE", help="The packed table to write: a new file, or a packed table to replace."
+    ),
 ) -> None:
     """Write a small, fast copy of a table for lookups.
 

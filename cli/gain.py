@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from gemmdb.cli import terminal
 from gemmdb.cli.output import Cell, microseconds
@@ -23,6 +24,10 @@ def gain_text(found: Gain) -> str:
     return f"{found.value:.2f}x, between {found.low:.2f}x and {found.high:.2f}x"
 
 
+CHANCE = 1.1
+"""A larger ratio of the times of two runs of the same kernels needs another explanation."""
+
+
 def gain_cell(low: float | None, high: float | None = None, text: str = "") -> Cell:
     """Return a table cell with a gain, empty if unknown. A certain gain is green, a certain loss is red."""
     if low is None:
@@ -40,7 +45,10 @@ def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple
         facts.append((name, f"{microseconds(value):>9}{bar}"))
     text = f"{gain.value:.3f}x, between {gain.low:.3f}x and {gain.high:.3f}x: {verdict}"
     if verdict == "same kernels":
-        text = "none, both sides run the same kernels: the times differ by chance"
+        ratio = max(gain.value, 1 / gain.value) if gain.value > 0 else inf
+        text = "none, both sides run the same kernels"
+        if ratio > CHANCE:
+            text += f", but one took {ratio:.3g} times as long: something else disturbed it; repeat it"
     return [*facts, ("gain", text, {"faster": "green", "slower": "red"}.get(verdict, ""))]
 
 

@@ -50,7 +50,7 @@ def kernels(context: typer.Context) -> None:
 def build(
     arch: str = Option(prebuilt.ARCH, metavar="ARCH", help="The GPUs to compile for; only sm90 has such kernels."),
     out: Path | None = Option(
-        None, metavar="FILE", help="The archive to write; default: the one next to the shipped tables."
+        None, "--out", "-o", metavar="FILE", help="The archive to write; default: the one next to the shipped tables."
     ),
     jobs: int | None = Option(None, metavar="N", min=1, help="Parallel compiles; default: one per processor."),
     ready: bool = Option(False, "--ready", help="Compile nothing: write an archive of the kernels compiled so far."),

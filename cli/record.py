@@ -21,7 +21,9 @@ from gemmdb.workload import entries
 
 def record(
     command: list[str] = Argument(metavar="COMMAND...", help="The program and its arguments."),
-    out: Path = Option(Path("workload.jsonl"), help="The workload file. Recorded problems are added to it."),
+    out: Path = Option(
+        Path("workload.jsonl"), "--out", "-o", help="The workload file. Recorded problems are added to it."
+    ),
 ) -> None:
     """Record the GEMMs that a program compiles.
 

@@ -164,3 +164,18 @@ def test_help_and_lookup_are_quick(process, table, flags):
     unit = min(seconds(subprocess.run, typer) for _ in range(5))
     assert min(seconds(process, "--help") for _ in range(5)) < 2.0 * unit
     assert min(seconds(process, "lookup", *flags) for _ in range(5)) < 2.9 * unit
+
+
+def test_out_has_the_same_short_name_everywhere():
+    from typer.main import get_command
+
+    from gemmdb.cli.app import app
+
+    def commands(group):
+        for command in group.commands.values():
+            yield from commands(command) if hasattr(command, "commands") else [command]
+
+    found = {command.name: option.opts for command in commands(get_command(app)) for option in command.params
+             if "--out" in option.opts}  # fmt: skip
+    assert {"record", "build", "merge", "export", "import", "report"} <= set(found)
+    assert [name for name, options in found.items() if "-o" not in options] == []

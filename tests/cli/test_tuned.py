@@ -51,7 +51,7 @@ def test_each_gemm_that_aten_runs_has_the_reason(capsys: pytest.CaptureFixture[s
 
 def test_the_same_kernels_have_no_gain_whatever_the_times_say(capsys: pytest.CaptureFixture[str]) -> None:
     (gain,) = [line for line in printed(capsys, kernels=0) if line.startswith("gain ")]
-    assert gain.split(None, 1)[1] == "none, both sides run the same kernels: the times differ by chance"
+    assert gain.split(None, 1)[1].startswith("none, both sides run the same kernels, but one took 9 times as long: ")
     (gain,) = [line for line in printed(capsys, kernels=1) if line.startswith("gain ")]
     assert gain.split(None, 1)[1] == "9.000x, between 0.091x and 9.579x: no difference"
 
