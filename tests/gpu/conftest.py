@@ -39,15 +39,19 @@ def config(request: pytest.FixtureRequest, make: Make) -> Config:
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing enabled, nothing cached, no graph and no numerics from an earlier test. Nothing is confirmed unless the
-    test says so. Inductor pads nothing: it would decide that by a benchmark, before our passes see the product."""
+    """Nothing enabled, nothing cached, no graph, no trial and no numerics from an earlier test. Nothing is confirmed
+    unless the test says so. Inductor pads nothing: it would decide that by a benchmark, before our passes see the
+    product."""
     import torch
     import torch._inductor.config as inductor
 
     import gemmdb.inductor
+    from gemmdb.inductor.benchmark import algorithms, horizontal
     from gemmdb.inductor.benchmark.limits import BUDGET
 
     monkeypatch.setenv("GEMMDB_CONFIRM", "0")
+    for timed in (algorithms, horizontal):
+        monkeypatch.setattr(timed, "_KNOWN", {})
     torch._dynamo.reset()
     torch.manual_seed(0)
     gemmdb.inductor.disable()
