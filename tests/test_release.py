@@ -230,3 +230,13 @@ def test_the_bill_of_materials_lists_what_an_installation_brings(tmp_path: Path)
     assert "timestamp" not in document["metadata"]
     assert str(tmp_path) not in text
     assert str(ROOT) not in text
+
+
+@pytest.mark.slow
+def test_an_installation_answers_and_does_not_see_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # With an egg-info there, pip takes gemmdb for installed.
+    made = build.build("HEAD", tmp_path)
+    (tmp_path / "here").mkdir()
+    for path in made.paths:
+        python = rehearse.environment(tmp_path / path.suffix, path)
+        assert rehearse.answers(python, tmp_path / "here") == f"gemmdb {PROJECT['version']}: triton:tile"

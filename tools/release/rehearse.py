@@ -78,15 +78,20 @@ def environment(folder: Path, distribution: Path) -> Path:
     python = folder / "bin" / "python"
     install = ("install", "--quiet", "--constraint", str(CONSTRAINTS), str(distribution.absolute()))
     # This environment's pip installs, so that the new one holds nothing else.
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], env=_environ(), check=True)
     return python
+
+
+def _environ() -> dict[str, str]:
+    """This process's environment without gemmdb's settings and Python's, such as a PYTHONPATH to the checkout."""
+    without = ("GEMMDB_", "PYTHON", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(without)}
 
 
 def run(python: Path, here: Path, *command: str) -> str:
     """What `python` prints in the folder `here`, without this process's Python and gemmdb settings. Raises SystemExit
     with the command's messages."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GEMMDB_", "PYTHON", "VIRTUAL"))}
-    environ = {**kept, "XDG_DATA_HOME": str(here / "data"), "XDG_CACHE_HOME": str(here / "cache")}
+    environ = {**_environ(), "XDG_DATA_HOME": str(here / "data"), "XDG_CACHE_HOME": str(here / "cache")}
     done = subprocess.run([python, *command], cwd=here, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
@@ -99,9 +104,9 @@ def answers(python: Path, here: Path) -> str:
     if not Path(where).is_relative_to(python.parents[1]):
         raise SystemExit(f"gemmdb comes from {where}, not from the distribution")
     command = python.parent / "gemmdb"
-    version = subprocess.run([command, "--version"], cwd=here, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run([command, "--version"], cwd=here, env=_environ(), capture_output=True, text=True, check=True)
     answer = json.loads(run(python, here, "-m", "gemmdb", *GEMM, "--json"))
-    return f"{version.strip()}: {answer['backend']}:{answer['kernel']}"
+    return f"{done.stdout.strip()}: {answer['backend']}:{answer['kernel']}"
 
 
 def lend_torch(python: Path) -> None:

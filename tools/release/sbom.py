@@ -13,12 +13,11 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 from benchmarks.common import ROOT
 from gemmdb.errors import InputError
-from tools.release.lock import CONSTRAINTS
+from tools.release.rehearse import environment
 
 
 def write(wheel: Path, out: Path) -> Path:
@@ -29,11 +28,7 @@ def write(wheel: Path, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     target = out / "gemmdb.cdx.json"
     with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=False)
-        python = Path(folder) / "bin" / "python"
-        install = ("install", "--quiet", "--constraint", str(CONSTRAINTS), str(wheel.absolute()))
-        # This environment's pip installs, so that the new one holds nothing else.
-        subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
+        python = environment(Path(folder), wheel)
         subprocess.run(
             [sys.executable, "-m", "cyclonedx_py", "environment", str(python), "--pyproject", "pyproject.toml",
              "--mc-type", "library", "--output-reproducible", "--short-PURLs", "--output-file", str(target.absolute())],
