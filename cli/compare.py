@@ -27,7 +27,7 @@ from gemmdb.table.stats import Gain
 
 GEMMS = (
     Column("expected", right=True, rigid=True), Column("count", right=True, rigid=True, drop=2),
-    Column("rung", rigid=True, drop=1), Column("one call", right=True, rigid=True, drop=3),
+    Column("outcome", rigid=True, drop=1), Column("one call", right=True, rigid=True, drop=3),
     Column("gain", right=True, rigid=True), Column("kernel"), Column("GEMM"),
 )  # fmt: skip
 
@@ -113,7 +113,7 @@ def _gemm(one: Mapping[str, Any], total: float, wide: bool) -> Row:
     us, gain, share = one["expected_us"], one["speedup_vs_aten"], _total_us(one) / total
     is_known = us is not None and gain is not None
     return (
-        Cell(f"{share:.1%}", "cyan", share) if is_known else "", str(one["count"]), one["rung"],
+        Cell(f"{share:.1%}", "cyan", share) if is_known else "", str(one["count"]), one["outcome"],
         microseconds(us) if is_known else "", gain_cell(gain if is_known else None),
         config_name(one["config"], wide), problem_name(one["problem"], wide),
     )  # fmt: skip

@@ -62,6 +62,10 @@ class Outcome:
             return f"ATen (refused: {self.reason})"
         return self.kind.value
 
+    def document(self) -> dict[str, str]:
+        """The fields `outcome` and `why` of JSON output."""
+        return {"outcome": self.kind.value, "why": self.reason}
+
 
 def of(rung: str, config: str, note: str = "", evidence: Mapping[str, Any] = _NOTHING) -> Outcome:
     """Return the outcome of an answer: its rung (`aten` for a miss, `live`, `forced`, `uncovered`), the canonical text

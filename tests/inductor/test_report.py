@@ -21,6 +21,7 @@ from gemmdb.inductor.entry import enable
 from gemmdb.inductor.observe.journal import SEARCH, Event
 from gemmdb.inductor.observe.summary import MAX_LISTED, of_events
 from gemmdb.key.problem import Problem
+from gemmdb.outcome import Kind
 
 KEY = (
     "addmm m=8 n={n} k={k} a=fp32:row:4 b=fp32:col:4 out=fp32 bias=1d:fp32:4 scalars=unit fusion={fusion} fp32=ieee"
@@ -66,9 +67,8 @@ def test_the_summary_of_a_compiled_model(compiled):
     assert (head, last) == ("gemmdb: 1 graph with 4 GEMMs", "not handled by gemmdb: 1 x baddbmm")
     less = "expected 200.0 us instead of 300.0 with ATen: 100.0 us less (33.3%), for the 3 with a known time"
     assert per_call == f"per call of the graph: {less}"
-    assert "\nno answer, so ATen runs; a build may save an unknown time\n  unknown  1 x addmm m=8 n=16 k=32" in str(
-        compiled
-    )
+    missed = "\nATen (nothing known); a build may save an unknown time\n  unknown  1 x addmm m=8 n=16 k=32"
+    assert missed in str(compiled)
     (gain,) = compiled.gains
     assert (gain.problem, gain.count, gain.us, gain.config) == ("addmm m=8 n=64 k=64 fp32", 2, 100.0, CPP.text)
     assert gemmdb.inductor.stats()["rungs"] == {"exact": 3, "aten": 1}
@@ -76,14 +76,15 @@ def test_the_summary_of_a_compiled_model(compiled):
     assert str(gemmdb.inductor.summary()) == "gemmdb: no graph with a GEMM was compiled"
 
 
-def of(op, rung, count=1, us=None, speedup=None, note="", config="triton:tile block_m=16", **sizes):
+def of(op, rung, count=1, us=None, speedup=None, note="", config="triton:tile block_m=16", pick="", **sizes):
     problem = Problem.gemm(op, **{"m": 16, "n": 4096, "k": 4096} | sizes)
-    return [Event(problem.text, rung, config, H200, us, speedup, note=note)] * count
+    evidence = {"pick": pick} if pick else {}
+    return [Event(problem.text, rung, config, H200, us, speedup, note=note, evidence=evidence)] * count
 
 
 MIXED = of("mixed_mm", "near", 4, 10.0, 2.8)
 LIVE = of("mm", "live", 1, 40.0, 1.0, "exact: no verdict", "aten:default", n=32000)
-REFUSED = of("mm", "exact", 1, 11.0, 1.0, "the kernel would read past the rows", "aten:default")
+REFUSED = of("mm", "exact", 1, 11.0, 1.0, "it would read past the rows", "aten:default", "triton:tile block_m=16")
 LEFT = of(
     "mixed_mm", "aten", 2, note="not tuned: its sizes are symbolic; exact: no verdict", config="aten:default", m=8
 )
@@ -96,22 +97,22 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
         gemmdb: 2 graphs with 8 GEMMs
         per call of all graphs: expected 91.0 us instead of 163.0 with ATen: 72.0 us less (44.2%), for the 6 with a known time
 
-        answer     GEMMs  kernels  ATen us  expected us  gain us   gain
-        exact          1        0     11.0         11.0      0.0   0.0%
-        near           4        4    112.0         40.0     72.0  64.3%
-        live           1        0     40.0         40.0      0.0   0.0%
-        no answer      2        0        -            -        -      -
-        all            8        4    163.0         91.0     72.0  44.2%
+        outcome               GEMMs  kernels  ATen us  expected us  gain us   gain
+        near                      4        4    112.0         40.0     72.0  64.3%
+        ATen (measured best)      1        0     40.0         40.0      0.0   0.0%
+        ATen (nothing known)      2        0        -            -        -      -
+        ATen (refused)            1        0     11.0         11.0      0.0   0.0%
+        all                       8        4    163.0         91.0     72.0  44.2%
 
         largest gains
           72.0 us  4 x mixed_mm m=16 n=4096 k=4096 bf16 x int8  triton:tile
 
-        no answer, so ATen runs; a build may save about {missed.us:.1f} us per call
+        ATen (nothing known); a build may save about {missed.us:.1f} us per call
           {missed.us:.1f} us  2 x mixed_mm m=8 n=4096 k=4096 bf16 x int8  not tuned: its sizes are symbolic
           to build: gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl
 
-        unused answers, so ATen runs
-          1 x mm m=16 n=4096 k=4096 bf16  the kernel would read past the rows
+        ATen (refused)
+          1 x mm m=16 n=4096 k=4096 bf16  it would read past the rows
         failure inside gemmdb (the compile continued without it): lookup: ValueError: x
     """)  # noqa: E501
     assert 20 < missed.us < 60
@@ -120,8 +121,8 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
 def test_gemms_that_inductor_searches_are_neither_our_kernels_nor_atens():
     found = of_events(of("mm", "aten", 2, note="Inductor searches, as max_autotune asks", config=SEARCH), 1)
     assert (found.total.count, found.total.kernels, found.missed) == (2, 0, ())
-    assert "no answer, so Inductor autotunes, as max_autotune requests" in str(found)
-    assert "ATen runs" not in str(found)
+    assert "tuned by Inductor, as max_autotune requests" in str(found)
+    assert "ATen (" not in str(found)
     assert found.line.endswith("Inductor autotunes 2")
 
 
@@ -135,11 +136,11 @@ def test_gemms_that_only_aten_can_serve_stand_under_the_reason():
     assert (found.missed, [one.count for one in found.alone]) == ((), [2, 2, 1])
     assert str(found).endswith(
         lines("""
-        no kernel but ATen: no constant
+        ATen (refused: no constant)
           2 x mm m=16 n=64 k=4096 bf16
           2 x mm m=16 n=128 k=4096 bf16
 
-        no kernel but ATen
+        ATen (refused: ATen is the only kernel for it)
           1 x bmm batch=2 m=16 n=4096 k=4096 bf16
     """)
     )
@@ -172,7 +173,8 @@ def test_everything_is_counted_once_and_the_gains_add_up(groups, uncovered):
     events = [event for group in groups for event in group]
     found = of_events([*events, *[Event("conv1x1", "uncovered")] * uncovered], 1)
     assert found.total.count == len(events)
-    assert sum(one.count for one in found.missed) == sum(event.rung == "aten" for event in events)
+    unknown = sum(event.outcome.kind is Kind.ATEN_UNKNOWN for event in events)
+    assert sum(one.count for one in found.missed) == unknown
     assert sum(found.uncovered.values()) == uncovered
     timed = [event for event in events if event.expected_us and event.speedup]
     assert found.total.timed == len(timed)
@@ -191,9 +193,9 @@ def test_each_graph_is_a_line_of_the_log(kit, table, caplog):
     kit.compiled(lambda x, w: (x @ w).sin() @ w.t(), x, w)
     kit.checked(torch.nn.Linear(64, 32), x, freezing=True)
     assert [record.message for record in caplog.records if record.name == "gemmdb"] == [
-        "graph with 1 GEMM: 1 that only ATen can serve",
-        "graph with 2 GEMMs: 2 that only ATen can serve",
-        f"graph with 1 GEMM: 1 without an answer; {MAY_SAVE}",
+        "graph with 1 GEMM: 1 ATen (refused)",
+        "graph with 2 GEMMs: 2 ATen (refused)",
+        f"graph with 1 GEMM: 1 ATen (nothing known); {MAY_SAVE}",
     ]
     assert gemmdb.inductor.summary().graphs == 3
 
@@ -218,7 +220,7 @@ def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_
     assert (done.returncode, done.stdout) == (3, "-a b 24.0\n")
     logged, *rest = [line for line in done.stderr.splitlines() if "gemmdb" in line]
     assert logged.startswith("gemmdb INFO: ") == (variable == "GEMMDB_LOG")
-    assert logged.endswith("graph with 1 GEMM: 1 that only ATen can serve")
+    assert logged.endswith("graph with 1 GEMM: 1 ATen (refused)")
     assert rest[0] == "gemmdb: 1 graph with 1 GEMM"
 
 

@@ -69,12 +69,13 @@ def test_what_only_aten_can_serve_needs_no_row(kit, on_miss):
     assert (entry["rung"], entry["config"]) == ("aten", "aten:default")
     assert entry["note"].startswith("ATen is the only kernel for it: the C++ template packs the weight")
     summary = gemmdb.inductor.summary()
-    assert summary.line == "graph with 1 GEMM: 1 that only ATen can serve"
+    assert summary.line == "graph with 1 GEMM: 1 ATen (refused)"
     assert "to build" not in str(summary)
     (alone,) = summary.alone
     assert alone.why.endswith("must be a constant (torch._inductor.config.freezing)")
-    assert f"no kernel but ATen: {alone.why}\n  1 x mm m=8 n=32 k=64 fp32" in str(summary)
-    assert "ATen is the only kernel for it" in str(gemmdb.inductor.report())
+    assert f"ATen (refused: {alone.why})\n  1 x mm m=8 n=32 k=64 fp32" in str(summary)
+    assert (entry["outcome"], entry["why"]) == ("ATen (refused)", alone.why)
+    assert "  ATen (refused)  " in str(gemmdb.inductor.report())
 
 
 def test_strict_mode_fails_on_a_broken_table(kit):

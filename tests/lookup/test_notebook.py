@@ -24,6 +24,7 @@ def test_stats_are_a_dict_that_is_shown_as_a_table():
     entry = {
         "problem": problem.text, "rung": "exact", "config": ATEN.text, "expected_us": 1234.5, "speedup_vs_aten": 1.0,
         "ranges": {"m": (2, None)}, "note": "<b>it is wide</b>; exact: no", "count": 3,
+        "outcome": "ATen (measured best)", "why": "<b>it is wide</b>",
     }  # fmt: skip
     odd = {**entry, "problem": "<i>", "config": "", "expected_us": None, "speedup_vs_aten": None, "ranges": {}}
     found = {"products": [entry, odd], "rungs": {"exact": 6}, "uncovered": {"<u>": 2}, "errors": ["<script>"]}
@@ -31,7 +32,7 @@ def test_stats_are_a_dict_that_is_shown_as_a_table():
     assert json.loads(json.dumps(stats)) == json.loads(json.dumps(found))
     shown = stats._repr_html_()
     assert (
-        "<td>3</td><td>exact</td><td>aten:default</td><td>1,234.50 us</td><td>1.00x</td>"
+        "<td>3</td><td>ATen (measured best)</td><td>aten:default</td><td>1,234.50 us</td><td>1.00x</td>"
         "<td>mm 16x4096x4096 bf16 (m 2..)</td><td>&lt;b&gt;it is wide&lt;/b&gt;</td>"
     ) in shown
     assert "2 x &lt;u&gt;" in shown

@@ -71,7 +71,7 @@ def test_a_report_says_what_gained_and_why_aten_runs() -> None:
     lines = text.splitlines()
     assert lines[0] == "gemmdb: mine: 3 graphs with 6 GEMMs"
     (mine,) = [line for line in lines if "mm 1x4096x4096" in line]
-    assert mine.split()[1:7] == ["4", "10.0", "us", "1.50x", "exact", "triton:gemv"]
+    assert mine.split()[1:7] == ["4", "10.0", "us", "1.50x", "table", "triton:gemv"]
     (aten,) = [line for line in lines if "mm 8x4096x4096" in line]
     assert aten.endswith("triton:tile 16x64x64 gains only 1.0% (2.0% is needed)")
     (missed,) = [line for line in lines if "mm 64x4096x4096" in line]
@@ -85,13 +85,30 @@ def test_a_report_says_what_gained_and_why_aten_runs() -> None:
 
 
 def test_a_reason_that_gemms_share_stands_once() -> None:
-    why = "ATen is the only kernel for it: no constant"
-    alone = [product(Problem.gemm("mm", m=m, n=64, k=64).text, rung="aten", note=f"{why}; exact: no") for m in (1, 2)]
+    why = "the weight is no constant"
+    note = f"ATen is the only kernel for it: {why}; exact: no"
+    alone = [product(Problem.gemm("mm", m=m, n=64, k=64).text, rung="aten", note=note) for m in (1, 2)]
     other = product(Problem.gemm("mm", m=3, n=64, k=64).text, rung="aten", note="no table answers this one")
     lines = str(reporting.of_stats({"products": [*alone, other], "uncovered": {}}, "x", 1)).splitlines()
     ends = {line.split("mm ")[1].split()[0]: line.split("bf16", 1)[1].strip() for line in lines if "x64x64" in line}
     assert ends == {"1x64x64": "(1)", "2x64x64": "(1)", "3x64x64": "no table answers this one"}
     assert f"(1) {why}" in lines
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        (
+            {"rung": "aten", "note": "no verdict"},
+            "expected over ATen: nothing is known, no table has times of these GEMMs",
+        ),
+        ({"expected_us": 10.0, "speedup_vs_aten": 1.0}, "expected over ATen: no gain, ATen runs every GEMM (20.0 us"),
+    ],
+)
+def test_a_gain_of_nothing_is_no_number(known: dict[str, Any], said: str) -> None:
+    asked = product(Problem.gemm("mm", m=8, n=64, k=64).text, count=2, **known)
+    text = str(reporting.of_stats({"products": [asked], "uncovered": {}}, "x", 1))
+    assert text.splitlines()[1].startswith(said)
 
 
 def test_a_report_of_nothing() -> None:

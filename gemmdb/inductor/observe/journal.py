@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from gemmdb import outcome
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
-from gemmdb.outcome import ONLY_ATEN
+from gemmdb.outcome import ONLY_ATEN, Outcome
 from gemmdb.rejected import Rejected
 
 log = logging.getLogger("gemmdb")
@@ -45,7 +46,12 @@ class Event:
     source: str = ""
 
     @property
-    def outcome(self) -> tuple[str, ...]:
+    def outcome(self) -> Outcome:
+        """What serves the GEMM, and why."""
+        return outcome.of(self.rung, self.config, self.note, self.evidence)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
         """The fields that identify one entry of `stats`."""
         return self.problem, self.rung, self.config, self.note, self.device
 

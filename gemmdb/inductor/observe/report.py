@@ -22,7 +22,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving, saving
-from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
+from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.table.stats import Gain, weighted
 
@@ -156,29 +156,16 @@ def _served(one: Mapping[str, Any]) -> Served | None:
         return None
     evidence = one.get("evidence", {})
     spread = evidence.get("spread", 0.0)
+    serves = outcome.of(one["rung"], one["config"], one["note"], evidence)
     missed = one["rung"] == "aten"
-    unanswered = missed and one["config"] == ATEN.text and ONLY_ATEN not in one["note"]
+    unanswered = missed and serves.kind is Kind.ATEN_UNKNOWN
     ranges = {side: (ends[0], ends[1]) for side, ends in one.get("ranges", {}).items()}
     return Served(
         problem, device, one["count"], "miss" if missed else one["rung"], one["config"], kernel_name(one["config"]),
         names.ranged(names.short(problem), ranges), one["expected_us"], one["speedup_vs_aten"] or 1.0,
-        spread if isinstance(spread, float) else 0.0, one["table"], one["note"] or _why_aten(one["config"], evidence),
-        ranges, saving(Ask(Query(problem, device), (), Policy(), None)) if unanswered else None,
-        outcome.of(one["rung"], one["config"], one["note"], evidence),
+        spread if isinstance(spread, float) else 0.0, one["table"], one["note"] or serves.reason, ranges,
+        saving(Ask(Query(problem, device), (), Policy(), None)) if unanswered else None, serves,
     )  # fmt: skip
-
-
-def _why_aten(config: str, evidence: Mapping[str, Any]) -> str:
-    """Why a table's answer is ATen; empty if it is another kernel."""
-    if config != ATEN.text:
-        return ""
-    if "why" in evidence:
-        return str(evidence["why"])
-    if held := evidence.get("held_back"):
-        return f"{kernel_name(held['config'])} gains only {held['gain']:.1%} ({held['needed']:.1%} is needed)"
-    if refused := evidence.get("refused"):
-        return f"{kernel_name(refused[0]['config'])} may not be served: {refused[0]['reason']}"
-    return "nothing measured is faster"
 
 
 def _lines(of: Report) -> Iterator[str]:
@@ -186,13 +173,8 @@ def _lines(of: Report) -> Iterator[str]:
     if not products:
         yield f"gemmdb: {of.name}: no GEMM that gemmdb handles was compiled"
     else:
-        low, high = of.gain.low, of.gain.high
-        interval = "" if low == high else f", between {low:.2f}x and {high:.2f}x"
         yield f"gemmdb: {of.name}: {graphs} with {counted(products, 'GEMM')}"
-        yield (
-            f"expected over ATen, weighted by time: {of.gain.value:.2f}x{interval}"
-            f" ({of.total_us:,.1f} us instead of {of.aten_us:,.1f} per call of each graph)"
-        )
+        yield _expected(of)
         yield ""
         yield from _table(of)
     if of.may_save_us:
@@ -207,8 +189,22 @@ def _lines(of: Report) -> Iterator[str]:
     yield from failures(of.errors)
 
 
+def _expected(of: Report) -> str:
+    """Format the expected gain, unless nothing is known or nothing but ATen runs."""
+    if all(one.expected_us is None for one in of.products):
+        return "expected over ATen: nothing is known, no table has times of these GEMMs"
+    if all(one.outcome.kind.aten for one in of.products):
+        return f"expected over ATen: no gain, ATen runs every GEMM ({of.total_us:,.1f} us per call of each graph)"
+    low, high = of.gain.low, of.gain.high
+    interval = "" if low == high else f", between {low:.2f}x and {high:.2f}x"
+    return (
+        f"expected over ATen, weighted by time: {of.gain.value:.2f}x{interval}"
+        f" ({of.total_us:,.1f} us instead of {of.aten_us:,.1f} per call of each graph)"
+    )
+
+
 def _table(of: Report) -> Iterator[str]:
-    rows: list[tuple[str, ...]] = [("share", "count", "one call", "gain", "rung", "kernel", "GEMM", "why ATen runs")]
+    rows: list[tuple[str, ...]] = [("share", "count", "one call", "gain", "outcome", "kernel", "GEMM", "why ATen runs")]
     rows += [_row(one, of.total_us or 1.0) for one in of.products[:MAX_LISTED]]
     times = Counter(row[-1] for row in rows)
     shared = [why for why, number in times.items() if number > 1 and len(why) > MAX_INLINE_REASON]
@@ -225,6 +221,6 @@ def _row(one: Served, total_us: float) -> tuple[str, ...]:
     known = one.expected_us is not None
     return (
         f"{one.total_us / total_us:.1%}", str(one.count), f"{'' if known else '~'}{one.us:,.1f} us",
-        f"{one.gain:.2f}x" if known else "-", one.rung, one.kernel, one.name,
-        shortened(one.why.split("; ")[0]) if one.aten else "",
+        f"{one.gain:.2f}x" if known else "-", one.outcome.kind.value, one.kernel, one.name,
+        shortened(one.outcome.reason),
     )  # fmt: skip

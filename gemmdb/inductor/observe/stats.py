@@ -19,7 +19,7 @@ MAX_SHOWN = 50
 """Maximum number of GEMMs listed in a notebook; the rest are only counted."""
 MAX_REASON = 150
 """Maximum length of a reason, in characters."""
-HEADINGS = ("count", "rung", "kernel", "one call", "over ATen", "product", "note")
+HEADINGS = ("count", "outcome", "kernel", "one call", "over ATen", "product", "why")
 
 
 class Benchmarks:
@@ -66,8 +66,9 @@ def stats() -> Stats:
     """Return the compile results since the start or `reset_stats` as a JSON-ready dict, including graphs from a warm
     cache.
 
-    `products`: one entry per distinct outcome with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
-    `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note` and `count`; `rungs`: GEMMs per rung; `hits`, `misses`;
+    `products`: one entry per distinct result with `problem`, `rung`, `backend`, `kernel`, `config`, `expected_us`,
+    `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note`, `count`, `outcome` (what serves it, a value of
+    `gemmdb.outcome.Kind`) and `why` (the reason, if the outcome needs one); `rungs`: GEMMs per rung; `hits`, `misses`;
     `uncovered`: GEMMs that gemmdb does not handle, by name; `benchmarked`: how often Inductor benchmarked a choice list
     or a padding; `errors`: failures inside gemmdb, which never fail a compile; `seconds`: gemmdb's overhead in the
     compiles, by phase (gemmdb.phases).
@@ -80,7 +81,7 @@ def stats() -> Stats:
             uncovered[event.problem] += 1
             continue
         rungs[event.rung] += 1
-        entry = merged.setdefault(event.outcome, _entry(event))
+        entry = merged.setdefault(event.identity, _entry(event))
         entry["count"] += 1
     hits = sum(rungs[rung] for rung in (*RUNGS, "forced"))
     return Stats(
@@ -96,7 +97,7 @@ def _entry(event: Event) -> dict[str, Any]:
         "problem": event.problem, "rung": event.rung, "backend": backend, "kernel": rest.partition(" ")[0],
         "config": event.config, "expected_us": event.expected_us, "speedup_vs_aten": event.speedup,
         "table": event.table, "evidence": dict(event.evidence), "ranges": dict(event.ranges), "device": event.device,
-        "note": event.note, "count": 0,
+        "note": event.note, "count": 0, **event.outcome.document(),
     }  # fmt: skip
 
 
@@ -125,8 +126,8 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     except InputError:
         product = str(one["problem"])
     return (
-        str(one["count"]), str(one["rung"]), kernel_name(one["config"]), "" if us is None else f"{us:,.2f} us",
-        "" if gain is None else f"{gain:.2f}x", product, str(one["note"]).partition("; ")[0],
+        str(one["count"]), str(one["outcome"]), kernel_name(one["config"]), "" if us is None else f"{us:,.2f} us",
+        "" if gain is None else f"{gain:.2f}x", product, str(one["why"]),
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from gemmdb.hit import RUNGS
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
 from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, shortened
 from gemmdb.kernels import names
@@ -19,7 +18,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import saving
-from gemmdb.outcome import ONLY_ATEN
+from gemmdb.outcome import NO_TABLE, Kind, Outcome
 from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")
@@ -27,23 +26,18 @@ MAX_LISTED = 8
 """Maximum number of listed GEMMs per kind; the rest are only counted."""
 MIN_SAVING_US = 0.05
 """Smaller savings print as 0.0."""
-NO_ANSWER = "no answer"
 NOT_TUNED = "not tuned: "
-ALONE = "only ATen"
-"""Pseudo-rung of GEMMs that only ATen can run."""
-OTHERS = {"aten": "without an answer", "live": "tuned now", "forced": "forced", ALONE: "that only ATen can serve"}
-"""Display text of rungs that come from no table."""
-ORDER = (*RUNGS, "forced", "live", "aten", ALONE)
 TUNE = "gemmdb tune -- python PROGRAM"
 BUILD = "gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl"
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The GEMMs that one rung answered: the total, those that run a kernel other than ATen's, and those with an
-    expected time. `aten_us`, `expected_us`: microseconds per call of those with a time, with ATen and as compiled."""
+    """The GEMMs with one outcome (a value of `gemmdb.outcome.Kind`, or `all`): the total, those that run a kernel other
+    than ATen's, and those with an expected time. `aten_us`, `expected_us`: microseconds per call of those with a time,
+    with ATen and as compiled."""
 
-    rung: str
+    outcome: str
     count: int = 0
     kernels: int = 0
     timed: int = 0
@@ -57,7 +51,7 @@ class Answers:
 
     def __add__(self, other: Answers) -> Answers:
         return Answers(
-            self.rung, self.count + other.count, self.kernels + other.kernels, self.timed + other.timed,
+            self.outcome, self.count + other.count, self.kernels + other.kernels, self.timed + other.timed,
             self.aten_us + other.aten_us, self.expected_us + other.expected_us,
         )  # fmt: skip
 
@@ -77,10 +71,10 @@ class Product:
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of the compiles, to print or to read: answers by rung; GEMMs that gain, largest gain first; GEMMs that
-    no table answers, largest estimated saving first; GEMMs whose answer could not be used; names of GEMMs that gemmdb
-    does not handle; failures inside gemmdb; GEMMs that only ATen can run; GEMMs that Inductor autotunes. A call counts
-    every graph once."""
+    """A summary of the compiles, to print or to read: answers by outcome; GEMMs that gain, largest gain first; GEMMs
+    of which nothing is known, largest estimated saving first; GEMMs whose kernel was refused; names of GEMMs that
+    gemmdb does not handle; failures inside gemmdb; GEMMs that only ATen can run; GEMMs that Inductor autotunes. A call
+    counts every graph once."""
 
     graphs: int = 0
     answers: Sequence[Answers] = ()
@@ -108,18 +102,13 @@ class Summary:
     def line(self) -> str:
         """Format a graph as one line."""
         total, searched = self.total, sum(one.count for one in self.searched)
-        aten = total.count - total.kernels - searched
-        parts = [f"{counted(total.count, 'GEMM')}: {_sources(self)}" if total.count else "no GEMM"]
-        if aten and total.kernels:
-            parts.append(f"ATen runs {aten}")
+        parts = [f"{counted(total.count, 'GEMM')}: {_outcomes(self)}" if total.count else "no GEMM"]
         if searched:
             parts.append(f"Inductor autotunes {searched}")
         if total.timed:
             parts.append(_expected(total))
         if self.missed:
             parts.append(f"a build (`{TUNE}`) may save {_saving(self.missed)}")
-        if self.refused:
-            parts.append(f"{counted(sum(one.count for one in self.refused), 'answer')} not used")
         if self.uncovered:
             parts.append(f"not handled: {not_handled(self.uncovered)}")
         return f"graph with {'; '.join(parts)}"
@@ -132,38 +121,36 @@ def summary() -> Summary:
 
 def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) -> Summary:
     """Summarize the events of `graphs` graphs."""
-    answers = {rung: Answers(rung) for rung in ORDER}
+    answers = {kind: Answers(kind.value) for kind in Kind}
     alike: dict[tuple[str, ...], list[Event]] = defaultdict(list)
     uncovered: Counter[str] = Counter()
     for event in events:
         if event.rung == "uncovered":
             uncovered[event.problem] += 1
         else:
-            rung = ALONE if event.only_aten else event.rung
-            answers[rung] = answers.get(rung, Answers(rung)) + replace(_answer(event), rung=rung)
-            alike[event.outcome].append(event)
+            answers[event.outcome.kind] += _answer(event)
+            alike[event.identity].append(event)
     gains, missed, refused, alone, searched = [], [], [], [], []
     for same in alike.values():
         one, gained = same[0], sum(_answer(event).gain_us for event in same)
-        product = Product(_named(one), len(same), one.config, None)
+        product, found = Product(_named(one), len(same), one.config, None), one.outcome
         if one.only_aten:
-            why = one.note.partition(ONLY_ATEN)[2].partition("; ")[0].removeprefix(": ")
-            alone.append(replace(product, why=why))
+            alone.append(replace(product, why=found.reason))
         elif one.config == SEARCH:
             searched.append(product)
-        elif one.rung == "aten":
-            # The note starts with why the GEMM was not tuned, followed by each rung's reason.
-            saved_us, why = _saved_us(one.problem, one.device), one.note.split("; ")[0]
+        elif found.kind is Kind.ATEN_UNKNOWN:
+            saved_us = _saved_us(one.problem, one.device)
             us = None if saved_us is None else len(same) * saved_us
-            why = why if why.startswith(NOT_TUNED) else "no table answers"
-            missed.append(replace(product, config="", us=us, why=why))
-        elif one.config == ATEN.text and one.note and one.rung != "live":  # A tuned GEMM: why it was tuned.
-            refused.append(replace(product, why=one.note))
+            # A miss has the reason of each rung, which says no more than this.
+            said = one.rung != "aten" or found.reason.startswith(NOT_TUNED)
+            missed.append(replace(product, config="", us=us, why=found.reason if said else NO_TABLE))
+        elif found.kind is Kind.ATEN_REFUSED:
+            refused.append(replace(product, why=found.reason))
         elif gained > 0:
             gains.append(replace(product, us=gained, why=one.note if "horizontal" in one.evidence else ""))
     return Summary(
         graphs,
-        tuple(found for found in answers.values() if found.count),
+        tuple(one for one in answers.values() if one.count),
         tuple(sorted(gains, key=lambda one: -(one.us or 0.0))),
         tuple(sorted(missed, key=lambda one: (-(one.us or 0.0), one.problem))),
         tuple(refused), dict(uncovered), tuple(errors), tuple(alone), tuple(searched),
@@ -184,8 +171,8 @@ def _answer(event: Event) -> Answers:
     """One GEMM's answer."""
     kernels, us, speedup = int(event.config not in (ATEN.text, SEARCH)), event.expected_us, event.speedup
     if not us or not speedup:
-        return Answers(event.rung, 1, kernels)
-    return Answers(event.rung, 1, kernels, 1, us * speedup, us)
+        return Answers("", 1, kernels)
+    return Answers("", 1, kernels, 1, us * speedup, us)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -210,12 +197,9 @@ def _named(one: Event) -> str:
     return names.ranged(f"{problem.head} {names.dtypes(problem)}{fused}", one.ranges)
 
 
-def _sources(of: Summary) -> str:
-    """Format the number of GEMMs by source: `2 from tables (1 exact, 1 near), 3 without an answer`."""
-    tables = [one for one in of.answers if one.rung not in OTHERS]
-    rungs = ", ".join(f"{one.count} {one.rung}" for one in tables)
-    found = [f"{sum(one.count for one in tables)} from tables ({rungs})"] if tables else []
-    return ", ".join((*found, *(f"{one.count} {OTHERS[one.rung]}" for one in of.answers if one.rung in OTHERS)))
+def _outcomes(of: Summary) -> str:
+    """Format the number of GEMMs by outcome: `2 table, 3 ATen (nothing known)`."""
+    return ", ".join(f"{one.count} {one.outcome}" for one in of.answers)
 
 
 def _lines(of: Summary) -> Iterator[str]:
@@ -226,19 +210,19 @@ def _lines(of: Summary) -> Iterator[str]:
     if of.total.timed:
         yield f"per call of {'the graph' if of.graphs == 1 else 'all graphs'}: {_expected(of.total)}"
     if of.answers:
-        rows = [("answer", "GEMMs", "kernels", "ATen us", "expected us", "gain us", "gain"), *map(_row, of.answers)]
+        rows = [("outcome", "GEMMs", "kernels", "ATen us", "expected us", "gain us", "gain"), *map(_row, of.answers)]
         yield ""
         yield from aligned([*rows, _row(of.total)] if len(of.answers) > 1 else rows, right=range(1, 7))
     gains = [replace(one, why=", ".join(filter(None, (one.config.split()[0], one.why)))) for one in of.gains]
     yield from _listed("largest gains", gains)
     if of.missed:
-        title = f"{NO_ANSWER}, so ATen runs; a build may save {_saving(of.missed)}"
+        title = f"{Kind.ATEN_UNKNOWN}; a build may save {_saving(of.missed)}"
         yield from _listed(title, of.missed, unknown="unknown")
         yield f"  to build: {BUILD}"
-    yield from _listed(f"{NO_ANSWER}, so Inductor autotunes, as max_autotune requests", of.searched)
-    yield from _listed("unused answers, so ATen runs", of.refused)
+    yield from _listed(f"{Kind.TUNED} by Inductor, as max_autotune requests", of.searched)
+    yield from _listed(Kind.ATEN_REFUSED.value, of.refused)
     for why in dict.fromkeys(one.why for one in of.alone):
-        title = f"no kernel but ATen{f': {shortened(why)}' if why else ''}"
+        title = str(Outcome(Kind.ATEN_REFUSED, shortened(why)))
         yield from _listed(title, [replace(one, why="") for one in of.alone if one.why == why])
     if of.uncovered:
         yield ""
@@ -247,7 +231,7 @@ def _lines(of: Summary) -> Iterator[str]:
 
 
 def _row(one: Answers) -> tuple[str, ...]:
-    head = NO_ANSWER if one.rung == "aten" else one.rung, str(one.count), str(one.kernels)
+    head = one.outcome, str(one.count), str(one.kernels)
     if not one.timed:
         return (*head, "-", "-", "-", "-")
     return (*head, _us(one.aten_us), _us(one.expected_us), _us(one.gain_us), f"{one.gain_us / one.aten_us:.1%}")
