@@ -1,0 +1,140 @@
+"""What to do after a command that gained nothing: maps the reasons to advice, each with a line to paste. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gemmdb.outcome import ONLY_ATEN
+
+FREEZE_LINE = "torch._inductor.config.freezing = True"
+MIN_BOUND = 64
+"""Smallest upper bound of a batch that is proposed."""
+BARS = "too small or too close to the limit"
+"""Part of the reason of a plan for GEMMs that cannot gain."""
+
+
+class Act(StrEnum):
+    """Kinds of advice, the most useful first."""
+
+    IDLE = "idle"
+    """Run again when the machine is idle."""
+    RESUME = "continue"
+    """Run the same command again: time ran out."""
+    FREEZE = "freeze"
+    """Make the weights constants."""
+    BOUND = "bound"
+    """Give the batch an upper bound."""
+    BUILD = "build"
+    """Measure what no table knows."""
+    OTHER_DEVICE = "other device"
+    """Run the command for the other device."""
+    NOTHING = "nothing"
+    """ATen is the best known kernel, or the only one."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One step. `text`: a sentence; `paste`: a command or a line of code, empty if there is nothing to do."""
+
+    act: Act
+    text: str
+    paste: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.paste}" if self.paste else self.text
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a command knows at its end. `left_out`: number of GEMMs per reason that they were not measured; `unknown`:
+    number of GEMMs that no table answers, for other reasons; `best`: number for which ATen was measured to be the best;
+    `disturbed` of `timed`: timings that other programs disturbed; `left`: problems for which there was no time;
+    `command`: repeats this command; `build`: measures what is unknown; `largest`: the largest recorded size of a batch
+    without an upper bound, 0 if unknown."""
+
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    unknown: int = 0
+    best: int = 0
+    disturbed: int = 0
+    timed: int = 0
+    left: int = 0
+    command: str = ""
+    build: str = ""
+    largest: int = 0
+
+
+def of_reason(reason: str) -> Act:
+    """Return what helps against a reason for which a GEMM runs ATen."""
+    if "freezing" in reason or "must be a constant" in reason:
+        return Act.FREEZE
+    if "mark_dynamic" in reason:
+        return Act.BOUND
+    if "runs on another device" in reason:
+        return Act.OTHER_DEVICE
+    if ONLY_ATEN in reason or BARS in reason or "no single kernel" in reason:
+        return Act.NOTHING
+    return Act.BUILD
+
+
+def advise(found: Situation) -> tuple[Advice, ...]:
+    """Return what to do, the most useful first; never empty."""
+    numbers: Counter[Act] = Counter()
+    for reason, number in found.left_out.items():
+        numbers[of_reason(reason)] += number
+    numbers[Act.BUILD] += found.unknown
+    numbers[Act.NOTHING] += found.best
+    steps = [_step(act, numbers[act], found) for act in Act]
+    useful = tuple(one for one in steps if one is not None and one.act is not Act.NOTHING)
+    return useful or (_nothing(numbers[Act.NOTHING]),)
+
+
+def _step(act: Act, number: int, found: Situation) -> Advice | None:
+    if act is Act.IDLE:
+        return _idle(found) if found.disturbed else None
+    if act is Act.RESUME:
+        text = f"there was no time for {_many(found.left, 'problem')}; run the same command again"
+        return Advice(act, text, found.command) if found.left else None
+    if not number:
+        return None
+    gemms, needs = _many(number, "GEMM"), "needs" if number == 1 else "need"
+    if act is Act.FREEZE:
+        return Advice(
+            act, f"{gemms} {needs} constant weights: set this before the first compile and run again", FREEZE_LINE
+        )
+    if act is Act.BOUND:
+        text = f"the batch of {gemms} has no upper bound, or a very large one: give one and run again"
+        return Advice(act, text, f"torch._dynamo.mark_dynamic(x, 0, max={bound(found.largest)})")
+    if act is Act.BUILD and found.build:
+        return Advice(act, f"no table answers for {gemms}; measure them", found.build)
+    if act is Act.OTHER_DEVICE:
+        return Advice(act, f"{gemms} {'runs' if number == 1 else 'run'} on another device; build there", found.build)
+    return _nothing(number) if act is Act.NOTHING else None
+
+
+def _idle(found: Situation) -> Advice:
+    rows = f"{found.disturbed:,} of {found.timed:,} timings" if found.timed else "the timings"
+    verb = "was" if found.timed == found.disturbed == 1 else "were"
+    text = f"{rows} {verb} disturbed by other programs and are not used; run again when the machine is idle"
+    return Advice(Act.IDLE, text, found.command)
+
+
+def _nothing(number: int) -> Advice:
+    of = f" for {_many(number, 'GEMM')}" if number else ""
+    return Advice(Act.NOTHING, f"nothing to do: no kernel is faster than ATen{of} here")
+
+
+def bound(largest: int) -> int:
+    """Return the upper bound to propose for a batch: the next power of two from the largest size seen."""
+    return max(MIN_BOUND, 1 << (max(largest, 1) - 1).bit_length())
+
+
+def facts(steps: Iterable[Advice]) -> list[tuple[str, str]]:
+    """Return the steps as lines of a summary: `next` and the step."""
+    return [("next", str(one)) for one in steps]
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,66 @@
+"""What a command advises that gained nothing. The reasons are those that the generators and the lowering give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.cli.advice import FREEZE_LINE, Act, Situation, advise, bound, facts, of_reason
+from gemmdb.generators import effort
+from gemmdb.generators.build.recorded import NO_KERNEL
+from gemmdb.generators.measure.candidates import only_aten, too_long
+from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.key.problem import Query
+from gemmdb.lookup.acceptance.ranges import unmeasured
+from gemmdb.lookup.ask import Ask
+from gemmdb.settings import Policy
+from gemmdb.tune import plan
+
+COMMAND, BUILD = "gemmdb tune -- python serve.py", "gemmdb build --arch native --shapes w.jsonl"
+
+
+def test_reasons_of_a_build(lab) -> None:
+    pytest.importorskip("torch")
+    space, quick = CpuSpace(), effort.named("quick")
+    plain = replace(lab.problem(m=7), constant=False)
+    assert of_reason(str(only_aten(plain, lab.cpu, space, quick))) is Act.FREEZE
+    query = Query(lab.problem(m=24, n=4096, k=4096), lab.cpu, {"m": (2, None)})
+    ask = Ask(query, (), Policy(), None)
+    assert of_reason(str(too_long(ask, unmeasured(ask), space, quick))) is Act.BOUND
+
+
+@pytest.mark.parametrize(("reason", "act"), [
+    (plan.NO_GAIN.reason, Act.NOTHING), (plan.OTHER_DEVICE.reason, Act.OTHER_DEVICE), (NO_KERNEL, Act.NOTHING),
+    ("ATen is the only kernel for it: Inductor offers no C++ template for int_mm", Act.NOTHING),
+    ("no table answers", Act.BUILD),
+])  # fmt: skip
+def test_other_reasons(reason: str, act: Act) -> None:
+    assert of_reason(reason) is act
+
+
+def test_each_step_has_a_line_to_paste() -> None:
+    found = Situation(
+        {"it must be a constant (torch._inductor.config.freezing)": 8, "too long (torch._dynamo.mark_dynamic)": 1},
+        unknown=3, best=2, disturbed=8, timed=14, left=5, command=COMMAND, build=BUILD, largest=100,
+    )  # fmt: skip
+    assert [(one.act, one.paste) for one in advise(found)] == [
+        (Act.IDLE, COMMAND), (Act.RESUME, COMMAND), (Act.FREEZE, FREEZE_LINE),
+        (Act.BOUND, "torch._dynamo.mark_dynamic(x, 0, max=128)"), (Act.BUILD, BUILD),
+    ]  # fmt: skip
+    assert facts(advise(found))[0] == (
+        "next",
+        "8 of 14 timings were disturbed by other programs and are not used; run again when the machine is idle:"
+        f" {COMMAND}",
+    )
+
+
+def test_where_aten_is_the_best_there_is_nothing_to_do() -> None:
+    (only,) = advise(Situation(best=6))
+    assert str(only) == "nothing to do: no kernel is faster than ATen for 6 GEMMs here"
+    assert [one.act for one in advise(Situation())] == [Act.NOTHING]
+
+
+@pytest.mark.parametrize(("largest", "proposed"), [(0, 64), (8, 64), (64, 64), (65, 128), (512, 512)])
+def test_the_bound_of_a_batch_covers_what_was_seen(largest: int, proposed: int) -> None:
+    assert bound(largest) == proposed
