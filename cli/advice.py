@@ -22,7 +22,7 @@ class Act(StrEnum):
     IDLE = "idle"
     """Run again when the machine is idle."""
     RESUME = "continue"
-    """Run the same command again: time ran out."""
+    """Measure what is left: time ran out, or nothing was to be measured."""
     FREEZE = "freeze"
     """Make the weights constants."""
     BOUND = "bound"
@@ -95,7 +95,7 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
     if act is Act.IDLE:
         return _idle(found) if found.disturbed else None
     if act is Act.RESUME:
-        text = f"there was no time for {_many(found.left, 'problem')}; run the same command again"
+        text = f"{_many(found.left, 'problem')} {'is' if found.left == 1 else 'are'} not measured yet; measure them"
         return Advice(act, text, found.command) if found.left else None
     if not number:
         return None

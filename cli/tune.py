@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,19 @@ from typing import TYPE_CHECKING
 import typer
 from typer import Argument, Option
 
+from gemmdb.cli import advice
 from gemmdb.cli.build import terminable
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
-from gemmdb.cli.output import count, note, say_json
+from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
-from gemmdb.cli.tuned import answered, document, expected, say_plan, say_tuned
+from gemmdb.cli.tuned import answered, document, expected, say_plan, say_tuned, steps
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
     from gemmdb.tune.tuning import Request, Tuned
+
+BUDGET, FOLDER, REPEATS = "10m", Path("gemmdb-tune"), 2
+"""Defaults of options."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,14 @@ class TuneOptions:
 
     command: list[str] = Argument(metavar="COMMAND...", help="The program and its arguments.")
     budget: str = Option(
-        "10m", metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m."
+        BUDGET, metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m."
     )
-    folder: Path = Option(Path("gemmdb-tune"), help="Where the state is kept. Run the same command to continue.")
+    folder: Path = Option(FOLDER, help="Where the state is kept. Run the same command to continue.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
-    repeats: int = Option(2, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip.")
+    repeats: int = Option(
+        REPEATS, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip."
+    )
     dry_run: bool = Option(False, "--dry-run", help="Record, and show what would be built; build nothing.")
     fresh: bool = Option(False, "--fresh", help="Discard what an earlier run recorded and timed.")
     wide: WideFlag = False
@@ -47,6 +54,18 @@ class TuneOptions:
             tuple(self.command), self.folder, self.table, plan.seconds(self.budget), self.effort, self.repeats,
             self.fresh, stdout=sys.stderr.fileno() if self.as_json else None,
         )  # fmt: skip
+
+    def line(self, dry_run: bool | None = None) -> str:
+        """Return the command that continues this one. `dry_run`: None for the same as this one's."""
+        asked = {
+            "budget": (self.budget, BUDGET), "folder": (self.folder, FOLDER), "table": (self.table, None),
+            "effort": (self.effort, None), "repeats": (self.repeats, REPEATS),
+        }  # fmt: skip
+        words = ["gemmdb", "tune"]
+        for name, (value, default) in asked.items():
+            words += [f"--{name}", str(value)] if value != default else []
+        words += ["--dry-run"] * (self.dry_run if dry_run is None else dry_run)
+        return shlex.join([*words, "--", *self.command])
 
 
 @takes(TuneOptions)
@@ -71,10 +90,13 @@ def tune(options: TuneOptions) -> None:
     Exit codes: 0 done, 1 slower with gemmdb, 2 bad usage, bad input or a program that fails, 130 interrupted.
     """
     require("torch", "this command")
+    from gemmdb.devices import detect
+    from gemmdb.tune import outlook
     from gemmdb.tune.tuning import Tuning
 
     with terminable():
         tuning = Tuning(options.request(), note)
+        note(outlook.of_device(detect.native()))
         workload = tuning.record()
         done = tuning.plan(workload)
         _note_plan(done)
@@ -88,8 +110,9 @@ def tune(options: TuneOptions) -> None:
         say_json("tune", document(done))
     elif options.dry_run:
         say_plan(done.plan, options.wide)
+        say_facts(advice.facts(steps(done, options.line(dry_run=False))), hang=not options.wide)
     else:
-        say_tuned(done, options.wide)
+        say_tuned(done, options.wide, options.line())
     if done.interrupted:
         kept = f"progress is saved in {options.folder} and the table"
         note(f"interrupted; {kept}: run the same command to continue")
@@ -99,9 +122,15 @@ def tune(options: TuneOptions) -> None:
 
 
 def _note_plan(done: Tuned) -> None:
-    note(f"2/4 coverage: {answered(done.before)} answered by tables")
+    from gemmdb.tune import outlook
+
+    report, wanted = done.before, {one.problem for one in done.plan.wanted}
+    note(f"2/4 coverage: {answered(report)} answered by tables")
     for reason, number in done.plan.left_out.items():
         note(f"not built: {count(number, 'GEMM')}: {reason}")
+    gaining = [one for one in report.products if one.entry.problem in wanted]
+    gaining_us = sum(one.total_us for one in gaining)
+    note(outlook.of_plan(done.plan, len(report.products), gaining_us, report.total_us))
     note(f"3/4 build: {expected(done.plan) if done.plan.wanted else 'nothing to build'}")
 
 

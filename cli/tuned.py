@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from gemmdb.cli.advice import Act, Advice, Situation, advise, facts
 from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
 from gemmdb.cli.output import (
     Cell,
@@ -23,6 +26,7 @@ from gemmdb.cli.progress import left
 from gemmdb.devices import detect
 from gemmdb.devices.load import Load
 from gemmdb.kernels import names
+from gemmdb.outcome import ONLY_ATEN, Kind
 
 if TYPE_CHECKING:
     from gemmdb.report.workload import Product, WorkloadReport
@@ -72,9 +76,34 @@ def _wanted(one: Wanted, fits: bool, wide: bool) -> Row:
     )  # fmt: skip
 
 
-def say_tuned(done: Tuned, wide: bool) -> None:
-    """Print the speedup and the GEMMs that take the most time."""
+def steps(done: Tuned, command: str) -> tuple[Advice, ...]:
+    """Return what to do next. `command`: the one that continues."""
+    built, plan, products = done.built, done.plan, done.after.products
+    left = built.left if built else len(plan.wanted)
+    kinds = Counter(one.outcome.kind for one in products)
+    left_out = Counter(plan.left_out)
+    left_out.update(built.left_out if built else {})
+    skipped = {reason: number for reason, number in left_out.items() if not reason.startswith(ONLY_ATEN)}
+    refused = Counter(f"{ONLY_ATEN}: {one.outcome.reason}" for one in products if one.outcome.kind is Kind.ATEN_REFUSED)
+    return advise(Situation(
+        {**skipped, **refused}, max(kinds[Kind.ATEN_UNKNOWN] - sum(skipped.values()) - left, 0), kinds[Kind.ATEN_BEST],
+        built.disturbed if built else 0, built.rows if built else 0, left, command,
+        f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
+        max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
+    ))  # fmt: skip
+
+
+def say_tuned(done: Tuned, wide: bool, command: str) -> None:
+    """Print the speedup, the GEMMs that take the most time, and what to do. `command`: the one that continues."""
     say_facts(_facts(done), hang=not wide)
+    _say_gemms(done, wide)
+    next_steps = steps(done, command)
+    if done.gained is None or done.gained.verdict != "faster" or next_steps[0].act is not Act.NOTHING:
+        say()
+        say_facts(facts(next_steps), hang=not wide)
+
+
+def _say_gemms(done: Tuned, wide: bool) -> None:
     ran = [one for one in done.after.products if one.calls]
     if not ran:
         return
@@ -88,8 +117,6 @@ def say_tuned(done: Tuned, wide: bool) -> None:
 
 
 def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
-    from gemmdb.outcome import ONLY_ATEN
-
     hit, share = one.hit, one.total_us / total_us
     kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)
     is_plain_miss = hit is None and not one.reason.startswith(ONLY_ATEN)
@@ -109,6 +136,7 @@ def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
         yield name, f"{known}; {report.gain:.2f}x over ATen expected, weighted by time"
     if done.built is not None:
         yield "table", str(done.built.out)
+    yield "workload", f"{done.workload}; a page about it: gemmdb report {shlex.quote(str(done.workload))}"
     if done.gained is not None:
         yield from _measured(done.gained)
         if done.gained.verdict == "same kernels" and kernels:

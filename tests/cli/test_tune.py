@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.cli.tune import FOLDER, REPEATS, TuneOptions
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.tune import tuning
@@ -104,6 +105,10 @@ def test_a_plan_of_what_was_recorded_before(gemmdb, table):
     assert "1 GEMM: ATen is the only kernel for it" in done.err
     (row,) = [line for line in done.out.splitlines() if "99x512x1024" in line]
     assert row.startswith("build")
+    assert done.err.index("it can gain in") < done.err.index("already recorded") < done.err.index("in 1 of 2 GEMMs")
+    (freeze,) = [line for line in done.out.splitlines() if "torch._inductor.config.freezing = True" in line]
+    assert freeze.startswith("next")
+    assert "gemmdb tune -- no-such-program" in done.out
     assert row.endswith("blocks.0.up at net/model.py:7")
     found = json.loads(gemmdb("tune", "--dry-run", "--json", "--", "no-such-program").out)
     assert [one["origins"] for one in found["plan"]["problems"]] == [["blocks.0.up at net/model.py:7"]]
@@ -120,3 +125,10 @@ def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_pat
     }  # fmt: skip
     monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "0")
     assert tuning.timing_environment(None)["VLLM_DISABLE_COMPILE_CACHE"] == "0"
+
+
+def test_the_command_that_continues_can_be_pasted():
+    options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=REPEATS,
+                          folder=FOLDER, table=Path("t.db"), effort=None)  # fmt: skip
+    assert options.line() == "gemmdb tune --budget 1h --table t.db --dry-run -- python 'my server.py'"
+    assert options.line(dry_run=False) == "gemmdb tune --budget 1h --table t.db -- python 'my server.py'"

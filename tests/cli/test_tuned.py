@@ -13,14 +13,16 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.report.workload import Product, WorkloadReport
 from gemmdb.table.stats import Span
+from gemmdb.tune import outlook
 from gemmdb.tune.gained import Gained, Graph
-from gemmdb.tune.plan import Plan
+from gemmdb.tune.plan import Plan, Wanted
 from gemmdb.tune.tuning import Tuned
 from gemmdb.workload.entries import Entry
 
 CPU = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
 FAST = Config.of("cpp", "packed_gemm", blocks_m=0, blocks_n=0, blocks_k=0, threads_m=0, threads_n=0, threads_k=0)
-ALONE = "ATen is the only kernel for it: it must be a constant"
+COMMAND = "gemmdb tune -- python serve.py"
+ALONE = "ATen is the only kernel for it: it must be a constant (torch._inductor.config.freezing)"
 
 
 def product(m: int, config: Config | None, reason: str = "") -> Product:
@@ -37,7 +39,7 @@ def printed(capsys: pytest.CaptureFixture[str], kernels: int) -> list[str]:
     graph = Graph(("mm",), kernels, 10, Span(900.0, 90.0, 910.0), Span(100.0, 95.0, 990.0))
     report = WorkloadReport("w", products)
     done = Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=Gained((graph,), 0, 2))
-    say_tuned(done, wide=False)
+    say_tuned(done, False, COMMAND)
     return capsys.readouterr().out.splitlines()
 
 
@@ -60,6 +62,24 @@ def test_a_slower_program_whose_operands_stay_in_the_cache(capsys: pytest.Captur
     """Its weight has 64 x 64 elements."""
     slow = Gained((Graph(("mm",), 1, 10, Span(100.0, 99.0, 101.0), Span(200.0, 199.0, 201.0)),), 0, 2)
     report = WorkloadReport("w", (product(1, FAST),))
-    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=slow), wide=False)
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=slow), False, COMMAND)
     (why,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("why ")]
     assert "the times of the tables are those of cold caches" in why
+
+
+def test_what_is_next_is_a_line_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\n".join(printed(capsys, kernels=0))
+    assert "torch._inductor.config.freezing = True" in text
+    assert "gemmdb build --arch native --shapes w.jsonl" in text
+    assert "gemmdb report w.jsonl" in text
+
+
+def test_before_anything_is_measured_it_says_what_can_gain() -> None:
+    assert outlook.of_device(CPU).startswith("on Example CPU: it can gain in inference with constant weights")
+    nothing = outlook.of_plan(Plan((), {}, 60.0), 6, 0.0, 10.0)
+    assert nothing == (
+        "this program can gain nothing from a build: none of its 6 GEMMs is both unmeasured and able to gain"
+    )
+    wanted = Wanted(product(1, None).entry.problem, CPU, 10, 5.0, None, 15.0)
+    found = outlook.of_plan(Plan((wanted,), {}, 60.0), 4, 5.0, 10.0)
+    assert found == "this program can gain in 1 of 4 GEMMs, 50% of the time; 3 cannot or are in tables"
