@@ -9,11 +9,12 @@ from gemmdb import Hit
 from gemmdb.cli.output import microseconds
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
 Facts = Iterator[tuple[str, str]]
-SHARES = ("spread", "regret", "expected_loss")
+SHARES = ("spread", "regret", "expected_loss", "mean_gain", "worst_regret", "gain", "needed")
+"""Evidence that is a share."""
 ONLY_WIDE = (
     "protocol", "runs", "pick", "table", "margin", "toolchain", "class", "verified", "distance", "configs", "corrected",
     "modelled", "aten_us", "hint",
@@ -30,14 +31,14 @@ def full_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Facts:
         if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
             yield from ((name if place == 0 else "", _full(item)) for place, item in enumerate(value))
         else:
-            yield name, _full(value).removeprefix(f"{name} ")
+            yield name, _ranges(value) if name == "range" else _full(value).removeprefix(f"{name} ")
 
 
 def _full(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value + 0.0:.4g}"  # Without the sign of -0.0.
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {_full(inner)}" for name, inner in value.items())
     if isinstance(value, list | tuple):
@@ -49,12 +50,17 @@ def brief_facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Facts:
     """Yield the name and value of each line about one step of a lookup."""
     if hit is not None:
         yield "kernel", config_name(hit.config.text)
-        aten_us = evidence.get("aten_us", hit.expected_us * hit.speedup)
-        yield "expected", f"{microseconds(hit.expected_us)}, {microseconds(aten_us)} with ATen: {hit.speedup:.2f}x"
+        yield "expected", _expected(hit, evidence.get("aten_us", hit.expected_us * hit.speedup))
     hidden = (*ONLY_WIDE, "proposals") if hit is not None else ONLY_WIDE
     for name, value in evidence.items():
         if name not in hidden and (text := _brief(name, value)):
             yield name.removesuffix("_us").replace("_", " "), text
+
+
+def _expected(hit: Hit, aten_us: float) -> str:
+    if hit.config == ATEN and hit.speedup == 1:
+        return microseconds(hit.expected_us)
+    return f"{microseconds(hit.expected_us)}, {microseconds(aten_us)} with ATen: {hit.speedup:.2f}x"
 
 
 def config_name(text: str, wide: bool = False) -> str:
@@ -83,10 +89,8 @@ def _brief(name: str, value: Any) -> str:
         return _neighbours(value)
     if name == "least_gain":
         return f"{value:.2f}x ATen"
-    if name in SHARES:
-        return f"{value:.1%}"
-    if name.endswith("_us") and isinstance(value, float):
-        return microseconds(value)
+    if name == "range":
+        return _ranges(value)
     if isinstance(value, Mapping) and value and all(":" in key for key in value):  # Configs that were left out.
         return "; ".join(f"{config_name(key)}: {reason}" for key, reason in value.items())
     if name.endswith("_us") and isinstance(value, Mapping):
@@ -94,8 +98,27 @@ def _brief(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return _words(value)
     if isinstance(value, list | tuple):
-        return "; ".join(_words(one) if isinstance(one, Mapping) else str(one) for one in value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        return "; ".join(_words(one) if isinstance(one, Mapping) else _one(name, one) for one in value)
+    return _one(name, value)
+
+
+def _one(name: str, value: Any) -> str:
+    """Format one value by its name: a config, a share, a time or a number."""
+    if name == "config":
+        return config_name(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(_one("", one) for one in value)
+    if not isinstance(value, float):
+        return str(value)
+    value += 0.0  # Without the sign of -0.0.
+    if name in SHARES:
+        return f"{round(value, 3) + 0.0:.1%}"
+    return microseconds(value) if name.endswith("_us") else f"{value:.4g}"
+
+
+def _ranges(found: Mapping[str, Sequence[int | None]]) -> str:
+    """Format the ranges of symbolic sizes: `m 2..64, n 1..`."""
+    return ", ".join(f"{size} {low}..{'' if high is None else high}" for size, (low, high) in found.items())
 
 
 def _neighbours(found: Sequence[Mapping[str, Any]]) -> str:
@@ -108,14 +131,6 @@ def _words(found: Mapping[str, Any]) -> str:
     """Format an evidence object: a config and its facts."""
     words = []
     for name, value in found.items():
-        if name == "config":
-            words.append(config_name(value))
-        elif name == "reason":
-            words.append(str(value))
-        elif name.endswith("_us"):
-            words.append(microseconds(value))
-        elif name in ("gain", "needed"):
-            words.append(f"{name} {value:.1%}")
-        else:
-            words.append(f"{name} {value}")
+        bare = name in ("config", "reason") or name.endswith("_us")
+        words.append(_one(name, value) if bare else f"{name.replace('_', ' ')} {_one(name, value)}")
     return ", ".join(words)

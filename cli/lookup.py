@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import typer
 
-from gemmdb import Hit
+from gemmdb import Hit, outcome
 from gemmdb.cli import terminal
 from gemmdb.cli.evidence import brief_facts, full_facts
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
@@ -22,6 +22,7 @@ from gemmdb.lookup import Step, acceptance, answer
 from gemmdb.lookup import explain as explain_query
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.environment import current_catalog
+from gemmdb.outcome import Outcome
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.record import Record
@@ -36,8 +37,9 @@ def lookup(
     Specify the problem by flags, paste it as gemmdb prints it, or name a line of a workload. The line's ranges apply,
     and its device does too unless --device or --arch overrides it.
 
-    Prints the kernel, its expected time and the rung that hit; with --wide, all the evidence. Nothing is timed, and
-    torch is not needed. The rungs are tried in order until one hits; `gemmdb explain` shows the result of each.
+    Prints what serves the problem, the rung that hit, the kernel and its expected time; with --wide, all the evidence.
+    Nothing is timed, and torch is not needed. The rungs are tried in order until one hits; `gemmdb explain` shows the
+    result of each.
 
     \b
     Examples:
@@ -54,15 +56,16 @@ def lookup(
     query = options.query(catalog)
     hit = _hit(query, catalog, confirm)
     if json:
-        say_json("lookup", {"rung": "miss"} if hit is None else hit.as_dict())
+        found = {"rung": "miss"} if hit is None else hit.as_dict()
+        say_json("lookup", {**found, **_outcome(query, hit).document()})
     elif hit is None:
-        say("miss")
+        say_facts([("outcome", str(_outcome(query, hit)), "yellow")], hang=not wide)
         text = names.ranged(query.problem.text, query.ranges)
         why = only_aten(query) or "`gemmdb explain` with the same arguments shows why"
         note(("" if confirm else _unconfirmed(query, catalog, None)) or f"no table answers {text}; {why}")
     else:
-        found = full_facts(hit.evidence, _hit_facts(hit)) if wide else brief_facts(None, hit.evidence)
-        say_facts([*_hit_facts(hit).items(), *found], hang=not wide)
+        facts = full_facts(hit.evidence, _hit_facts(hit)) if wide else brief_facts(None, hit.evidence)
+        say_facts([("outcome", str(_outcome(query, hit))), *_hit_facts(hit).items(), *facts], hang=not wide)
         if confirm and _is_timed_first(hit, query):
             note("a compile benchmarks this kernel against ATen if that pays off, and serves the faster one")
         elif not confirm and (kernel := _unconfirmed(query, catalog, hit)):
@@ -74,6 +77,10 @@ def lookup(
 def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
     policy = acceptance.policy_for(query, Policy(confirm=confirm))
     return answer(query, catalog, policy, installed(query.device.kind))
+
+
+def _outcome(query: Query, hit: Hit | None) -> Outcome:
+    return outcome.of_hit(hit, str(only_aten(query) or "") if hit is None else "")
 
 
 def _is_timed_first(hit: Hit, query: Query) -> bool:
@@ -98,7 +105,7 @@ def _hit_facts(hit: Hit) -> dict[str, str]:
     return {
         "rung": hit.rung,
         "kernel": f"{hit.config.text} (Inductor's default)" if hit.config == ATEN else hit.config.text,
-        "expected": f"{microseconds(hit.expected_us)}, {hit.speedup:.2f}x ATen",
+        "expected": microseconds(hit.expected_us) + ("" if hit.config == ATEN else f", {hit.speedup:.2f}x ATen"),
         "table": hit.table,
     }
 
@@ -129,18 +136,21 @@ def explain(
     policy = acceptance.policy_for(query, Policy(confirm=confirm))
     steps = explain_query(query, catalog, policy, installed(query.device.kind))
     loads = _under_load(query, catalog)
-    rung = next((step.rung for step in steps if step.hit is not None), "miss")
+    answers = next((step for step in steps if step.hit is not None), None)
+    rung = answers.rung if answers else "miss"
+    serves = _outcome(query, answers.hit if answers else None)
     alone = str(only_aten(query) or "") if rung == "miss" else ""
     if json:
         known = {"answer": rung, "under_load": list(map(_load_document, loads)), "only_aten": alone}
-        say_json("explain", {**_document(query, catalog, steps), **known})
+        say_json("explain", {**_document(query, catalog, steps), **known, **serves.document()})
     else:
         _say_query(query, catalog, wide)
         for step in steps:
             _say_step(step, step.rung == rung, wide)
             if step.rung == "exact":
                 say_facts((("  under load", _load_text(one)) for one in loads), hang=not wide)
-        say_hanging("answer:", "; ".join(filter(None, (rung, alone))), "yellow" if rung == "miss" else "green")
+        said = f"{serves}, from rung {rung}" if answers else str(serves)
+        say_hanging("answer:", said, "green" if answers else "yellow")
     if rung == "miss":
         raise typer.Exit(1)
 

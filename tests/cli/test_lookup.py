@@ -18,6 +18,7 @@ ALONE = (
     "ATen is the only kernel for it: the C++ template packs the weight at compile time: it must be a constant"
     " (torch._inductor.config.freezing)"
 )
+REFUSED = f"ATen (refused: {ALONE.partition(': ')[2]})"
 
 
 @pytest.fixture
@@ -40,9 +41,10 @@ def test_the_evidence_is_short_unless_it_is_asked_for(gemmdb, h200):
     problem = Problem.gemm("mixed_mm", m=8, n=28672, k=8192, weight_dtype="int8")
     asked = (problem.text, "--device", "NVIDIA H200")
     brief, wide = gemmdb("lookup", *asked).out, gemmdb("lookup", *asked, "--wide").out
-    assert brief.splitlines()[0].split() == wide.splitlines()[0].split() == ["rung", "near"]
+    for text in (brief, wide):
+        assert [line.split() for line in text.splitlines()[:2]] == [["outcome", "near"], ["rung", "near"]]
     full = json.loads(gemmdb("lookup", *asked, "--json").out)
-    named = [line.partition("kernel")[2].strip() for text in (brief, wide) for line in text.splitlines()[1:2]]
+    named = [line.partition("kernel")[2].strip() for text in (brief, wide) for line in text.splitlines()[2:3]]
     assert named == [f"triton:narrow {' '.join(f'{name}={value}' for name, value in full['params'].items())}"] * 2
     assert f"least gain     {full['evidence']['least_gain']:.2f}x ATen" in brief
     (neighbours,) = [line for line in brief.splitlines() if line.startswith("neighbours ")]
@@ -77,7 +79,7 @@ def test_of_a_miss_it_says_what_a_compile_tries(gemmdb, environment, monkeypatch
     monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h100-80gb-hbm3.db"))
     missed = ("--op", "mm", "--m", "64", "--n", "1280", "--k", "1280", *H100)
     done = gemmdb("lookup", *missed)
-    assert (done.code, done.out) == (1, "miss\n")
+    assert (done.code, done.out) == (1, "outcome  ATen (nothing known)\n")
     assert "a compile may benchmark triton:" in done.err
     assert gemmdb("lookup", *missed, "--confirm").code == 0
     monkeypatch.setenv("GEMMDB_CONFIRM", "0")
@@ -101,7 +103,7 @@ def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):
     hit = json.loads(done.out)
     assert list(hit) == [
         "schema", "version", "rung", "backend", "kernel", "params", "expected_us", "speedup_vs_aten", "table",
-        "evidence",
+        "evidence", "outcome", "why",
     ]  # fmt: skip
     assert (hit["rung"], hit["backend"], hit["kernel"]) == ("exact", "cpp", "packed_gemm")
     assert hit["params"]["threads_n"] == 2
@@ -111,7 +113,8 @@ def test_json_hit_has_the_fixed_keys(gemmdb, table, flags):
 
 def test_json_miss_is_one_object_and_exit_1(gemmdb, environment):
     done = gemmdb("lookup", "--op", "mm", "--m", "1", "--n", "2", "--k", "3", "--json")
-    assert json.loads(done.out) == {"schema": "lookup", "version": 1, "rung": "miss"}
+    found = {"rung": "miss", "outcome": "ATen (refused)", "why": ALONE.partition(": ")[2]}
+    assert json.loads(done.out) == {"schema": "lookup", "version": 1, **found}
     assert (done.code, done.err) == (1, "")
 
 
@@ -146,7 +149,7 @@ def test_explain_asks_every_rung(gemmdb, table, flags):
 def test_explain_text_says_why_a_rung_declines(gemmdb, environment):
     done = gemmdb("explain", "--op", "mm", "--m", "1", "--n", "2", "--k", "3")
     assert done.code == 1
-    assert done.out.endswith(f"answer: miss; {ALONE}\n")
+    assert done.out.endswith(f"answer: {REFUSED}\n")
     for rung in ("exact", "near", "epilogue", "sku", "model"):
         assert f"\n{rung}: " in done.out
 
@@ -156,7 +159,7 @@ def test_a_miss_says_whether_a_build_could_change_it(gemmdb, environment, consta
     sizes = ("--m", "16", "--n", "64", "--k", "64")
     asked = ["--op", "mm", *sizes, "--dtype", "fp32", "--arch", "cpu", *["--constant-weight"] * constant]
     done = gemmdb("lookup", *asked)
-    assert (done.code, done.out) == (1, "miss\n")
+    assert (done.code, done.out) == (1, f"outcome  {'ATen (nothing known)' if constant else REFUSED}\n")
     assert (ALONE in done.err, "`gemmdb explain`" in done.err) == (not constant, constant)
     found = json.loads(gemmdb("explain", *asked, "--json").out)
     assert (found["answer"], found["only_aten"]) == ("miss", "" if constant else ALONE)

@@ -39,5 +39,5 @@ def test_a_modelled_table_is_called_that_by_every_command(gemmdb, tmp_path, monk
     assert (hit["rung"], hit["table"], hit["evidence"]["modelled"]) == ("model", str(out), True)
     explained = gemmdb("explain", *flags)
     assert "model: modelled, not measured" in explained.out
-    assert explained.out.rstrip().endswith("answer: model")
+    assert explained.out.rstrip().endswith("answer: near, from rung model")
     assert gemmdb("verify", str(out)).code == 0

@@ -39,11 +39,11 @@ def test_facts_are_aligned(capsys):
 def test_evidence_is_written_for_people():
     evidence = {
         "protocol": "protocol clock=host", "ties": ["a", "b"], "spread": 0.22579307781, "verified": True,
-        "near": [{"d": 0.5}, {"d": 2}], "table": "x.db", "none": [],
+        "near": [{"d": 0.5}, {"d": 2}], "range": {"m": [2, None]}, "zero": -0.0, "table": "x.db", "none": [],
     }  # fmt: skip
     assert list(full_facts(evidence, but=["table"])) == [
         ("protocol", "clock=host"), ("ties", "a, b"), ("spread", "0.2258"), ("verified", "yes"),
-        ("near", "d: 0.5"), ("", "d: 2"), ("none", ""),
+        ("near", "d: 0.5"), ("", "d: 2"), ("range", "m 2.."), ("zero", "0"), ("none", ""),
     ]  # fmt: skip
 
 
@@ -52,7 +52,12 @@ def test_evidence_is_written_for_people():
      {"refused": "cpp:packed_gemm threads_m=1, it blocks at run time"}),
     # The evidence of a hint is as long as that of an answer; the range has its own.
     ({"range": {"m": [2, 64]}, "reason": "no answer at m=4", "hint": {"toolchain": "torch=2.13.0"}},
-     {"range": "m [2, 64]", "reason": "no answer at m=4"}),
+     {"range": "m 2..64", "reason": "no answer at m=4"}),
+    ({"range": {"m": (2, None), "n": [1, 8]}}, {"range": "m 2.., n 1..8"}),
+    ({"kernels": [{"m": [2, 4], "config": "aten:default", "mean_gain": -0.0, "worst_regret": 0.20917874526441263}]},
+     {"kernels": "m 2, 4, aten:default, mean gain 0.0%, worst regret 20.9%"}),
+    ({"held_back": {"config": "aten:default", "gain": -0.0001, "loss": 0.20917874526441263}},
+     {"held back": "aten:default, gain 0.0%, loss 0.2092"}),
 ])  # fmt: skip
 def test_evidence_in_a_few_words(evidence, said):
     assert dict(brief_facts(None, evidence)) == said
