@@ -13,7 +13,6 @@ from gemmdb.cli.evidence import brief_facts, full_facts
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.errors import TableError
-from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
@@ -22,6 +21,7 @@ from gemmdb.lookup import Step, acceptance, answer
 from gemmdb.lookup import explain as explain_query
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.environment import current_catalog
+from gemmdb.lookup.lowering import only_aten
 from gemmdb.outcome import Outcome
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog

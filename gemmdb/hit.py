@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.kernel import Value
 
 Range = tuple[int, int | None]
@@ -64,6 +64,12 @@ class Hit:
         for limit, config in self.branches:
             yield config, (low, limit or high)
             low = (limit or 0) + 1
+
+    def with_aten(self) -> Hit:
+        """Return the hit with ATen in place of its kernels, and ATen's time."""
+        evidence = {name: fact for name, fact in self.evidence.items() if name != "kernels"}
+        us = self.expected_us * self.speedup
+        return replace(self, config=ATEN, expected_us=us, speedup=1.0, branches=(), evidence=evidence)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the dict that `gemmdb lookup --json` prints."""

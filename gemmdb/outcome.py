@@ -106,6 +106,11 @@ def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
     return Outcome(Kind.ATEN_BEST, _too_little(evidence) or reason or NOTHING_FASTER)
 
 
+def left_out(evidence: Mapping[str, Any]) -> str:
+    """Return why the pick of a table is not served, with the kernel's name; empty if it is."""
+    return next((f"{_kernel(config)}: {why}" for config, why in evidence.get("left_out", {}).items()), "")
+
+
 def _is_pick(evidence: Mapping[str, Any]) -> bool:
     """Whether ATen is what the evidence says, so that a note tells something else."""
     return evidence.get("pick", ATEN.text) == ATEN.text or "held_back" in evidence
@@ -117,7 +122,7 @@ def _refusal(evidence: Mapping[str, Any]) -> str:
         return str(why)
     if refused := evidence.get("refused"):
         return f"{_kernel(refused[0]['config'])}: {refused[0]['reason']}"
-    return next((f"{_kernel(config)}: {why}" for config, why in evidence.get("left_out", {}).items()), "")
+    return left_out(evidence)
 
 
 def _too_little(evidence: Mapping[str, Any]) -> str:

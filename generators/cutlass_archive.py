@@ -53,7 +53,7 @@ def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
 
 def _picks(catalog: Catalog) -> Iterator[tuple[Config, Problem]]:
     """Yield every problem whose verdict is a CUTLASS kernel, with its config."""
-    serves_cutlass = Policy(compile_cost=10)
+    serves_cutlass = Policy(compile_cost=10, captured=True)
     for table in catalog.tables:
         for problem, device in table.decided():
             hit = answer(Query(problem, device), catalog, serves_cutlass, None)

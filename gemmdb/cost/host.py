@@ -29,8 +29,6 @@ ACCURACY_US = 1.0
 HIDDEN_US = 30.0
 """A GEMM that takes the GPU this long hides its call and those of the small kernels around it: about three launches."""
 
-SLOWER = Rejected("host time: its calls take longer than ATen's")
-
 
 def host_us(config: Config, problem: Problem) -> float:
     """Microseconds for which the host is busy with one GEMM: calls of kernels, and of what follows it in an epilogue

@@ -12,12 +12,13 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from gemmdb.cost import host
 from gemmdb.errors import InputError, choices
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import L2_STATES, Problem, Query
 from gemmdb.key.toolchain import Toolchain, installed
-from gemmdb.lookup import environment
+from gemmdb.lookup import environment, lowering
 from gemmdb.lookup.ask import Ask, Exclude, Step
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
@@ -50,8 +51,9 @@ def answer(
     query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
 ) -> Hit | None:
     """Return the first rung's hit, or None if every rung misses. `toolchain`: the toolchain that will run the config.
-    `excluded`: returns why the caller cannot run a config; the next best is then served, and `left_out` in the evidence
-    gives the reason.
+    `excluded`: returns why the caller cannot run a config. It, what Inductor cannot lower, and what costs the host more
+    time than it saves are not served: the next best is, and `left_out` in the evidence gives the reasons. So the answer
+    is what a compile with this policy serves.
 
     A broken table is skipped with one warning; with `on_miss="error"` it raises TableError. Raises InputError for
     invalid ranges.
@@ -95,34 +97,49 @@ def _rung(name: str) -> Rung:
 
 
 def _step(rung: Rung, ask: Ask) -> Step:
-    """Run `rung` without the configs that `ask.excluded` rejects; the evidence lists these under `left_out`, with
+    """Run `rung` without the configs that a compile does not serve; the evidence lists these under `left_out`, with
     reasons.
 
     Only configs that the rung is about to serve are checked: a rejection may depend on the range of M that a config
-    serves, and a prediction still compares against all others. After MOST_LEFT_OUT rejections the hit may contain one
-    more: the caller then falls back to ATen.
+    serves, and a prediction still compares against all others. After MOST_LEFT_OUT rejections ATen is served.
     """
     step = rung(ask)
-    if ask.excluded is None:
-        return step
-    while len(ask.left_out) < MOST_LEFT_OUT and (found := _excluded(ask, step.hit)) is not None:
+    while (found := _excluded(ask, step.hit)) is not None:
         config, rejected = found
         ask = replace(ask, left_out={**ask.left_out, config: rejected})
+        if len(ask.left_out) > MOST_LEFT_OUT:
+            step = replace(step, hit=step.hit and step.hit.with_aten())
+            break
         step = rung(ask)
-    if not ask.left_out or step.hit is None:
+    if not ask.left_out:
         return step
-    evidence = {**step.hit.evidence, "left_out": {config.text: one.reason for config, one in ask.left_out.items()}}
+    left_out = {"left_out": {config.text: one.reason for config, one in ask.left_out.items()}}
+    if step.hit is None:
+        return replace(step, evidence={**step.evidence, **left_out})
+    evidence = {**step.hit.evidence, **left_out}
     return replace(step, hit=replace(step.hit, evidence=evidence), evidence=evidence)
 
 
 def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, Rejected] | None:
     """Return the first excluded config of a hit, with the reason. ATen is never excluded."""
-    if hit is None or ask.excluded is None:
+    if hit is None:
         return None
     for config, rows in hit.kernels(ask.query.ranges):
-        if config != ATEN and (rejected := ask.excluded(config, rows)):
+        if config == ATEN:
+            continue
+        rejected = lowering.rejection(config, ask.query, rows) or (ask.excluded and ask.excluded(config, rows))
+        if rejected is not None:
             return config, rejected
-    return None
+    slow = slow_calls(hit, ask.query, bool(ask.policy.captured))
+    return None if slow is None else (hit.config, slow)
+
+
+def slow_calls(hit: Hit, query: Query, captured: bool) -> Rejected | None:
+    """Return why the calls of a hit's config take the host too long. They count on a GPU, unless a CUDA graph captures
+    the program."""
+    if query.device.kind != "cuda" or captured or hit.config == ATEN:
+        return None
+    return host.rejection(hit.config, query.problem, hit.expected_us, hit.expected_us * hit.speedup)
 
 
 _DEFAULTS = Policy()

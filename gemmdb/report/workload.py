@@ -9,7 +9,6 @@ from typing import Any
 
 from gemmdb import outcome
 from gemmdb.generators.coverage import EntryHit, look_up
-from gemmdb.inductor.decide.legality import only_aten
 from gemmdb.inductor.observe.journal import only_aten_reason
 from gemmdb.inductor.observe.report import Report, Served
 from gemmdb.kernels import names
@@ -17,6 +16,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import explain
 from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.lowering import only_aten
 from gemmdb.lookup.saving import Saving, saving
 from gemmdb.outcome import Outcome
 from gemmdb.report.load import BusyTimes

@@ -14,6 +14,7 @@ from gemmdb.generators.effort import Effort
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.lookup import lowering
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
 from gemmdb.outcome import ONLY_ATEN
@@ -75,8 +76,10 @@ def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) ->
 
 
 def too_long(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> Rejected | None:
-    """Return why a range cannot be measured: a size of `missing` takes too long, and one kernel has to serve all sizes.
-    None if it can be measured."""
+    """Return why a range is not measured: only ATen can serve it, or a size of `missing` takes too long and one kernel
+    has to serve all sizes. None if it is measured."""
+    if alone := lowering.only_aten(ask.query):
+        return alone
     slow = [one for one in missing if not fits(one, ask.device, space, effort)]
     if not slow or ranges.divisible(ask) is not None:
         return None

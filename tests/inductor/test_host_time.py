@@ -59,12 +59,6 @@ def test_aten_runs_instead_of_slow_calls() -> None:
     assert (found["expected_us"], found["speedup_vs_aten"]) == (8.0, 1.0)
 
 
-def test_the_next_config_with_quick_calls_runs() -> None:
-    session = FakeSession(lambda query: hit(SUMMED), quick=lambda query: hit(TILE, 7.0))
-    # The fixture stops the lowering at the kernel.
-    assert product(session)["note"] == "that far"
-
-
 @pytest.mark.parametrize(
     ("policy", "options"), [(Policy(captured=True), {}), (Policy(), {"mode": "reduce-overhead"})], ids=["own", "mode"]
 )

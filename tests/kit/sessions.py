@@ -24,19 +24,19 @@ def nothing(query: Query) -> None:
 
 
 class FakeSession(Session):
-    """`find` answers queries, `untuned`, `certain`, `without_cutlass`, `dense` and `quick` those of that
+    """`find` answers queries, `untuned`, `certain`, `without_cutlass` and `dense` those of that
     mode. `declines`: why nothing is tuned live. `why`: what `explain_miss` says."""
 
     def __init__(
         self, find: Find = nothing, policy: Policy | None = None, identity: str | None = None,
         user_table: Path | None = None, *, untuned: Find = nothing, certain: Find = nothing,
-        without_cutlass: Find = nothing, dense: Find = nothing, quick: Find = nothing,
+        without_cutlass: Find = nothing, dense: Find = nothing,
         kernel: Callable[..., Hit | None] | None = None, declines: str = "", why: str = "", tables: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         super().__init__(policy or Policy(), identity, user_table)
         self._modes = {
             Mode.POLICY: find, Mode.UNTUNED: untuned, Mode.CERTAIN: certain, Mode.WITHOUT_CUTLASS: without_cutlass,
-            Mode.DENSE: dense, Mode.QUICK_CALLS: quick,
+            Mode.DENSE: dense,
         }  # fmt: skip
         self._kernel, self._declines, self._why, self._tables = kernel, declines, why, tables
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.decide.legality import PACKED
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import installed
+from gemmdb.lookup.lowering import PACKED
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 log = logging.getLogger("gemmdb")

@@ -10,7 +10,6 @@ import torch
 
 from gemmdb.inductor.benchmark import limits, trial
 from gemmdb.inductor.benchmark.subgraph import computes_weight
-from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.aten import misaligned
@@ -24,7 +23,7 @@ from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import acceptance
+from gemmdb.lookup import acceptance, lowering
 from gemmdb.lookup.acceptance import SLOW_S, UNMEASURED_RUNGS, extern
 from gemmdb.lookup.saving import trivial
 from gemmdb.rejected import Rejected
@@ -114,7 +113,7 @@ def tuning_rejection(query: Query, policy: Policy) -> Rejected | None:
         return rejected
     if trivial(problem):
         return Rejected("there is nothing to save: K is 1, or a size is 0")
-    return legality.only_aten(query) or (
+    return lowering.only_aten(query) or (
         None if limits.is_patient(policy) else _slow_rejection(query, policy, symbolic)
     )
 

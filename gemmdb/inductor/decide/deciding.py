@@ -14,6 +14,8 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
+from gemmdb.lookup import lowering, slow_calls
+from gemmdb.outcome import left_out
 from gemmdb.phases import PHASES
 from gemmdb.rejected import Rejected
 
@@ -66,6 +68,7 @@ def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
     config = ATEN
     if hit is not None and not hit.branches and _rejection(decision.session, query, hit) is None:
         config, event = hit.config, event.answered(hit)
+        note = "; ".join(filter(None, (note, left_out(hit.evidence))))
     return replace(decision, config=config, event=replace(event, note=note))
 
 
@@ -95,29 +98,23 @@ def _event(query: Query) -> Event:
 
 
 def _answered(session: Session, query: Query, hit: Hit) -> Decision:
-    rejected = _rejection(session, query, hit)
-    if rejected is not None and legality.hit_rejection(hit, query) is None:
-        quick = ask(session, query, Mode.QUICK_CALLS)
-        if quick is not None and _rejection(session, query, quick) is None:
-            hit, rejected = quick, None
     event = _event(query).answered(hit)
-    if rejected is not None:
+    if rejected := _rejection(session, query, hit):
         return Decision(session, query, ATEN, event.refused(rejected), refused=True)
-    return Decision(session, query, hit.config, event, hit.branches)
+    return Decision(session, query, hit.config, replace(event, note=left_out(hit.evidence)), hit.branches)
 
 
 def _rejection(session: Session, query: Query, hit: Hit) -> Rejected | None:
-    """Return why a hit is not used: Inductor cannot lower it, or its calls take the host too long."""
+    """Return why a hit is not used: Inductor cannot lower it, or its calls take the host too long. A lookup has left
+    out such configs; a forced one is used however long its calls take."""
     found = legality.hit_rejection(hit, query)
-    if found is None and hit.rung != "forced" and _host_counts(session, query):
-        return host.rejection(hit.config, query.problem, hit.expected_us, hit.expected_us * hit.speedup)
-    return found
+    return found if found or hit.rung == "forced" else slow_calls(hit, query, _captured(session))
 
 
-def _host_counts(session: Session, query: Query) -> bool:
-    """Whether the host's time is part of a GEMM's: on a GPU, unless a CUDA graph captures the program."""
+def _captured(session: Session) -> bool:
+    """Whether a CUDA graph captures the program, so that the host's time does not count."""
     captured = session.policy.captured
-    return query.device.kind == "cuda" and not (state.captured() if captured is None else captured)
+    return state.captured() if captured is None else captured
 
 
 def charged(decision: Decision) -> Decision:
@@ -126,7 +123,7 @@ def charged(decision: Decision) -> Decision:
     event, config, us, speedup = decision.event, decision.config, decision.event.expected_us, decision.event.speedup
     if config is None or us is None or speedup is None or decision.branches or event.rung == "forced":
         return decision
-    if not _host_counts(decision.session, decision.query):
+    if decision.query.device.kind != "cuda" or _captured(decision.session):
         return decision
     rejected = host.rejection(config, decision.problem, us, us * speedup)
     return replace(decision, config=ATEN, event=event.refused(rejected), refused=True) if rejected else decision
@@ -144,7 +141,7 @@ def _missed(session: Session, query: Query, late: str = "") -> Decision:
     def aten(*notes: object) -> Decision:
         return Decision(session, query, ATEN, replace(event, note="; ".join(filter(None, map(str, notes)))))
 
-    if found := legality.only_aten(query):
+    if found := lowering.only_aten(query):
         return aten(found, why)
     if session.policy.on_miss == "error":
         rows = "strict mode needs its row: `gemmdb build --shapes WORKLOAD`, with --all if that leaves it out"

@@ -38,8 +38,6 @@ class Mode(Enum):
     """Only hits that need no confirmation and no CUTLASS kernel: one could not be compiled."""
     DENSE = auto()
     """Only hits that need no confirmation and give a dense output: the program gets it."""
-    QUICK_CALLS = auto()
-    """Only hits that need no confirmation and whose calls take the host no longer than ATen's: it would be late."""
 
 
 class Session:

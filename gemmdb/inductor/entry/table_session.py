@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmdb.cost import host
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.session import Mode, Session
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Query
@@ -41,7 +42,6 @@ class TableSession(Session):
             Mode.CERTAIN: replace(untuned, confirm=False),
             Mode.WITHOUT_CUTLASS: replace(untuned.without_cutlass, confirm=False),
             Mode.DENSE: replace(untuned.without_views, confirm=False),
-            Mode.QUICK_CALLS: replace(untuned, confirm=False),
         }
         self._complete = self._has_user_table()
         self._catalog = self._load()
@@ -51,7 +51,7 @@ class TableSession(Session):
     def _find(self, query: Query, mode: Mode) -> Hit | None:
         policy = self._policy
         if mode is not Mode.POLICY:
-            return self._answer(query, self._policies[mode], mode is Mode.QUICK_CALLS)
+            return self._answer(query, self._policies[mode])
         if policy.on_miss != "live" or self.tuning_rejection(query):
             return self._answer(query, self._policies[Mode.UNTUNED])
         # Confirming one uncertain answer takes a fraction of the time of tuning.
@@ -74,7 +74,8 @@ class TableSession(Session):
         return best_kernel(query, self.catalog(), policy, installed(query.device.kind), excluded)
 
     def explain_miss(self, query: Query) -> str:
-        steps = explain(query, self.catalog(), self._applied(query, self._policy), installed(query.device.kind))
+        policy, excluded = self._applied(query, self._policy), partial(legality.process_rejection, query)
+        steps = explain(query, self.catalog(), policy, installed(query.device.kind), excluded)
         return "; ".join(f"{step.rung}: {step.reason}" for step in steps if step.hit is None)
 
     def tuning_rejection(self, query: Query) -> Rejected | None:
@@ -97,16 +98,14 @@ class TableSession(Session):
     def _has_user_table(self) -> bool:
         return written(self._settings.user_table)
 
-    def _answer(self, query: Query, policy: Policy, quick_calls: bool = False) -> Hit | None:
-        def excluded(config: Config, rows: Range | None) -> Rejected | None:
-            if quick_calls and host.slower_us(config, query.problem):
-                return host.SLOWER
-            return legality.rejection(config, query, rows)
-
+    def _answer(self, query: Query, policy: Policy) -> Hit | None:
+        excluded = partial(legality.process_rejection, query)
         return answer(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)
 
     def _applied(self, query: Query, policy: Policy) -> Policy:
         """Return the policy for one query."""
+        if policy.captured is None:
+            policy = replace(policy, captured=state.captured())
         if policy.on_miss == "error" and not any(low != high for low, high in query.ranges.values()):
             # The other rungs answer with unmeasured configs. Only some sizes of a range are ever measured.
             return replace(policy, near=False, sku=False, model=False)

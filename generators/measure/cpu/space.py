@@ -8,7 +8,6 @@ from itertools import islice, product
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.generators.backend import Candidate
 from gemmdb.generators.effort import Effort
-from gemmdb.inductor.decide.legality import lowering_rejection
 from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.registry import GPU_ALONE
@@ -16,6 +15,7 @@ from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import installed, minor
+from gemmdb.lookup.lowering import lowering_rejection
 from gemmdb.rejected import Rejected
 
 Factors = tuple[int, int, int]

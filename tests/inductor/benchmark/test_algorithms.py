@@ -20,12 +20,12 @@ from gemmdb.inductor.benchmark import algorithms, limits
 from gemmdb.inductor.benchmark.algorithm_trial import CLOSE, FINALISTS, Race, finalists
 from gemmdb.inductor.benchmark.limits import BUDGET, allowed_s
 from gemmdb.inductor.benchmark.trial import GPU, Untimed
-from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.lookup import lowering
 from gemmdb.lookup.acceptance.extern import unfused
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Settings
@@ -313,7 +313,7 @@ def test_nor_in_a_job_of_several_ranks(monkeypatch):
 
 
 def test_nor_before_the_lowering_can_carry_it_out(monkeypatch):
-    monkeypatch.setattr(legality, "_ALWAYS_LOWERED", set())
+    monkeypatch.setattr(lowering, "_ALWAYS_LOWERED", set())
     assert "cannot be lowered" in str(jobs.rejection(decision_for()))
 
 

@@ -14,6 +14,7 @@ from gemmdb.hit import Hit
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry import active, enable
 from gemmdb.kernels.config import ATEN
+from gemmdb.lookup import lowering
 from gemmdb.settings import Policy
 
 PADDED = Config.of("aten", "padded", multiple=8)
@@ -33,7 +34,8 @@ def other(x, w, s):
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch):
     """The rules say that padding is for GPUs; Inductor can carry it out here as well."""
-    monkeypatch.setattr(legality, "rejection", lambda config, query, rows=None: None)
+    for rules in (legality, lowering):
+        monkeypatch.setattr(rules, "rejection", lambda config, query, rows=None: None)
 
 
 @pytest.fixture

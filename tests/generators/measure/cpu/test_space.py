@@ -10,11 +10,11 @@ from gemmdb.generators.effort import named, names
 from gemmdb.generators.measure.candidates import only_aten
 from gemmdb.generators.measure.cpu import space
 from gemmdb.generators.measure.cpu.space import AUTO, CpuSpace, rejection, template, threadings
-from gemmdb.inductor.decide import legality
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import Toolchain
+from gemmdb.lookup import lowering
 
 SPACE = CpuSpace()
 NAMES = names("cpu")
@@ -32,7 +32,7 @@ def test_a_build_leaves_to_aten_what_strict_mode_does(problem, effort, threads):
     """Strict mode accepts ATen for exactly those products that a build does not measure for want of other kernels."""
     device = cpu(threads)
     left_out = only_aten(problem, device, SPACE, named(effort))
-    assert bool(left_out) == bool(legality.only_aten(Query(problem, device)))
+    assert bool(left_out) == bool(lowering.only_aten(Query(problem, device)))
 
 
 @given(

@@ -1,0 +1,154 @@
+"""What Inductor cannot lower, by the configs, the problems and the ranges of their sizes: each rule with its reason.
+
+`Config.rejection` has the rules of the kernels themselves. A lookup applies the rules here to what it is about to serve
+(`gemmdb.lookup.answer`), so that it gives the same answer in a compile and outside of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmdb.devices.detect import cpu_multiplies_tf32
+from gemmdb.hit import Range
+from gemmdb.kernels.config import Config
+from gemmdb.kernels.cpp import PACKED_GEMM
+from gemmdb.kernels.registry import GPU_ALONE
+from gemmdb.kernels.triton import MAX_COUNTERS, counts_arrivals, tiles
+from gemmdb.key import representatives
+from gemmdb.key.problem import Problem, Query
+from gemmdb.outcome import ONLY_ATEN
+from gemmdb.rejected import Rejected
+
+PACKED = Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0))
+"""The C++ template that chooses its own blocking; it has the fewest restrictions."""
+ON_CPU = (PACKED, Config.of("aten", "int8pack_mm"))
+"""Configs that may beat ATen on a CPU."""
+FREEZING = "torch._inductor.config.freezing"
+"""torch setting that turns weights into constants when no gradient is computed."""
+
+
+def rejection(config: Config, query: Query, rows: Range | None = None) -> Rejected | None:
+    """Return why Inductor cannot lower `query` with `config`. `rows`: the range of M that it serves, if it serves a
+    part of the range."""
+    ranges = {name: ends for name, ends in query.ranges.items() if ends[0] != ends[1]}
+    if rows is not None:  # The size is symbolic even if the part has one value.
+        ranges["m"] = rows
+    query = replace(query, ranges=ranges) if ranges != query.ranges else query
+    problem = query.problem
+    return (
+        config.rejection(problem, query.device, query.ranges)
+        or lowering_rejection(config, problem)
+        or (_rejection_over_ranges(config, query) if query.ranges else None)
+    )
+
+
+def only_aten(query: Query) -> Rejected | None:
+    """Return why only ATen can serve `query`: a build skips it, and no table will ever hit. On a GPU there is always
+    another kernel."""
+    problem, device = query.problem, query.device
+    if device.kind != "cpu":
+        return None
+    others = () if problem.op in GPU_ALONE else [one for one in ON_CPU if problem.op in one.spec.ops]
+    found = [_unmeasurable(problem) or rejection(config, query) for config in others]
+    if None in found:
+        return None
+    return Rejected(": ".join([ONLY_ATEN, *dict.fromkeys(map(str, found))][:2]))
+
+
+def _unmeasurable(problem: Problem) -> Rejected | None:
+    if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
+        return Rejected("this CPU multiplies fp32 in full, also where TF32 is allowed")
+    if problem.empty:
+        return Rejected("Inductor skips GEMMs of size zero")
+    return representatives.rejection(problem)
+
+
+def lowering_rejection(config: Config, problem: Problem) -> Rejected | None:
+    """Return why Inductor cannot lower `problem` with `config`."""
+    if config.spec.template is not None:
+        found = _counters_rejection(config, problem)
+        if found is None and config.spec.maps(config) and 1 in (problem.m, problem.n, problem.k):
+            return Rejected("a tensor map needs aligned strides, and those of a size of 1 are arbitrary")
+        return found
+    name = f"{config.backend}:{config.kernel}"
+    if name in _RULES:
+        return _RULES[name](config, problem)
+    return None if name in _ALWAYS_LOWERED else Rejected(f"{config.name} cannot be lowered by this version")
+
+
+def _int8pack(config: Config, problem: Problem) -> Rejected | None:
+    if problem.b.dtype != "int8":
+        return Rejected("_weight_int8pack_mm takes an int8 weight")
+    if problem.b.layout.order != "col":
+        return Rejected("_weight_int8pack_mm takes a dense [N, K] weight")
+    if problem.a.dtype != "bf16":
+        # other dtypes have no dedicated kernel: ATen converts the activations at each call
+        return Rejected("_weight_int8pack_mm is measured for bf16 activations")
+    return None
+
+
+def _packed_gemm(config: Config, problem: Problem) -> Rejected | None:
+    if problem.spec.integer:
+        return Rejected("Inductor offers no C++ template for int_mm")
+    if problem.a.dtype == "fp64":
+        return Rejected("the C++ template has no fp64 kernel")
+    if not problem.constant:
+        return Rejected(f"the C++ template packs the weight at compile time: it must be a constant ({FREEZING})")
+    if problem.a.layout.order not in ("row", "row-padded"):
+        return Rejected("the C++ template needs unit stride along K of the activations")
+    if problem.spec.dequantises and problem.b.layout.order != "col":
+        return Rejected("the int8 C++ template takes a [N, K] weight")
+    return None
+
+
+_RULES = {"aten:int8pack_mm": _int8pack, "cpp:packed_gemm": _packed_gemm}
+_ALWAYS_LOWERED = {
+    "aten:default", "aten:padded", "aten:dequantised", "cublaslt:matmul", "cutlass:gemm",
+    "triton:inductor_bmm", "triton:inductor_grouped", "triton:inductor_mm", "triton:inductor_persistent_tma",
+    "triton:inductor_scaled_tma", "triton:inductor_sum",
+}  # fmt: skip
+
+
+def _counters_rejection(config: Config, problem: Problem) -> Rejected | None:
+    if counts_arrivals(config) and tiles(config, problem) > MAX_COUNTERS:
+        return Rejected(f"the workspace has counters for {MAX_COUNTERS} tiles")
+    return None
+
+
+def _rejection_over_ranges(config: Config, query: Query) -> Rejected | None:
+    """Return why a config that is legal at the hints of symbolic sizes is illegal at some of their values."""
+    smallest, largest = _end(query, 0), _end(query, 1)
+    for end in (smallest, largest):
+        if found := config.rejection(end, query.device, query.ranges):
+            return Rejected(f"at m={end.m} n={end.n} k={end.k}: {found}")
+    a, b = query.problem.a, query.problem.b
+    row_lengths = {"k" if a.row_major else "m", "n" if b.row_major else "k"}
+    if config.spec.maps(config) and row_lengths & set(query.ranges):
+        return Rejected("the tensor copy engine needs rows of a known length")
+    if found := _empty_rejection(config, query):
+        return found
+    unbounded = any(high is None for name, (_, high) in query.ranges.items() if name != "k")
+    grows = counts_arrivals(config) and not query.problem.spec.grouped  # Groups have partial sums for all programs.
+    if unbounded and (grows or (config.backend == "cutlass" and config.values["split_k"] != 1)):
+        return Rejected("the workspace has a fixed size, and the GEMM's sizes have no bound")
+    return _counters_rejection(config, largest) if config.backend == "triton" else None
+
+
+def _empty_rejection(config: Config, query: Query) -> Rejected | None:
+    """Return why a config cannot be served if a size may be zero, which only happens for data-dependent sizes."""
+    empty = {name for name, (low, _) in query.ranges.items() if low == 0}
+    if empty and config.backend == "cutlass":
+        return Rejected("CUTLASS rejects a GEMM of size zero")
+    if empty and config.backend == "cpp":
+        return Rejected("the C++ template divides by a size that may be zero")
+    return Rejected("K may be 0; untested") if "k" in empty else None
+
+
+def _end(query: Query, which: int) -> Problem:
+    """Return the problem at the lower (0) or upper (1) end of all ranges. A range without an upper end uses the hint,
+    since Inductor guards the sizes that the kernel was generated for."""
+    sizes = {name: getattr(query.problem, name) for name in ("m", "n", "k")}
+    for name, ends in query.ranges.items():
+        bound = ends[which]
+        sizes[name] = sizes[name] if bound is None else max(bound, 1)
+    return query.problem.resized(**sizes)

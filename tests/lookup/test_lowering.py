@@ -1,0 +1,68 @@
+"""A lookup outside a compile leaves out what a compile cannot or does not serve, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemmdb.cost import host
+from gemmdb.devices import registry
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup import answer, explain, lowering, slow_calls
+from gemmdb.outcome import Kind, of_hit
+from gemmdb.settings import Policy, Settings
+from gemmdb.table.catalog import Catalog
+
+H200 = registry.find("NVIDIA H200")
+SHIPPED = Catalog.load(Settings.read({}))
+POLICY = Policy(on_miss="aten")
+SMALL = Query(
+    Problem.parse(
+        "mm m=24 n=8192 k=28672 a=bf16:row:8 b=bf16:col:8 out=bf16 bias=none scalars=unit fusion=none fp32=ieee"
+        " acc=fp32 reduced=1 deterministic=0 constant=0"
+    ),
+    H200,
+    {"m": (0, 24)},
+)
+"""A range with size zero, for which the H200's table has CUTLASS kernels."""
+
+
+def test_a_kernel_that_a_range_rules_out_is_left_out() -> None:
+    positive = answer(replace(SMALL, ranges={"m": (1, 24)}), SHIPPED, POLICY)
+    assert positive is not None
+    first, _ = next(positive.kernels({"m": (1, 24)}))
+    assert first.backend == "cutlass"
+    hit = answer(SMALL, SHIPPED, POLICY)
+    assert hit is not None
+    assert hit.evidence["left_out"] == {first.text: "CUTLASS rejects a GEMM of size zero"}
+    assert not any(lowering.rejection(config, SMALL, rows) for config, rows in hit.kernels(SMALL.ranges))
+
+
+def test_explain_shows_the_same_answer() -> None:
+    found = next(step for step in explain(SMALL, SHIPPED, POLICY) if step.hit is not None)
+    assert found.hit == answer(SMALL, SHIPPED, POLICY)
+
+
+def test_slow_calls_are_left_out_unless_a_cuda_graph_captures_them() -> None:
+    text = SMALL.problem.text.replace("mm m=24 n=8192 k=28672", "addmm m=10 n=1280 k=5120").replace(
+        "none", "1d:bf16:8", 1
+    )
+    query = Query(Problem.parse(text), H200)
+    captured, hit = answer(query, SHIPPED, replace(POLICY, captured=True)), answer(query, SHIPPED, POLICY)
+    assert captured is not None
+    assert hit is not None
+    assert slow_calls(captured, query, False)
+    assert not slow_calls(captured, query, True)
+    assert not slow_calls(hit, query, False)
+    assert hit.evidence["left_out"][captured.config.text].startswith("host time")
+
+
+@pytest.mark.parametrize("us", [2.0, host.HIDDEN_US * 2])
+def test_with_aten_keeps_the_time_of_aten(us: float) -> None:
+    hit = Hit("exact", ATEN, us, 1.5, "a.db", {"kernels": [], "left_out": {ATEN.text: "no"}}, ((1, ATEN), (None, ATEN)))
+    found = hit.with_aten()
+    assert (found.config, found.expected_us, found.speedup, found.branches) == (ATEN, us * 1.5, 1.0, ())
+    assert of_hit(found).kind is Kind.ATEN_REFUSED
