@@ -88,6 +88,14 @@ def test_it_is_not_served_where_the_caller_cannot_run_it_or_it_was_wrong(lab):
     assert found(lab, lab.catalog([*right, *wrong])).config == ATEN
 
 
+@pytest.mark.parametrize(("ratio", "rung", "config"), [(1.02, "exact", ATEN), (0.9, "exact", ALGORITHM)])
+def test_its_own_time_with_the_epilogue_counts_more(lab, ratio, rung, config):
+    hit = found(lab, table(lab, (ALONE, {ALGORITHM: 0.8}, 40.0), (FUSED, {ALGORITHM: ratio, TILE: 1.2}, 50.0)))
+    assert (hit.rung, hit.config) == (rung, config)
+    other = replace(FUSED, fusion="pointwise")
+    assert found(lab, table(lab, (ALONE, {ALGORITHM: 0.8}, 40.0)), problem=other).config == ALGORITHM
+
+
 def test_a_kernel_of_ours_that_won_alone_is_in_doubt_with_an_epilogue(lab):
     hit = found(lab, table(lab, (ALONE, {TILE: 0.8}, 40.0)))
     assert (hit.rung, hit.config) == ("epilogue", TILE)

@@ -2,12 +2,12 @@
 
 One takes the place of ATen's call, and the kernels around it stay as they are. So its time without an epilogue holds
 with any, and it saves as many microseconds. Rung `epilogue` serves it; `exact` and `near` leave the GEMM to it unless
-their own kernel saves more.
+their own kernel saves more, or it was measured with the epilogue too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from gemmdb.lookup.acceptance import UNMEASURED_RUNGS, exact
 from gemmdb.lookup.ask import Ask, Step
 from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
+from gemmdb.table.record import Time
 
 _MEMO = "extern"
 _OPS = frozenset(op for kernel in KERNELS.values() if kernel.extern for op in kernel.ops)
@@ -55,16 +56,17 @@ def pick(ask: Ask) -> Hit | None:
 def tried(ask: Ask) -> bool:
     """Return whether a table with a verdict on the GEMM, or on the GEMM without its epilogue, timed an extern kernel
     for it."""
-    return any(_tried(ask.at(problem)) for problem in dict.fromkeys((ask.problem, unfused(ask.problem))))
+    problems = dict.fromkeys((ask.problem, unfused(ask.problem)))
+    return any(time.config.spec.extern for problem in problems for time in _own_times(ask.at(problem)))
 
 
-def _tried(ask: Ask) -> bool:
+def _own_times(ask: Ask) -> Sequence[Time]:
+    """Return the times in the table with a verdict on the GEMM."""
     found = evidence.verdict_of(ask)
     if found is None:
-        return False
+        return ()
     table, verdict, _ = found
-    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass)
-    return any(one.config.spec.extern for one in pooled or ())
+    return ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
 
 
 def saved_us(hit: Hit) -> float:
@@ -100,6 +102,8 @@ def _extern(ask: Ask) -> Step | None:
     hit = step.hit
     if hit is None or not hit.config.spec.extern or _rejection(ask, hit.config):
         return None
+    if any(time.full and time.config == hit.config for time in _own_times(ask)):
+        return None  # It was measured with the epilogue too, and rung `exact` knows the result.
     saved, aten_us = saved_us(hit), hit.expected_us * hit.speedup
     own = evidence.exact(ask)
     if not isinstance(own, Rejected):
