@@ -24,6 +24,7 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
+from gemmdb.lookup.acceptance import extern
 from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Measurement
 
@@ -113,6 +114,8 @@ def _wins(found: Found, decision: Decision) -> bool:
     if found.saved_us <= own_us:
         return False
     ask = payoff.ask_of(decision.session, decision.query)
+    if decision.problem.epilogue is not None and extern.measured(ask, found.config):
+        return False  # It did not win with the epilogue.
     return ask.rejection(found.config) is None and legality.rejection(found.config, decision.query) is None
 
 

@@ -60,6 +60,11 @@ def tried(ask: Ask) -> bool:
     return any(time.config.spec.extern for problem in problems for time in _own_times(ask.at(problem)))
 
 
+def measured(ask: Ask, config: Config) -> bool:
+    """Return whether the table with a verdict on the GEMM has a full measurement of a config for it."""
+    return any(time.full and time.config == config for time in _own_times(ask))
+
+
 def _own_times(ask: Ask) -> Sequence[Time]:
     """Return the times in the table with a verdict on the GEMM."""
     found = evidence.verdict_of(ask)
@@ -102,8 +107,8 @@ def _extern(ask: Ask) -> Step | None:
     hit = step.hit
     if hit is None or not hit.config.spec.extern or _rejection(ask, hit.config):
         return None
-    if any(time.full and time.config == hit.config for time in _own_times(ask)):
-        return None  # It was measured with the epilogue too, and rung `exact` knows the result.
+    if measured(ask, hit.config):
+        return None  # With the epilogue too: rung `exact` has the result.
     saved, aten_us = saved_us(hit), hit.expected_us * hit.speedup
     own = evidence.exact(ask)
     if not isinstance(own, Rejected):

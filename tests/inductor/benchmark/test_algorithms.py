@@ -178,6 +178,13 @@ def test_a_build_that_timed_algorithms_settles_a_gemm(clock, lab):
     assert clock.seen == []
 
 
+def test_what_was_measured_with_the_epilogue_counts_more_than_a_trial_without(clock, lab):
+    ((_, known),) = decided(graph_of(fused))
+    tables = lab.catalog(lab.rows(known.problem, {FIRST: 1.02}, device=H200, clock="graph")).tables
+    assert searched(decided(graph_of(fused), session(), 103.0))[0].config == FIRST
+    assert searched(decided(graph_of(fused), session(tables=tables), 103.0))[0].config == ATEN
+
+
 def test_what_an_earlier_process_found_is_compared_with_a_kernel_of_ours(clock):
     searched(decided(graph_of(plain), session(), 100.0))
     algorithms._KNOWN.clear()
