@@ -144,7 +144,7 @@ def kinds(device: str) -> dict[str, Kind]:
         "cutlass": Kind(plain, (64, 256, 256), cutlass, "aten mm"),
         "cublaslt": Kind(plain, small, algorithm, "aten mm"),
         "cublaslt addmm": Kind(biased, small, algorithm, "aten addmm"),
-        "cublaslt split": Kind(plain, small, split_algorithm, "aten mm"),
+        "cublaslt split": Kind(plain, (16, 512, 512), split_algorithm, "aten mm"),
     }  # fmt: skip
 
 
@@ -164,17 +164,25 @@ def _inductor(kernel: str, block_m: int) -> Config:
 
 def algorithm(problem: Problem) -> Config:
     """The first algorithm of cuBLASLt's heuristic that does not split K. Raises Unserved without any."""
-    from gemmdb.generators.measure.cuda import cublaslt
-
-    for config in cublaslt.proposed(replace(problem, fusion="none"), 64):
-        if config.values["split_k"] == 1:
-            return config
-    raise Unserved("cuBLASLt proposes no algorithm")
+    whole = (config for config in _proposed(problem) if config.values["split_k"] == 1)
+    found = next(whole, None)
+    if found is None:
+        raise Unserved("cuBLASLt proposes no algorithm")
+    return found
 
 
 def split_algorithm(problem: Problem) -> Config:
-    """The same algorithm with K in two parts, which needs a workspace."""
+    """The first algorithm that splits K, which needs a workspace; without any, the first one with K in two parts."""
+    for config in _proposed(problem):
+        if int(config.values["split_k"]) > 1:
+            return config
     return Config.of("cublaslt", "matmul", **{**algorithm(problem).values, "split_k": 2, "reduction": 2})
+
+
+def _proposed(problem: Problem) -> list[Config]:
+    from gemmdb.generators.measure.cuda import cublaslt
+
+    return cublaslt.proposed(replace(problem, fusion="none"), 64)
 
 
 def compiled(
