@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument
 
+from gemmdb import outcome
 from gemmdb.cli import terminal
 from gemmdb.cli.evidence import problem_name
 from gemmdb.cli.gain import gain_text
@@ -29,6 +30,7 @@ from gemmdb.cli.output import (
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.lookup.environment import current_catalog
+from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
 
@@ -40,14 +42,15 @@ BAR_WIDTH = 48
 MAX_MISSES = 20
 """Maximum number of misses shown on a terminal without --wide."""
 RUNGS = (
-    Column("rung", rigid=True), Column("problems", right=True, rigid=True),
+    Column("rung", rigid=True), Column("outcome", rigid=True), Column("problems", right=True, rigid=True),
     Column("of them ATen", right=True, rigid=True, drop=2), Column("in graphs", right=True, rigid=True, drop=3),
     Column("calls", right=True, rigid=True), Column("of the time", right=True, rigid=True),
     Column("of that ATen", right=True, rigid=True, drop=1),
 )  # fmt: skip
 MISSES = (
     Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
-    Column("one call", right=True, rigid=True, drop=1), Column("miss"), Column("where"), Column("why"),
+    Column("one call", right=True, rigid=True, drop=1), Column("outcome", rigid=True), Column("GEMM"), Column("where"),
+    Column("why"),
 )  # fmt: skip
 
 
@@ -59,8 +62,9 @@ def coverage(
 ) -> None:
     """Show how much of a recorded workload hits in the tables.
 
-    Hits are counted per rung, with how many of them are ATen. Misses are ranked by their share of the estimated time.
-    The last line is the expected gain, weighted by calls and time. GEMMs that gemmdb does not support (a baddbmm that
+    Hits are counted per rung, with how many of them are ATen. Misses are ranked by their share of the estimated time:
+    for `ATen (nothing known)` a build may find a faster kernel, for `ATen (refused)` it cannot. The last line is the
+    expected gain, weighted by calls and time. GEMMs that gemmdb does not support (a baddbmm that
     adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are listed with counts. Convolutions with larger
     kernels are not recorded.
 
@@ -81,7 +85,7 @@ def coverage(
         raise InputError(f"{workload} contains no problems: gemmdb record --out {workload} -- COMMAND... records some")
     found = coverage_of(recorded, current_catalog(), Policy(confirm=confirm))
     if json:
-        say_json("coverage", found.as_dict())
+        say_json("coverage", _document(found))
     else:
         _say(found, wide)
 
@@ -89,10 +93,8 @@ def coverage(
 def _say(found: Coverage, wide: bool) -> None:
     answered = sum(tally.problems for tally in found.hits.values())
     served = answered - sum(tally.aten for tally in found.hits.values())
-    say_prose(
-        f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time:"
-        f" {served} by another kernel than ATen's, {found.kernel_share:.1%} of the time"
-    )
+    known = f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time"
+    say_prose(f"{known}: {_serving(found.problems, served, found.kernel_share)}" if found.problems else known)
     if terminal.is_terminal() and found.problems:
         aten, missed = found.hit_share - found.kernel_share, 1 - found.hit_share
         parts = [("kernels", found.kernel_share, "green"), ("ATen", aten, "dim"), ("misses", missed, "yellow")]
@@ -102,7 +104,8 @@ def _say(found: Coverage, wide: bool) -> None:
         for rung, of in found.hits.items():
             time = Cell(f"{of.share:.1%}", "green", of.share)
             counts = (str(of.problems), str(of.aten), str(of.count), str(of.calls))
-            rows.append((rung, *counts, time, f"{of.aten_share:.1%}"))
+            rows.append((rung, _kernels(rung).kind if of.problems > of.aten else "ATen", *counts, time,
+                         f"{of.aten_share:.1%}"))  # fmt: skip
         say()
         say_table(RUNGS, rows, whole=wide)
     if found.misses:
@@ -111,10 +114,35 @@ def _say(found: Coverage, wide: bool) -> None:
     if found.uncovered:
         names = ", ".join(f"{name} ({times} in graphs)" for name, (times, _) in found.uncovered.items())
         say()
-        say_prose(f"not supported by gemmdb: {one_line(names)}")
+        say_prose(f"{Kind.NOT_HANDLED} by gemmdb: {one_line(names)}")
     if found.problems:
         say()
-        say_prose(f"expected over ATen, weighted by calls and time: {gain_text(found.gain)}")
+        expected = gain_text(found.gain) if served else "no gain, ATen runs every GEMM"
+        say_prose(f"expected over ATen, weighted by calls and time: {expected}")
+
+
+def _serving(problems: int, served: int, share: float) -> str:
+    """Describe how many problems do not run ATen, and their share of the time."""
+    if not served:
+        return "ATen runs the only problem" if problems == 1 else f"ATen runs all {problems:,} problems"
+    return f"{served} by another kernel than ATen's, {share:.1%} of the time"
+
+
+def _kernels(rung: str) -> Outcome:
+    """The outcome of the problems that a rung serves with another kernel than ATen's."""
+    return Outcome(Kind.TABLE if rung == "exact" else Kind.NEAR)
+
+
+def _missed(miss: Miss) -> Outcome:
+    return outcome.of_hit(None, miss.reason)
+
+
+def _document(found: Coverage) -> dict[str, Any]:
+    """Return the JSON output, with the outcomes. A rung's `outcome` is that of problems that do not run ATen."""
+    known = found.as_dict()
+    hits = {rung: {**tally, "outcome": _kernels(rung).kind.value} for rung, tally in known["hits"].items()}
+    misses = [{**miss, **_missed(one).document()} for miss, one in zip(known["misses"], found.misses, strict=True)]
+    return {**known, "hits": hits, "misses": misses}
 
 
 def _say_misses(misses: Sequence[Miss], wide: bool) -> None:
@@ -128,7 +156,9 @@ def _say_misses(misses: Sequence[Miss], wide: bool) -> None:
 
 
 def _miss(miss: Miss, wide: bool, notes: Footnotes) -> Row:
+    serves = _missed(miss)
     return (
         Cell(f"{miss.share:.1%}", "yellow", miss.share), str(miss.calls), f"~{microseconds(miss.time_us)}",
-        names.ranged(problem_name(miss.problem, wide), miss.ranges), places(miss.origins), notes.mark(miss.reason),
+        serves.kind.value, names.ranged(problem_name(miss.problem, wide), miss.ranges), places(miss.origins),
+        notes.mark(serves.reason if miss.reason else ""),
     )  # fmt: skip

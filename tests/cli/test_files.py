@@ -10,6 +10,7 @@ import pytest
 
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
 
@@ -76,13 +77,14 @@ def test_coverage_ranks_misses_and_names_what_is_not_supported(gemmdb, table, wo
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0].startswith("1 of 3 problems answered, ")
-    assert lines[3].split()[:5] == ["exact", "1", "0", "1", "10"]
+    assert lines[3].split()[:5] == ["exact", "table", "1", "0", "1"]
     misses = [line for line in lines if "addmm " in line]
     assert "addmm 512x" in misses[0]
     assert "addmm 8x" in misses[1]
     wide = [line for line in gemmdb("coverage", str(workload), "--wide").out.splitlines() if "addmm " in line]
     assert ["addmm m=512" in wide[0], "addmm m=8" in wide[1]] == [True, True]
-    assert "not supported by gemmdb: bmm (2 in graphs)" in lines
+    assert "not handled by gemmdb: bmm (2 in graphs)" in lines
+    assert all("  ATen (refused)  addmm " in line for line in misses)
     assert lines[-1].startswith("expected over ATen, weighted by calls and time: 1.")
 
 
@@ -90,7 +92,8 @@ def test_coverage_json(gemmdb, table, workload):
     done = gemmdb("coverage", str(workload), "--json")
     found = json.loads(done.out)
     assert (done.code, done.err, found["problems"]) == (0, "", 3)
-    assert found["hits"]["exact"]["problems"] == 1
+    assert (found["hits"]["exact"]["problems"], found["hits"]["exact"]["outcome"]) == (1, "table")
+    assert {miss["outcome"] for miss in found["misses"]} == {"ATen (refused)"}
     assert found["hit_share"] + sum(miss["share"] for miss in found["misses"]) == pytest.approx(1)
     assert found["uncovered"] == {"bmm": {"count": 2, "calls": 20}}
     assert found["kernel_share"] == pytest.approx(found["hits"]["exact"]["share"])
@@ -110,4 +113,21 @@ def test_coverage_by_a_compile_that_times_kernels_first(gemmdb, environment, mon
 def test_coverage_without_tables_is_all_misses_and_still_done(gemmdb, workload):
     done = gemmdb("coverage", str(workload))
     assert done.code == 0
-    assert done.out.startswith("0 of 3 problems answered, 0.0% of the time: 0 by another")
+    assert done.out.startswith("0 of 3 problems answered, 0.0% of the time: ATen runs all 3 problems\n")
+    assert done.out.endswith("expected over ATen, weighted by calls and time: no gain, ATen runs every GEMM\n")
+
+
+def test_coverage_says_which_misses_no_build_can_change(gemmdb, environment):
+    known = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32")
+    lines = [
+        {
+            "problem": known.text,
+            "device": Device("cpu", "cpu", "Example CPU", 2, isa="avx2").text,
+            "count": 1,
+            "ranges": {},
+        }
+    ]
+    Path("w.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (miss,) = json.loads(gemmdb("coverage", "w.jsonl", "--json").out)["misses"]
+    assert (miss["outcome"], miss["why"]) == ("ATen (refused)", miss["reason"].removeprefix(f"{ONLY_ATEN}: "))
+    assert "  ATen (refused)  mm 8x64x64 " in gemmdb("coverage", "w.jsonl").out

@@ -84,7 +84,7 @@ def test_a_program_that_is_given_as_a_table_is_not_run(gemmdb, tmp_path):
 def test_names_in_a_workload_cannot_control_the_terminal(gemmdb, tmp_path):
     (tmp_path / "w.jsonl").write_text(json.dumps({"uncovered": "bmm\x1b]0;owned\x07\x1b[2J"}) + "\n")
     out = gemmdb("coverage", "w.jsonl").out
-    assert "not supported by gemmdb: bmm?]0;owned??[2J (1 in graphs)" in out
+    assert "not handled by gemmdb: bmm?]0;owned??[2J (1 in graphs)" in out
     assert all(line.isprintable() for line in out.splitlines())
 
 
