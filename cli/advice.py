@@ -131,9 +131,9 @@ def bound(largest: int) -> int:
     return max(MIN_BOUND, 1 << (max(largest, 1) - 1).bit_length())
 
 
-def facts(steps: Iterable[Advice]) -> list[tuple[str, str]]:
-    """Return the steps as lines of a summary: `next` and the step."""
-    return [("next", str(one)) for one in steps]
+def facts(steps: Iterable[Advice], name: str = "next") -> list[tuple[str, str]]:
+    """Return the steps as lines of a summary: the name and the step."""
+    return [(name, str(one)) for one in steps]
 
 
 def _many(number: int, noun: str) -> str:

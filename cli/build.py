@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
+from gemmdb.cli import advice
 from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport, BuildRequest
 
 # The generators are imported in functions: they need sqlite-utils and more, which other commands do not.
+
+WAIT = "1m"
+WaitOption = Annotated[
+    str,
+    Option(
+        metavar="TIME",
+        help="How long to wait while other programs use the machine, and then to stop: 90s, 10m. 0s measures anyway;"
+        " disturbed timings are not used.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,7 @@ class BuildOptions:
         "--all",
         help="Also measure GEMMs of a workload that only ATen can run [default: leave them out].",
     )
+    wait: WaitOption = WAIT
     verbose: bool = Option(False, "--verbose", help="Also show why candidates failed or were excluded.")
     as_json: JsonFlag = False
 
@@ -81,8 +94,26 @@ class BuildOptions:
         return BuildRequest(
             arch=self.arch, ops=_words(self.ops), dtypes=_words(self.dtypes), shapes=self.shapes, effort=self.effort,
             out=self.out, gpus=self.gpus, ray=self.ray, modelled=self.modelled, minutes=self.minutes, allow=self.allow,
-            deny=self.deny, every=self.every,
+            deny=self.deny, every=self.every, wait_s=patience(self.wait),
         )  # fmt: skip
+
+
+def patience(text: str) -> float | None:
+    """Parse --wait: seconds, None for 0s. Raises InputError."""
+    from gemmdb.tune.plan import seconds
+
+    return seconds(text, "--wait", least=0.0) or None
+
+
+def line(options: BuildOptions) -> str:
+    """Return the command that continues a build."""
+    asked = {
+        "arch": options.arch, "ops": options.ops, "dtypes": options.dtypes, "shapes": options.shapes,
+        "effort": options.effort, "out": options.out, "gpus": options.gpus, "minutes": options.minutes,
+        "ray": options.ray, "allow": options.allow or None, "deny": options.deny or None,
+    }  # fmt: skip
+    words = [word for name, value in asked.items() if value is not None for word in (f"--{name}", str(value))]
+    return shlex.join(["gemmdb", "build", *words, *["--all"] * options.every])
 
 
 def _words(text: str | None) -> tuple[str, ...]:
@@ -111,8 +142,8 @@ def build(options: BuildOptions) -> None:
       gemmdb build --arch native --shapes workload.jsonl --ray 10.0.0.5:6379
 
     \b
-    Exit codes: 0 done, or stopped after --minutes (candidates that failed are rows of the table), 2 bad usage or bad
-    input, 130 interrupted (Ctrl-C or SIGTERM).
+    Exit codes: 0 done, or stopped after --minutes (candidates that failed are rows of the table), 1 stopped because
+    other programs use the machine, 2 bad usage or bad input, 130 interrupted (Ctrl-C or SIGTERM).
     """
     if options.ray is not None:
         from gemmdb.generators.cluster.connection import check_installed
@@ -134,6 +165,8 @@ def build(options: BuildOptions) -> None:
         say_json("build", {**first, "further": further} if further else first)
     if any(report.interrupted for report in reports):
         raise typer.Exit(130)
+    if any(report.stopped for report in reports):
+        raise typer.Exit(1)
 
 
 def _built(request: BuildRequest, progress: BuildProgress) -> Sequence[BuildReport]:
@@ -154,10 +187,14 @@ def _say(options: BuildOptions, summary: Summary) -> None:
     for warning in report.warnings:
         note(warning)
     if not options.as_json:
-        say_facts(summary.facts())
-    if report.left and not report.interrupted:
+        say_facts([*summary.facts(), *advice.facts(summary.steps(line(options)), "to do")])
+    if report.stopped:
+        note(f"stopped: {report.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
+    elif report.left and not report.interrupted:
         note(f"out of time; {report.left:,} of {report.jobs:,} are left: run the same command to continue")
-    if report.interrupted:
+    if report.interrupted and not report.rows:
+        note("interrupted; nothing was measured")
+    elif report.interrupted:
         note(f"interrupted; the results so far are in {report.out}: run the same command to continue")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemmdb.cli.advice import Act, Advice, Situation, advise
 from gemmdb.cli.gain import gain_text
 from gemmdb.cli.output import note
 from gemmdb.errors import InputError
@@ -45,9 +46,11 @@ class Summary:
             self.is_workload, self.weighed, self.gain = True, "weighted by calls and time", self._gain_of(workload)
 
     def _gain_of(self, workload: Workload) -> Gain:
-        chosen, devices = set(self.problems), ("", self.report.device.text)
-        mine = tuple(one for one in workload.entries if one.problem in chosen and one.device in devices)
-        return coverage(Workload(mine, {}), Catalog.load(tables=[self.report.out]), Policy()).gain
+        chosen, device = set(self.problems), self.report.device.text
+        known = [one for one in workload.entries if one.problem in chosen]
+        # A workload of another device is built as if this device had run it.
+        mine = [one for one in known if one.device in ("", device)] or [replace(one, device=device) for one in known]
+        return coverage(Workload(tuple(mine), {}), Catalog.load(tables=[self.report.out]), Policy()).gain
 
     def document(self) -> dict[str, Any]:
         """The report as JSON, its device by name."""
@@ -57,6 +60,17 @@ class Summary:
             "left": report.left, "seconds_per_job": report.seconds_per_job, "busy_share": report.busy_share,
             "gain": {**asdict(self.gain), "weighed": self.weighed},
         }  # fmt: skip
+
+    def steps(self, command: str) -> tuple[Advice, ...]:
+        """Return what to do if the build gained nothing or is incomplete; empty otherwise. `command` continues it."""
+        report = self.report
+        steps = advise(Situation(
+            report.left_out, best=len(self.verdicts), disturbed=report.disturbed, timed=report.rows,
+            left=0 if report.stopped and report.disturbed else report.left, command=command,
+        ))  # fmt: skip
+        if steps[0].act is not Act.NOTHING:
+            return steps
+        return () if any(verdict.speedup > 1 + TIE for verdict in self.verdicts) else steps
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the name and value of each line."""
@@ -74,7 +88,7 @@ class Summary:
             *self._cost(),
             ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
             ("expected" if modelled else "verdicts", f"{len(self.verdicts):,}, of which {best}"),
-            ("over ATen", f"{gain_text(self.gain)}, {self.weighed}"),
+            ("over ATen", f"{gain_text(self.gain)}, {self.weighed}" if self.verdicts else "nothing is known yet"),
             ("table", str(report.out)),
             ("next", following),
         ]

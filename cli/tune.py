@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from gemmdb.cli import advice
-from gemmdb.cli.build import terminable
+from gemmdb.cli.build import WAIT, WaitOption, patience, terminable
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
@@ -37,6 +37,7 @@ class TuneOptions:
     folder: Path = Option(FOLDER, help="Where the state is kept. Run the same command to continue.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
+    wait: WaitOption = WAIT
     repeats: int = Option(
         REPEATS, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip."
     )
@@ -53,13 +54,14 @@ class TuneOptions:
         return Request(
             tuple(self.command), self.folder, self.table, plan.seconds(self.budget), self.effort, self.repeats,
             self.fresh, stdout=sys.stderr.fileno() if self.as_json else None,
+            wait_s=patience(self.wait),
         )  # fmt: skip
 
     def line(self, dry_run: bool | None = None) -> str:
         """Return the command that continues this one. `dry_run`: None for the same as this one's."""
         asked = {
             "budget": (self.budget, BUDGET), "folder": (self.folder, FOLDER), "table": (self.table, None),
-            "effort": (self.effort, None), "repeats": (self.repeats, REPEATS),
+            "effort": (self.effort, None), "wait": (self.wait, WAIT), "repeats": (self.repeats, REPEATS),
         }  # fmt: skip
         words = ["gemmdb", "tune"]
         for name, (value, default) in asked.items():
@@ -87,7 +89,8 @@ def tune(options: TuneOptions) -> None:
       gemmdb tune --budget 1h -- torchrun --nproc-per-node 2 train.py
 
     \b
-    Exit codes: 0 done, 1 slower with gemmdb, 2 bad usage, bad input or a program that fails, 130 interrupted.
+    Exit codes: 0 done, 1 slower with gemmdb, or stopped because other programs use the machine, 2 bad usage, bad input
+    or a program that fails, 130 interrupted.
     """
     require("torch", "this command")
     from gemmdb.devices import detect
@@ -105,7 +108,8 @@ def tune(options: TuneOptions) -> None:
                 with BuildProgress() as progress:
                     built = tuning.build(done, progress)
                 _note_built(built)
-            tuning.compare(done, workload)
+            if not (done.built and done.built.stopped):
+                tuning.compare(done, workload)
     if options.as_json:
         say_json("tune", document(done))
     elif options.dry_run:
@@ -113,6 +117,9 @@ def tune(options: TuneOptions) -> None:
         say_facts(advice.facts(steps(done, options.line(dry_run=False))), hang=not options.wide)
     else:
         say_tuned(done, options.wide, options.line())
+    if done.built is not None and done.built.stopped:
+        note(f"stopped: {done.built.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
+        raise typer.Exit(1)
     if done.interrupted:
         kept = f"progress is saved in {options.folder} and the table"
         note(f"interrupted; {kept}: run the same command to continue")

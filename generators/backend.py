@@ -172,6 +172,10 @@ class Backend(Interface):
         """Return one phrase on other programs' use of the devices now; empty if there is none or it is unknown."""
         return ""
 
+    def occupied(self) -> str:
+        """Like `busy`, also if measurements notice a disturbance by themselves."""
+        return self.busy()
+
     @property
     def workers(self) -> int:
         """Number of measurers that may work in parallel: one per GPU, one for a CPU."""

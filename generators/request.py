@@ -24,7 +24,8 @@ class BuildRequest:
     `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such device.
     `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that
     choose candidates (see `build.select`). `every`: also measure the GEMMs of a workload that fall back to ATen
-    whatever their times are (see `build.recorded`)."""
+    whatever their times are (see `build.recorded`). `wait_s`: how many seconds to wait while other
+    programs use the machine, and then to stop; None measures anyway."""
 
     arch: str = "native"
     ops: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class BuildRequest:
     allow: str = ""
     deny: str = ""
     every: bool = False
+    wait_s: float | None = None
 
     def recorded(self) -> dict[str, Any]:
         """Return the request, JSON-ready, as a run keeps it."""
@@ -53,7 +55,8 @@ class BuildReport:
     `warnings`: lines to show. `workers`: number of devices used; `worker_seconds`: their total running time;
     `busy_seconds`: the part of it spent in timed calls (without checks, copies and set-up), None if unknown.
     `disturbed`: number of rows timed while other programs kept the machine busy. `modelled`: nothing was measured, the
-    rows come from the cost model. `left_out`: number of GEMMs of a workload that were not measured, by reason."""
+    rows come from the cost model. `left_out`: number of GEMMs of a workload that were not measured, by reason.
+    `stopped`: the use by other programs for which the build stopped early, empty if it did not."""
 
     out: Path
     device: Device
@@ -73,6 +76,7 @@ class BuildReport:
     modelled: bool = False
     disturbed: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
+    stopped: str = ""
 
     @property
     def left(self) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmdb.devices import detect
@@ -20,6 +20,8 @@ QUIET_CORES, QUIET_SHARE = 0.25, 0.05
 threads: background services of an idle machine take a few percent of one core."""
 MIN_S = 0.1
 """Shortest interval for a load reading, in seconds: Linux counts in hundredths of a second."""
+MAX_PROGRAMS, MIN_CORES = 3, 0.05
+"""Most programs that are named, and the least share of a core that each uses."""
 SAMPLE_S = 0.5
 """Sampling interval of `now`, in seconds."""
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -28,21 +30,25 @@ _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Counters at one moment, in seconds: `at`: wall clock; `busy_s`: CPU time of all cores that this process may use;
-    `own_s`: CPU time of this process and all its descendants."""
+    `own_s`: CPU time of this process and all its descendants; `others`: name and CPU time of all other processes, by
+    process ID."""
 
     at: float
     busy_s: float
     own_s: float
+    others: Mapping[int, tuple[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """Load from other processes over an interval. `others`: average number of cores they kept busy; `spare`: number of
-    cores that the timed threads leave free; `threads`: number of timed threads."""
+    cores that the timed threads leave free; `threads`: number of timed threads; `programs`: names of the programs that
+    use most, with their cores."""
 
     others: float
     spare: int = 0
     threads: int = 1
+    programs: tuple[tuple[str, float], ...] = ()
 
     @property
     def disturbs(self) -> bool:
@@ -52,14 +58,16 @@ class Load:
     @property
     def text(self) -> str:
         """In words."""
-        return f"other programs keep {self.others:.1f} cores busy"
+        named = ", ".join(f"{name} {cores:.1f}" for name, cores in self.programs)
+        return f"other programs keep {self.others:.1f} cores busy{f' ({named})' if named else ''}"
 
 
 def reading(root: int | None = None) -> Reading | None:
     """Return the counters now, or None if Linux does not report them. `root`: root process of our own process tree;
     None means this process."""
     try:
-        return Reading(time.monotonic(), _busy_s(), _tree_s(root or os.getpid()))
+        own_s, others = _split(root or os.getpid())
+        return Reading(time.monotonic(), _busy_s(), own_s, others)
     except (OSError, ValueError, IndexError):
         return None
 
@@ -71,7 +79,17 @@ def between(before: Reading | None, after: Reading | None, threads: int | None =
         return None
     taken = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
     timed = threads or detect.cores()
-    return Load(max(taken, 0.0) / (after.at - before.at), max(detect.cores() - timed, 0), timed)
+    seconds = after.at - before.at
+    return Load(max(taken, 0.0) / seconds, max(detect.cores() - timed, 0), timed, _programs(before, after, seconds))
+
+
+def _programs(before: Reading, after: Reading, seconds: float) -> tuple[tuple[str, float], ...]:
+    """Return the names of the programs that used most, with their cores; several processes of a name count as one."""
+    cores: defaultdict[str, float] = defaultdict(float)
+    for process, (name, total_s) in after.others.items():
+        cores[name] += (total_s - before.others.get(process, ("", 0.0))[1]) / seconds
+    most = sorted(cores.items(), key=lambda item: -item[1])
+    return tuple((name, used) for name, used in most[:MAX_PROGRAMS] if used >= MIN_CORES)
 
 
 def now(seconds: float = SAMPLE_S, threads: int | None = None) -> Load | None:
@@ -83,14 +101,19 @@ def now(seconds: float = SAMPLE_S, threads: int | None = None) -> Load | None:
     return between(before, reading(), threads)
 
 
-def wait(limit_s: float, threads: int | None = None, say: Callable[[Load], None] | None = None) -> Load | None:
-    """Wait at most `limit_s` seconds until the machine is quiet, and return the last load. If it has to wait, calls
-    `say` once with the load."""
+def wait(
+    limit_s: float,
+    threads: int | None = None,
+    say: Callable[[Load], None] | None = None,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Load | None:
+    """Wait at most `limit_s` seconds until the machine is quiet, or until `given_up` returns true, and return the last
+    load. If it has to wait, calls `say` once with the load."""
     until = time.monotonic() + limit_s
     found = now(threads=threads)
     if found is not None and found.disturbs and say is not None and time.monotonic() < until:
         say(found)
-    while found is not None and found.disturbs and time.monotonic() < until:
+    while found is not None and found.disturbs and time.monotonic() < until and not given_up():
         found = now(threads=threads)
     return found
 
@@ -107,8 +130,10 @@ def _busy_s() -> float:
     return ticks / _TICK
 
 
-def _tree_s(root: int) -> float:
-    """Return the CPU seconds of a process and all its descendants, including those that have exited."""
+def _split(root: int) -> tuple[float, dict[int, tuple[str, float]]]:
+    """Return the CPU seconds of a process and all its descendants, including those that have exited, and the names and
+    CPU seconds of all other processes, by process ID."""
+    names: dict[int, str] = {}
     children: dict[int, list[int]] = defaultdict(list)
     ticks: dict[int, int] = {}
     for folder in PROC.iterdir():
@@ -116,14 +141,16 @@ def _tree_s(root: int) -> float:
             continue
         try:
             # The program name, in parentheses, may contain spaces.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            head, _, tail = (folder / "stat").read_text().rpartition(")")
         except OSError:
             continue  # It has just exited.
+        fields = tail.split()
+        names[int(folder.name)] = head.partition("(")[2]
         ticks[int(folder.name)] = sum(map(int, fields[11:15]))
         children[int(fields[1])].append(int(folder.name))
     total, todo = 0, [root]
     while todo:
         one = todo.pop()
-        total += ticks.get(one, 0)
+        total += ticks.pop(one, 0)
         todo += children[one]
-    return total / _TICK
+    return total / _TICK, {process: (names[process], used / _TICK) for process, used in ticks.items()}

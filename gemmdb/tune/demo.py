@@ -53,7 +53,7 @@ def record_and_build(folder: Path, names: Sequence[str], say: Callable[[str], No
         gemmdb("record", "--out", workload, "--", sys.executable, "-m", "gemmdb.tune.demo_model", *names)
     # The model runs on the CPU, even if `native` would be a GPU.
     arch = "native" if detect.cuda() is None else "cpu"
-    gemmdb("build", "--arch", arch, "--shapes", workload, "--effort", "quick", "--out", table)
+    gemmdb("build", "--arch", arch, "--shapes", workload, "--effort", "quick", "--wait", "0s", "--out", table)
     gemmdb("coverage", workload, tables=table)
 
 

@@ -92,13 +92,14 @@ class Plan:
         return sum(known) if known else None
 
 
-def seconds(text: str) -> float:
-    """Parse a budget such as `90s`, `10m` or `1h30m` into seconds. Raises InputError."""
+def seconds(text: str, option: str = "--budget", least: float = 1e-9) -> float:
+    """Parse a time such as `90s`, `10m` or `1h30m` into seconds. Raises InputError, which names the `option`, also for
+    less than `least` seconds."""
     found = _BUDGET.fullmatch(text.strip())
     parts = zip(_UNITS.values(), found.groups(), strict=True) if found else []
     total = sum(size * float(number) for size, number in parts if number)
-    if not 0 < total < 1e7:
-        raise InputError(f"--budget {text!r}: a time such as 90s, 10m or 1h30m")
+    if not found or not text.strip() or not least <= total < 1e7:
+        raise InputError(f"{option} {text!r}: a time such as 90s, 10m or 1h30m")
     return total
 
 

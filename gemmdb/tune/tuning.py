@@ -110,7 +110,7 @@ class Request:
     table to build, None for the user table for the device. `budget_s`: seconds for the build. `effort`: as for a build.
     `repeats`: how often the program runs without and with gemmdb at the end, 0 to skip. `fresh`: discard the results of
     earlier runs in the folder. `stdout`: the file descriptor that the program prints to, None for this process's
-    stdout."""
+    stdout. `wait_s`: as for a build."""
 
     command: tuple[str, ...]
     folder: Path = Path("gemmdb-tune")
@@ -120,6 +120,7 @@ class Request:
     repeats: int = 2
     fresh: bool = False
     stdout: int | None = None
+    wait_s: float | None = None
 
 
 @dataclass
@@ -190,6 +191,7 @@ class Tuning:
         build = BuildRequest(
             arch="cpu" if wanted[0].device.kind == "cpu" else "native", shapes=str(state.queue),
             effort=self._request.effort, out=self._request.table, minutes=self._request.budget_s / 60,
+            wait_s=self._request.wait_s,
         )  # fmt: skip
         done.built = build_table(build, progress)
         if done.built.measured:

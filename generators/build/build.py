@@ -142,7 +142,7 @@ def _build_workload(
         report = builder.build(backend, store, list(dict.fromkeys((*begun, *first.problems))))
         for _ in range(recorded.ROUNDS - 1 if first.ranged else 0):
             more = rounds.further(first.ranged)
-            if not more or report.interrupted or report.left:
+            if not more or report.interrupted or report.stopped or report.left:
                 break
             builder.say(f"{len(more)} more sizes of symbolic ranges are measured")
             report = together(report, builder.build(builder.renew(), store, more))

@@ -92,9 +92,11 @@ class Rounds:
         self._toolchain, (self._built, self._catalog) = backend.toolchain, tables
 
     def first(self, workload: Recorded) -> First:
-        """Return the first round: fixed sizes, and for each range the hint, the ends and every STRIDE-th size."""
+        """Return the first round: fixed sizes and the recorded size of each range, then the ends and every STRIDE-th
+        size of the ranges."""
         left_out: Counter[str] = Counter()
         wanted: dict[Problem, None] = {}
+        further: dict[Problem, None] = {}
         for problem in workload.fixed:
             if reason := only_aten(problem, self._device, self._space, self._effort):
                 left_out[str(reason)] += 1
@@ -111,9 +113,9 @@ class Rounds:
             begun.append(query)
             # The table's times may come from a busy machine.
             known = [one for one in symbolic.sizes(ask) if self._built.verdict(one, self._device) is not None]
-            some = (query.problem, *missing[::STRIDE], *missing[-1:], *known)
-            wanted |= dict.fromkeys(self._fitting(some))
-        return First(tuple(wanted), tuple(begun), left_out)
+            wanted |= dict.fromkeys(self._fitting([query.problem]))
+            further |= dict.fromkeys(self._fitting((*missing[::STRIDE], *missing[-1:], *known)))
+        return First(tuple(wanted | further), tuple(begun), left_out)
 
     def further(self, ranged: Sequence[Query]) -> list[Problem]:
         """Return what lookups still lack for the ranges after the measurements so far."""

@@ -22,6 +22,9 @@ from gemmdb.generators.progress import SECONDS, Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.table.writer import Store
 
+MAX_DISTURBED = 3
+"""Problems in a row of which all times were disturbed, after which a build stops."""
+
 
 class Run:
     def __init__(
@@ -39,7 +42,8 @@ class Run:
         self.messages: SimpleQueue[Message] = SimpleQueue()
         self.statuses: Counter[str] = Counter()
         self.rows = self.measured = self.elsewhere = self.workers = self.disturbed = 0
-        self.busy = ""
+        self.busy = self.stopped = ""
+        self.disturbed_in_a_row = 0
         self.worker_seconds = 0.0
         self.busy_seconds: float | None = None
         self.run_id = ""
@@ -61,6 +65,7 @@ class Run:
             measured=self.measured, elsewhere=self.elsewhere, rows=self.rows,
             statuses=dict(sorted(self.statuses.items())), seconds=monotonic() - self.started,
             interrupted=self.interrupted, warnings=self._warnings(), disturbed=self.disturbed, workers=self.workers,
+            stopped=self.stopped,
             worker_seconds=self.worker_seconds, busy_seconds=self.busy_seconds,
         )  # fmt: skip
 
@@ -72,6 +77,8 @@ class Run:
             stack.callback(_join, started)  # Before the claims are closed.
             stack.callback(work.stop.set)
             stack.callback(self.backend.close)
+            if self.request.wait_s is not None and self._occupied(self.request.wait_s):
+                return
             self.busy = quiet.wait(self.backend, self.tracker.say)
             self.backend.begin(self.pending)
             measurers = [self.backend.measurer(worker, self.effort) for worker in range(self.count)]
@@ -97,6 +104,27 @@ class Run:
                 scheduler.abort()
                 self._stop(measurers, workers)
 
+    def _occupied(self, wait_s: float) -> bool:
+        """Wait for a quiet machine, and return whether it is still in use, or Ctrl-C ended the waiting."""
+        try:
+            self.stopped = quiet.idle(self.backend, wait_s, self.tracker.say)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        return self.interrupted or bool(self.stopped)
+
+    def _give_up_on_a_busy_machine(self, results: Sequence[Result], work: queue.Work) -> None:
+        """Stop the work if nothing of the last problems can be used, unless it is to be measured anyway."""
+        if self.request.wait_s is None:
+            return
+        for result in results:
+            times = [one for one in result.outcomes if one.times]
+            if times:
+                is_lost = all(one.disturbed for one in times)
+                self.disturbed_in_a_row = self.disturbed_in_a_row + 1 if is_lost else 0
+        if self.disturbed_in_a_row >= MAX_DISTURBED:
+            self.stopped = self.stopped or self.backend.occupied() or "other programs disturbed the timings"
+            work.stop.set()
+
     def _deadline(self, work: queue.Work) -> Timer:
         """Return a running timer that stops the work at the request's time limit."""
         limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
@@ -112,6 +140,7 @@ class Run:
             arrived = [self.messages.get(), *(self.messages.get() for _ in range(self.messages.qsize()))]
             results = [message for message in arrived if isinstance(message, Result)]
             self._keep(results)
+            self._give_up_on_a_busy_machine(results, work)
             for result in results:
                 if result.last:
                     work.release(result.job)  # Not before: another build would claim it to confirm its winner.
@@ -166,8 +195,8 @@ class Run:
             return ()
         why = f" ({self.busy})" if self.busy else ""
         return (
-            f"other programs used the machine{why}: {self.disturbed:,} of {self.rows:,} new rows are marked as"
-            " disturbed and decide nothing against ATen; the same command times them again when it is quiet",
+            f"other programs used the machine{why}: {self.disturbed:,} of {self.rows:,} timings were disturbed and are"
+            " not used; run the same command again when the machine is idle",
         )
 
     def _provenance(self) -> dict[str, Any]:

@@ -24,12 +24,14 @@ T = TypeVar("T")
 @dataclass
 class Watch:
     """Monitor the load from other processes during timing. `threads`: number of timed threads; `patience_s`: how long
-    it may still wait; `say`: called when it waits. `last`: the last load, None if unknown."""
+    it may still wait; `say`: called when it waits; `given_up`: ends the waiting early. `last`: the last load,
+    None if unknown."""
 
     threads: int | None = None
     patience_s: float = PATIENCE_S
     say: Callable[[str], None] = silent
     last: Load | None = field(default=None, init=False)
+    given_up: Callable[[], bool] = lambda: False
     _looked: bool = field(default=False, init=False)
 
     def timed(self, measure: Callable[[], T]) -> tuple[T, bool]:
@@ -56,7 +58,9 @@ class Watch:
         if self.patience_s <= 0:
             return False
         start = monotonic()
-        self.last = load.wait(self.patience_s, self.threads, lambda busy: self.say(f"{WAITING_TEXT}: {busy.text}"))
+        self.last = load.wait(
+            self.patience_s, self.threads, lambda busy: self.say(f"{WAITING_TEXT}: {busy.text}"), self.given_up
+        )
         self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # The first check is free.
         return True
 
@@ -67,6 +71,16 @@ def wait(backend: Backend, say: Callable[[str], None] = silent) -> str:
     while (busy := backend.busy()) and monotonic() < until:
         say(f"{WAITING_TEXT}: {busy}")
         sleep(POLL_S)
+    return busy
+
+
+def idle(backend: Backend, limit_s: float, say: Callable[[str], None] = silent) -> str:
+    """Wait at most `limit_s` seconds until nobody else uses what the backend times on. Returns the remaining use (see
+    `Backend.occupied`), empty if there is none."""
+    until = monotonic() + limit_s
+    while (busy := backend.occupied()) and monotonic() < until:
+        say(f"{WAITING_TEXT}: {busy}")
+        sleep(min(POLL_S, max(until - monotonic(), 0.0)))
     return busy
 
 

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from kit import lab
 
-from gemmdb.cli.build import terminable
+from gemmdb.cli.build import patience, terminable
 from gemmdb.cli.progress import BuildProgress, Pulse, left, sizes
+from gemmdb.devices import load
+from gemmdb.devices.load import Load
 from gemmdb.generators.cluster import build as over
 from gemmdb.generators.progress import State
 from gemmdb.generators.request import BuildReport
@@ -69,6 +71,7 @@ def test_ctrl_c_keeps_what_was_measured(environment):
     shapes = {"op": "mm", "m": [1, 2, 3, 4, 5, 6, 7, 8], "n": 48, "k": 64, "dtype": "fp32"}
     Path("eight.json").write_text(json.dumps([shapes]))
     command = [sys.executable, "-m", "gemmdb", "build", "--arch", "cpu", "--shapes", "eight.json", "--out", "mine.db"]
+    command += ["--wait", "0s"]
     # A shell's background job ignores interrupts, and what it starts inherits that.
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
@@ -170,3 +173,20 @@ def test_the_other_devices_follow_the_first(gemmdb, tmp_path, monkeypatch):
     assert set(further) == set(found) - {"schema", "version", "further"}
     assert gemmdb(*command).out.count("measurements") == 2
     assert rays == ["10.0.0.5:6379"] * 2
+
+
+@pytest.mark.parametrize(("text", "found"), [("1m", 60.0), ("90s", 90.0), ("0s", None)])
+def test_how_long_to_wait(text, found):
+    assert patience(text) == found
+
+
+def test_a_busy_machine_stops_a_build_and_says_who_keeps_it_busy(gemmdb, one_problem, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(load, "now", lambda *_, threads=None: Load(2.0, programs=(("cc1plus", 2.0),)))
+    gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--wait", "soon").refused("--wait 'soon'")
+    done = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--wait", "0.1s", "--out", "mine.db")
+    assert done.code == 1
+    assert "other programs keep 2.0 cores busy (cc1plus 2.0)" in done.err.splitlines()[-1]
+    lines = dict(line.split(None, 1) for line in done.out.splitlines())
+    assert "1.00x" not in done.out
+    assert "gemmdb build --arch cpu --shapes one.jsonl --out mine.db" in done.out, lines

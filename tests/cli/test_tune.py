@@ -128,7 +128,7 @@ def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_pat
 
 
 def test_the_command_that_continues_can_be_pasted():
-    options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=REPEATS,
+    options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=REPEATS, wait="1m",
                           folder=FOLDER, table=Path("t.db"), effort=None)  # fmt: skip
     assert options.line() == "gemmdb tune --budget 1h --table t.db --dry-run -- python 'my server.py'"
     assert options.line(dry_run=False) == "gemmdb tune --budget 1h --table t.db -- python 'my server.py'"

@@ -111,3 +111,19 @@ def test_elsewhere_the_load_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     assert load.reading() is None
     assert load.now(0.0) is None
     assert load.wait(0.0) is None
+
+
+def test_the_programs_that_work_are_named(other: None) -> None:
+    before = load.reading()
+    time.sleep(0.6)
+    found = between(before, load.reading())
+    assert found is not None
+    assert any(name.startswith("python") for name, _ in found.programs)
+    assert "(" in found.text
+
+
+def test_waiting_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "now", lambda threads=None: Load(2.0))
+    start = time.monotonic()
+    assert load.wait(60.0, given_up=lambda: True) == Load(2.0)
+    assert time.monotonic() - start < 2

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gemmdb.devices import load
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
 from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, Space, ignore, silent
@@ -69,6 +70,7 @@ class CpuMeasurer(Measurer):
     _since_start: int = 0
 
     def __post_init__(self) -> None:
+        self.watch.given_up = lambda: self._closed
         threads = {"OMP_NUM_THREADS": str(self.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         self._server = ForkServer({**threads, "GEMMDB_DISABLE": ""}, IMPORTS)
         self._timer, *self._compilers = (
@@ -246,6 +248,10 @@ class CpuBackend(Backend):
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         watch = Watch(self.device.units, say=lambda text: self.say(text))
         return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch)
+
+    def occupied(self) -> str:
+        found = load.now(threads=self.device.units)
+        return found.text if found is not None and found.disturbs else ""
 
     def provenance(self) -> dict[str, object]:
         # The frequency governor determines how steady the clock is.

@@ -87,7 +87,7 @@ def busy(rows):
 def test_what_a_busy_machine_timed_decides_nothing_and_is_timed_again(request_, rows, problems):
     first = build(request_, backend=ReplayBackend(busy(rows)))
     assert (first.measured, first.disturbed) == (7, 21)
-    assert "21 of 28 new rows are marked as disturbed" in first.warnings[0]
+    assert "21 of 28 timings were disturbed and are not used" in first.warnings[0]
     assert verdict(request_.out, problems[3]).pick == ATEN
     second = build(request_, backend=ReplayBackend(rows))
     assert (second.before, second.measured, second.disturbed, second.warnings) == (0, 7, 0, ())
@@ -122,3 +122,34 @@ def test_a_gpu_that_others_use_marks_all(request_, rows, monkeypatch):
     report = build(request_, backend=backend)
     assert report.disturbed == sum(report.statuses[status] for status in ("ok", "slow") if status in report.statuses)
     assert "GPU 0 busy (63%)" in report.warnings[0]
+
+
+class Occupied(ReplayBackend):
+    """A machine that others use while anyone asks."""
+
+    def occupied(self) -> str:
+        return "other programs keep 2.0 cores busy (cc1plus 2.0)"
+
+
+def test_a_busy_machine_is_not_measured_on_unless_asked_for(request_, rows):
+    patient = replace(request_, wait_s=0.01)
+    backend = Occupied(rows)
+    first = build(patient, backend=backend)
+    assert (first.stopped, first.measured, first.rows) == (backend.occupied(), 0, 0)
+    assert build(patient, backend=ReplayBackend(rows)).stopped == ""
+    assert build(request_, backend=Occupied(rows)).stopped == ""
+
+
+def test_a_machine_that_becomes_busy_ends_the_build(request_, rows):
+    done = build(replace(request_, wait_s=0.01), backend=ReplayBackend(busy(rows)))
+    assert done.stopped == "other programs disturbed the timings"
+    assert build(replace(request_, out=request_.out.with_name("b.db")), backend=ReplayBackend(busy(rows))).stopped == ""
+
+
+def test_ctrl_c_while_it_waits_measures_nothing(request_, rows):
+    class Interrupted(ReplayBackend):
+        def occupied(self) -> str:
+            raise KeyboardInterrupt
+
+    done = build(replace(request_, wait_s=60.0), backend=Interrupted(rows))
+    assert (done.interrupted, done.measured, done.rows) == (True, 0, 0)

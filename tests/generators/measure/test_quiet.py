@@ -29,7 +29,7 @@ class Machine:
         self.during, self.waited, self.takes_s, self.clock = during, waited, takes_s, 0.0
         self.measured = 0
 
-    def wait(self, limit_s: float, threads: int | None, say: object) -> Load | None:
+    def wait(self, limit_s: float, threads: int | None, say: object, given_up: object) -> Load | None:
         self.clock += self.takes_s
         return self.waited.pop(0)
 
