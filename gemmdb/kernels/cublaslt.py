@@ -12,6 +12,7 @@ from collections.abc import Collection
 from gemmdb.kernels import rules
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf
 from gemmdb.key.device import Device
+from gemmdb.key.layout import contiguous
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
@@ -38,6 +39,8 @@ def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: C
     bias = problem.bias
     if bias is not None and (bias.kind != "1d" or bias.dtype != problem.out):
         return Rejected("cuBLASLt adds one number per column, of the output's dtype")
+    if bias is not None and bias.align < contiguous(1, problem.n, bias.dtype).align:
+        return Rejected("cuBLASLt's algorithms read a bias that starts at a multiple of 16 bytes")
     if any(operand.layout.order not in rules.STEPPED for operand in (problem.a, problem.b)):
         return Rejected("cuBLASLt takes operands with rows or columns that follow each other")
     if problem.m * problem.n * problem.k == 0 or max(problem.m, problem.n, problem.k) > MAX_SIDE:

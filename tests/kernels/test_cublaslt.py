@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import metadata
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gemmdb.kernels import cublaslt
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
+from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
@@ -40,6 +42,7 @@ def packages(monkeypatch):
         Problem.gemm("mm", m=64, n=512, k=512, dtype="fp16", layout="tn"),
         Problem.gemm("mm", m=64, n=512, k=512, fusion="pointwise:math"),
         Problem.gemm("addmm", m=64, n=512, k=512),
+        Problem.gemm("addmm", m=64, n=511, k=512),
         Problem.gemm("bmm", m=64, n=512, k=512, batch=8),
         Problem.gemm("int_mm", m=64, n=512, k=512),
     ],
@@ -55,6 +58,7 @@ def test_it_solves(problem):
         (Problem.gemm("mm", m=64, n=512, k=512, dtype="fp32"), "measured for operands of"),
         (Problem.gemm("int_mm", m=64, n=512, k=512, fusion="scale"), "does not scale"),
         (Problem.gemm("addmm", m=64, n=512, k=512, bias="full"), "one number per column"),
+        (replace(Problem.gemm("addmm", m=64, n=512, k=512), bias=Bias("1d", "bf16", 4)), "bias that starts"),
         (Problem.gemm("mixed_mm", m=64, n=512, k=512), "does not solve mixed_mm"),
     ],
 )

@@ -21,6 +21,7 @@ from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cublaslt
 from gemmdb.kernels.rules import reject_unaligned_rows
+from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.ask import Ask
@@ -172,6 +173,8 @@ def operands_of(node: Any, decision: Decision) -> Operands:
     problem = extern.unfused(decision.problem)
     if len(fakes) > 2 and not (fakes[2].shape == (problem.n,) and fakes[2].stride() == (1,)):
         raise Untimed("its bias is no vector over the columns")
+    if len(fakes) > 2 and fakes[2].storage_offset() * fakes[2].itemsize % VECTOR_BYTES:
+        raise Untimed("its bias does not start at a multiple of 16 bytes")
     batched = problem.spec.batched  # Its second operand is no weight.
     warm = (True, batched and not subgraph.given(nodes[1]), False)
     return Operands(problem, fakes, warm[: len(fakes)])

@@ -1,5 +1,6 @@
 """GEMMs that would run ATen are timed with cuBLASLt's algorithms. There is no GPU here: times are invented."""
 
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -337,6 +338,15 @@ def test_the_operands_are_those_of_the_program():
     shape = found.shape
     assert (shape.a.by_rows, shape.a.leading, shape.b.by_rows, shape.b.leading) == (True, 1024, False, 1024)
     assert (shape.bias, shape.m, shape.n, shape.k) == ("bf16", 768, 512, 1024)
+
+
+def test_a_bias_that_starts_anywhere_is_not_read():
+    """The library might fault: a check of an algorithm does not see addresses."""
+    x, w, b = (torch.empty(*sizes, dtype=torch.bfloat16) for sizes in ((768, 1024), (511, 1024), (600,)))
+    for start, aligned in ((1, False), (4, False), (8, True)):
+        ((node, decision),) = decided(traced(biased, x, w, b[start : start + 511]), session())
+        with contextlib.nullcontext() if aligned else pytest.raises(Untimed, match="its bias"):
+            jobs.operands_of(node, decision)
 
 
 def test_a_single_row_has_the_stride_of_its_elements():
