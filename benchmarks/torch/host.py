@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.common import software
 from gemmdb.errors import InputError
+from gemmdb.table.measurement import one_line
 from gemmdb.table.stats import span
 
 LEAST_ROUNDS = 9
@@ -52,7 +53,7 @@ def main(options: argparse.Namespace) -> None:
     rows = summary({name: kinds[name].against for name in chains}, samples)
     for row in rows:
         chain = chains[row["kind"]]
-        row |= {"config": chain.config, "gpu_us": chain.gpu_us() if options.device == "cuda" else None}
+        row |= {"config": chain.config, "gpu_us": gpu_us(row["kind"], chain) if options.device == "cuda" else None}
         print(line(row), flush=True)
     document = {**software(), "wrapper": options.wrapper, "kinds": rows, "failed": failed, "samples": samples}
     options.out.write_text(json.dumps(document, indent=1))
@@ -81,6 +82,15 @@ def timed(chains: Mapping[str, Any], seconds: float) -> dict[str, list[float]]:
             samples[name].append(chains[name].sample_us())
         rounds += 1
     return samples
+
+
+def gpu_us(name: str, chain: Any) -> float | None:
+    """Microseconds of the GPU per GEMM of a chain; None if no CUDA graph can capture it, after a line that says so."""
+    try:
+        return float(chain.gpu_us())
+    except Exception as error:
+        print(f"{name}: no time of the GPU: {one_line(f'{type(error).__name__}: {error}')}", flush=True)
+        return None
 
 
 def summary(against: Mapping[str, str | None], samples: Samples) -> list[dict[str, Any]]:

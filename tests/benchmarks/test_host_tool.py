@@ -90,6 +90,9 @@ class Invented:
     def sample_us(self) -> float:
         return self.times[next(self.taken) % len(self.times)]
 
+    def gpu_us(self) -> float:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
 
 def test_the_difference_to_aten_is_taken_round_by_round() -> None:
     """The speed of a host changes within seconds, for both at once."""
@@ -101,6 +104,11 @@ def test_the_difference_to_aten_is_taken_round_by_round() -> None:
     assert aten["us"]["low"] < 20.0 < aten["us"]["high"]
     assert tile["over"] == {"us": 2.0, "low": 2.0, "high": 2.0}
     assert host.line({**tile, "gpu_us": 3.5}).split("  ")[-2:] == ["+2.00 (+2.00 to +2.00) over aten mm", "gpu 3.50"]
+
+
+def test_a_chain_that_no_graph_captures_keeps_its_host_times(capsys: pytest.CaptureFixture[str]) -> None:
+    assert host.gpu_us("tile", Invented(1.0)) is None
+    assert "tile: no time of the GPU: RuntimeError: operation not permitted" in capsys.readouterr().out
 
 
 def test_a_kind_whose_aten_failed_has_no_difference() -> None:
