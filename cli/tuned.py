@@ -54,7 +54,8 @@ WANTED = (
 def expected(plan: Plan) -> str:
     """Describe how much of a plan fits into the budget, how long it takes and what it may save."""
     saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
-    time = left(plan.seconds).removesuffix(" left")
+    least, time = (left(seconds).removesuffix(" left") for seconds in (plan.least_s, plan.seconds))
+    time = time if least == time else f"{least} to {time.removeprefix('about ')}"
     return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, takes {time}{saving}"
 
 

@@ -62,8 +62,14 @@ class Tracker:
         self.done += 1
         self.say(self._phase, problem)
 
+    @property
+    def pace_s(self) -> float | None:
+        """Seconds per job so far; None before the first is done."""
+        fresh = self.done - self.before
+        return (monotonic() - self.started) / fresh if fresh else None
+
     def _eta(self) -> float | None:
-        fresh, left, spent = self.done - self.before, self.total - self.done, monotonic() - self.started
-        if fresh:
-            return spent / fresh * left
+        left, spent = self.total - self.done, monotonic() - self.started
+        if self.pace_s is not None:
+            return self.pace_s * left
         return None if self.expected_s is None else max(self.expected_s * left - spent, self.expected_s)

@@ -12,11 +12,11 @@ from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.generators import effort as efforts
 from gemmdb.generators.backend import Backend
-from gemmdb.generators.build import queue
+from gemmdb.generators.build import queue, recorded
 from gemmdb.generators.coverage import look_up
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.candidates import only_aten, too_long
+from gemmdb.generators.measure.candidates import only_aten, timed_s, too_long
 from gemmdb.generators.progress import SECONDS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -43,7 +43,8 @@ LOOKUP = Policy(sku=False)
 class Wanted:
     """A GEMM that misses in all tables, or at some sizes of its range. `calls`: how often it ran; `us`: expected
     microseconds per call with ATen; `saving`: microseconds per call that a build may save, None if unknown (on a CPU);
-    `seconds`: expected build time; `origins`: its locations in the user's code; `ranges`: ranges of symbolic sizes;
+    `seconds`: expected build time with all sizes of its range; `least_s`: if the first sizes rule out a kernel for the
+    range; `origins`: its locations in the user's code; `ranges`: ranges of symbolic sizes;
     `missing`: the sizes of its range that miss, empty for fixed sizes."""
 
     problem: Problem
@@ -55,6 +56,7 @@ class Wanted:
     origins: tuple[Origin, ...] = ()
     ranges: Ranges = ()
     missing: tuple[Problem, ...] = ()
+    least_s: float = 0.0
 
     @property
     def worth_us(self) -> float:
@@ -84,6 +86,11 @@ class Plan:
     def seconds(self) -> float:
         """Expected build time of what fits, in seconds."""
         return sum(one.seconds for one in self.wanted[: self.fitting])
+
+    @property
+    def least_s(self) -> float:
+        """Expected build time of what fits if no kernel can serve a range, in seconds."""
+        return sum(one.least_s or one.seconds for one in self.wanted[: self.fitting])
 
     @property
     def saving_us(self) -> float | None:
@@ -125,13 +132,24 @@ def plan(
     path = table or data_home() / f"{device.slug}.db"
     left_out: Counter[str] = Counter()
     wanted = []
+
+    def takes_s(problem: Problem) -> float:
+        return pace_s or SECONDS[device.kind] + timed_s(problem, device, backend.space, chosen)
+
     for one in missed:
         rejected = OTHER_DEVICE if one.device != device else _rejection(one, backend, chosen, path, catalog)
         if rejected is not None:
             left_out[rejected.reason] += 1
         else:
-            wanted.append(replace(one, seconds=pace_s or SECONDS[device.kind]))
+            most, least = (sum(takes_s(size) for size in sizes) for sizes in _sizes(one))
+            wanted.append(replace(one, seconds=most, least_s=least))
     return Plan(tuple(by_worth(wanted)), dict(left_out), budget_s)
+
+
+def _sizes(one: Wanted) -> tuple[list[Problem], list[Problem]]:
+    """Return the sizes that a build measures for a GEMM at most, and those that it measures in any case."""
+    first = (one.problem, *one.missing[:: recorded.STRIDE], *one.missing[-1:])
+    return list(dict.fromkeys((one.problem, *one.missing))), list(dict.fromkeys(first))
 
 
 def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:

@@ -138,6 +138,11 @@ def _build_workload(
         first = rounds.first(workload)
         for reason, number in () if builder.request.every else first.left_out.items():
             leave_out(number, reason)
+        if number := len(set(rounds.further(first.ranged)) - set(first.problems)):
+            builder.say(
+                f"up to {number} more sizes of symbolic ranges follow, if a kernel may serve the ranges: sizes that the"
+                " program used come first"
+            )
         begun = problems if builder.request.every else ()
         report = builder.build(backend, store, list(dict.fromkeys((*begun, *first.problems))))
         for _ in range(recorded.ROUNDS - 1 if first.ranged else 0):

@@ -22,6 +22,8 @@ from gemmdb.generators.progress import SECONDS, Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.table.writer import Store
 
+MAX_OVERRUN = 0.1
+"""Most that a build may exceed its time limit, relative, as far as the pace so far tells."""
 MAX_DISTURBED = 3
 """Problems in a row of which all times were disturbed, after which a build stops."""
 
@@ -125,6 +127,13 @@ class Run:
             self.stopped = self.stopped or self.backend.occupied() or "other programs disturbed the timings"
             work.stop.set()
 
+    def _is_spent(self, spent_s: float, pace_s: float | None) -> bool:
+        """Whether another job would probably exceed the time limit by more than MAX_OVERRUN. `pace_s`: seconds per job
+        of all workers together, None if unknown."""
+        if self.request.minutes is None or pace_s is None:
+            return False
+        return spent_s + pace_s * max(self.workers, 1) > (1 + MAX_OVERRUN) * 60 * self.request.minutes
+
     def _deadline(self, work: queue.Work) -> Timer:
         """Return a running timer that stops the work at the request's time limit."""
         limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
@@ -145,6 +154,8 @@ class Run:
                 if result.last:
                     work.release(result.job)  # Not before: another build would claim it to confirm its winner.
                     self.tracker.finished(result.job.problem)
+            if self._is_spent(monotonic() - self.started, self.tracker.pace_s):
+                work.stop.set()
             for message in arrived:
                 if isinstance(message, Phase):
                     self.tracker.say(message.name, message.problem)

@@ -92,6 +92,11 @@ def too_long(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort)
 
 def fits(problem: Problem, device: Device, space: Space, effort: Effort) -> bool:
     """Whether the timed calls of a size are expected to take no longer than MAX_TIMED_S."""
+    return timed_s(problem, device, space, effort) <= MAX_TIMED_S
+
+
+def timed_s(problem: Problem, device: Device, space: Space, effort: Effort) -> float:
+    """Return the seconds that the timed calls of a problem are expected to take."""
     tried = sum(not one.rejected for one in space.candidates(problem, device, effort))
     kept = min(tried, max(effort.keep, 2))
-    return work_us(problem, device) * 1e-6 * effort.samples * kept <= MAX_TIMED_S
+    return work_us(problem, device) * 1e-6 * effort.samples * kept

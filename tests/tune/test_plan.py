@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmdb.cli.tuned import expected
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.candidates import ONLY_ATEN
@@ -87,7 +89,12 @@ def test_a_plan_names_what_it_leaves_out_with_reasons(tmp_path: Path):
     ]  # fmt: skip
     (only_aten,) = (reason for reason in found.left_out if reason.startswith(ONLY_ATEN))
     assert found.left_out == {only_aten: 1, plans.OTHER_DEVICE.reason: 1}
-    assert {one.seconds for one in found.wanted} == {SECONDS["cpu"]}
+    fixed, ranged, _ = found.wanted
+    assert SECONDS["cpu"] <= fixed.seconds == fixed.least_s < 1.1 * SECONDS["cpu"]
+    sizes = len({ranged.problem, *ranged.missing})
+    assert sizes > 5
+    assert SECONDS["cpu"] * sizes <= ranged.seconds < 1.1 * SECONDS["cpu"] * sizes
+    assert 2 * SECONDS["cpu"] <= ranged.least_s < ranged.seconds / 2
 
 
 def test_a_measured_pace_is_the_next_estimate(tmp_path: Path):
@@ -110,3 +117,8 @@ def test_what_only_another_gpu_measured_is_built():
 
 def test_nothing_misses():
     assert plan(Workload((), {}), Catalog(()), None, 60.0, None, None) == Plan((), {}, 60.0)
+
+
+def test_an_estimate_counts_all_sizes_of_a_range_as_a_span():
+    one = replace(wanted(64, 1, 9, takes=240.0), least_s=60.0)
+    assert expected(Plan((one,), {}, 600.0)) == "1 of 1 problem should fit into the budget, takes about 60 s to 4 min"

@@ -7,8 +7,10 @@ from kit.replay import CPP, SPLIT_N, Emitting, Never, Replay, ReplayBackend, rec
 
 from gemmdb.generators.build import scheduler
 from gemmdb.generators.build.build import build
+from gemmdb.generators.build.run import Run
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import DISTURBED, EMITTED, Status
+from gemmdb.table.writer import Store
 
 
 @pytest.mark.parametrize("replay", [Replay, Emitting])
@@ -153,3 +155,12 @@ def test_ctrl_c_while_it_waits_measures_nothing(request_, rows):
 
     done = build(replace(request_, wait_s=60.0), backend=Interrupted(rows))
     assert (done.interrupted, done.measured, done.rows) == (True, 0, 0)
+
+
+@pytest.mark.parametrize(("spent_s", "pace_s", "ends"), [(50.0, 15.0, False), (50.0, 17.0, True), (50.0, None, False)])
+def test_no_job_begins_that_would_exceed_the_limit_by_a_tenth(request_, rows, spent_s, pace_s, ends):
+    with Store.open(request_.out) as store:
+        run = Run(replace(request_, minutes=1.0), ReplayBackend(rows), store, [], None)
+        assert run._is_spent(spent_s, pace_s) is ends
+        run = Run(request_, ReplayBackend(rows), store, [], None)
+        assert run._is_spent(1e9, pace_s) is False

@@ -12,6 +12,7 @@ from gemmdb import lookup
 from gemmdb.generators.backend import Candidate, Outcome
 from gemmdb.generators.build import recorded
 from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.build.run import Run
 from gemmdb.generators.measure.candidates import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
@@ -135,3 +136,20 @@ def test_a_shapes_file_says_what_is_measured(tmp_path, rows):
 def test_a_range_of_one_size_is_no_range(measure):
     _, sizes, _ = measure([Entry(HINT, ranges=(("m", 24, 24),)), Entry(replace(HINT, n=128))])
     assert sizes == [24]
+
+
+def test_sizes_that_the_program_used_are_measured_first(measure):
+    other = HINT.resized(300, HINT.n, HINT.k)
+    asked = [Entry(HINT, ranges=RANGE), Entry(replace(other, n=128), ranges=RANGE)]
+    order = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "__init__", lambda self, request, backend, store, jobs, progress: order.extend(jobs))
+        with pytest.raises(AttributeError):
+            measure(asked)
+    assert [job.problem.m for job in order[:2]] == [24, 300]
+
+
+def test_further_sizes_are_announced_before_anything_is_measured(measure):
+    _, sizes, said = measure([Entry(HINT, ranges=RANGE)])
+    assert "more sizes of symbolic ranges follow" in said[0]
+    assert int(said[0].split()[2]) < len(sizes)
