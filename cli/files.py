@@ -60,8 +60,8 @@ def pack(
     """Write a small, fast copy of a table for lookups.
 
     A table keeps every measurement. Its packed form keeps one record per problem: for each config, its time relative to
-    ATen, pooled over runs, and its uncertainty, in 8 bytes. The 260,283 measurements of an H200 take 4.4 MiB. Lookups
-    return the same results.
+    ATen, pooled over runs, and its uncertainty, in 8 bytes. The shipped table of the H200 takes less than 5 MiB.
+    Lookups return the same results.
 
     Keep the original table: a packed table cannot be extended, and `merge` and `export --to csv` need the measurements.
     The same table always gives the same bytes.

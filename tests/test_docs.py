@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.settings import CONFIRM_S, EXPLICIT_LIVE_CALLS, LIVE_CALLS, LIVE_S
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("gemmdb", "generators", "cli", "tables", "tests", "benchmarks", "tools", "examples", "docs")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -55,6 +57,30 @@ def spelled_out(pattern: str) -> list[str]:
     pieces = re.split(r"\{([^}]*)\}", pattern)
     choices = [piece.split(",") if i % 2 else [piece] for i, piece in enumerate(pieces)]
     return ["".join(chosen) for chosen in product(*choices)]
+
+
+def test_its_limits_of_compile_time_are_those_of_the_code(document: Path) -> None:
+    pytest.importorskip("torch")
+    from gemmdb.inductor.benchmark import limits
+
+    text = " ".join(document.read_text().split())
+    assert {float(seconds) for seconds in re.findall(r"(\d+) s(?:econds)? per process", text)} <= {limits.PROCESS_S}
+    assert re.findall(r"\d+ s(?:econds)? per graph", text) == []  # The limit per process is lower than any of these.
+
+
+def test_limits_of_compile_time_are_quoted() -> None:
+    texts = [" ".join((ROOT / path).read_text().split()) for path in DOCUMENTS]
+    assert sum(bool(re.search(r"\d+ s(?:econds)? per process", text)) for text in texts) >= 6
+
+
+def test_the_limits_per_graph_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "at-compile-time.md").read_text()
+    stated = dict(re.findall(r"^\| ([\w ]+) \|[^|]*\| ([\d.]+) s \|", page, re.MULTILINE))
+    assert (float(stated["live tuning"]), float(stated["confirming"])) == (LIVE_S, CONFIRM_S)
+    assert f"within {LIVE_CALLS:,} calls of the graph" in page
+    settings = (ROOT / "docs" / "settings.md").read_text()
+    assert f"0 means {LIVE_CALLS:,}, or {EXPLICIT_LIVE_CALLS:,}" in settings
+    assert f"0 means {CONFIRM_S:g}." in settings
 
 
 def test_the_modules_that_it_names_are_there(document: Path) -> None:
