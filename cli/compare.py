@@ -75,6 +75,10 @@ def compare(
         if found.products:
             say()
             say_gemms(found.products, wide)
+    if found.error and not found.kernels:
+        note("ATen runs every GEMM on both sides, so the difference is not from a kernel of gemmdb")
+    if found.repeated:
+        note(f"two calls of default mode differ by {found.repeated:.2g} themselves")
     if not isfinite(found.error):
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():

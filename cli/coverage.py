@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument
+from typer import Argument, Option
 
 from gemmdb import outcome
 from gemmdb.cli import terminal
 from gemmdb.cli.evidence import problem_name
 from gemmdb.cli.gain import gain_text
-from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag
+from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag, device_name
 from gemmdb.cli.output import (
     Cell,
     Column,
@@ -56,6 +56,10 @@ MISSES = (
 
 def coverage(
     workload: Path = Argument(metavar="WORKLOAD", help="A workload from `gemmdb record`."),
+    device: str | None = Option(
+        None, help="Look up for this device, such as 'NVIDIA H200' [default: the one that each GEMM was recorded on]."
+    ),
+    arch: str | None = Option(None, help="The arch of a device, instead of --device: cpu, sm80, sm90, ..."),
     confirm: ConfirmFlag = False,
     wide: WideFlag = False,
     json: JsonFlag = False,
@@ -72,6 +76,7 @@ def coverage(
     Examples:
       gemmdb coverage workload.jsonl
       gemmdb coverage workload.jsonl --confirm
+      gemmdb coverage workload.jsonl --arch sm80
       gemmdb coverage workload.jsonl --wide
       gemmdb coverage workload.jsonl --json
 
@@ -83,7 +88,8 @@ def coverage(
     recorded = workloads.read(workload)
     if not recorded.entries and not recorded.uncovered:
         raise InputError(f"{workload} contains no problems: gemmdb record --out {workload} -- COMMAND... records some")
-    found = coverage_of(recorded, current_catalog(), Policy(confirm=confirm))
+    name, catalog = device_name(device, arch), current_catalog()
+    found = coverage_of(recorded, catalog, Policy(confirm=confirm), None if name is None else catalog.resolve(name))
     if json:
         say_json("coverage", _document(found))
     else:

@@ -123,15 +123,10 @@ class ProblemOptions:
     def query(self, catalog: Catalog) -> Query:
         """Return the query for the named device, else for the one that the workload was recorded on. Raises
         InputError."""
-        if self.device is not None and self.arch is not None:
-            raise InputError("--device and --arch exclude each other: both name the device")
-        for flag, name in (("--device", self.device), ("--arch", self.arch)):
-            if name == "":  # Probably an unset variable in a script. It does not mean this machine.
-                raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
+        name = device_name(self.device, self.arch)
         if self.l2 not in L2_STATES:
             raise InputError(f"unknown l2 state {self.l2!r}; {choices(self.l2, L2_STATES)}")
         entry = self._pasted(self.text) if self.text else Entry(self._from_flags())
-        name = self.device or self.arch
         recorded = Device.parse(entry.device) if entry.device and name is None else None
         ranges = {size: (low, high) for size, low, high in entry.ranges}
         return Query(entry.problem, recorded or catalog.resolve(name), ranges, self.l2)
@@ -159,6 +154,16 @@ class ProblemOptions:
             raise InputError(f"{named}; both operands of {self.op} have the same dtype")
         _reject_empty(problem, "--{} {}")
         return problem
+
+
+def device_name(device: str | None, arch: str | None) -> str | None:
+    """Return the name that --device or --arch gives; None without one. Raises InputError for both, or for no name."""
+    if device is not None and arch is not None:
+        raise InputError("--device and --arch exclude each other: both name the device")
+    for flag, name in (("--device", device), ("--arch", arch)):
+        if name == "":  # Probably an unset variable in a script. It does not mean this machine.
+            raise InputError(f"{flag} is empty: name a device, or leave {flag} out for this machine")
+    return device or arch
 
 
 def _reject_empty(problem: Problem, spelled: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gemmdb.cost.roofline import roofline_us
@@ -110,6 +110,11 @@ class EntryHit:
         return self.hit is not None and (self.hit.config != ATEN or bool(self.hit.branches))
 
     @property
+    def runs_kernel(self) -> bool:
+        """Whether a kernel other than ATen's runs at the recorded sizes."""
+        return self.hit is not None and self.hit.config != ATEN
+
+    @property
     def time_us(self) -> float:
         """Microseconds per call: the hit's expected time, else the roofline."""
         return self.hit.expected_us if self.hit else roofline_us(self.entry.problem, self.device)
@@ -123,13 +128,14 @@ class EntryHit:
     def gain_us(self) -> tuple[float, float, float]:
         """Microseconds of all calls with ATen and with the hit, and the uncertainty of the latter, for `weighted`."""
         speedup = self.hit.speedup if self.hit else 1.0
-        spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.served else 0.0
+        spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.runs_kernel else 0.0
         return self.total_us * speedup, self.total_us, spread if isinstance(spread, float) else 0.0
 
 
-def coverage(workload: Workload, catalog: Catalog, policy: Policy) -> Coverage:
-    """Look up every entry. Raises InputError for an invalid device or range."""
-    entries = [look_up(entry, catalog, policy) for entry in workload.entries]
+def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Device | None = None) -> Coverage:
+    """Look up every entry, for `device` if one is given. Raises InputError for an invalid device or range."""
+    recorded = workload.entries if device is None else _on(device, workload.entries)
+    entries = [look_up(entry, catalog, policy) for entry in recorded]
     total = sum(one.total_us for one in entries) or 1.0
     by_rung = {rung: [one for one in entries if one.hit and one.hit.rung == rung] for rung in RUNGS}
     missed = [one for one in entries if one.hit is None]
@@ -158,12 +164,21 @@ def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
     return EntryHit(entry, device, answer(query, catalog, policy_for(query, policy), installed(device.kind)))
 
 
+def _on(device: Device, entries: Iterable[Entry]) -> Iterable[Entry]:
+    """Return the entries as if they had been recorded on `device`: those of several devices become one."""
+    found: dict[object, Entry] = {}
+    for entry in entries:
+        key, moved = (entry.problem, entry.ranges), replace(entry, device=device.text)
+        found[key] = found[key] + moved if key in found else moved
+    return found.values()
+
+
 def _query(entry: Entry, device: Device) -> Query:
     return Query(entry.problem, device, {name: (low, high) for name, low, high in entry.ranges})
 
 
 def _tally(found: Sequence[EntryHit], total: float) -> Tally:
-    aten = [one for one in found if not one.served]
+    aten = [one for one in found if not one.runs_kernel]
     return Tally(
         len(found),
         sum(one.entry.count for one in found),

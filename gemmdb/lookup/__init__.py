@@ -65,11 +65,17 @@ def answer(
 def explain(
     query: Query, catalog: Catalog, policy: Policy, toolchain: Toolchain | None = None, excluded: Exclude | None = None
 ) -> list[Step]:
-    """Return the result of every rung with its reason, including the rungs after the hit. Raises the same errors as
-    `answer`."""
+    """Return the result of every rung with its reason, including the rungs after the hit. Rungs that do not answer for
+    symbolic sizes have a result for the hint, and no hit. Raises the same errors as `answer`."""
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
-    rungs = [*([SYMBOLIC["range"]] if ask.symbolic else []), *PRECEDENCE.values()]
-    return [_step(_rung(name), ask) for name in rungs]
+    if not ask.symbolic:
+        return list(_steps(ask))
+    steps = [(name, _step(_rung(rung), ask)) for name, rung in {**SYMBOLIC, **PRECEDENCE}.items()]
+    order = ["range", *PRECEDENCE]
+    return [
+        step if name in SYMBOLIC or step.hit is None else replace(step, hit=None, reason=f"at the hint: {step.reason}")
+        for name, step in sorted(steps, key=lambda pair: order.index(pair[0]))
+    ]
 
 
 def best_kernel(

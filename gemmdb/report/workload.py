@@ -190,7 +190,7 @@ def _product(one: Product) -> dict[str, Any]:
         "backend": config.backend,
         "kernel": " / ".join(map(names.kernel, kernels)),
         "config": "; ".join(kernel.text for kernel in kernels),
-        "aten": not one.served,
+        "aten": not one.runs_kernel,
         "outcome": one.outcome.kind.value,
         "why": one.outcome.reason[:MAX_REASON],
         "busy": one.busy,

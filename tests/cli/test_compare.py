@@ -78,3 +78,18 @@ def test_a_model_may_import_what_lies_beside_it_when_it_is_called(gemmdb, script
     assert "outputs  identical" in done.out
     assert str(script.parent) not in sys.path
     sys.path.remove("elsewhere")
+
+
+def test_a_difference_with_aten_on_both_sides_is_not_gemmdbs(gemmdb, script: Path, monkeypatch) -> None:
+    """As for `_int_mm` with one row on a CPU, whose result is arbitrary."""
+    import torch
+
+    from gemmdb.inductor.entry import compare
+
+    outputs = iter([torch.tensor([value]) for value in (1.0, 2.0, 3.0)] * 2)
+    monkeypatch.setattr(compare, "output_of", lambda function, inputs: next(outputs))
+    found = json.loads(gemmdb("compare", str(script), "--calls", "5", "--json").out)
+    assert (found["error"], found["repeated"]) == (1.0, 2.0)
+    text = gemmdb("compare", str(script), "--calls", "5").err
+    assert "ATen runs every GEMM on both sides" in text
+    assert "two calls of default mode differ by 2 " in text

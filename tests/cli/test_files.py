@@ -131,3 +131,13 @@ def test_coverage_says_which_misses_no_build_can_change(gemmdb, environment):
     (miss,) = json.loads(gemmdb("coverage", "w.jsonl", "--json").out)["misses"]
     assert (miss["outcome"], miss["why"]) == ("ATen (refused)", miss["reason"].removeprefix(f"{ONLY_ATEN}: "))
     assert "  ATen (refused)  mm 8x64x64 " in gemmdb("coverage", "w.jsonl").out
+
+
+def test_coverage_of_another_device(gemmdb, environment, monkeypatch):
+    monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h200.db"))
+    line = {"problem": Problem.gemm("mm", m=16, n=4096, k=4096).text, "device": "", "count": 1, "calls": 9}
+    Path("w.jsonl").write_text(json.dumps(line | {"ranges": {}}) + "\n")
+    for flag in (("--device", "NVIDIA H200"), ("--arch", "sm90")):
+        assert json.loads(gemmdb("coverage", "w.jsonl", "--json", *flag).out)["hit_share"] == 1
+    gemmdb("coverage", "w.jsonl", "--device", "").refused("--device is empty")
+    gemmdb("coverage", "w.jsonl", "--device", "NVIDIA H200", "--arch", "sm90").refused("exclude each other")

@@ -6,7 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.errors import InputError
+from gemmdb.generators import coverage as coverages
 from gemmdb.generators.coverage import coverage
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.settings import Policy
 from gemmdb.workload.entries import Entry, Workload
@@ -41,6 +44,24 @@ def test_hits_are_counted_per_rung_and_misses_ranked_by_their_time(lab):
     assert document["problems"] == 6
     assert document["uncovered"] == {"bmm": {"count": 3, "calls": 30}}
     assert document["misses"][0]["problem"] == large.text
+
+
+def test_another_device_than_the_recorded_one_is_asked(lab):
+    catalog = lab.catalog([*lab.rows(lab.problem(m=64), {lab.cpp(): 0.5})])
+    entries = Entry(lab.problem(m=64), 1, 10, GPU.text), Entry(lab.problem(m=64), 2, 20, lab.cpu.text)
+    assert len(coverage(Workload(entries, {}), catalog, Policy()).misses) == 1
+    found = coverage(Workload(entries, {}), catalog, Policy(), lab.cpu)
+    assert (found.problems, found.misses) == (1, ())
+    assert (found.hits["exact"].count, found.hits["exact"].calls) == (3, 30)
+
+
+def test_a_range_with_aten_at_the_recorded_size_counts_as_aten(lab, monkeypatch):
+    branches = ((32, lab.cpp()), (None, ATEN))
+    hit = Hit("exact", ATEN, 100.0, 1.0, "a.db", {}, branches)
+    monkeypatch.setattr(coverages, "answer", lambda *args: hit)
+    entry = Entry(lab.problem(m=64), 1, 1, lab.cpu.text, (("m", 2, 128),))
+    found = coverage(Workload((entry,), {}), lab.catalog(), Policy())
+    assert (found.hits["exact"].aten, found.kernel_share, found.hit_share) == (1, 0.0, 1.0)
 
 
 def test_calls_weigh_more_than_occurrences(lab):

@@ -90,7 +90,10 @@ def compare(
 
             slower, together_us = _blamed([text for text, one in configs.items() if one != ATEN.text], lost_us)
             found = replace(found, slower=slower, together_us=together_us)
-        return replace(found, error=difference(output_of(plain, before), output_of(ours, before)))
+        default_output = output_of(plain, before)
+        error = difference(default_output, output_of(ours, before))
+        repeated = difference(default_output, output_of(plain, before)) if error else 0.0
+        return replace(found, error=error, repeated=repeated)
 
 
 def _quietly(measure: Callable[[], Spans], say: Say, patient: bool) -> tuple[Spans, Load | None]:

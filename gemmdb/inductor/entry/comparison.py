@@ -15,6 +15,7 @@ MIN_SLOWDOWN = 1.01
 @dataclass(frozen=True)
 class Comparison:
     """`default_us`, `gemmdb_us`: median microseconds per call, timed alternately. `error`: `difference` of the outputs.
+    `repeated`: that of two calls of default mode, where it is known; an `error` of this size is not gemmdb's.
     `configs`: the lowered configs, by problem text. `slower`: by problem text, the microseconds that the model gains
     when that GEMM runs ATen; empty unless gemmdb is slower. `together_us`: the gain when all GEMMs run ATen, 0 if
     gemmdb is not slower or its kernels are not the cause. `products`: those of `stats()`, without the evidence.
@@ -31,6 +32,7 @@ class Comparison:
     interval: tuple[float, float] | None = None
     load: float | None = None
     disturbed: bool = False
+    repeated: float = 0.0
 
     @property
     def speedup(self) -> float:

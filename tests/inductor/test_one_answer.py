@@ -1,0 +1,106 @@
+"""What a lookup says outside a compile is what a compile decides, for the shipped tables, with and without ranges."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gemmdb.generators.coverage import look_up
+from gemmdb.inductor.decide import deciding
+from gemmdb.inductor.entry.table_session import TableSession
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
+from gemmdb.lookup import explain
+from gemmdb.outcome import left_out, of
+from gemmdb.settings import Policy, Settings
+from gemmdb.table.catalog import Catalog
+from gemmdb.workload.entries import Entry
+
+NOWHERE = Settings((), Path("/nonexistent/user.db"), "aten", False, "")
+POLICY = Policy(on_miss="aten", confirm=False)
+LOWS, HIGHS = (0, 1, 2), (1, 64, 1000, 2**20, None)
+
+
+def queries(number: int, seed: int) -> Iterator[Query]:
+    """Problems of the shipped tables at other sizes, half of them with ranges: some hold 0, and some have no end."""
+    draw = random.Random(seed)
+    with_rows = [sorted(table.pairs(), key=lambda pair: (pair[0].text, pair[1].text))
+                 for table in Catalog.load(NOWHERE).tables]  # fmt: skip
+    for _ in range(number):
+        problem, device = draw.choice(draw.choice(with_rows))
+        yield Query(
+            _resized(problem, draw), Device.parse(device.text), _ranges(problem, draw) if draw.random() < 0.5 else {}
+        )
+
+
+def _resized(problem: Problem, draw: random.Random) -> Problem:
+    m, n, k = problem.m, problem.n, problem.k
+    return (
+        problem
+        if problem.spec.grouped
+        else problem.resized(draw.choice((m, m + 3, 2 * m)), draw.choice((n, n + 64)), k)
+    )
+
+
+def _ranges(problem: Problem, draw: random.Random) -> dict[str, tuple[int, int | None]]:
+    found: dict[str, tuple[int, int | None]] = {}
+    for name in draw.choice(("m", "m", "m", "n", "k", "mk")):
+        more = draw.choice(HIGHS)
+        found[name] = draw.choice(LOWS), None if more is None else 2 * getattr(problem, name) + more
+    return found
+
+
+def entry(query: Query) -> Entry:
+    ranges = tuple((name, low, high) for name, (low, high) in query.ranges.items())
+    return Entry(query.problem, 1, 1, query.device.text, ranges=ranges)
+
+
+def answers(query: Query, catalog: Catalog, session: TableSession, policy: Policy) -> tuple[Any, Any]:
+    """What is said outside of a compile, and what a compile decides."""
+    hit = look_up(entry(query), catalog, policy).hit
+    decision = deciding.decide(session, query)
+    offline = (
+        ("aten", "aten:default", (), None) if hit is None else (hit.rung, hit.config.text, hit.branches, hit.speedup)
+    )
+    assert decision.config is not None
+    event = decision.event
+    compiled = event.rung, decision.config.text, decision.branches, event.speedup
+    if hit is not None:
+        assert event.note == left_out(hit.evidence)
+        assert of(event.rung, event.config, event.note, event.evidence).kind == of(*offline[:2], "", hit.evidence).kind
+    steps = explain(query, catalog, policy, installed(query.device.kind))
+    first = next((step.hit for step in steps if step.hit), None)
+    assert (first and (first.rung, first.config, first.branches)) == (hit and (hit.rung, hit.config, hit.branches))
+    return offline, compiled
+
+
+def check(number: int, seed: int, captured: bool | None = None) -> None:
+    policy = replace(POLICY, captured=captured)
+    catalog, session = Catalog.load(NOWHERE), TableSession(policy, settings=NOWHERE)
+    seen: Counter[str] = Counter()
+    for query in queries(number, seed):
+        offline, compiled = answers(query, catalog, session, policy)
+        assert offline == compiled, query
+        seen["kernels"] += offline[1] != "aten:default" or bool(offline[2])
+        seen["ranges"] += bool(query.ranges)
+    assert seen["kernels"] > number / 20
+    assert seen["ranges"] > number / 4
+
+
+@pytest.mark.parametrize("captured", [None, True])
+def test_offline_answers_are_those_of_a_compile(captured: bool | None) -> None:
+    check(100, 1, captured)
+
+
+@pytest.mark.slow
+def test_offline_answers_are_those_of_a_compile_for_many_problems() -> None:
+    check(2000, 2)
