@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gemmdb.cli.advice import Act, Advice, Situation, advise
 from gemmdb.cli.gain import gain_text
 from gemmdb.cli.output import note
+from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.coverage import coverage
@@ -79,6 +81,8 @@ class Summary:
         gains = [verdict.speedup for verdict in self.verdicts if verdict.speedup > 1 + TIE]
         best = f"{len(gains):,} beat ATen, {max(gains):.2f}x at most" if gains else "none beats ATen"
         following = f"gemmdb coverage {self.shapes}" if self.is_workload else "gemmdb tables"
+        if self.is_workload and report.device != detect.native():
+            following += f" --device {shlex.quote(report.device.sku)}"
         if report.out.absolute().parent != data_home().absolute():
             following = f"GEMMDB_TABLES={report.out} {following}"
         return [
