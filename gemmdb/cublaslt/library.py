@@ -61,18 +61,20 @@ class Error(Exception):
         self.status = status
 
 
-@functools.cache
 def loaded() -> ctypes.CDLL | None:
     """The cuBLASLt in this process, None before torch has loaded it. Never loads another copy."""
-    for name in NAMES:
-        try:
-            found = ctypes.CDLL(name, mode=ctypes.RTLD_LOCAL | _NOLOAD)
-        except OSError:
-            continue
-        return _declared(found)
-    return None
+    if not _found:
+        for name in NAMES:
+            try:
+                _found.append(_declared(ctypes.CDLL(name, mode=ctypes.RTLD_LOCAL | _NOLOAD)))
+                break
+            except OSError:
+                continue
+    return _found[0] if _found else None
 
 
+_found: list[ctypes.CDLL] = []
+"""The library, once it is loaded: it may be asked for before."""
 _NOLOAD = 4
 """RTLD_NOLOAD of glibc."""
 _HANDLE_ARGUMENTS: dict[str, Sequence[Any]] = {
@@ -114,7 +116,6 @@ def call(name: str, *arguments: Any) -> None:
         raise Error(name, status)
 
 
-@functools.cache
 def version() -> int:
     """cublasLtGetVersion: 130100 for 13.1.0; 0 if no cuBLASLt is loaded."""
     library = loaded()

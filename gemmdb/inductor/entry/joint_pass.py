@@ -13,6 +13,7 @@ from typing import Any
 from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.benchmark import rules
 from gemmdb.inductor.benchmark import tune as tuning
+from gemmdb.inductor.benchmark.algorithm_jobs import is_guess
 from gemmdb.inductor.benchmark.confirm import Confirmation
 from gemmdb.inductor.benchmark.horizontal import Fusion
 from gemmdb.inductor.decide import deciding, legality
@@ -133,7 +134,8 @@ class JointPass:
             steer, ahead = self.later.carry_out, self.later.ahead
             fusion, confirmation = Fusion(steer, ahead), Confirmation(steer, ahead)
             taken = fusion.begin(pairs)
-            confirmation.begin([(node, decision) for node, decision in pairs if node not in taken])
+            # A search settles which algorithm of cuBLASLt is the fastest, and compiles nothing.
+            confirmation.begin([pair for pair in pairs if pair[0] not in taken and not is_guess(pair[1])])
             fusion.keep()
             confirmation.keep()
         except Exception as error:
