@@ -49,7 +49,7 @@ def record(
         note(f"nothing was recorded: {obstacle}")
     else:
         new = f", {after - before} of them new" if before else ""
-        named = f"; not supported: {', '.join(unsupported)}" if unsupported else ""
+        named = f"; not handled: {', '.join(unsupported)}" if unsupported else ""
         note(f"{count(after, 'problem')} in {out}{new}{named}; next: gemmdb build --arch native --shapes {out}")
     raise typer.Exit(recorded.exit_code)
 
@@ -111,7 +111,10 @@ def report(
     if document["kind"] == "workload":
         gemms = count(len(document["products"]) + document["smaller"], "GEMM")
         times = f"{microseconds(document['aten_us'])} with ATen, {microseconds(document['total_us'])} as served"
-        note(f"{gemms}, {document['gain']:.2f}x over ATen, weighted by time: {times}")
+        if all(one["aten"] for one in document["products"]) and document["gain"] == 1:
+            note(f"{gemms}, no gain: ATen runs every GEMM, {microseconds(document['aten_us'])}")
+        else:
+            note(f"{gemms}, {document['gain']:.2f}x over ATen, weighted by time: {times}")
     note(f"{size / 2**20:.1f} MiB; open it in a browser")
 
 

@@ -14,6 +14,7 @@ from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
+from gemmdb.outcome import Kind
 from gemmdb.report import table, workload
 from gemmdb.table.catalog import Catalog
 from gemmdb.workload import entries
@@ -90,14 +91,13 @@ def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> 
         raise InputError(f"{path}: a GEMM of a comparison has a problem and a config")
     us, gain, count = _number(one.get("expected_us")), _number(one.get("speedup_vs_aten")), one.get("count")
     rung, note = str(one.get("rung", "")), str(one.get("note", ""))
-    serves = outcome.of(rung, config, note) if rung else None
     return {
         "name": _short(problem, lambda text: names.short(Problem.parse(text)), 300),
         "problem": problem,
         "config": config,
         "kernel": _short(config, lambda text: names.kernel(Config.parse(text)), 100),
         "rung": rung,
-        "outcome": serves.kind.value if serves else "",
+        "outcome": _outcome(one, rung, config, note),
         "count": count if type(count) is int and 0 < count < 2**53 else 1,
         "us": us,
         "aten_us": us * gain if us is not None and gain is not None else None,
@@ -105,6 +105,15 @@ def _compared(one: Mapping[str, Any], slower: Mapping[str, Any], path: Path) -> 
         "note": note,
         "aten": config == ATEN.text,
     }
+
+
+def _outcome(one: Mapping[str, Any], rung: str, config: str, note: str) -> str:
+    """Return the outcome that was printed with a GEMM. Older versions printed none; without the evidence, this is the
+    best guess, and empty without a rung."""
+    printed = one.get("outcome")
+    if isinstance(printed, str) and printed in set(Kind):
+        return printed
+    return outcome.of(rung, config, note).kind.value if rung else ""
 
 
 def _object(found: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

@@ -35,6 +35,7 @@ def test_stats_are_a_dict_that_is_shown_as_a_table():
         "<td>3</td><td>ATen (measured best)</td><td>aten:default</td><td>1,234.50 us</td><td>1.00x</td>"
         "<td>mm 16x4096x4096 bf16 (m 2..)</td><td>&lt;b&gt;it is wide&lt;/b&gt;</td>"
     ) in shown
+    assert shown.startswith("<p>gemmdb: 6 ATen (measured best)</p>")
     assert "2 x &lt;u&gt;" in shown
     assert not any(tag in shown for tag in ("<b>", "<i>", "<u>", "<script>"))
     assert "<table>" not in Stats({**found, "products": [], "rungs": {}})._repr_html_()

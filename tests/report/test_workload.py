@@ -31,7 +31,7 @@ FAST = cpp(threads_m=1, threads_n=2, threads_k=1)
 LEAVES = st.text(max_size=5) | st.floats() | st.integers() | st.booleans() | st.none()
 PRODUCT = st.fixed_dictionaries(
     {"problem": st.text(max_size=5), "config": st.text(max_size=5)},
-    optional=dict.fromkeys(("count", "expected_us", "speedup_vs_aten", "rung", "note"), LEAVES),
+    optional=dict.fromkeys(("count", "expected_us", "speedup_vs_aten", "rung", "note", "outcome"), LEAVES),
 )
 FOUND = st.fixed_dictionaries(
     {"default_us": st.just(1.0) | LEAVES, "gemmdb_us": st.just(2.0) | LEAVES},
@@ -160,6 +160,15 @@ def test_a_comparison_gemm_by_gemm() -> None:
     assert (second["us"], second["aten_us"], second["aten"]) == (7.0, 7.0, True)
     older = drawn(products=None)["products"]
     assert [(one["us"], one["aten_us"]) for one in older] == [(None, None)] * 2, "older versions printed no times"
+
+
+def test_a_comparison_has_the_outcomes_that_were_printed() -> None:
+    """They follow from the evidence, which is not printed. Older versions printed no outcome."""
+    products = printed()["products"]
+    products[1]["outcome"] = "ATen (refused)"
+    assert [one["outcome"] for one in drawn(products=products)["products"]] == ["table", "ATen (refused)"]
+    products[1]["outcome"] = "something else"
+    assert drawn(products=products)["products"][1]["outcome"] == "ATen (measured best)"
 
 
 @given(FOUND)

@@ -103,8 +103,11 @@ def _entry(event: Event) -> dict[str, Any]:
 
 def _html(stats: Mapping[str, Any]) -> Iterator[str]:
     products = stats["products"]
-    rungs = ", ".join(f"{count} {rung}" for rung, count in stats["rungs"].items()) or "no GEMM"
-    yield f"<p>gemmdb: {escape(rungs)}</p>"
+    counts: Counter[str] = Counter()
+    for one in products:
+        counts[one["outcome"]] += one["count"]
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "no GEMM"
+    yield f"<p>gemmdb: {escape(outcomes)}</p>"
     if products:
         rows = (_row("td", _cells(one)) for one in products[:MAX_SHOWN])
         yield f"<table>{_row('th', HEADINGS)}{''.join(rows)}</table>"
