@@ -80,6 +80,7 @@ class Summary:
         statuses = ", ".join(f"{number:,} {status}" for status, number in report.statuses.items())
         gains = [verdict.speedup for verdict in self.verdicts if verdict.speedup > 1 + TIE]
         best = f"{len(gains):,} beat ATen, {max(gains):.2f}x at most" if gains else "none beats ATen"
+        known = bool(self.verdicts) and (modelled or self._is_usable())
         following = f"gemmdb coverage {self.shapes}" if self.is_workload else "gemmdb tables"
         if self.is_workload and report.device != detect.native():
             following += f" --device {shlex.quote(report.device.sku)}"
@@ -91,11 +92,17 @@ class Summary:
             ("modelled" if modelled else "measurements", self._done()),
             *self._cost(),
             ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
-            ("expected" if modelled else "verdicts", f"{len(self.verdicts):,}, of which {best}"),
-            ("over ATen", f"{gain_text(self.gain)}, {self.weighed}" if self.verdicts else "nothing is known yet"),
+            ("expected" if modelled else "verdicts", f"{len(self.verdicts):,}, of which {best}" if known else "none"),
+            ("over ATen", f"{gain_text(self.gain)}, {self.weighed}" if known else "nothing is known yet"),
             ("table", str(report.out)),
             ("next", following),
         ]
+
+    def _is_usable(self) -> bool:
+        """Whether times of this build or of earlier ones were not disturbed."""
+        report = self.report
+        timed = sum(report.statuses.get(status.value, 0) for status in TIMED)
+        return report.before + report.elsewhere > 0 or timed > report.disturbed
 
     def _done(self) -> str:
         report, verb = self.report, "modelled" if self.report.modelled else "measured"

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ast
 import runpy
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Argument, Option
 
+from gemmdb import outcome
+from gemmdb.cli.advice import Act, Advice, Situation, advise
+from gemmdb.cli.build import patience
 from gemmdb.cli.evidence import config_name, problem_name
 from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
 from gemmdb.cli.options import JsonFlag, WideFlag, require
@@ -23,7 +28,11 @@ from gemmdb.cli.progress import Pulse
 from gemmdb.errors import InputError
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.outcome import Kind
 from gemmdb.table.stats import Gain
+
+if TYPE_CHECKING:
+    from gemmdb.inductor.entry.comparison import Comparison
 
 GEMMS = (
     Column("expected", right=True, rigid=True), Column("count", right=True, rigid=True, drop=2),
@@ -35,6 +44,7 @@ GEMMS = (
 def compare(
     script: Path = Argument(metavar="SCRIPT", help="A Python file that defines `model` and `inputs`."),
     calls: int = Option(50, min=1, help="Timed calls of each version."),
+    wait: str = Option("15s", metavar="TIME", help="How long to wait for a quiet machine: 90s, 10m; 0s does not wait."),
     wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -60,7 +70,7 @@ def compare(
         model, inputs = _loaded(script)
         from gemmdb.inductor.entry.compare import compare
 
-        found = compare(model, inputs, calls=calls, say=pulse.begin)
+        found = compare(model, inputs, calls=calls, say=pulse.begin, wait_s=patience(wait) or 0.0)
     if json:
         say_json("compare", {**asdict(found), "speedup": found.speedup, "verdict": found.verdict})
     else:
@@ -83,8 +93,9 @@ def compare(
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
         note(line)
-    if found.verdict == "cannot tell":
-        note("the machine was busy or default mode was noisy: repeat it when the machine is quiet")
+    if found.verdict in ("cannot tell", "same kernels"):
+        for step in steps(found, script):
+            note(str(step))
     if found.verdict == "slower":
         gemms = [(Problem.parse(p["problem"]), Device.parse(p["device"]), int(p["count"])) for p in found.products]
         if why := cache_hint(gemms):
@@ -99,6 +110,21 @@ def _kernels(other: int, gemms: int) -> str:
     if not other:
         return f"ATen runs {'the only GEMM' if gemms == 1 else f'all {gemms} GEMMs'}"
     return f"{other} of {count(gemms, 'distinct GEMM')} not run by ATen"
+
+
+def steps(found: Comparison, script: Path) -> tuple[Advice, ...]:
+    """Return what to do after a comparison without a result."""
+    command = shlex.join(["gemmdb", "compare", str(script)])
+    if found.verdict == "cannot tell":
+        why = "other programs used the machine or default mode was noisy; run again when the machine is idle"
+        return (Advice(Act.IDLE, why, command),)
+    served = [outcome.of(one["rung"], one["config"], one.get("note", "")) for one in found.products]
+    kinds = Counter(one.kind for one in served)
+    refused = Counter(f"{outcome.ONLY_ATEN}: {one.reason}" for one in served if one.kind is Kind.ATEN_REFUSED)
+    return advise(Situation(
+        refused, unknown=kinds[Kind.ATEN_UNKNOWN], best=kinds[Kind.ATEN_BEST],
+        build=shlex.join(["gemmdb", "tune", "--", "python", str(script)]),
+    ))  # fmt: skip
 
 
 def say_gemms(gemms: Sequence[Mapping[str, Any]], wide: bool) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
+from gemmdb.cli import advice
+from gemmdb.cli.build import WAIT, WaitOption, patience
 from gemmdb.cli.options import JsonFlag, require
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
 from gemmdb.cli.progress import BuildProgress, Pulse
@@ -150,6 +152,7 @@ def verify(
         help="Seed of the sample; the same seed selects the same problems.",
         show_default=False,
     ),
+    wait: WaitOption = WAIT,
     as_json: JsonFlag = False,
 ) -> None:
     """Check a table; with --remeasure, benchmark it again.
@@ -188,7 +191,7 @@ def verify(
     result = None
     if remeasure and not faults:
         with BuildProgress() as progress:
-            result = remeasure_sample(file, remeasure, seed=seed, progress=progress)
+            result = remeasure_sample(file, remeasure, seed=seed, progress=progress, wait_s=patience(wait))
     if as_json:
         say_json("verify", _document(file, faults, result))
     else:
@@ -232,7 +235,8 @@ def _say_remeasured(result: Remeasured) -> None:
     say(f"{judged}; {result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded ones")
     if result.disturbed:
         why = result.busy or "other programs kept the machine busy, or the reference was unsteady"
-        note(f"{result.disturbed} of {result.rows} times are disturbed ({why}): repeat it on a quiet machine")
+        (step,) = advice.advise(advice.Situation(disturbed=result.disturbed, timed=result.rows))
+        note(f"{step} ({why})")
     if result.moved:
         say()
         rows = []

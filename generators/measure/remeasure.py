@@ -94,16 +94,20 @@ def remeasure(
     backend: Backend | None = None,
     seed: int | None = None,
     progress: Progress | None = None,
+    wait_s: float | None = None,
 ) -> Remeasured:
     """Re-time ATen, the pick, its ties and the next best for `n` random problems of the table on this machine. The same
-    `seed` draws the same problems; None draws different ones each time. Raises InputError if the table has no verdicts
-    for this machine, TableError if the file is not a table."""
+    `seed` draws the same problems; None draws different ones each time. `wait_s`: how many seconds to wait while other
+    programs use the machine, and then to stop; None measures anyway. Raises InputError if it stops or the table has no
+    verdicts for this machine, TableError if the file is not a table."""
     with closing(Table.open(path)) as table:
         backend = backend or _backend(table, path)
         sampled = sample(table, backend.device, backend.toolchain.klass, n, seed)
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {backend.toolchain.klass}")
     try:
+        if wait_s is not None and (occupied := quiet.idle(backend, wait_s)):
+            raise InputError(f"nothing was measured: {occupied}; --wait 10m waits longer, --wait 0s measures anyway")
         busy = quiet.wait(backend)
         fresh = _measure(sampled, backend, progress, bool(busy))
     finally:

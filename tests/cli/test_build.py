@@ -11,19 +11,22 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kit import lab
 
 from gemmdb.cli.build import patience, terminable
+from gemmdb.cli.build_summary import Summary
 from gemmdb.cli.progress import BuildProgress, Pulse, left, sizes
-from gemmdb.devices import load
+from gemmdb.devices import detect, load
 from gemmdb.devices.load import Load
 from gemmdb.generators.cluster import build as over
 from gemmdb.generators.progress import State
 from gemmdb.generators.request import BuildReport
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
+from gemmdb.table.stats import Gain
 from gemmdb.table.writer import Store
 
 
@@ -190,3 +193,24 @@ def test_a_busy_machine_stops_a_build_and_says_who_keeps_it_busy(gemmdb, one_pro
     lines = dict(line.split(None, 1) for line in done.out.splitlines())
     assert "1.00x" not in done.out
     assert "gemmdb build --arch cpu --shapes one.jsonl --out mine.db" in done.out, lines
+
+
+def test_times_that_were_all_disturbed_are_no_verdicts(gemmdb, one_problem, monkeypatch):
+    pytest.importorskip("torch")
+    report = partial_report(rows=2, statuses={"ok": 2}, disturbed=2)
+    assert facts_of(report)["over ATen"] == "nothing is known yet"
+    assert facts_of(replace(report, disturbed=1))["over ATen"].startswith("1.00x")
+
+
+def partial_report(**fields) -> BuildReport:
+    """The report of a build of one problem."""
+    return BuildReport(out=Path("t.db"), device=detect.cpu(), problems=1, jobs=1, before=0, measured=1, elsewhere=0,
+                       **fields)  # fmt: skip
+
+
+def facts_of(report: BuildReport) -> dict[str, str]:
+    """The summary of a build whose table has a verdict for ATen."""
+    summary = Summary.__new__(Summary)
+    summary.report, summary.shapes, summary.verdicts = report, "one.jsonl", [SimpleNamespace(speedup=1.0)]
+    summary.is_workload, summary.weighed, summary.gain = False, "one call of each", Gain(1.0, 1.0, 1.0)
+    return dict(summary.facts())

@@ -36,6 +36,7 @@ def test_a_model_is_compared(gemmdb, script: Path, monkeypatch: pytest.MonkeyPat
     assert problem.startswith("addmm m=8 n=64 k=64 ")
     assert config == "aten:default"
     assert [(one["problem"], one["config"], one["count"]) for one in found["products"]] == [(problem, config, 1)]
+    assert "torch._inductor.config.freezing = True" in done.err
 
 
 @pytest.mark.parametrize(

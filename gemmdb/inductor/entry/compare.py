@@ -40,6 +40,7 @@ def compare(
     calls: int = 50,
     kwargs: Mapping[str, Any] | None = None,
     say: Say = lambda text: None,
+    wait_s: float | None = None,
 ) -> Comparison:
     """Compile `model` with Inductor's default mode and with gemmdb (as enabled, else as the environment configures it).
     Time both on `inputs` alternately, `calls` times each, without gradients. This takes two compiles. If gemmdb is
@@ -48,8 +49,8 @@ def compare(
     modify its inputs. Resets `stats()`.
 
     `inputs`: the arguments of `model`, or a single tuple or list of them. If a model's only argument is a list, wrap it
-    in a tuple. `kwargs`: its keyword arguments. `say` is called with a short message at each step. Raises InputError
-    for `calls` below 1."""
+    in a tuple. `kwargs`: its keyword arguments. `say` is called with a short message at each step. `wait_s`: how many
+    seconds to wait for a quiet machine, None for QUIET_TIMEOUT_S. Raises InputError for `calls` below 1."""
     if calls < 1:
         raise InputError(f"compare: calls must be at least 1, got {calls!r}")
     if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
@@ -72,7 +73,7 @@ def compare(
         _synchronize()
         say(f"timing 2 x {calls} calls, about {2 * (calls + 2) * (time.monotonic() - begun):.0f} s")
         differ = any(one != ATEN.text for one in configs.values())
-        (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say, differ)
+        (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say, differ, wait_s)
         brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
         gained = gain(default, with_gemmdb)
         found = Comparison(
@@ -96,10 +97,12 @@ def compare(
         return replace(found, error=error, repeated=repeated)
 
 
-def _quietly(measure: Callable[[], Spans], say: Say, patient: bool) -> tuple[Spans, Load | None]:
+def _quietly(
+    measure: Callable[[], Spans], say: Say, patient: bool, wait_s: float | None = None
+) -> tuple[Spans, Load | None]:
     """Return the result of `measure` and the machine's load during it. If `patient`, wait while the machine is busy,
     and measure again if it became busy during the first measurement."""
-    limit_s = QUIET_TIMEOUT_S if patient else 0.0
+    limit_s = (QUIET_TIMEOUT_S if wait_s is None else wait_s) if patient else 0.0
     for _ in range(2):
         before = load.wait(limit_s, say=lambda busy: say(f"waiting for a quiet machine: {busy.text}"))
         say("timing")

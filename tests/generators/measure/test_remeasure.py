@@ -174,3 +174,11 @@ def test_what_others_do_on_the_devices_is_asked_first(table, replay_backend, row
     backend.busy = lambda: "another program keeps GPU 0 busy (63%)"
     result = remeasure(table, 100, backend=backend)
     assert (result.unclear, result.busy) == (7, "another program keeps GPU 0 busy (63%)")
+
+
+def test_a_busy_machine_is_not_measured_on(table, replay_backend, rows, monkeypatch):
+    busy = replay_backend(rows)
+    monkeypatch.setattr(busy, "occupied", lambda: "other programs keep 2 cores busy")
+    with pytest.raises(InputError, match="nothing was measured: other programs keep 2 cores busy; --wait 10m waits"):
+        remeasure(table, 1, backend=busy, wait_s=0.01)
+    assert remeasure(table, 1, backend=replay_backend(rows), wait_s=0.01).problems == 1
