@@ -201,10 +201,12 @@ class Tuning:
 
     def compare(self, done: Tuned, workload: Workload) -> None:
         """Look up the workload again, and run the program without and with gemmdb alternately, unless the result is
-        known."""
+        known or no table answers."""
         catalog = self._catalog()
         done.after = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
-        if self._request.repeats and not done.interrupted:
+        if not any(one.hit for one in done.after.products):
+            self._say("4/4 not timed: no table answers, so ATen runs all GEMMs with and without gemmdb")
+        elif self._request.repeats and not done.interrupted:
             done.gained = self._gained(catalog.identity())
 
     def _gained(self, tables: str) -> Gained:

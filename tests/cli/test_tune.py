@@ -127,6 +127,19 @@ def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_pat
     assert tuning.timing_environment(None)["VLLM_DISABLE_COMPILE_CACHE"] == "0"
 
 
+def test_a_program_without_answers_is_not_timed(gemmdb):
+    """The program, which would fail, is not run."""
+    plain = Problem.gemm("mm", m=17, n=67, k=129, dtype="fp32")
+    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
+    state.recorded = True
+    state.save()
+    state.workload.write_text(json.dumps({"problem": plain.text, "count": 1, "calls": 9, "device": DEVICE.text}) + "\n")
+    done = gemmdb("tune", "--", "no-such-program")
+    assert done.code == 0, done.err
+    assert "4/4 not timed: no table answers" in done.err
+    assert done.out.splitlines()[-1].endswith("torch._inductor.config.freezing = True")
+
+
 def test_the_command_that_continues_can_be_pasted():
     options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=REPEATS, wait="1m",
                           folder=FOLDER, table=Path("t.db"), effort=None)  # fmt: skip
