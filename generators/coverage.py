@@ -15,7 +15,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import answer
+from gemmdb.lookup import answer, disturbed
 from gemmdb.lookup.acceptance import policy_for
 from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
@@ -94,11 +94,13 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class EntryHit:
-    """An entry of a workload, its device, and its hit, if any."""
+    """An entry of a workload, its device, and its hit, if any. `disturbed`: ATen is served, and its time was taken only
+    on a busy machine."""
 
     entry: Entry
     device: Device
     hit: Hit | None
+    disturbed: bool = False
 
     @property
     def query(self) -> Query:
@@ -116,8 +118,10 @@ class EntryHit:
 
     @property
     def time_us(self) -> float:
-        """Microseconds per call: the hit's expected time, else the roofline."""
-        return self.hit.expected_us if self.hit else roofline_us(self.entry.problem, self.device)
+        """Microseconds per call: the hit's expected time, else the roofline, also where the hit's time was taken on a
+        busy machine."""
+        known = self.hit is not None and not self.disturbed
+        return self.hit.expected_us if self.hit and known else roofline_us(self.entry.problem, self.device)
 
     @property
     def total_us(self) -> float:
@@ -161,7 +165,8 @@ def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
     """
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
     query = _query(entry, device)
-    return EntryHit(entry, device, answer(query, catalog, policy_for(query, policy), installed(device.kind)))
+    hit = answer(query, catalog, policy_for(query, policy), installed(device.kind))
+    return EntryHit(entry, device, hit, hit is not None and disturbed(hit, query, catalog.tables))
 
 
 def _on(device: Device, entries: Iterable[Entry]) -> Iterable[Entry]:

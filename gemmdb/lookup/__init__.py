@@ -9,11 +9,11 @@ import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gemmdb.cost import host
-from gemmdb.errors import InputError, choices
+from gemmdb.errors import InputError, TableError, choices
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import L2_STATES, Problem, Query
@@ -23,6 +23,7 @@ from gemmdb.lookup.ask import Ask, Exclude, Step
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
 
 __all__ = ["Exclude", "Step", "answer", "best_kernel", "explain", "lookup"]
 
@@ -146,6 +147,21 @@ def slow_calls(hit: Hit, query: Query, captured: bool) -> Rejected | None:
     if query.device.kind != "cuda" or captured or hit.config == ATEN:
         return None
     return host.rejection(hit.config, query.problem, hit.expected_us, hit.expected_us * hit.speedup)
+
+
+def disturbed(hit: Hit, query: Query, tables: Sequence[Table]) -> bool:
+    """Return whether the time of a hit is no expectation, since it was taken only on a busy machine. No other kernel
+    than ATen is served by such times. Packed tables are made on idle machines."""
+    if hit.config != ATEN or hit.rung != "exact":
+        return False
+    try:
+        return any(
+            table.disturbed(query.problem, query.device, ATEN)
+            for table in tables
+            if str(table.path) == hit.table and not table.packed
+        )
+    except TableError:  # The lookup has warned of it.
+        return False
 
 
 _DEFAULTS = Policy()

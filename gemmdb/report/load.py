@@ -6,21 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table.reader import Table
 
 
-def timed_busy(table: Table, problem: Problem, device: Device, config: Config) -> bool:
-    """Whether a config of a problem, or ATen, was timed only while other programs kept the machine busy. Raises
-    TableError."""
-    record = table.record(problem, device)
-    return record is not None and not record.under_load.isdisjoint((config, ATEN))
-
-
 class BusyTimes:
-    """Answers `timed_busy` for tables by their path. A table that is not among `tables` is opened when it is first
+    """Answers `Table.disturbed` for tables by their path. A table that is not among `tables` is opened when it is first
     asked for; a file that cannot be read has no busy times. Use it as a context manager, which closes these."""
 
     def __init__(self, tables: Iterable[Table] = ()) -> None:
@@ -39,7 +32,7 @@ class BusyTimes:
         path, and for a config of Inductor's own search."""
         try:
             table = self._table(path) if path else None
-            return table is not None and timed_busy(table, problem, device, Config.parse(config))
+            return table is not None and table.disturbed(problem, device, Config.parse(config))
         except (TableError, InputError):
             return False
 

@@ -11,7 +11,6 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.problem import L2_STATES, Problem
-from gemmdb.report.load import timed_busy
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
 
@@ -51,7 +50,7 @@ def rows(table: Table) -> Iterator[Row]:
         for l2 in L2_STATES:
             verdict = table.verdict(problem, device, l2)
             if verdict is not None and not problem.empty:
-                yield Row(verdict, floor_us(problem, device), timed_busy(table, problem, device, verdict.pick))
+                yield Row(verdict, floor_us(problem, device), table.disturbed(problem, device, verdict.pick))
 
 
 def geometric(values: Iterable[float]) -> float:

@@ -140,9 +140,9 @@ def _look_up(entry: Entry, catalog: Catalog, policy: Policy, busy: BusyTimes) ->
     steps = explain(query, catalog, policy, installed(query.device.kind))
     if hit is not None:
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first hit is served.
-        return Product(entry, asked.device, hit, reason=said[:MAX_REASON], busy=loaded)
+        return Product(entry, asked.device, hit, asked.disturbed, reason=said[:MAX_REASON], busy=loaded)
     reason = "; ".join(filter(None, (str(only_aten(query) or ""), *(f"{step.rung}: {step.reason}" for step in steps))))
-    return Product(entry, asked.device, None, saving(Ask(query, (), Policy(), None)), reason[:MAX_REASON])
+    return Product(entry, asked.device, None, saving=saving(Ask(query, (), Policy(), None)), reason=reason[:MAX_REASON])
 
 
 def save(report: Report, path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import bulk_reading, dbfile, schema
@@ -158,6 +158,11 @@ class Table:
             found = self.record(self._cache.problem(problem), self._cache.device(device))
             if found is not None and found.under_load:
                 yield (problem, device), found
+
+    def disturbed(self, problem: Problem, device: Device, config: Config) -> bool:
+        """Return whether a config of a problem, or ATen, was timed only while other programs kept the machine busy."""
+        found = self.record(problem, device)
+        return found is not None and not found.under_load.isdisjoint((config, ATEN))
 
     def settled(self, problem: Problem, device: Device) -> bool:
         """Return whether the verdicts of a problem are up to date with its rows."""

@@ -13,9 +13,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from kit.tables import Kit
+
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import look_up
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.entry.table_session import TableSession
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -23,6 +27,7 @@ from gemmdb.lookup import explain
 from gemmdb.outcome import left_out, of
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.measurement import marks
 from gemmdb.workload.entries import Entry
 
 NOWHERE = Settings((), Path("/nonexistent/user.db"), "aten", False, "")
@@ -104,3 +109,15 @@ def test_offline_answers_are_those_of_a_compile(captured: bool | None) -> None:
 @pytest.mark.slow
 def test_offline_answers_are_those_of_a_compile_for_many_problems() -> None:
     check(2000, 2)
+
+
+def test_a_time_that_was_taken_on_a_busy_machine_is_no_expectation(tmp_path: Path) -> None:
+    kit = Kit()
+    path = kit.write(tmp_path / "busy.db", [replace(kit.row(), detail=marks(False, True))])
+    query = Query(kit.problem, kit.device)
+    session = TableSession(POLICY, [path], NOWHERE)
+    event = deciding.decide(session, query).event
+    assert (event.rung, event.config, event.expected_us, event.speedup) == ("exact", ATEN.text, None, None)
+    found = look_up(entry(query), session.catalog(), POLICY)
+    assert found.disturbed
+    assert found.time_us == roofline_us(query.problem, query.device)

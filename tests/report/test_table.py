@@ -117,7 +117,7 @@ def test_the_shipped_table() -> None:
     assert (found["problems"], found["measurements"]) == (sum(device["problems"].values()), device["measurements"])
     assert found["verdicts"] == len(listed) >= 0.99 * found["problems"]
     assert 1.2 < found["gain"] < 2.5
-    assert {"triton", "cutlass", "aten"} == set(found["backends"])
+    assert {"triton", "cutlass", "cublaslt", "aten"} == set(found["backends"])
     beyond = sum(row.verdict.expected_us < 0.75 * row.floor_us for row in listed)
     assert beyond < 0.01 * len(listed), "the floor is no floor"
     verdicts = [row.verdict for row in listed]

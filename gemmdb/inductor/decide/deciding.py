@@ -14,7 +14,7 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
-from gemmdb.lookup import lowering, slow_calls
+from gemmdb.lookup import disturbed, lowering, slow_calls
 from gemmdb.outcome import left_out
 from gemmdb.phases import PHASES
 from gemmdb.rejected import Rejected
@@ -99,6 +99,8 @@ def _event(query: Query) -> Event:
 
 def _answered(session: Session, query: Query, hit: Hit) -> Decision:
     event = _event(query).answered(hit)
+    if disturbed(hit, query, session.tables()):
+        event = replace(event, expected_us=None, speedup=None)
     if rejected := _rejection(session, query, hit):
         return Decision(session, query, ATEN, event.refused(rejected), refused=True)
     return Decision(session, query, hit.config, replace(event, note=left_out(hit.evidence)), hit.branches)
