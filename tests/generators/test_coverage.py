@@ -11,6 +11,7 @@ from gemmdb.generators.coverage import coverage
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.settings import Policy
 from gemmdb.workload.entries import Entry, Workload
 
@@ -112,3 +113,11 @@ def test_an_empty_workload_has_no_shares(lab):
 def test_an_unreadable_device_is_bad_input(lab):
     with pytest.raises(InputError, match="device"):
         coverage(Workload((Entry(lab.problem(), device="a toaster"),), {}), lab.catalog(), Policy())
+
+
+def test_a_range_with_size_zero_that_no_kernel_can_serve_is_not_built(lab):
+    """As for rows that data select: the C++ template divides by their number."""
+    entry = Entry(lab.problem(m=10), 1, 1, lab.cpu.text, (("m", 0, 10),))
+    (miss,) = coverage(Workload((entry,), {}), lab.catalog(), Policy()).misses
+    assert miss.reason.startswith(ONLY_ATEN)
+    assert "may be zero" in miss.reason

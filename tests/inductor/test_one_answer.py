@@ -13,12 +13,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from kit.sessions import FakeSession
 from kit.tables import Kit
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import look_up
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.entry.table_session import TableSession
+from gemmdb.inductor.observe.summary import of_events
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -121,3 +123,17 @@ def test_a_time_that_was_taken_on_a_busy_machine_is_no_expectation(tmp_path: Pat
     found = look_up(entry(query), session.catalog(), POLICY)
     assert found.disturbed
     assert found.time_us == roofline_us(query.problem, query.device)
+
+
+def test_a_refusal_stands_in_the_note_and_in_the_summary(tmp_path: Path) -> None:
+    kit = Kit()
+    faster = kit.configs[1]
+    path = kit.write(tmp_path / "a.db", [kit.row(), kit.row(faster, 2.0)])
+    session = TableSession(POLICY, [path], NOWHERE)
+    query = Query(kit.problem, kit.device)
+    hit = session.find(query)
+    assert hit is not None
+    refused = replace(hit.with_aten(), evidence={**hit.evidence, "left_out": {faster.text: "too large"}})
+    decision = deciding.decide(FakeSession(lambda query: refused), query)
+    assert decision.event.note.endswith(": too large")
+    assert "too large" in str(of_events([decision.event], 1))
