@@ -81,3 +81,13 @@ def _us(problem: Problem, config: Config) -> float:
 def _load() -> mmap.mmap:
     with Path(os.environ[LOAD]).open("r+b") as file:
         return mmap.mmap(file.fileno(), PIDS)
+
+
+def proposed(problem: Problem, most: int) -> list[Config]:
+    """No library is there to propose anything."""
+    return []
+
+
+def near(problem: Problem, best: Sequence[Config], known: Sequence[Config], most: int) -> list[Config]:
+    """No library is there."""
+    return []

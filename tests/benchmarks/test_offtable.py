@@ -83,6 +83,6 @@ def test_no_answer_to_the_fresh_sample_is_slower_by_five_percent() -> None:
     for number in (1, 2, 3):
         lines = json_lines(ROOT / "benchmarks" / "results" / "offtable" / f"fresh-{number}.jsonl.gz")
         found = fresh_again.figures(list(fresh_again.scored(lines)))["all"]
-        assert found["timed"] > 150
+        assert found["timed"] >= 150
         slower.append(found["by 5%"])
     assert slower == [1, 0, 0]

@@ -59,8 +59,8 @@ def test_enable_while_inductor_is_being_imported(kit, thread):
 
 
 def test_enabling_costs_little(kit):
-    """No rung of the lookup is imported before it is asked, and registering operators looks at no source: torch does so
-    for a fake implementation, among the files of all modules, which took 60 ms."""
+    """No rung of the lookup and no model is imported before it is asked, and registering operators looks at no source:
+    torch does so for a fake implementation, among the files of all modules, which took 60 ms."""
     found = kit.run("""
         import inspect
         import torch._inductor.compile_fx
@@ -69,9 +69,10 @@ def test_enabling_costs_little(kit):
         inspect.getmodule = lambda *args: asked.append(args)
         gemmdb.inductor.enable()
         rungs = ("gemmdb.lookup.acceptance.", "gemmdb.lookup.cost_model", "gemmdb.lookup.other_", "gemmdb.cost.")
-        print(json.dumps([len(asked), [name for name in sys.modules if name.startswith(rungs)]]))
+        print(json.dumps([len(asked), sorted(name for name in sys.modules if name.startswith(rungs))]))
     """)
-    assert found == [0, ["gemmdb.cost.possible"]], "the bound of every exact lookup, which is arithmetic"
+    arithmetic = [f"gemmdb.cost.{name}" for name in ("host", "machine", "possible", "roofline")]
+    assert found == [0, [*arithmetic, "gemmdb.lookup.acceptance.extern"]], "bounds, which are arithmetic, and its rule"
 
 
 def test_imported_but_not_enabled_changes_nothing(kit):
