@@ -79,10 +79,10 @@ def test_no_certain_answer_from_rows_without_the_epilogue_is_slower() -> None:
 @pytest.mark.slow
 def test_no_answer_to_the_fresh_sample_is_slower_by_five_percent() -> None:
     """One of the first sample was timed before its kernel knew that K is a multiple of 8."""
-    slower = []
+    found = []
     for number in (1, 2, 3):
         lines = json_lines(ROOT / "benchmarks" / "results" / "offtable" / f"fresh-{number}.jsonl.gz")
-        found = fresh_again.figures(list(fresh_again.scored(lines)))["all"]
-        assert found["timed"] >= 150
-        slower.append(found["by 5%"])
-    assert slower == [1, 0, 0]
+        found.append(fresh_again.figures(list(fresh_again.scored(lines)))["all"])
+    # A lookup of addmm 6 x 256 x 2304 is uncertain since rows of the preset `dense` are its neighbors. There were 151.
+    assert [one["timed"] for one in found] == [227, 248, 150]
+    assert [one["by 5%"] for one in found] == [1, 0, 0]

@@ -71,7 +71,7 @@ def test_enabling_costs_little(kit):
         rungs = ("gemmdb.lookup.acceptance.", "gemmdb.lookup.cost_model", "gemmdb.lookup.other_", "gemmdb.cost.")
         print(json.dumps([len(asked), sorted(name for name in sys.modules if name.startswith(rungs))]))
     """)
-    arithmetic = [f"gemmdb.cost.{name}" for name in ("host", "machine", "possible", "roofline")]
+    arithmetic = [f"gemmdb.cost.{name}" for name in ("host", "possible")]
     assert found == [0, [*arithmetic, "gemmdb.lookup.acceptance.extern"]], "bounds, which are arithmetic, and its rule"
 
 

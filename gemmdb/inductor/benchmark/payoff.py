@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 
-from gemmdb.cost.roofline import roofline_us
 from gemmdb.devices import detect, load
 from gemmdb.inductor.benchmark import limits
 from gemmdb.inductor.decide.decision import Decision
@@ -82,7 +81,11 @@ def saved_us(session: Session, query: Query) -> float:
 def aten_us(session: Session, query: Query) -> float:
     """Return the expected microseconds of a GEMM with ATen; the roofline without an estimate."""
     found = _saving(session, query)
-    return roofline_us(query.problem, query.device) if found is None else found.aten_us
+    if found is not None:
+        return found.aten_us
+    from gemmdb.cost.roofline import roofline_us  # Not before it is needed: enabling imports this module.
+
+    return roofline_us(query.problem, query.device)
 
 
 def _saving(session: Session, query: Query) -> Saving | None:
