@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -19,8 +19,7 @@ import torch
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.launch import MAX_WORKSPACE
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import Matmul, Shape, attributes, shape_of
-from gemmdb.errors import InputError
+from gemmdb.cublaslt.matmul import Matmul, Shape, shape_of
 from gemmdb.inductor.benchmark import limits, trial
 from gemmdb.inductor.benchmark.tensors import differ, inputs
 from gemmdb.inductor.benchmark.timers import Call, Prepare, elapsed, in_turn
@@ -28,7 +27,7 @@ from gemmdb.inductor.benchmark.trial import MIN_ROUNDS, Untimed, clear
 from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.match.extract import TORCH
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.menus.cublaslt_nearby import nearby
+from gemmdb.kernels.menus.cublaslt_nearby import around, heuristic
 from gemmdb.key.problem import Problem
 from gemmdb.phases import PHASES
 
@@ -170,21 +169,12 @@ class _Algorithms:
 
     def suggested(self) -> list[Config]:
         """Return the algorithms of cuBLASLt's heuristic, in its order."""
-        try:
-            suggested = [attributes(one.algorithm) for one in self._matmul.heuristics(HEURISTICS, MAX_WORKSPACE)]
-        except library.Error:
-            return []
-        found = []
-        for values in suggested:
-            with contextlib.suppress(InputError):  # It has an attribute that a config cannot name.
-                found.append(Config.of("cublaslt", "matmul", **values))
-        return found
+        return heuristic(self._matmul, HEURISTICS)
 
     def near(self, estimates: Mapping[Config, float]) -> list[Config]:
         """Return algorithms that resemble the best, as many for each of them."""
         best = sorted((config for config in estimates if config != ATEN), key=estimates.__getitem__)[:BEST]
-        steps = zip_longest(*(nearby(config, lambda one: self._supported(one) is not None) for config in best))
-        return list(dict.fromkeys(one for step in steps for one in step if one is not None))
+        return list(around(best, lambda one: self._supported(one) is not None))
 
     def loaded(self, configs: Iterable[Config], most: int) -> dict[Config, Call]:
         """Return the calls of the algorithms that the library supports for the operands, at most `most`, and no more

@@ -1,10 +1,16 @@
-"""Local search among cuBLASLt's algorithms: configs that differ from a good one in one attribute."""
+"""What cuBLASLt's heuristic proposes, and local search: configs that differ from a good one in one attribute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 
+from gemmdb.cublaslt import library
+from gemmdb.cublaslt.launch import MAX_WORKSPACE
+from gemmdb.cublaslt.matmul import Matmul, attributes
 from gemmdb.cublaslt.tiles import identifiers, tiles
+from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
 
 CUSTOM = range(8)
@@ -15,6 +21,29 @@ CLUSTERS = range(2, 10)
 SPLITS = (1, 2, 4)
 PARTIAL_SUMS = 2
 """The reduction of a split K: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE."""
+
+
+def heuristic(matmul: Matmul, most: int) -> list[Config]:
+    """Return at most `most` algorithms of cuBLASLt's heuristic, in its order; none if it knows none."""
+    try:
+        named = [attributes(one.algorithm) for one in matmul.heuristics(most, MAX_WORKSPACE)]
+    except library.Error:
+        return []
+    found = []
+    for values in named:
+        with contextlib.suppress(InputError):  # A later cuBLASLt has attributes that no config can have.
+            found.append(Config.of("cublaslt", "matmul", **values))
+    return found
+
+
+def around(best: Sequence[Config], supported: Callable[[Config], bool]) -> Iterator[Config]:
+    """Yield the supported configs that resemble one of the `best`, as many for each of them, without repeats."""
+    seen: set[Config | None] = {None}
+    for step in zip_longest(*(nearby(config, supported) for config in best)):
+        for config in step:
+            if config not in seen:
+                seen.add(config)
+                yield config
 
 
 def nearby(config: Config, supported: Callable[[Config], bool]) -> Iterator[Config]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice
 
 import torch
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.launch import MAX_WORKSPACE
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import Matmul, attributes, shape_of
+from gemmdb.cublaslt.matmul import Matmul, shape_of
 from gemmdb.devices import detect
-from gemmdb.errors import InputError
 from gemmdb.generators.measure.literals import literal
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.cublaslt_nearby import nearby
+from gemmdb.kernels.menus.cublaslt_nearby import around, heuristic
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.operands import Operand, TensorInfo
 from gemmdb.key.problem import Problem
@@ -49,14 +47,10 @@ def proposed(problem: Problem, most: int) -> list[Config]:
     if device is None or problem.op not in KERNELS[name].ops or library.loaded() is None:
         return []
     try:
-        found = [attributes(one.algorithm) for one in _matmul(problem).heuristics(most, MAX_WORKSPACE)]
+        found = heuristic(_matmul(problem), most)
     except library.Error:
         return []
-    configs = []
-    for values in found:
-        with contextlib.suppress(InputError):  # An attribute of a later cuBLASLt that no config can have.
-            configs.append(Config(*name, tuple(sorted(values.items()))))
-    return [config for config in configs if config.rejection(problem, device) is None]
+    return [config for config in found if config.rejection(problem, device) is None]
 
 
 def near(problem: Problem, best: Sequence[Config], known: Collection[Config], most: int) -> list[Config]:
@@ -69,13 +63,7 @@ def near(problem: Problem, best: Sequence[Config], known: Collection[Config], mo
         except RuntimeError:
             return False
 
-    steps = zip_longest(*(nearby(config, supports) for config in best))
-    found: dict[Config, None] = {}
-    for config in (one for step in steps for one in step if one is not None and one not in known):
-        found[config] = None
-        if len(found) == most:
-            break
-    return list(found)
+    return list(islice((config for config in around(best, supports) if config not in known), most))
 
 
 def _supported(problem: Problem, config: Config) -> Algorithm:

@@ -11,6 +11,7 @@ from gemmdb.cublaslt import library
 from gemmdb.generators.measure.cuda import calls, cublaslt
 from gemmdb.generators.measure.cuda.artifacts import Emission, Emitted, Triton, required
 from gemmdb.generators.measure.operands import operands
+from gemmdb.kernels.menus import cublaslt_nearby
 from gemmdb.key.problem import Problem
 
 UNSUPPORTED, HUNGRY = 7, 8
@@ -45,7 +46,7 @@ def pretended(monkeypatch):
     monkeypatch.setattr(library, "loaded", lambda: object())
     monkeypatch.setattr(library, "version", lambda: 130_100)
     monkeypatch.setattr(cublaslt, "Matmul", Matmul)
-    monkeypatch.setattr(cublaslt, "attributes", lambda algorithm: algorithm)
+    monkeypatch.setattr(cublaslt_nearby, "attributes", lambda algorithm: algorithm)
     monkeypatch.setattr(cublaslt.detect, "cuda", lambda: H200)
     monkeypatch.setattr(cublaslt, "_workspace", lambda: torch.empty(cublaslt.MAX_WORKSPACE, dtype=torch.uint8))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
