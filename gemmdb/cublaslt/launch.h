@@ -33,7 +33,6 @@ struct Result {
 
 enum Description { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, BIAS_TYPE = 26 };
 enum Layout { BATCH = 5, BATCH_STRIDE = 6 };
-constexpr int32_t BIAS = 4;
 constexpr int32_t INT32 = 10;
 constexpr int MAX_DEVICES = 64;
 constexpr size_t MAX_BIASES = 64;
@@ -96,6 +95,7 @@ struct Product {
   int scale; // cudaDataType of alpha and beta
   int bias; // cudaDataType, -1 without one
   int64_t bias_item, bias_offset;
+  uint32_t epilogue; // cublasLtEpilogue_t
   size_t workspace;
   int algorithm;
 };
@@ -153,12 +153,12 @@ struct Ready {
     if (library.describe(&made, product.compute, product.scale)) {
       return nullptr;
     }
-    int32_t transa = !product.b.by_rows, transb = !product.a.by_rows, epilogue = BIAS, type = product.bias;
+    int32_t transa = !product.b.by_rows, transb = !product.a.by_rows, type = product.bias;
     uint64_t address = bias;
-    bool failed = library.set(made, TRANSA, &transa, sizeof transa) || library.set(made, TRANSB, &transb, sizeof transb);
+    bool failed = library.set(made, TRANSA, &transa, sizeof transa) || library.set(made, TRANSB, &transb, sizeof transb) ||
+        library.set(made, EPILOGUE, &product.epilogue, sizeof product.epilogue);
     if (product.bias >= 0) {
-      failed = failed || library.set(made, EPILOGUE, &epilogue, sizeof epilogue) ||
-          library.set(made, BIAS_TYPE, &type, sizeof type) ||
+      failed = failed || library.set(made, BIAS_TYPE, &type, sizeof type) ||
           library.set(made, BIAS_POINTER, &address, sizeof address);
     }
     if (failed) {

@@ -52,7 +52,7 @@ def prepare(
 ) -> Launch:  # fmt: skip
     """Return a call for output code. Nothing is loaded before the first call.
 
-    `torch_function`: computes the product if the library cannot: torch.mm, or another that takes `out`. `device`: its
+    `torch_function`: computes the same if the library cannot: torch.mm, or another that takes `out`. `device`: its
     number; it is the current one at each call. `fields`: a Shape, as `dataclasses.astuple` returns it. `offsets`: the
     elements from the start of each given tensor to A, B and the bias. `workspace_bytes`: the size of the workspace that
     each call gets.

@@ -35,7 +35,8 @@ CAPABILITY: dict[str, tuple[int, Any]] = {
     "custom_max": (7, c_int32), "stages": (13, c_uint32), "numerics": (15, c_uint64),
 }  # fmt: skip
 """cublasLtMatmulAlgoCapAttributes_t."""
-EPILOGUES = {"none": 1, "bias": 4}
+EPILOGUES = {"": (1, 4), "relu": (2, 6), "gelu_tanh": (32, 36)}
+"""cublasLtEpilogue_t of each activation, without and with a bias before it. cuBLASLt's GELU is the tanh form."""
 
 
 class Algorithm(ctypes.Structure):

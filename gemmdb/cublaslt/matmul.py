@@ -26,7 +26,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Shape:
-    """out[m, n] = a[m, k] @ b[k, n] + bias[n], `batch` times. The output is row-major."""
+    """out[m, n] = activation(a[m, k] @ b[k, n] + bias[n]), `batch` times. The output is row-major. `activation`: one of
+    `library.EPILOGUES`, computed before the sums are rounded to the output's dtype; empty for none."""
 
     m: int
     n: int
@@ -37,11 +38,12 @@ class Shape:
     accumulate: str = "fp32"
     bias: str = ""
     batch: int = 1
+    activation: str = ""
 
 
 def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)) -> Shape:
-    """The shape of a problem with a dense output. `a`, `b`: the leading dimensions of A and B in elements; `strides`:
-    elements from one matrix of a batch to the next."""
+    """The shape of a problem with a dense output, without its epilogue. `a`, `b`: the leading dimensions of A and B in
+    elements; `strides`: elements from one matrix of a batch to the next."""
     m, n, k = problem.m, problem.n, problem.k
     return Shape(
         m, n, k,
@@ -91,10 +93,10 @@ class Matmul:
         shape, made = self.shape, Operation()
         call("cublasLtMatmulDescCreate", byref(made), library.COMPUTE[shape.accumulate], library.DTYPES[self._scale])
         values: dict[str, Any] = {
-            "transa": c_int32(0 if shape.b.by_rows else 1), "transb": c_int32(0 if shape.a.by_rows else 1)
+            "transa": c_int32(0 if shape.b.by_rows else 1), "transb": c_int32(0 if shape.a.by_rows else 1),
+            "epilogue": c_uint32(library.EPILOGUES[shape.activation][bool(shape.bias)]),
         }  # fmt: skip
         if shape.bias:
-            values["epilogue"] = c_uint32(library.EPILOGUES["bias"])
             values["bias_type"] = c_int32(library.DTYPES[shape.bias])
             values["bias_pointer"] = c_uint64(bias)
         for name, value in values.items():

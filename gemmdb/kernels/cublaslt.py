@@ -7,17 +7,20 @@ torch has loaded, so nothing is compiled, and where K is not split the results h
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from gemmdb.kernels import rules
-from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf
+from gemmdb.kernels.kernel import ConfigLike, Domain, IntRange, Kernel, OneOf
 from gemmdb.key.device import Device
+from gemmdb.key.epilogue import LIGHT, Epilogue
 from gemmdb.key.layout import contiguous
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
 OPS = ("mm", "addmm", "bmm", "int_mm")
 DTYPES = ("bf16", "fp16", "int8")
+ACTIVATIONS = {"relu": LIGHT.text, "gelu_tanh": Epilogue("math").text}
+"""The activations that cuBLASLt computes, each with its class of epilogues: ReLU, and the tanh form of GELU."""
 PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu12")
 """The packages that torch's wheels take the library from, by CUDA major version."""
 MAX_SIDE = 2**31 - 1
@@ -48,6 +51,25 @@ def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: C
     return None
 
 
+def _activation_rejection(
+    config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]
+) -> Rejected | None:  # fmt: skip
+    activation = activation_of(config)
+    if problem.fusion != ACTIVATIONS[activation]:
+        return Rejected(f"{activation} is an epilogue of the class {ACTIVATIONS[activation]}")
+    return _rejection(config, problem, device, symbolic)
+
+
+def activation_of(config: ConfigLike) -> str:
+    """The activation that the kernel computes, one of ACTIVATIONS; empty for all other kernels."""
+    return str(config.values.get("activation", ""))
+
+
+def attributes(config: ConfigLike) -> dict[str, int]:
+    """The attributes of a config's algorithm, by the names of `gemmdb.cublaslt.library.CONFIG`."""
+    return {name: int(value) for name, value in config.values.items() if name in _ATTRIBUTES}
+
+
 @functools.cache
 def release() -> str:
     """The release of the cuBLAS package, `cublas13.1`: an algorithm's attributes mean the same within it. Empty if the
@@ -63,12 +85,22 @@ def release() -> str:
     return ""
 
 
+_ATTRIBUTES: Mapping[str, Domain] = {
+    "algo": IntRange(0, 4096), "tile": IntRange(0, 65_535), "stages": IntRange(0, 65_535),
+    "split_k": IntRange(1, 256), "reduction": OneOf((0, 2)), "swizzle": IntRange(0, 16),
+    "custom": IntRange(0, 65_535), "inner": IntRange(0, 4096), "cluster": IntRange(0, 4096),
+}  # fmt: skip
 MATMUL = Kernel(
-    "cublaslt", "matmul", OPS, ("cuda",), 1, {
-        "algo": IntRange(0, 4096), "tile": IntRange(0, 65_535), "stages": IntRange(0, 65_535),
-        "split_k": IntRange(1, 256), "reduction": OneOf((0, 2)), "swizzle": IntRange(0, 16),
-        "custom": IntRange(0, 65_535), "inner": IntRange(0, 4096), "cluster": IntRange(0, 4096),
-    }, splits=("split_k",), rejection=_rejection, digest=release, extern=True,
+    "cublaslt", "matmul", OPS, ("cuda",), 1, _ATTRIBUTES, splits=("split_k",), rejection=_rejection, digest=release,
+    extern=True,
 )  # fmt: skip
 """`cublasLtMatmul` with one algorithm, named by the attributes of `gemmdb.cublaslt.library.CONFIG`, whose values are
 the identifiers in NVIDIA's `cublasLt.h`. A split K has partial sums of the accumulator's dtype (`reduction` 2)."""
+MATMUL_ACTIVATION = Kernel(
+    "cublaslt", "matmul_activation", ("mm", "addmm"), ("cuda",), 1,
+    {**_ATTRIBUTES, "activation": OneOf(tuple(ACTIVATIONS))}, splits=("split_k",), rejection=_activation_rejection,
+    digest=release, emitted=True,
+)  # fmt: skip
+"""`cublasLtMatmul` that also computes the activation after the GEMM, on the accumulator, as fused epilogues of
+templates do. The class of an epilogue covers others, so a Query names the activation. Only code that Inductor emits has
+the whole epilogue to compare with."""

@@ -33,6 +33,7 @@ _ALL = (
     grouped.KERNEL,
     cutlass.KERNEL,
     cublaslt.MATMUL,
+    cublaslt.MATMUL_ACTIVATION,
     cpp.PACKED_GEMM,
     *inductor.TEMPLATES,
     inductor.SUM,

@@ -265,9 +265,12 @@ def _fields(part: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Query:
     """A Problem to look up on a Device. `ranges` holds (smallest, largest or None) for each size that is symbolic;
-    the problem then carries the hints. `l2` says which protocol's verdict is asked for."""
+    the problem then carries the hints. `l2` says which protocol's verdict is asked for. `activation`: the whole
+    epilogue, if it is one that a library computes, `relu` or `gelu_tanh`; its class in the problem covers others, too.
+    """
 
     problem: Problem
     device: Device
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     l2: str = "cold"
+    activation: str = ""

@@ -12,6 +12,7 @@ from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Range
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cpp import PACKED_GEMM
+from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.kernels.registry import GPU_ALONE
 from gemmdb.kernels.triton import MAX_COUNTERS, counts_arrivals, tiles
 from gemmdb.key import representatives
@@ -38,6 +39,7 @@ def rejection(config: Config, query: Query, rows: Range | None = None) -> Reject
     return (
         config.rejection(problem, query.device, query.ranges)
         or lowering_rejection(config, problem)
+        or _activation_rejection(config, query)
         or (_rejection_over_ranges(config, query) if query.ranges else None)
     )
 
@@ -76,6 +78,13 @@ def lowering_rejection(config: Config, problem: Problem) -> Rejected | None:
     return None if name in _ALWAYS_LOWERED else Rejected(f"{config.name} cannot be lowered by this version")
 
 
+def _activation_rejection(config: Config, query: Query) -> Rejected | None:
+    activation = activation_of(config)
+    if activation in ("", query.activation):
+        return None
+    return Rejected(f"the GEMM's epilogue is not {activation} alone")
+
+
 def _int8pack(config: Config, problem: Problem) -> Rejected | None:
     if problem.b.dtype != "int8":
         return Rejected("_weight_int8pack_mm takes an int8 weight")
@@ -103,7 +112,8 @@ def _packed_gemm(config: Config, problem: Problem) -> Rejected | None:
 
 _RULES = {"aten:int8pack_mm": _int8pack, "cpp:packed_gemm": _packed_gemm}
 _ALWAYS_LOWERED = {
-    "aten:default", "aten:padded", "aten:dequantised", "cublaslt:matmul", "cutlass:gemm",
+    "aten:default", "aten:padded", "aten:dequantised", "cublaslt:matmul",
+    "cublaslt:matmul_activation", "cutlass:gemm",
     "triton:inductor_bmm", "triton:inductor_grouped", "triton:inductor_mm", "triton:inductor_persistent_tma",
     "triton:inductor_scaled_tma", "triton:inductor_sum",
 }  # fmt: skip

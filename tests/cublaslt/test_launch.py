@@ -6,7 +6,7 @@ import gc
 import logging
 import threading
 from ctypes import POINTER, c_float, c_uint64, cast
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -128,6 +128,15 @@ def test_torch_gets_batches(batch):
     shape = Shape(M, N, K, a, b, Matrix("fp32", True, N, M * N), batch=batch)
     prepared(shape, torch.bmm)(x, w, out, 0)
     assert torch.equal(out, torch.bmm(x, w.mT))
+
+
+@pytest.mark.parametrize(("activation", "plain", "biased"), [("", 1, 4), ("relu", 2, 6), ("gelu_tanh", 32, 36)])
+def test_the_activation_is_the_library_s(standing, activation, plain, biased):
+    x, w, out = tensors()
+    prepared(replace(PLAIN, activation=activation))(x, w, out, 0)
+    prepared(replace(BIASED, activation=activation), torch.addmm)(x, w, out, 0, None, torch.randn(N))
+    without, *_, with_bias = (standing.epilogues[call[1].value] for call in standing.calls)
+    assert (without, with_bias) == (plain, biased)
 
 
 def test_each_bias_has_a_descriptor_that_never_changes(standing):

@@ -1,5 +1,6 @@
 /* A library in cuBLASLt's place for tests where there is none: it multiplies on the CPU, as cublasLt.h describes it.
-   Matrices lie by columns. It knows the dtypes, the transpositions, batches and the bias. */
+   Matrices lie by columns. It knows the dtypes, the transpositions, batches, the bias and the activations. */
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +89,8 @@ int cublasLtMatmul(void *handle, Operation *o, const void *alpha, const char *a,
                    char *space, size_t size, void *stream) {
   int whole = ld->type == 10;
   int64_t inner = o->transa ? la->rows : la->columns;
-  if (o->epilogue == 4 && !o->bias) return 7;
+  int biased = o->epilogue & 4, activation = o->epilogue & ~4; /* 1: none, 2: ReLU, 32: GELU; a bias alone is 4. */
+  if (biased && !o->bias) return 7;
   if ((whole ? *(const int32_t *)alpha != 1 : *(const float *)alpha != 1) || *(const int32_t *)beta || c != d) return 7;
   if ((o->transa ? la->columns : la->rows) != ld->rows || (o->transb ? lb->rows : lb->columns) != ld->columns ||
       (o->transb ? lb->columns : lb->rows) != (uint64_t)inner || la->batch != ld->batch || lb->batch != ld->batch)
@@ -97,10 +99,12 @@ int cublasLtMatmul(void *handle, Operation *o, const void *alpha, const char *a,
   for (int64_t batch = 0; batch < ld->batch; ++batch)
     for (int64_t i = 0; i < (int64_t)ld->rows; ++i)
       for (int64_t j = 0; j < (int64_t)ld->columns; ++j) {
-        double sum = o->epilogue == 4 ? get(o->bias, o->bias_type, i) : 0;
+        double sum = biased ? get(o->bias, o->bias_type, i) : 0;
         for (int64_t k = 0; k < inner; ++k)
           sum += get(a, la->type, batch * la->apart + (o->transa ? i * la->leading + k : k * la->leading + i)) *
                  get(b, lb->type, batch * lb->apart + (o->transb ? k * lb->leading + j : j * lb->leading + k));
+        if (activation == 2 && sum < 0) sum = 0;
+        if (activation == 32) sum *= 0.5 * (1 + tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
         put(d, ld->type, batch * ld->apart + j * ld->leading + i, sum);
       }
   __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);

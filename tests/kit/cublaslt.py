@@ -7,7 +7,7 @@ import functools
 import os
 import subprocess
 from collections.abc import Callable
-from ctypes import POINTER, c_size_t, c_uint64, cast
+from ctypes import POINTER, c_size_t, c_uint32, c_uint64, cast
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def built(folder: Path) -> Path:
     made = folder / "libcublasLt.so.13"
     source = Path(__file__).with_suffix(".c")
     flags = ["-shared", "-fPIC", "-O2", f"-Wl,-soname,{made.name}"]
-    subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), "-o", str(made)], check=True)
+    subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), "-o", str(made), "-lm"], check=True)
     return made
 
 
@@ -37,6 +37,8 @@ class Library:
         """The arguments of each matrix multiplication."""
         self.biases: dict[int, int] = {}
         """The address of the bias in each descriptor that exists."""
+        self.epilogues: dict[int, int] = {}
+        """The epilogue of each descriptor."""
         self.changed: list[int] = []
         """Descriptors whose bias was set twice."""
         self._made = 0
@@ -56,6 +58,8 @@ class Library:
         elif name.endswith("Create"):
             self._made += 4096
             cast(arguments[0], POINTER(c_size_t)).contents.value = self._made
+        elif name == "cublasLtMatmulDescSetAttribute" and arguments[1] == DESCRIPTION["epilogue"]:
+            self.epilogues[arguments[0].value] = cast(arguments[2], POINTER(c_uint32)).contents.value
         elif name == "cublasLtMatmulDescSetAttribute" and arguments[1] == DESCRIPTION["bias_pointer"]:
             made = arguments[0].value
             if made in self.biases:

@@ -23,10 +23,11 @@ from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
-from gemmdb.inductor.match import convolutions, extract, fx, gemms, int4, int_mm_scale, linears, mixed, ops
+from gemmdb.inductor.match import activations, convolutions, extract, fx, gemms, int4, int_mm_scale, linears, mixed, ops
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.phases import PHASES
 
 Pairs = Sequence[tuple[Any, Decision]]
@@ -61,7 +62,8 @@ class PostGradPass:
                 self.carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
-        if any(node.target is ops.overload("int_mm_scaled") for node in graph.nodes):
+        absorbing = ops.overload("int_mm_scaled"), ops.overload("mm_activation")
+        if any(node.target in absorbing for node in graph.nodes):
             graph.eliminate_dead_code()
 
     def _timed(self, pairs: Pairs) -> Pairs:
@@ -139,6 +141,13 @@ def _leave(node: Any, decision: Decision) -> None:
         if decision.config is not None and decision.config.backend == "cutlass":
             outcome.refuse(decision, "the scale is not a tensor over the columns or rows")
             decision = replace(decision, config=ATEN, refused=True)
+    if decision.config is not None and (activation := activation_of(decision.config)):
+        found = activations.absorb(node, activation)
+        if found is not None:
+            found.meta[DECISION] = decision
+            return
+        outcome.refuse(decision, f"its epilogue is no longer {activation} alone")
+        decision = replace(decision, config=ATEN, refused=True)
     if node.target is linears.TILED_MM:
         if decision.branches or decision.config not in (None, ATEN):
             linears.absorb_tiled_int4(node).meta[DECISION] = decision

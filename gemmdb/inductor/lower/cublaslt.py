@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gemmdb.cublaslt import launch
@@ -11,6 +12,8 @@ from gemmdb.inductor.lower.cutlass import leading
 from gemmdb.inductor.lower.triton import Operands, Refused, check
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cublaslt import activation_of
+from gemmdb.kernels.cublaslt import attributes as attributes_of
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.problem import Problem
 
@@ -28,8 +31,8 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         nodes.append(_bias(operands.bias, problem))
     if not all(map(_aligned, nodes)):
         raise Refused("cuBLASLt's algorithms need operands aligned to 16 bytes, which nothing here guarantees")
-    shape = _shape(problem, operands)
-    attributes = {name: int(value) for name, value in config.values.items()}
+    shape = replace(_shape(problem, operands), activation=activation_of(config))
+    attributes = attributes_of(config)
     try:
         workspace = cublaslt.workspace(shape, operands.a.get_device(), attributes)
     except launch.Refused as error:

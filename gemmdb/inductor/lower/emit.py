@@ -19,6 +19,7 @@ from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.calls import Call
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.kernels.default_mode import returns_view
 from gemmdb.key.problem import Problem
 
@@ -86,6 +87,9 @@ def generated(
         config = _dense_where_returned(decision, confirmed(decision, pair))
         if config == ATEN:
             return None
+        if activation_of(config) != activation_of(decision.config or ATEN):
+            # The graph pass has left the epilogue where it was, or has made it a part of the GEMM.
+            raise triton.Refused(deciding.LAYOUT_CHANGED)
         refusal = legality.rejection(config, replace(decision.query, problem=problem))
         if refusal is None:
             return _lowered(decision, config, problem, operands, scalars)

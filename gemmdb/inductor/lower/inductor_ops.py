@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -73,6 +74,19 @@ def _finished(result: Any, bias: Any, dtype: torch.dtype) -> Any:
     if bias is not None:
         result = state.lowering_of(aten.add.Tensor)(result, bias)
     return state.lowering_of(_CAST)(result, dtype)
+
+
+def activated(a: Any, b: Any, bias: Any, activation: str) -> Any:
+    """Lower activation(a @ b + bias) as default mode does: the GEMM, and elementwise operators after it."""
+    gemm = aten.mm.default if bias is None else aten.addmm.default
+    result = state.lowering_of(gemm)(*((a, b) if bias is None else (bias, a, b)))
+    if activation == "relu":
+        return state.lowering_of(aten.relu.default)(result)
+    multiply, add, cast = (state.lowering_of(one) for one in (aten.mul.Tensor, aten.add.Tensor, _CAST))
+    x = cast(result, torch.float32)
+    cube = multiply(multiply(x, x), multiply(x, 0.044715))
+    tanh = state.lowering_of(aten.tanh.default)(multiply(add(x, cube), math.sqrt(2 / math.pi)))
+    return cast(multiply(multiply(x, 0.5), add(tanh, 1)), result.get_dtype())
 
 
 def summed(problem: Problem, operands: Operands) -> Any:

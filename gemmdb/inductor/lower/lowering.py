@@ -19,12 +19,15 @@ from gemmdb.inductor.match.calls import Call
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
+_OWN = ("mixed_mm", "int4_mm", "int_mm_scaled", "mm_activation")
+"""Our operators whose lowerings read their node's Decision themselves."""
 
 
 def register() -> None:
     """Register the lowerings of our own operators. Idempotent."""
     state.register_own(ops.overload("mixed_mm"), lower_mixed)
     state.register_own(ops.overload("int_mm_scaled"), lower_scaled)
+    state.register_own(ops.overload("mm_activation"), lower_activation)
     horizontal.register()
     int4.register()
 
@@ -36,7 +39,7 @@ def as_decided(original: Callable[..., Any]) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         node = state.current_node()
         decision = decision_of(node)
-        if decision is None or node.target in map(ops.overload, ("mixed_mm", "int4_mm", "int_mm_scaled")):
+        if decision is None or node.target in map(ops.overload, _OWN):
             return original(*args, **kwargs)
         try:
             return carry_out(decision, original, args, kwargs)
@@ -105,6 +108,16 @@ def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias:
     with outcome.fallback(decision) if decision is not None else state.only_aten():
         integers = state.lowering_of(aten._int_mm.default)(a, b)
     return inductor_ops.scaled_integers(integers, (rows, scale, bias), dtype)
+
+
+def lower_activation(a: Any, b: Any, activation: str, bias: Any = None) -> Any:
+    """Lower `gemmdb::mm_activation`. The output code never calls our operator."""
+    decision = decision_of(state.current_node())
+    result = emit.generated(decision, Call(a, b, bias=bias)) if decision is not None else None
+    if result is not None:
+        return result
+    with outcome.fallback(decision) if decision is not None else state.only_aten():
+        return inductor_ops.activated(a, b, bias, activation)
 
 
 def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import calls, epilogues, extract, int_mm_scale, linears
+from gemmdb.inductor.match import activations, calls, epilogues, extract, int_mm_scale, linears
 from gemmdb.inductor.match.extract import Gemm, two_operands
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.linears import marked
+from gemmdb.kernels.cublaslt import MATMUL_ACTIVATION
 
 _UNCOVERED = {
     "aten.bmm.dtype": "bmm.dtype",
@@ -87,7 +89,15 @@ def _mm(node: Any, op: str = "mm") -> Gemm | None:
     mixed = marked(node, a)
     if mixed is None and op == "bmm" and _has_symbolic_batch(node):
         raise Unsupported("a symbolic batch")
-    return mixed or two_operands(op, node, a, b, fusion=epilogues.fusion(node))
+    return mixed or _with_activation(two_operands(op, node, a, b, fusion=epilogues.fusion(node)))
+
+
+def _with_activation(gemm: Gemm | None) -> Gemm | None:
+    """Return the GEMM, with the activation in its query if that is the whole epilogue."""
+    if gemm is None or gemm.query.problem.op not in MATMUL_ACTIVATION.ops:
+        return gemm
+    query = replace(gemm.query, activation=activations.name_of(gemm.node, gemm.query.problem))
+    return replace(gemm, query=query)
 
 
 def _baddbmm(node: Any) -> Gemm | None:
@@ -114,11 +124,12 @@ def _addmm(node: Any) -> Gemm | None:
     bias, a, b = node.args[:3]
     if (mixed := marked(node, a)) is not None:
         return mixed
-    return two_operands(
+    gemm = two_operands(
         "addmm", node, a, b, bias=extract.bias(value(bias), *map(extract.hint, value(node).shape)),
         scalars=extract.scalars(node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)),
         fusion=epilogues.fusion(node),
     )  # fmt: skip
+    return _with_activation(gemm)
 
 
 def _int_mm(node: Any) -> Gemm | None:

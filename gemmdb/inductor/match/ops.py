@@ -1,9 +1,9 @@
 """gemmdb's operators for GEMMs without an ATen operator.
 
 `mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering; `int4_mm` replaces many
-nodes, or one without a lowering; `int_mm_scaled`, `horizontal_mm` and `horizontal_int4` each become one kernel. All
-other GEMMs keep their operators, with the decision in node metadata, so Inductor's passes and layout rules for those
-operators still apply.
+nodes, or one without a lowering; `int_mm_scaled`, `mm_activation`, `horizontal_mm` and `horizontal_int4` each become
+one kernel. All other GEMMs keep their operators, with the decision in node metadata, so Inductor's passes and layout
+rules for those operators still apply.
 """
 
 from __future__ import annotations
@@ -89,6 +89,13 @@ def _int_mm_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bia
     return (result if bias is None else result + bias).to(dtype)
 
 
+def _mm_activation(a: Any, b: Any, activation: str, bias: Any = None) -> Any:
+    """activation(a [M, K] @ b [K, N] + bias [N]) -> [M, N] of a's dtype. `activation`: one of
+    `gemmdb.kernels.cublaslt.ACTIVATIONS`."""
+    result = a @ b if bias is None else torch.addmm(bias, a, b)
+    return torch.relu(result) if activation == "relu" else torch.nn.functional.gelu(result, approximate="tanh")
+
+
 def _int4_mm(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
     """a [M, K] float times the int4 weight `w`, whose tensors, group size and packing `gemmdb.key.int4` describes ->
     [M, N] of a's dtype."""
@@ -149,6 +156,11 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
         "Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing", _int4_mm,
         lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], int4_columns(w.shape[0], packing))),
         _flops_int4,
+    ),
+    "mm_activation": (
+        "Tensor a, Tensor b, str activation, Tensor? bias=None", _mm_activation,
+        lambda a, b, activation, bias=None: a.new_empty((a.shape[0], b.shape[1])),
+        lambda a, b, *_, **__: _flops(a, b),
     ),
     "horizontal_mm": (
         "Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? a_scale=None, ScalarType? dtype=None,"

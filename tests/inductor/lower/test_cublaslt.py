@@ -72,6 +72,37 @@ print(json.dumps({
 }))
 """
 )
+ACTIVATIONS = (
+    BEGIN
+    + """
+def relu(x, w, b, v):
+    return torch.relu(torch.addmm(b, x, w.t())) @ v
+
+def gelu(x, w, b, v):
+    return torch.nn.functional.gelu(torch.mm(x, w.t()), approximate="tanh") @ v
+
+def tokens(x, w, b, v):
+    return torch.nn.functional.gelu(torch.nn.functional.linear(x[None], w, b), approximate="tanh") @ v
+
+given = rand(24, 64), rand(40, 64), rand(40), rand(40, 32)
+results = {}
+for model, activation in (relu, "relu"), (gelu, "gelu_tanh"), (tokens, "gelu_tanh"), (tokens, "relu"):
+    forced = Config.of("cublaslt", "matmul_activation", activation=activation, **CONFIG.values)
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    before = ctypes.c_int.in_dll(standing, "calls").value if standing else 0
+    with torch.no_grad(), gemmdb.inductor.force(forced), config.patch(cpp_wrapper=way == "cpp"):
+        found = torch.compile(model)(*given)
+    stats = gemmdb.inductor.stats()
+    results[f"{model.__name__} {activation}"] = {
+        "apart": apart([found], [model(*given)]), "errors": stats["errors"],
+        "taken": [product["config"] == forced.text for product in stats["products"]],
+        "notes": [product["note"] for product in stats["products"]],
+        "calls": (ctypes.c_int.in_dll(standing, "calls").value if standing else 0) - before,
+    }
+print(json.dumps({"results": results, "warned": warned}))
+"""
+)
 TRAINING = (
     BEGIN
     + """
@@ -139,6 +170,21 @@ def test_a_cached_graph_calls_the_library_where_it_can(kit, standing, cache):
     for one, reason in zip(found[2:], ("AlgoCheck: cublasStatus 15", "needs 65 bytes", "is loaded"), strict=True):
         (warning,) = one["warned"]
         assert reason in warning
+
+
+@pytest.mark.parametrize("way", ["python", pytest.param("cpp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("refuses", [0, 1])
+def test_activations(kit, standing, cache, way, refuses):
+    """The second GEMM has none, and one that is asked for another than its own runs ATen."""
+    found = ran(kit, ACTIVATIONS, standing, way, 64, refuses, **cache)
+    for name, one in found["results"].items():
+        assert max(one["apart"]) < 0.02, name
+        assert one["errors"] == []
+        other = name == "tokens relu"
+        assert one["taken"] == [not other, False], (name, one["notes"])
+        assert one["calls"] == (0 if other or refuses else 1)
+    if way == "python":  # C++ code warns through torch.
+        assert bool(found["warned"]) == bool(refuses)
 
 
 def test_the_gemms_of_a_backward_pass(kit, standing, cache):

@@ -54,6 +54,14 @@ def integers(x, w):
     return torch._int_mm(x, w.t())
 
 
+def activated(b, x, w):
+    return torch.mm(torch.relu(torch.addmm(b, x, w.t())), w)
+
+
+def gelu(x, w):
+    return torch.mm(torch.nn.functional.gelu(torch.mm(x, w.t()), approximate="tanh"), w)
+
+
 BF16, INT8 = torch.bfloat16, torch.int8
 PROGRAMS = {
     "mm": (linear, (M, K, BF16), (N, K, BF16)),
@@ -64,6 +72,10 @@ PROGRAMS = {
     "view": (inside, (M + 8, K, BF16), (N, 2 * K, BF16)),
     "twice": (twice, (M, K, BF16), (K, K, BF16)),
     "wide": (linear, (M, K, torch.float32), (N, K, torch.float32)),
+}
+ACTIVATIONS = {
+    "relu": (activated, (N, BF16), (M, K, BF16), (N, K, BF16)),
+    "gelu_tanh": (gelu, (M, K, BF16), (N, K, BF16)),
 }
 SPACES = {"plain": 0, "split": BYTES, "large": launch.MAX_WORKSPACE + 1, "unsupported": None}
 
@@ -105,6 +117,12 @@ def found() -> dict[str, Any]:
                         code, events = no_gpu.output_code(program, CONFIG, *inputs)
                     seen = {(event.config, event.note) for event in events}
                     answers[f"{name} {space} {wrapper}"] = [*map(list, seen), code]
+    for activation, (program, *inputs) in ACTIVATIONS.items():
+        config = Config.of("cublaslt", "matmul_activation", activation=activation, **VALUES)
+        for wrapper in ("python", "cpp"):
+            with needing(0), inductor_config.patch(cpp_wrapper=wrapper == "cpp"):
+                code, events = no_gpu.output_code(program, config, *inputs)
+            answers[f"{activation} {wrapper}"] = [events[0].config == config.text, events[1].config, code]
     code, events = no_gpu.output_code(linear, CONFIG, *PROGRAMS["mm"][1:])
     answers["mm asked python"] = [[events[0].config, events[0].note], code]
     with needing(BYTES), inductor_config.patch({"triton.cudagraphs": True}):
@@ -191,7 +209,7 @@ def test_inductor_takes_it_for_a_gemm_of_aten():
 def test_a_bias_is_the_library_s(answers):
     text = code(answers, "addmm")
     assert "prepare(torch.addmm, 0, " in text
-    assert "'fp32', 'bf16', 1)" in text
+    assert "'fp32', 'bf16', 1, '')" in text
     assert re.search(r"gemmdb_cublaslt_\w+\(arg1_1, arg2_1, buf\d, get_raw_stream\(0\), None, arg0_1\)", text)
 
 
@@ -204,7 +222,7 @@ def test_a_batch_has_strides(answers):
 def test_integers_have_integer_sums(answers):
     text = code(answers, "int_mm")
     assert "prepare(torch._int_mm, 0, " in text
-    assert f"('int32', True, {N}, {M * N}), 'int32', '', 1)" in text
+    assert f"('int32', True, {N}, {M * N}), 'int32', '', 1, '')" in text
 
 
 def test_offsets_are_those_of_the_views(answers):
@@ -232,6 +250,30 @@ def test_the_code_in_cpp_has_the_attributes(answers):
     assert "{8, 2, 2}" in text
     (fields,) = lines(text, f"{{{M}, {N}, {K}, 1, false, ")
     assert fields.endswith(", 66}, attributes,")
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_activation_is_the_library_s(answers, activation):
+    """No kernel of Triton's follows, and the other GEMM is ATen's."""
+    taken, other, text = answers[f"{activation} python"]
+    assert (taken, other) == (True, ATEN.text)
+    assert not re.findall(r"    triton_\w+\.run\(", text)
+    assert len(re.findall(r"    gemmdb_cublaslt_\w+\(", text)) == 1
+    assert "extern_kernels.mm(" in text
+    (prepared,) = lines(text, "gemmdb_cublaslt.prepare(")
+    by_torch = "torch.relu_(torch.addmm(" if activation == "relu" else "torch.ops.aten.gelu_(torch.mm("
+    assert f"prepare(lambda *operands, out: {by_torch}*operands, out=out)" in prepared
+    assert f", 1, '{activation}'), (0, 0, 0), 0)" in prepared
+
+
+@pytest.mark.parametrize(("activation", "epilogue", "by_torch"), [
+    ("relu", 6, "(bias, a, b, 1.0, 1.0, 0, &made)"), ("gelu_tanh", 32, "(out, a, b, 0.0, 1.0, 1, &made)"),
+])  # fmt: skip
+def test_an_activation_in_cpp(answers, activation, epilogue, by_torch):
+    taken, _, text = answers[f"{activation} cpp"]
+    assert taken
+    assert f"aoti_torch_cuda__addmm_activation{by_torch}" in text
+    assert f", {epilogue}, 0, 66}}, attributes," in text
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def _write_python(wrapper: Any, kernel: Kernel, device: torch.device, offsets: O
     wrapper.add_import_once(IMPORT)
     wrapper.add_import_once(V.graph.device_ops.import_get_raw_stream_as("get_raw_stream"))
     fields = device.index, dict(kernel.attributes), astuple(kernel.shape), offsets, kernel.workspace
-    name = _define(wrapper, f"gemmdb_cublaslt.prepare(torch.{_ATEN[kernel.op]}, {', '.join(map(repr, fields))})")
+    name = _define(wrapper, f"gemmdb_cublaslt.prepare({_torch_python(kernel)}, {', '.join(map(repr, fields))})")
     # The stream is asked for here, because the program may have made another one the current stream since.
     arguments = [*tensors[:3], f"get_raw_stream({device.index})", *tensors[3:]]
     while arguments[-1] == "None":
@@ -144,17 +144,17 @@ def cpp_function(kernel: Kernel, device: str, offsets: Offsets) -> str:
     shape, (a, b, bias) = kernel.shape, offsets
     scale = "int32" if shape.accumulate == "int32" else "fp32"
     of_bias = (library.DTYPES[shape.bias], launch.ITEM_BYTES[shape.bias]) if shape.bias else (-1, 0)
+    epilogue = library.EPILOGUES[shape.activation][bool(shape.bias)]
     fields = (
         shape.m, shape.n, shape.k, shape.batch, kernel.op == "bmm", _matrix(shape.a, a), _matrix(shape.b, b),
         _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale], *of_bias, bias,
-        kernel.workspace, kernel.attributes["algo"],
+        epilogue, kernel.workspace, kernel.attributes["algo"],
     )  # fmt: skip
     attributes = [
         _braces(library.CONFIG[name][0], value, sizeof(library.CONFIG[name][1]))
         for name, value in kernel.attributes.items()
         if name != "algo"
     ]
-    operands = "bias, a, b, 1.0, 1.0" if kernel.op == "addmm" else "a, b"
     return f"""\
 #ifndef {_NAME}_
 #define {_NAME}_
@@ -164,12 +164,39 @@ static void {_NAME}(
   static gemmdb_cublaslt::Call call(
       {_braces(*fields)}, attributes,
       [](AtenTensorHandle out, AtenTensorHandle bias, AtenTensorHandle a, AtenTensorHandle b) {{
-        return aoti_torch_{device}_{_ATEN[kernel.op]}_out(out, {operands});
+{_torch_cpp(kernel, device)}
       }});
   call(a, b, out, workspace, bias);
 }}
 #endif
 """
+
+
+def _torch_cpp(kernel: Kernel, device: str) -> str:
+    """Return the C++ statements that compute the same with torch."""
+    activation = kernel.shape.activation
+    if not activation:
+        operands = "bias, a, b, 1.0, 1.0" if kernel.op == "addmm" else "a, b"
+        return f"        return aoti_torch_{device}_{_ATEN[kernel.op]}_out(out, {operands});"
+    # Without a bias, `out` stands for one, and nothing reads it.
+    added, factor = ("bias", "1.0") if kernel.shape.bias else ("out", "0.0")
+    gelu = int(activation == "gelu_tanh")
+    return f"""\
+        AtenTensorHandle made = nullptr;
+        AOTITorchError failed =
+            aoti_torch_{device}__addmm_activation({added}, a, b, {factor}, 1.0, {gelu}, &made);
+        torch::aot_inductor::RAIIAtenTensorHandle owned(made);
+        return failed ? failed : aoti_torch_copy_(out, made, 0);"""
+
+
+def _torch_python(kernel: Kernel) -> str:
+    """Return the Python function that computes the same with torch."""
+    function = f"torch.{_ATEN[kernel.op]}"
+    called = _IN_PLACE.get(kernel.shape.activation, "").format(f"{function}(*operands, out=out)")
+    return f"lambda *operands, out: {called}" if called else function
+
+
+_IN_PLACE = {"relu": "torch.relu_({})", "gelu_tanh": "torch.ops.aten.gelu_({}, approximate='tanh')"}
 
 
 def _matrix(matrix: Matrix, offset: int) -> str:
