@@ -89,8 +89,7 @@ class BuildProgress:
         text = state.phase if state.current is None else f"{state.phase} {sizes(state)}"
         self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(state.eta_s))
         if state.phase == "starting" and state.total > state.done:
-            takes = left(state.eta_s).removesuffix(" left")
-            note(f"{state.total - state.done} to measure{f', {takes}' if takes else ''}")
+            note(", ".join(filter(None, (f"{state.total - state.done} to measure", takes(state)))))
         words = f"{state.done}/{state.total} problems, {text}"
         self._pulse.begin(", ".join(filter(None, (words, left(state.eta_s)))), aloud=False)
 
@@ -102,6 +101,12 @@ def sizes(state: State) -> str:
     problem = state.current
     batch = f"{problem.batch}x" if problem.spec.batched else ""
     return f"{problem.op} {batch}{problem.m}x{problem.n}x{problem.k} {problem.a.dtype}"
+
+
+def takes(state: State) -> str:
+    """Return how long a build takes, as in `about 90 s to 3 min`, with all sizes of ranges; empty if unknown."""
+    least, most = (left(seconds).removesuffix(" left") for seconds in (state.eta_s, state.most_s))
+    return least if most in ("", least) else f"{least} to {most.removeprefix('about ')}"
 
 
 def left(seconds: float | None) -> str:

@@ -176,6 +176,10 @@ class Backend(Interface):
         """Like `busy`, also if measurements notice a disturbance by themselves."""
         return self.busy()
 
+    def slowdown(self) -> float:
+        """Return how many times as long as on an idle machine a build takes now, because of other programs."""
+        return 1.0
+
     @property
     def workers(self) -> int:
         """Number of measurers that may work in parallel: one per GPU, one for a CPU."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmdb.key.device import Device
 
-JSON_NAMES = {"workers": "lanes", "worker_seconds": "lane_seconds"}
+JSON_NAMES = {"workers": "lanes", "worker_seconds": "lane_seconds", "expected_s": "expected_seconds"}
 """Fields of a BuildReport with other names in JSON, which scripts and recorded reports rely on."""
 MAX_WORDS, MAX_WORD_CHARS = 64, 200
 """Number of words of a command, and characters per word, that a run keeps."""
@@ -56,7 +56,8 @@ class BuildReport:
     `busy_seconds`: the part of it spent in timed calls (without checks, copies and set-up), None if unknown.
     `disturbed`: number of rows timed while other programs kept the machine busy. `modelled`: nothing was measured, the
     rows come from the cost model. `left_out`: number of GEMMs of a workload that were not measured, by reason.
-    `stopped`: the use by other programs for which the build stopped early, empty if it did not."""
+    `stopped`: the use by other programs for which the build stopped early, empty if it did not. `expected_s`: the
+    seconds that the done jobs were expected to take."""
 
     out: Path
     device: Device
@@ -77,6 +78,12 @@ class BuildReport:
     disturbed: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     stopped: str = ""
+    expected_s: float = 0.0
+
+    @property
+    def pace(self) -> float:
+        """How many times as long as expected the build took."""
+        return self.seconds / self.expected_s if self.expected_s > 0 else 1.0
 
     @property
     def left(self) -> int:
@@ -101,7 +108,18 @@ def together(first: BuildReport, second: BuildReport) -> BuildReport:
     """Combine the reports of two builds of the same table, one after the other."""
     statuses = Counter(first.statuses) + Counter(second.statuses)
     busy = [one.busy_seconds for one in (first, second) if one.busy_seconds is not None]
-    added = ("problems", "jobs", "before", "measured", "elsewhere", "rows", "seconds", "worker_seconds", "disturbed")
+    added = (
+        "problems",
+        "jobs",
+        "before",
+        "measured",
+        "elsewhere",
+        "rows",
+        "seconds",
+        "worker_seconds",
+        "disturbed",
+        "expected_s",
+    )
     return replace(
         second,
         **{name: getattr(first, name) + getattr(second, name) for name in added},

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.generators import effort as efforts
+from gemmdb.generators import estimate
 from gemmdb.generators.backend import Backend
 from gemmdb.generators.build import queue, recorded
+from gemmdb.generators.build.run import MAX_OVERRUN
 from gemmdb.generators.coverage import look_up
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.candidates import only_aten, timed_s, too_long
-from gemmdb.generators.progress import SECONDS
+from gemmdb.generators.measure.candidates import only_aten, too_long
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -66,31 +67,38 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """GEMMs to build, most valuable first, and how many are left out, by reason. `budget_s`: the time limit."""
+    """GEMMs to build, most valuable first, and how many are left out, by reason. `budget_s`: the time limit; `start_s`:
+    expected seconds before the first is measured."""
 
     wanted: tuple[Wanted, ...]
     left_out: dict[str, int]
     budget_s: float
+    start_s: float = 0.0
 
     @property
     def fitting(self) -> int:
         """How many of `wanted`, from the first, should be built within the budget."""
-        spent_s, number = 0.0, 0
+        spent_s, number = self.start_s, 0
         for one in self.wanted:
-            if spent_s >= self.budget_s:  # A build starts no problem after the limit, but finishes the current one.
-                break
-            spent_s, number = spent_s + one.seconds, number + 1
+            spent_s += one.seconds
+            if number and spent_s > (1 + MAX_OVERRUN) * self.budget_s:
+                break  # The first always runs.
+            number += 1
         return number
 
     @property
     def seconds(self) -> float:
-        """Expected build time of what fits, in seconds."""
-        return sum(one.seconds for one in self.wanted[: self.fitting])
+        """Expected build time of what fits, in seconds. The sizes of a range also end with the budget."""
+        return self._within(one.seconds for one in self.wanted[: self.fitting])
 
     @property
     def least_s(self) -> float:
         """Expected build time of what fits if no kernel can serve a range, in seconds."""
-        return sum(one.least_s or one.seconds for one in self.wanted[: self.fitting])
+        return self._within(one.least_s or one.seconds for one in self.wanted[: self.fitting])
+
+    def _within(self, seconds: Iterable[float]) -> float:
+        total_s = self.start_s + sum(seconds)
+        return total_s if self.fitting == 1 and not self.wanted[0].missing else min(total_s, self.budget_s)
 
     @property
     def saving_us(self) -> float | None:
@@ -116,10 +124,10 @@ def by_worth(wanted: Iterable[Wanted]) -> list[Wanted]:
 
 
 def plan(
-    workload: Workload, catalog: Catalog, table: Path | None, budget_s: float, effort: str | None, pace_s: float | None
+    workload: Workload, catalog: Catalog, table: Path | None, budget_s: float, effort: str | None, pace: float = 1.0
 ) -> Plan:
     """Plan which GEMMs of a workload to build into `table` (None: the user table for the device). `effort`: as for a
-    build. `pace_s`: measured seconds per problem in an earlier build, if any. Raises InputError for an invalid device
+    build. `pace`: how many times as long as expected an earlier build took. Raises InputError for an invalid device
     or range, or an unknown effort."""
     missed = _missed(workload.entries, catalog)
     worth: dict[Device, float] = defaultdict(float)
@@ -132,18 +140,26 @@ def plan(
     path = table or data_home() / f"{device.slug}.db"
     left_out: Counter[str] = Counter()
     wanted = []
-
-    def takes_s(problem: Problem) -> float:
-        return pace_s or SECONDS[device.kind] + timed_s(problem, device, backend.space, chosen)
-
     for one in missed:
         rejected = OTHER_DEVICE if one.device != device else _rejection(one, backend, chosen, path, catalog)
         if rejected is not None:
             left_out[rejected.reason] += 1
         else:
-            most, least = (sum(takes_s(size) for size in sizes) for sizes in _sizes(one))
-            wanted.append(replace(one, seconds=most, least_s=least))
-    return Plan(tuple(by_worth(wanted)), dict(left_out), budget_s)
+            wanted.append(one)
+    timed = _with_seconds(by_worth(wanted), backend, chosen, pace)
+    return Plan(timed, dict(left_out), budget_s, pace * estimate.start_s(device, chosen) if timed else 0.0)
+
+
+def _with_seconds(wanted: Sequence[Wanted], backend: Backend, effort: Effort, pace: float) -> tuple[Wanted, ...]:
+    """Return GEMMs, in the order of the build, with the seconds that their sizes take that no GEMM before them has."""
+    seen: set[Problem] = set()
+    found = []
+    for one in wanted:
+        most, least = ([size for size in sizes if size not in seen] for sizes in _sizes(one))
+        seconds = {size: pace * estimate.problem_s(size, backend, effort) for size in most}
+        found.append(replace(one, seconds=sum(seconds.values()), least_s=sum(seconds[size] for size in least)))
+        seen |= seconds.keys()
+    return tuple(found)
 
 
 def _sizes(one: Wanted) -> tuple[list[Problem], list[Problem]]:

@@ -41,14 +41,14 @@ Say = Callable[[str], None]
 @dataclass
 class State:
     """Progress of one command. `recorded`: whether its run ended; `stopped`: whether Ctrl-C or SIGTERM ended it;
-    `pace_s`: measured seconds per problem in the last build; `tables`: the identity of the tables at the last
+    `pace`: how many times as long as expected the last build took; `tables`: the identity of the tables at the last
     comparison; `gained`: its result."""
 
     folder: Path
     command: tuple[str, ...]
     recorded: bool = False
     stopped: bool = False
-    pace_s: float | None = None
+    pace: float = 1.0
     tables: str = ""
     gained: dict[str, Any] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
             raise InputError(f"{path} is from another version of gemmdb; --fresh starts over")
         known = State(
             folder, tuple(map(str, item["command"])), item["recorded"] is True, item["stopped"] is True,
-            None if item["pace_s"] is None else float(item["pace_s"]), str(item["tables"]), dict(item["gained"]),
+            float(item.get("pace", 1.0)), str(item["tables"]), dict(item["gained"]),
         )  # fmt: skip
     except InputError:
         raise
@@ -180,7 +180,7 @@ class Tuning:
         """Plan the build and check the current coverage. Raises TableError for a file that is not a table."""
         request, catalog = self._request, self._catalog()
         before = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
-        plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, self._state.pace_s)
+        plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, self._state.pace)
         return Tuned(self._state.workload, plan, before, before)
 
     def build(self, done: Tuned, progress: Progress) -> BuildReport:
@@ -195,7 +195,7 @@ class Tuning:
         )  # fmt: skip
         done.built = build_table(build, progress)
         if done.built.measured:
-            state.pace_s = done.built.seconds / done.built.measured
+            state.pace = done.built.pace
             state.save()
         return done.built
 

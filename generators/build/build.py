@@ -81,13 +81,16 @@ class Builder:
     renew: Callable[[], Backend]
     started: float = field(default_factory=monotonic)
 
-    def build(self, backend: Backend, store: Store, problems: Sequence[Problem]) -> BuildReport:
+    def build(
+        self, backend: Backend, store: Store, problems: Sequence[Problem], more: Sequence[Problem] = ()
+    ) -> BuildReport:
+        """Measure problems. `more`: problems of further rounds that may follow."""
         request = self.request
         if request.minutes is not None:
             request = replace(request, minutes=max(request.minutes - (monotonic() - self.started) / 60, 1e-9))
         backend.expect(problems, self.effort)
         jobs = select(queue.jobs(problems, backend, self.effort), request.allow, request.deny)
-        run = Run(request, backend, store, jobs, self.progress)
+        run = Run(request, backend, store, jobs, self.progress, more)
         run.execute()
         return run.report(self.out, len(problems))
 
@@ -138,13 +141,14 @@ def _build_workload(
         first = rounds.first(workload)
         for reason, number in () if builder.request.every else first.left_out.items():
             leave_out(number, reason)
-        if number := len(set(rounds.further(first.ranged)) - set(first.problems)):
+        more = [one for one in rounds.further(first.ranged) if one not in set(first.problems)]
+        if more:
             builder.say(
-                f"up to {number} more sizes of symbolic ranges follow, if a kernel may serve the ranges: sizes that the"
-                " program used come first"
+                f"up to {len(more)} more sizes of symbolic ranges follow, if a kernel may serve the ranges: sizes that"
+                " the program used come first"
             )
         begun = problems if builder.request.every else ()
-        report = builder.build(backend, store, list(dict.fromkeys((*begun, *first.problems))))
+        report = builder.build(backend, store, list(dict.fromkeys((*begun, *first.problems))), more)
         for _ in range(recorded.ROUNDS - 1 if first.ranged else 0):
             more = rounds.further(first.ranged)
             if not more or report.interrupted or report.stopped or report.left:

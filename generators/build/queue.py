@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
@@ -180,14 +180,16 @@ class Work:
         self._lock = Lock()
         self.chunk, self.overlap = backend.chunk, backend.overlap
         self.stop = Event()
+        self.settle: Callable[[], None] = lambda: None  # Called before jobs are taken: `stop` and `chunk` may change.
         self.elsewhere: list[Job] = []
 
-    def take(self, most: int) -> list[Job]:
-        """Claim up to `most` jobs. Waits while other builds hold all remaining jobs. Returns nothing if no jobs are
+    def take(self) -> list[Job]:
+        """Claim up to `chunk` jobs. Waits while other builds hold all remaining jobs. Returns nothing if no jobs are
         left or `stop` is set."""
+        self.settle()
         while not self.stop.is_set():
             with self._lock:
-                taken = self._claim(most)
+                taken = self._claim(self.chunk)
                 if taken or not self._pending:
                     return taken
             self.stop.wait(POLL_S)

@@ -8,44 +8,52 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Thread, Timer
+from threading import TIMEOUT_MAX, Event, Thread, Timer
 from time import monotonic
 from typing import Any
 
-from gemmdb.generators import effort
+from gemmdb.generators import effort, estimate
 from gemmdb.generators.backend import Backend, Job, Measurer, row
 from gemmdb.generators.build import queue
 from gemmdb.generators.build.scheduler import Scheduler
-from gemmdb.generators.build.worker import Ended, Message, Phase, Result, Worker
+from gemmdb.generators.build.worker import Ended, Message, Phase, Result, Settle, Worker
 from gemmdb.generators.measure import quiet
-from gemmdb.generators.progress import SECONDS, Progress, Tracker
+from gemmdb.generators.progress import Expected, Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, command
+from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
 
 MAX_OVERRUN = 0.1
 """Most that a build may exceed its time limit, relative, as far as the pace so far tells."""
+LEAST_GRACE_S = 5.0
+"""Least seconds for confirming the last winner after the time limit."""
+SETTLE_S = 0.2
+"""Seconds between checks whether the build stops while it waits for its results to count."""
 MAX_DISTURBED = 3
 """Problems in a row of which all times were disturbed, after which a build stops."""
 
 
 class Run:
     def __init__(
-        self, request: BuildRequest, backend: Backend, store: Store, jobs: Sequence[Job], progress: Progress | None
-    ):
+        self, request: BuildRequest, backend: Backend, store: Store, jobs: Sequence[Job], progress: Progress | None,
+        more: Sequence[Problem] = (),
+    ):  # fmt: skip
+        """`more`: problems of further rounds that may follow."""
         self.request, self.backend, self.store, self.jobs = request, backend, store, jobs
         self.effort = effort.named(request.effort, backend.device.kind)
         self.started = monotonic()
         self.pending = queue.left(jobs, store.path, backend, self.effort)
         self.before = len(jobs) - len(self.pending)
         self.count = min(backend.workers, request.gpus or backend.workers)
-        workers = max(self.count, 1) if self.pending else 1
-        expected_s = SECONDS[backend.device.kind] / workers if backend.device.kind in SECONDS else None
-        self.tracker = Tracker(progress, len(jobs), self.before, expected_s)
+        self.slower = 1.0 if request.wait_s is not None or not self.pending else backend.slowdown()
+        self.expected = self._expected(more)
+        self.tracker = Tracker(progress, len(jobs), self.before, self.expected)
         self.messages: SimpleQueue[Message] = SimpleQueue()
         self.statuses: Counter[str] = Counter()
         self.rows = self.measured = self.elsewhere = self.workers = self.disturbed = 0
         self.busy = self.stopped = ""
         self.disturbed_in_a_row = 0
+        self.unconfirmed: dict[int, float] = {}
         self.worker_seconds = 0.0
         self.busy_seconds: float | None = None
         self.run_id = ""
@@ -67,7 +75,7 @@ class Run:
             measured=self.measured, elsewhere=self.elsewhere, rows=self.rows,
             statuses=dict(sorted(self.statuses.items())), seconds=monotonic() - self.started,
             interrupted=self.interrupted, warnings=self._warnings(), disturbed=self.disturbed, workers=self.workers,
-            stopped=self.stopped,
+            stopped=self.stopped, expected_s=self.expected.start_s + self.tracker.done_s,
             worker_seconds=self.worker_seconds, busy_seconds=self.busy_seconds,
         )  # fmt: skip
 
@@ -92,7 +100,12 @@ class Run:
                 self.messages.put(Phase("compiling", jobs[0].problem))
                 measurers[0].prepare(jobs, ready)
 
+            self._keep_to_the_limit(work)
+            if self.request.minutes is not None and not self.backend.overlap:
+                work.settle = lambda: self._settle(work)
             scheduler = Scheduler(work, prepare, self.effort, self.count)
+            if self.request.minutes is not None:
+                scheduler.grace_s = max(MAX_OVERRUN * 60 * self.request.minutes, LEAST_GRACE_S)
             workers = [Worker(scheduler, measurer, self.effort, self.messages) for measurer in measurers]
             self.workers = len(workers)
             stack.callback(self._deadline(work).cancel)
@@ -127,12 +140,48 @@ class Run:
             self.stopped = self.stopped or self.backend.occupied() or "other programs disturbed the timings"
             work.stop.set()
 
-    def _is_spent(self, spent_s: float, pace_s: float | None) -> bool:
-        """Whether another job would probably exceed the time limit by more than MAX_OVERRUN. `pace_s`: seconds per job
-        of all workers together, None if unknown."""
-        if self.request.minutes is None or pace_s is None:
-            return False
-        return spent_s + pace_s * max(self.workers, 1) > (1 + MAX_OVERRUN) * 60 * self.request.minutes
+    def _expected(self, more: Sequence[Problem]) -> Expected:
+        backend, slower = self.backend, self.slower
+        workers = max(min(self.count, len(self.pending)), 1)
+        return Expected(
+            estimate.start_s(backend.device, self.effort) * slower if self.pending else 0.0,
+            [(job.problem, estimate.job_s(job, backend.device, self.effort) * slower) for job in self.pending],
+            workers,
+            workers if backend.overlap else min(backend.chunk, len(self.pending)),
+            sum(estimate.problem_s(problem, backend, self.effort) for problem in more) * slower,
+        )
+
+    def _fitting(self, limit_s: float, spent_s: float) -> int:
+        """Return how many more jobs a worker can probably measure and confirm without exceeding the time limit by more
+        than MAX_OVERRUN, after confirming the winners so far."""
+        pace, start_s = self.tracker.least_pace, 0.0 if self.measured else self.expected.start_s
+        due_s = pace * sum(self.unconfirmed.values()) / max(self.workers, 1)
+        left_s = (1 + MAX_OVERRUN) * limit_s - max(spent_s, start_s) - due_s
+        return max(int(left_s / max(pace * self.expected.mean_s * self.expected.workers, 1e-9)), 0)
+
+    def _keep_to_the_limit(self, work: queue.Work) -> None:
+        """Prepare no more jobs together than fit into the time limit, and stop if none fits. The first job always
+        runs."""
+        if self.request.minutes is None:
+            return
+        fitting = self._fitting(60 * self.request.minutes, monotonic() - self.started)
+        work.chunk = min(self.backend.chunk, max(fitting, 1))
+        if self.measured and not fitting:
+            work.stop.set()
+
+    def _settle(self, work: queue.Work) -> None:
+        """Wait until all results so far count, so that no job is taken that the time limit no longer allows."""
+        done = Event()
+        self.messages.put(Settle(done))
+        while not (done.wait(SETTLE_S) or work.stop.is_set()):
+            pass
+
+    def _note_confirmations(self, result: Result) -> None:
+        self.unconfirmed.pop(id(result.job), None)
+        if not result.last:
+            due_s = self.slower * estimate.confirm_s(result.job, self.backend.device, self.effort)
+            self.unconfirmed[id(result.job)] = due_s
+            self.tracker.raced(result.job.problem, due_s)
 
     def _deadline(self, work: queue.Work) -> Timer:
         """Return a running timer that stops the work at the request's time limit."""
@@ -151,12 +200,14 @@ class Run:
             self._keep(results)
             self._give_up_on_a_busy_machine(results, work)
             for result in results:
+                self._note_confirmations(result)
                 if result.last:
                     work.release(result.job)  # Not before: another build would claim it to confirm its winner.
                     self.tracker.finished(result.job.problem)
-            if self._is_spent(monotonic() - self.started, self.tracker.pace_s):
-                work.stop.set()
+            self._keep_to_the_limit(work)
             for message in arrived:
+                if isinstance(message, Settle):
+                    message.done.set()
                 if isinstance(message, Phase):
                     self.tracker.say(message.name, message.problem)
             ended = [message for message in arrived if isinstance(message, Ended)]

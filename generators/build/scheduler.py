@@ -69,11 +69,12 @@ class Scheduler(Thread):
         self._more = True
         self._moved = monotonic()
         self._until: float | None = None
+        self.grace_s = GRACE_S
         self._error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            while self._wait_for_room() and (taken := self._work.take(self._work.chunk)):
+            while self._wait_for_room() and (taken := self._work.take()):
                 with self._changed:
                     self._compiling |= {id(job): job for job in taken}
                 self._prepare(taken, self._compiled)
@@ -183,7 +184,7 @@ class Scheduler(Thread):
         if self._work.stop.is_set():
             # Raced jobs are still confirmed for GRACE_S seconds.
             if self._until is None:
-                self._until = monotonic() + GRACE_S
+                self._until = monotonic() + min(GRACE_S, self.grace_s)
             return self._idle() or monotonic() > self._until
         return self._idle() and not (self._more or self._compiling or self._ready)
 

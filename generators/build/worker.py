@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 
 from gemmdb.generators.backend import Candidate, Job, Lost, Measurer, Outcome
@@ -45,7 +45,14 @@ class Ended:
     busy_s: float | None
 
 
-Message = Phase | Result | Ended
+@dataclass(frozen=True)
+class Settle:
+    """A question: `done` is set when all earlier messages have been dealt with."""
+
+    done: Event
+
+
+Message = Phase | Result | Ended | Settle
 
 
 class Worker(Thread):

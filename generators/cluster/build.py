@@ -121,5 +121,6 @@ class SharedProgress:
             all_states = self.states.values()
             total, done, before = (sum(getattr(s, name) for s in all_states) for name in ("total", "done", "before"))
             eta_s = max((one.eta_s for one in all_states if one.eta_s is not None), default=None)
+            most_s = max((one.most_s for one in all_states if one.most_s is not None), default=None)
             if self.progress is not None:
-                self.progress.update(State(total, done, before, state.phase, state.current, eta_s))
+                self.progress.update(State(total, done, before, state.phase, state.current, eta_s, most_s))

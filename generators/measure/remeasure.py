@@ -14,11 +14,11 @@ from threading import Lock
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
-from gemmdb.generators import effort
+from gemmdb.generators import effort, estimate
 from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, row
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.quiet import judged
-from gemmdb.generators.progress import SECONDS, Progress, Tracker
+from gemmdb.generators.progress import Expected, Progress, Tracker
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -179,9 +179,16 @@ def _measure(
     sampled: Sequence[Sampled], backend: Backend, progress: Progress | None, busy: bool
 ) -> list[list[Measurement]]:
     """Return the rows of each sample, timed on all devices of the machine, all of them disturbed if it is `busy`."""
-    tracker, lock = Tracker(progress, len(sampled), 0, SECONDS.get(backend.device.kind)), Lock()
-    workers = max(min(backend.workers, len(sampled)), 1)
-    measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
+    workers, device = max(min(backend.workers, len(sampled)), 1), backend.device
+    usual = effort.named(None, device.kind)
+    seconds = [
+        estimate.retimed_s(one.verdict.problem, tuple(one.recorded), one.verdict.protocol.samples, device, usual)
+        for one in sampled
+    ]
+    jobs = list(zip((one.verdict.problem for one in sampled), seconds, strict=True))
+    expected = Expected(estimate.start_s(device, usual), jobs, workers, len(jobs))
+    tracker, lock = Tracker(progress, len(sampled), 0, expected), Lock()
+    measurers = [backend.measurer(worker, effort.named("full", device.kind)) for worker in range(workers)]
 
     def measure(measurer: Measurer, share: Sequence[Sampled]) -> list[list[Measurement]]:
         jobs = [one.job(measurer) for one in share]

@@ -12,7 +12,7 @@ from gemmdb.tune.tuning import STATE, WORKLOAD, open_folder
 
 def test_what_was_done_is_found_again(tmp_path: Path):
     state = open_folder(tmp_path / "new", ("python", "a.py"), False)
-    state.recorded, state.pace_s, state.gained = True, 2.5, {"runs": 1}
+    state.recorded, state.pace, state.gained = True, 2.5, {"runs": 1}
     state.save()
     assert open_folder(tmp_path / "new", ["python", "a.py"], False) == state
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gemmdb.devices import load
+from gemmdb.devices import detect, load
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
 from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, Space, ignore, silent
@@ -252,6 +252,10 @@ class CpuBackend(Backend):
     def occupied(self) -> str:
         found = load.now(threads=self.device.units)
         return found.text if found is not None and found.disturbs else ""
+
+    def slowdown(self) -> float:
+        found = load.now(threads=self.device.units)
+        return 1.0 if found is None or not found.disturbs else 1 + found.others / detect.cores()
 
     def provenance(self) -> dict[str, object]:
         # The frequency governor determines how steady the clock is.

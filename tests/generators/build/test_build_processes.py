@@ -58,7 +58,7 @@ def test_claims_are_lifted_with_their_process(request_, rows, problems):
         assert not claims.take(job)
         done = threading.Event()
         work = queue.Work([job], request_.out, backend, named("quick"), claims)
-        thread = threading.Thread(target=lambda: (work.take(1), done.set()))
+        thread = threading.Thread(target=lambda: (work.take(), done.set()))
         thread.start()
         assert not done.wait(0.3)
         holder.kill()

@@ -1,13 +1,17 @@
 """What a build does about jobs that an earlier one left half done, or that something else disturbed."""
 
+import time
 from dataclasses import replace
 
 import pytest
 from kit.replay import CPP, SPLIT_N, Emitting, Never, Replay, ReplayBackend, record, stored, verdict
 
-from gemmdb.generators.build import scheduler
+from gemmdb.generators.backend import ignore
+from gemmdb.generators.build import queue, scheduler
 from gemmdb.generators.build.build import build
 from gemmdb.generators.build.run import Run
+from gemmdb.generators.effort import named
+from gemmdb.generators.progress import Expected
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import DISTURBED, EMITTED, Status
 from gemmdb.table.writer import Store
@@ -17,7 +21,7 @@ from gemmdb.table.writer import Store
 def test_winners_that_were_not_confirmed_are_confirmed_when_it_goes_on(request_, rows, monkeypatch, replay):
     monkeypatch.setattr(scheduler, "GRACE_S", 0.0)
     # A build without time waits GRACE_S for the code of its winners.
-    first = build(replace(request_, minutes=0.01), backend=ReplayBackend(rows, replay=Never, overlap=True))
+    first = build(replace(request_, minutes=0.05), backend=ReplayBackend(rows, replay=Never, overlap=True))
     assert first.measured == 7
     assert len(full_rows(request_.out, SPLIT_N)) == 7
     backend = ReplayBackend(rows, replay=replay)
@@ -35,7 +39,7 @@ def test_what_was_raced_before_and_could_not_be_confirmed_now_is_left(request_, 
     reports = []
     for _ in range(2):
         backend = ReplayBackend(rows, replay=Never, overlap=True)
-        reports.append(build(replace(request_, minutes=0.01), backend=backend))
+        reports.append(build(replace(request_, minutes=0.05), backend=backend))
     assert [(report.measured, report.left, report.rows > 0) for report in reports] == [(7, 0, True), (0, 7, False)]
 
 
@@ -157,10 +161,27 @@ def test_ctrl_c_while_it_waits_measures_nothing(request_, rows):
     assert (done.interrupted, done.measured, done.rows) == (True, 0, 0)
 
 
-@pytest.mark.parametrize(("spent_s", "pace_s", "ends"), [(50.0, 15.0, False), (50.0, 17.0, True), (50.0, None, False)])
-def test_no_job_begins_that_would_exceed_the_limit_by_a_tenth(request_, rows, spent_s, pace_s, ends):
+@pytest.mark.parametrize(
+    ("spent_s", "due_s", "fitting"), [(0.0, 0.0, 3), (37.0, 0.0, 1), (37.0, 5.0, 0), (70.0, 0.0, 0)]
+)
+def test_no_job_begins_that_would_exceed_the_limit_by_a_tenth(request_, rows, problems, spent_s, due_s, fitting):
+    """With the expected times of jobs, and of the winners that are still to be confirmed."""
     with Store.open(request_.out) as store:
-        run = Run(replace(request_, minutes=1.0), ReplayBackend(rows), store, [], None)
-        assert run._is_spent(spent_s, pace_s) is ends
-        run = Run(request_, ReplayBackend(rows), store, [], None)
-        assert run._is_spent(1e9, pace_s) is False
+        backend = ReplayBackend(rows)
+        jobs = queue.jobs(problems, backend, named("quick", "cpu"))
+        run = Run(replace(request_, minutes=1.0), backend, store, jobs, None)
+    run.expected = run.tracker.expected = Expected(8.0, [(job.problem, 16.0 if due_s else 19.0) for job in jobs])
+    run.unconfirmed = {1: due_s, 2: due_s * 2}
+    assert run._fitting(60.0, spent_s) == fitting
+
+
+def test_a_short_limit_prepares_few_jobs_together_and_ends_after_the_first(request_, rows):
+    class Busy(Replay):
+        def prepare(self, jobs, ready=ignore):
+            prepared.append(len(jobs))
+            time.sleep(0.2 * len(jobs))
+            super().prepare(jobs, ready)
+
+    prepared: list[int] = []
+    done = build(replace(request_, minutes=0.3 / 60), backend=ReplayBackend(rows, replay=Busy))
+    assert (prepared, done.measured) == ([1], 1)

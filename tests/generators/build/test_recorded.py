@@ -143,7 +143,7 @@ def test_sizes_that_the_program_used_are_measured_first(measure):
     asked = [Entry(HINT, ranges=RANGE), Entry(replace(other, n=128), ranges=RANGE)]
     order = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "__init__", lambda self, request, backend, store, jobs, progress: order.extend(jobs))
+        patch.setattr(Run, "__init__", lambda self, request, backend, store, jobs, *rest: order.extend(jobs))
         with pytest.raises(AttributeError):
             measure(asked)
     assert [job.problem.m for job in order[:2]] == [24, 300]

@@ -1,0 +1,109 @@
+"""How long a build takes, in seconds, before it begins and while it runs. The only place with such figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmdb.cost.roofline import work_us
+from gemmdb.generators.backend import Backend, Job
+from gemmdb.generators.effort import Effort
+from gemmdb.kernels import cublaslt
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
+
+MAX_COMPILERS = 8
+"""Most processes in which a CPU's candidates are compiled."""
+CALL_S = 0.008
+"""Seconds per timed call on a CPU besides the call: the caches are emptied before it."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds on an idle machine. `start_s`: imports and first processes; `problem_s`: per problem, whatever its
+    candidates; `compile_s`: processor time to compile a candidate other than ATen; `candidate_s`: to load, check and
+    time one; `confirm_s`: to confirm a winner in a new process, 0 if `candidate_s` contains that; `call_s`: per timed
+    call besides the call."""
+
+    start_s: float
+    problem_s: float = 0.0
+    compile_s: float = 0.0
+    candidate_s: float = 0.0
+    confirm_s: float = 0.0
+    call_s: float = 0.0
+
+
+RATES = {
+    "cpu": Rates(start_s=8.0, problem_s=1.0, compile_s=3.2, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S),
+    "quick": Rates(start_s=35.0, candidate_s=0.05),
+    "standard": Rates(start_s=35.0, candidate_s=0.05),
+    "lean": Rates(start_s=35.0, candidate_s=0.0225),
+    "full": Rates(start_s=35.0, candidate_s=0.1),
+}
+"""For a CPU (two cores of an EPYC), and for a GPU by effort (`benchmarks/results/h200/2026-11-22/build.json`). `full`
+was not recorded: it takes twice as many samples as `standard`."""
+
+
+def rates(device: Device, effort: Effort) -> Rates:
+    """Return the rates for builds on a device."""
+    return RATES["cpu" if device.kind == "cpu" else effort.name]
+
+
+def start_s(device: Device, effort: Effort) -> float:
+    """Return the seconds until a build measures its first problem, besides compiling it."""
+    return rates(device, effort).start_s
+
+
+def job_s(job: Job, device: Device, effort: Effort) -> float:
+    """Return the seconds that one worker takes for a job, with its confirmation."""
+    if job.searched:
+        return confirm_s(job, device, effort)
+    rate, configs, problem = rates(device, effort), job.legal, job.problem
+    proposed = effort.proposals + effort.neighbours if device.kind != "cpu" and _proposes(problem) else 0
+    tried, kept = len(configs) + proposed, min(len(configs), max(effort.keep, 2))
+    search_s = rate.problem_s + _compile_s(configs, device, rate) + rate.candidate_s * tried
+    times_s = _timed_s(problem, tried, effort.estimate, device, rate) + _timed_s(
+        problem, kept, effort.samples, device, rate
+    )
+    return search_s + times_s + confirm_s(job, device, effort)
+
+
+def confirm_s(job: Job, device: Device, effort: Effort) -> float:
+    """Return the seconds to confirm the winner of a job, if that may be another than ATen."""
+    found = {*job.legal, *(outcome.config for outcome in job.searched)} - {ATEN}
+    rate = rates(device, effort)
+    if not (effort.confirm and found):
+        return 0.0
+    if not rate.confirm_s:  # A GPU's rates per candidate contain it; here it is all that is left.
+        return rate.candidate_s * (1 + effort.rivals) if job.searched else 0.0
+    return rate.confirm_s + _timed_s(job.problem, 2, effort.samples, device, rate)
+
+
+def problem_s(problem: Problem, backend: Backend, effort: Effort) -> float:
+    """Return the seconds that one worker takes for all jobs of a problem."""
+    candidates = tuple(backend.space.candidates(problem, backend.device, effort))
+    return sum(
+        job_s(Job(problem, protocol, candidates), backend.device, effort) for protocol in backend.protocols(effort)
+    )
+
+
+def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, device: Device, effort: Effort) -> float:
+    """Return the seconds to time some configs of a problem again, as `verify --remeasure` does."""
+    rate = rates(device, effort)
+    load_s = rate.problem_s + _compile_s(configs, device, rate) + rate.candidate_s * len(configs)
+    return load_s + _timed_s(problem, len(configs), samples, device, rate)
+
+
+def _compile_s(configs: Sequence[Config], device: Device, rate: Rates) -> float:
+    others = sum(config != ATEN for config in configs)
+    return rate.compile_s * others / max(min(device.units, MAX_COMPILERS), 1)
+
+
+def _timed_s(problem: Problem, configs: int, samples: int, device: Device, rate: Rates) -> float:
+    return configs * samples * (work_us(problem, device) * 1e-6 + rate.call_s)
+
+
+def _proposes(problem: Problem) -> bool:
+    """Whether cuBLASLt may propose algorithms for a problem."""
+    return problem.op in cublaslt.OPS and problem.a.dtype in cublaslt.DTYPES

@@ -1,0 +1,89 @@
+"""Expected times of builds against those of recorded builds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from kit.replay import DEVICE, ReplayBackend, rows_of
+
+from gemmdb.devices import registry
+from gemmdb.generators import effort as efforts
+from gemmdb.generators import estimate, shapes
+from gemmdb.generators.backend import Job
+from gemmdb.generators.build import queue
+from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.key.problem import Problem
+
+RECORDED = Path(__file__).parents[2] / "benchmarks/results/h200/2026-11-22/build.json"
+FACTOR = 1.5
+PIPELINED = 22
+"""The first recorded build that compiled ahead as builds do now."""
+QUICK = efforts.named("quick", "cpu")
+
+
+def cpu_seconds(problems: Sequence[Problem]) -> float:
+    """Expected seconds of a build on two cores of an idle machine."""
+    backend = ReplayBackend(rows_of(problems), space=CpuSpace())
+    jobs = queue.jobs(problems, backend, QUICK)
+    return estimate.start_s(DEVICE, QUICK) + sum(estimate.job_s(job, DEVICE, QUICK) for job in jobs)
+
+
+def five() -> list[Problem]:
+    """Five GEMMs of a small model."""
+    packed = {"constant_weight": True}
+    return [
+        *(Problem.gemm("mm", m=m, n=1024, k=1024, dtype="fp32", **packed) for m in (4, 16)),
+        *(Problem.gemm("addmm", m=16, n=1024, k=512, dtype=dtype, **packed) for dtype in ("fp32", "bf16")),
+        Problem.gemm("mixed_mm", m=8, n=1024, k=1024, dtype="bf16", **packed),
+    ]
+
+
+# On two cores of an AMD EPYC with as many busy threads of other programs.
+@pytest.mark.parametrize(("problems", "slower", "took_s"), [(None, 2.0, 292.7), (five(), 2.0, 180.3)])
+def test_a_build_on_a_cpu_takes_what_is_expected(problems, slower, took_s):
+    expected_s = slower * cpu_seconds(problems or shapes.load("cpu-quick", "cpu"))
+    assert took_s / FACTOR < expected_s < took_s * FACTOR
+
+
+def recorded() -> list[dict]:
+    return [one for one in json.loads(RECORDED.read_text())[PIPELINED:] if not one["before"] or one["measured"] > 50]
+
+
+@pytest.mark.parametrize("build", recorded(), ids=lambda one: f"{one['measured']} problems")
+def test_a_build_on_a_gpu_takes_what_is_expected(build):
+    """A build of a GPU takes as long as its candidates; how many a problem has is the space's affair."""
+    is_lean = build["jobs"] == len(shapes.load("dense", "cuda"))
+    rates = estimate.RATES["lean" if is_lean else "standard"]
+    expected_s = rates.start_s + rates.candidate_s * build["rows"] / build["lanes"]
+    assert build["seconds"] / FACTOR < expected_s < build["seconds"] * FACTOR
+
+
+@pytest.mark.parametrize(("preset", "effort", "rows"), [("dense", "lean", 28.7), ("h200-grouped", "standard", 22.8)])
+def test_as_many_candidates_are_expected_as_were_tried(preset, effort, rows):
+    """`rows`: recorded per problem, with confirmations."""
+    device, chosen = registry.find("NVIDIA H200"), efforts.named(effort, "cuda")
+    rates, seconds = estimate.RATES[effort], []
+    for problem in shapes.load(preset, "cuda")[::40][:12]:
+        candidates = tuple(CudaSpace().candidates(problem, device, chosen))
+        backend = ReplayBackend([])
+        (protocol,) = backend.protocols(chosen)
+        seconds.append(estimate.job_s(Job(problem, protocol, candidates), device, chosen))
+    tried = sum(seconds) / len(seconds) / rates.candidate_s
+    assert rows / FACTOR < tried < rows * FACTOR
+
+
+def test_a_winner_that_is_only_confirmed_takes_less_than_a_whole_job():
+    backend = ReplayBackend(rows_of(five()))
+    job, *_ = queue.jobs(five(), backend, QUICK)
+    outcomes = backend.measurer(0, QUICK).measure(job.problem, job.legal, job.protocol, 30)
+    left = Job(job.problem, job.protocol, (), tuple(outcomes))
+    assert 0 < estimate.job_s(left, DEVICE, QUICK) < estimate.job_s(job, DEVICE, QUICK) / 2
+
+
+def test_a_problem_that_only_aten_can_run_takes_little():
+    plain = Problem.gemm("mm", m=64, n=512, k=512, dtype="fp32")
+    assert cpu_seconds([plain]) - estimate.start_s(DEVICE, QUICK) < 4
