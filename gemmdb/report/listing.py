@@ -54,29 +54,28 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
     if order not in ORDERS:
         raise InputError(f"cannot sort by {order!r}; {choices(order, ORDERS)}")
     gains: list[float] = []
+    loaded = 0
     with Table.open(path) as table:
-        known = {
-            pair: (len(record.under_load), len({time.config for time in record.measured}))
-            for pair, record in table.under_load()
-        }
-        loaded = 0
 
         def matching() -> Iterator[Row]:
             nonlocal loaded
-            for row in rows(table):
-                if _matches(words, f"{row.verdict.problem.text} {row.verdict.pick.text}"):
-                    gains.append(row.gain)
-                    loaded += _pair(row) in known
-                    yield row
+            for row in rows(table, lambda one: _matches(words, f"{one.problem.text} {one.pick.text}")):
+                gains.append(row.gain)
+                loaded += _load(table, row) != (0, 0)
+                yield row
 
         # A large table has more verdicts than fit in memory; keep only the few to show.
         found = nsmallest(limit, matching(), ORDERS[order]) if limit else sorted(matching(), key=ORDERS[order])
-    loads = tuple(known.get(_pair(row), (0, 0)) for row in found)
+        loads = tuple(_load(table, row) for row in found)
     return Listing(tuple(found), (), len(gains), geometric(gains), loads, loaded)
 
 
-def _pair(row: Row) -> tuple[int, int]:
-    return row.verdict.problem.key, row.verdict.device.key
+def _load(table: Table, row: Row) -> tuple[int, int]:
+    """The number of configs timed only on a busy machine, and of all timed configs; zeros if there are none of them."""
+    record = table.record(row.verdict.problem, row.verdict.device)
+    if record is None or not record.under_load:
+        return 0, 0
+    return len(record.under_load), len({time.config for time in record.measured})
 
 
 def _matches(words: Sequence[str], text: str) -> bool:

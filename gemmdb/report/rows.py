@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gemmdb.cost.roofline import limits
@@ -43,13 +43,13 @@ class Row:
         return 1 / (ratio * (1 + spread)), 1 / (ratio * max(1 - spread, 0.01))
 
 
-def rows(table: Table) -> Iterator[Row]:
-    """Yield the verdicts that lookups use from a table (those of the newest protocol and toolchain), read in small
-    batches."""
+def rows(table: Table, wanted: Callable[[Verdict], bool] = lambda verdict: True) -> Iterator[Row]:
+    """Yield the verdicts that lookups use from a table (those of the newest protocol and toolchain) and that are
+    `wanted`, read in small batches. Of the others no times are read."""
     for problem, device in table.decided():
         for l2 in L2_STATES:
             verdict = table.verdict(problem, device, l2)
-            if verdict is not None and not problem.empty:
+            if verdict is not None and not problem.empty and wanted(verdict):
                 yield Row(verdict, floor_us(problem, device), table.disturbed(problem, device, verdict.pick))
 
 

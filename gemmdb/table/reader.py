@@ -15,7 +15,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.table import bulk_reading, dbfile, schema
 from gemmdb.table.handle import Handle
-from gemmdb.table.measurement import MARKED, Measurement, fingerprint
+from gemmdb.table.measurement import Measurement, fingerprint
 from gemmdb.table.neighbours import PLAIN, Families, Metric
 from gemmdb.table.record import Record, Time, record
 from gemmdb.table.row_cache import RowCache
@@ -27,10 +27,6 @@ _ALL = (
     " ORDER BY problem, device, id LIMIT 1000"
 )
 _PAIRS = f"SELECT DISTINCT problem, device FROM {{}} WHERE {schema.AFTER} {schema.PAGE}"
-_MARKED = (
-    f"SELECT DISTINCT problem, device FROM measurement WHERE detail IN ({', '.join(map(repr, MARKED))})"
-    f" AND {schema.AFTER} {schema.PAGE}"
-)
 _RUNS = "SELECT id, text, provenance FROM run WHERE id > ? ORDER BY id LIMIT 100"
 
 
@@ -148,16 +144,6 @@ class Table:
         found = self.record(problem, device)
         groups = (found.find(l2, klass, modelled) for modelled in (False, True)) if found else ()
         return next((group.times for group in groups if group), ())
-
-    def under_load(self) -> Iterator[tuple[tuple[int, int], Record]]:
-        """Yield the problem and device keys and the record of each problem with configs that were timed only on a busy
-        machine. Reads records one at a time."""
-        # In a packed table, the mark is inside the record.
-        pages = self._file.pages(_PAIRS.format("record"), 2) if self.packed else self._file.pages(_MARKED, 2, bulk=True)
-        for problem, device in pages:
-            found = self.record(self._cache.problem(problem), self._cache.device(device))
-            if found is not None and found.under_load:
-                yield (problem, device), found
 
     def disturbed(self, problem: Problem, device: Device, config: Config) -> bool:
         """Return whether a config of a problem, or ATen, was timed only while other programs kept the machine busy."""

@@ -4,6 +4,7 @@ import json
 
 from gemmdb.key.problem import Problem
 from gemmdb.table.catalog import shipped_tables
+from gemmdb.table.reader import Table
 from gemmdb.workload import entries
 
 H200 = str(shipped_tables() / "sm90-nvidia-h200.db")
@@ -58,6 +59,12 @@ def test_the_lines_of_a_gemm_are_added_up(gemmdb, tmp_path):
     assert listed[4] == ["3", "GEMMs"]
 
 
-def test_nothing_matches(gemmdb):
+def test_nothing_matches_and_no_times_are_read(gemmdb, monkeypatch):
+    """A table of thousands of problems is searched in a second."""
+
+    def read(*_: object):
+        raise AssertionError("times were read")
+
+    monkeypatch.setattr(Table, "record", read)
     done = gemmdb("show", H200, "no-such-word")
     assert (done.code, done.out, done.err) == (0, "0 problems\n", "")
