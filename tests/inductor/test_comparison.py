@@ -1,6 +1,7 @@
 """What `compare` says of the outputs of a model with and without gemmdb."""
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -167,6 +168,22 @@ def test_a_gain_is_an_interval(gemmdb_us, interval, disturbed, verdict):
     assert replace(found, configs=dict.fromkeys(KERNELS, ATEN.text)).verdict == "same kernels"
 
 
+def test_the_timing_takes_as_long_as_compare_said(known, monkeypatch):
+    monkeypatch.setattr(compare, "_compile", lambda model, inputs, using: model)
+    said: list[tuple[float, str]] = []
+
+    def slow(*inputs):
+        time.sleep(0.02)
+        return linear(*inputs)
+
+    compare.compare(slow, A, W, calls=50, wait_s=0.0, say=lambda words: said.append((time.monotonic(), words)))
+    ended = time.monotonic()
+    ((at, words),) = [one for one in said if one[1].startswith("timing 2 x 50 calls, about ")]
+    expected_s = float(words.split()[-2])
+    assert expected_s / 1.5 < ended - at < 1.5 * expected_s + 1
+    assert "then timing 2 x 50 calls, about 2 s" in " ".join(words for _, words in said)
+
+
 def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(known, monkeypatch):
     monkeypatch.setattr(compare, "QUIET_TIMEOUT_S", 0.0)
     monkeypatch.setattr(load, "now", lambda threads=None: load.Load(0.0))
@@ -178,7 +195,7 @@ def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(known, monk
     assert [words.split(",")[0] for words in said if "compiling" in words] == [
         "compiling without gemmdb", "compiling with gemmdb",
     ]  # fmt: skip
-    assert any("calls, about" in words for words in said)
+    assert any(words.startswith("timing 2 x 2 calls, ") for words in said)
     monkeypatch.setattr(load, "now", lambda threads=None: load.Load(2.0))
     assert compare._quietly(lambda: said.append("busy all the time"), said.append, True) == (None, load.Load(2.0))
     assert compare._quietly(lambda: said.append("busy all the time"), said.append, False) == (None, load.Load(2.0))

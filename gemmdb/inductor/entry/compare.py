@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from gemmdb.table.stats import Span, gain, span
 
 QUIET_TIMEOUT_S = 15.0
 """Maximum seconds to wait for a quiet machine."""
+WARMUP, REHEARSED = 2, 3
+"""Calls that warm up, and calls whose median tells how long the timing takes."""
 Spans = tuple[Span, Span]
 Say = Callable[[str], None]
 
@@ -64,14 +67,18 @@ def compare(
         begun = time.monotonic()
         plain = _compile(model, inputs, ForcedSession(None))
         reset_stats()
-        say(f"compiling with gemmdb, about {time.monotonic() - begun:.0f} s")
+        # What default mode compiled is in the compiler's cache by now.
+        say(
+            f"compiling with gemmdb, at most {_seconds(time.monotonic() - begun)}; then timing 2 x {calls} calls,"
+            f" {_seconds(2 * (calls + WARMUP) * _call_s(plain, inputs))}"
+        )
+        begun = time.monotonic()
         ours = _compile(model, inputs, served)
+        compile_s = time.monotonic() - begun
         products = stats()["products"]
         configs = {item["problem"]: str(item["config"]) for item in products}
-        begun = time.monotonic()
-        ours(*inputs)
-        _synchronize()
-        say(f"timing 2 x {calls} calls, about {2 * (calls + 2) * (time.monotonic() - begun):.0f} s")
+        timing_s = (calls + WARMUP) * (_call_s(plain, inputs) + _call_s(ours, inputs))
+        say(f"timing 2 x {calls} calls, {_seconds(timing_s)}")
         differ = any(one != ATEN.text for one in configs.values())
         (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say, differ, wait_s)
         brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
@@ -83,12 +90,16 @@ def compare(
         if found.verdict == "slower":
 
             def lost_us(suspects: Collection[str]) -> float:
-                say("compiling with ATen for " + ("one GEMM" if len(suspects) == 1 else f"{len(suspects)} GEMMs"))
+                one = "one GEMM" if len(suspects) == 1 else f"{len(suspects)} GEMMs"
+                say(f"compiling and timing with ATen for {one}, {_seconds(compile_s + timing_s)}")
                 spared = _compile(model, inputs, served.with_aten_for(suspects))
                 with_, without_ = _timed(ours, spared, inputs, calls)
                 certain = with_.low > without_.high and with_.us > MIN_SLOWDOWN * without_.us
                 return with_.us - without_.us if certain else 0.0
 
+            kernels = sum(one != ATEN.text for one in configs.values())
+            most_s = (compile_s + timing_s) * (1 + kernels if kernels > 1 else 1)
+            say(f"slower: finding the GEMMs that cause it, at most {_seconds(most_s)}")
             slower, together_us = _blamed([text for text, one in configs.items() if one != ATEN.text], lost_us)
             found = replace(found, slower=slower, together_us=together_us)
         default_output = output_of(plain, before)
@@ -145,14 +156,28 @@ def _timed(first: Callable[..., Any], second: Callable[..., Any], inputs: Any, c
     """Time both alternately; the order flips each round."""
     times: tuple[list[float], list[float]] = ([], [])
     turns = list(zip((first, second), times, strict=True))
-    for place in range(calls + 2):
+    for place in range(calls + WARMUP):
         for function, taken in reversed(turns) if place % 2 else turns:
             start = time.perf_counter()
             function(*inputs)
             _synchronize()
             taken.append((time.perf_counter() - start) * 1e6)
-    # the first calls warm up
-    return span(times[0][2:]), span(times[1][2:])
+    return span(times[0][WARMUP:]), span(times[1][WARMUP:])
+
+
+def _call_s(function: Callable[..., Any], inputs: Any) -> float:
+    """Return the median seconds of a few calls."""
+    taken = []
+    for _ in range(REHEARSED):
+        start = time.perf_counter()
+        function(*inputs)
+        _synchronize()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
+def _seconds(seconds: float) -> str:
+    return f"about {seconds:.0f} s" if seconds >= 1 else "less than 1 s"
 
 
 def _synchronize() -> None:
