@@ -25,6 +25,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
+from gemmdb.table.verdict import decide_all
 from gemmdb.table.writer import Store
 from tools.release import ship
 
@@ -71,30 +72,48 @@ def test_the_table_is_rebuilt_from_its_archives(folder: Path, tmp_path: Path, mo
     assert out.read_bytes() == before
 
 
-def test_only_the_fastest_algorithms_of_cublaslt_are_shipped(folder: Path, tmp_path: Path) -> None:
+def algorithm(row: Measurement, tile: int, ratio: float, status: Status = Status.OK, split_k: int = 1) -> Measurement:
+    """A row of an algorithm of cuBLASLt, timed like a row of ATen."""
+    config = Config.of(
+        "cublaslt", "matmul", algo=66, tile=tile, stages=35, split_k=split_k, reduction=0, swizzle=0, custom=1, inner=0,
+        cluster=4,
+    )  # fmt: skip
+    us = row.times.aten_us * ratio
+    times = Times(us, us * 0.999, us * 1.001, 15, row.times.aten_us)
+    return replace(row, config=config, times=times, status=status)
+
+
+def test_only_the_algorithms_of_cublaslt_that_matter_are_shipped(folder: Path, tmp_path: Path) -> None:
     row = next(row for row in archive.read(next(folder.glob(results.ARCHIVES))) if row.config == ATEN and row.times)
+    assert row.times is not None
+    estimate, wrong = (algorithm(row, 9, 0.3, Status.SLOW), replace(row, config=algorithm(row, 10, 1.0).config))
+    wrong = replace(wrong, status=Status.WRONG, times=None, detail="")
+    failed = replace(wrong, config=algorithm(row, 11, 1.0).config, status=Status.ERROR)
 
-    def timed(tile: int, ratio: float, status: Status = Status.OK) -> Measurement:
-        config = Config.of(
-            "cublaslt", "matmul", algo=66, tile=tile, stages=35, split_k=1, reduction=0, swizzle=0, custom=1, inner=0,
-            cluster=4,
-        )  # fmt: skip
-        us = row.times.aten_us * ratio
-        times = Times(us, us * 0.99, us * 1.01, 15, row.times.aten_us)
-        return replace(row, config=config, times=times, status=status)
+    def left(*rows: Measurement) -> list[object]:
+        kept = ship.fewest([row, estimate, wrong, failed, *rows])
+        verdicts = [one._replace(ties=one.ties[:1]) for one in decide_all([row, *rows])]
+        assert [one._replace(ties=one.ties[:1]) for one in decide_all(kept)] == verdicts
+        return [one.config.values.get("tile") for one in kept]
 
-    estimate, wrong = timed(9, 0.5, Status.SLOW), replace(timed(10, 1.0), status=Status.WRONG, times=None)
-    rows = [row, *(timed(tile, 1 - tile / 100) for tile in range(1, 6)), estimate, wrong]
+    assert left(*(algorithm(row, tile, 1 - tile / 10) for tile in range(1, 6))) == [None, 10, 5]
+    assert left(algorithm(row, 1, 1.3), algorithm(row, 2, 1.4)) == [
+        None,
+        10,
+        1,
+    ]  # ATen wins: it says that some were tried.
+    assert left(algorithm(row, 1, 0.700, split_k=2), algorithm(row, 2, 0.702)) == [
+        None,
+        10,
+        2,
+    ]  # Not the first.
+    assert left(algorithm(row, 1, 1.3, Status.SLOW)) == [None, 9, 10]
+
     with Store.open(tmp_path / "lt.db") as store:
         store.add_runs(archive.runs(next(folder.glob(results.ARCHIVES))))
-        store.add(rows)
-        store.refresh()
-    paths = archive.write(tmp_path / "lt.db", tmp_path / "lt")
-    slower = ship.outrun(paths)
-    left = [
-        one.config.values.get("tile") for one in rows if (one.problem.key, one.device.key, one.config.key) not in slower
-    ]
-    assert left == [None, 3, 4, 5, 10]
+        store.add([row, estimate, wrong, failed, *(algorithm(row, tile, 1 - tile / 10) for tile in range(1, 6))])
+    read = ship.read(archive.write(tmp_path / "lt.db", tmp_path / "lt"))
+    assert {one.config.values.get("tile") for one in read} == {None, 5, 10}
 
 
 def test_what_no_graph_asks_for_is_not_shipped() -> None:

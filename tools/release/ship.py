@@ -3,11 +3,11 @@
     python -m tools.release ship [FOLDER...]
 
 FOLDER holds archives, as `python -m benchmarks.h200 build` writes them; default: all of benchmarks/results/h200. Their
-rows are united, except those of slower cuBLASLt algorithms and four kinds that are out of date: rows of our kernels
-whose source has changed since (lookups check the source of Inductor's templates themselves), rows of configs that have
-become illegal, rows of the first protocol, which timed operands at one address, and rows of problems that no graph asks
-for. Writes `tables/sm90-nvidia-h200.db`, packed: verdicts and all timings, and `tables/manifest.json`. Packs the other
-tables of the folder if they are not. The same archives give the same bytes.
+rows are united, except those of cuBLASLt algorithms that change no verdict and four kinds that are out of date: rows of
+our kernels whose source has changed since (lookups check the source of Inductor's templates themselves), rows of
+configs that have become illegal, rows of the first protocol, which timed operands at one address, and rows of problems
+that no graph asks for. Writes `tables/sm90-nvidia-h200.db`, packed: verdicts and all timings, and
+`tables/manifest.json`. Packs the other tables of the folder if they are not. The same archives give the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from gemmdb import trust
 from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
 from gemmdb.generators.files.pack import pack
+from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import UNSAFE, Measurement, Status
 from gemmdb.table.reader import Table
+from gemmdb.table.verdict import Verdict, decide_all
 from gemmdb.table.writer import Store
 
 MOST_BYTES = 6 * 2**20
@@ -40,6 +42,7 @@ KEPT = 3
 OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
 COMMAND = "python -m tools.release ship"
+_CHUNK = 5_000
 
 
 def holds(row: Measurement) -> bool:
@@ -62,16 +65,45 @@ def asked(problem: Problem) -> bool:
     return whole and not (problem.bias.kind == "full" and problem.m == 1)
 
 
-def outrun(paths: Sequence[Path]) -> set[tuple[int, int, int]]:
-    """The rows of cuBLASLt's algorithms that are not among the KEPT fastest of their problem, by the keys of problem,
-    device and config. A build times about 25 of thousands for each problem, and no rung transfers their times."""
-    places: dict[tuple[int, int], dict[int, tuple[bool, float]]] = defaultdict(dict)
-    for row in (row for path in paths for row in archive.read(path)):
-        if row.config.backend == "cublaslt" and row.times and row.status not in UNSAFE:
-            known, key = places[row.problem.key, row.device.key], row.config.key
+def fewest(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows of one problem on one device without those of cuBLASLt's algorithms that change no verdict. A build times
+    about 25 of thousands for each problem. Verdicts are those of the KEPT fastest. Of these stay the picks and the
+    fastest, which also says that algorithms were tried, and more only if a verdict would change. An algorithm that
+    failed is no evidence, unless it was unsafe."""
+    places: dict[Config, tuple[bool, float]] = {}
+    others = []
+    for row in rows:
+        if row.config.backend != "cublaslt" or row.status in UNSAFE:
+            others.append(row)
+        elif row.times:
             place = row.status is not Status.OK, row.times.ratio  # Estimates come last.
-            known[key] = min(place, known.get(key, place))
-    return {(*pair, key) for pair, known in places.items() for key in sorted(known, key=known.__getitem__)[KEPT:]}
+            places[row.config] = min(place, places.get(row.config, place))
+    ranked = sorted(places, key=lambda config: (places[config], config.text))[:KEPT]
+
+    def having(configs: Collection[Config]) -> list[Measurement]:
+        return others + [row for row in rows if row.times and row.config in configs]
+
+    wanted = _picked(having(ranked))
+    picks = [one.pick for one in wanted if one.pick in places]
+    trials = ([*picks, *ranked[:count]] for count in range(1, KEPT + 1))
+    return next(less for less in map(having, trials) if _picked(less) == wanted)
+
+
+def _picked(rows: Sequence[Measurement]) -> list[Verdict]:
+    return [one._replace(ties=one.ties[:1]) for one in decide_all(rows)]
+
+
+def read(paths: Sequence[Path]) -> list[Measurement]:
+    """The rows of the archives that are shipped."""
+    groups: dict[tuple[int, int], list[Measurement]] = defaultdict(list)
+    for row in (row for path in paths for row in archive.read(path)):
+        if holds(row):
+            groups[row.problem.key, row.device.key].append(row)
+    return [row for key in sorted(groups) for row in fewest(groups[key])]
+
+
+def _chunks(rows: Sequence[Measurement]) -> Iterator[Sequence[Measurement]]:
+    return (rows[at : at + _CHUNK] for at in range(0, len(rows), _CHUNK))
 
 
 def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -96,17 +128,12 @@ def main(options: argparse.Namespace) -> None:
     paths = [path for folder in options.folder or folders() for path in archives(folder)]
     with tempfile.TemporaryDirectory() as folder:
         full, small = Path(folder) / "full.db", Path(folder) / "small.db"
-        slower = outrun(paths)
-
-        def kept(row: Measurement) -> bool:
-            return holds(row) and (row.problem.key, row.device.key, row.config.key) not in slower
-
-        rows = archive.restore(paths, full, kept)
-        with contextlib.closing(Table.open(full)) as table:
-            present = {run["run"] for run in table.provenance()}
+        rows = read(paths)
+        present = {row.run for row in rows}
         with Store.open(full) as store:
+            added = sum(map(store.add, _chunks(rows)))
             store.add_runs([run for run in provenance(paths) if run["run"] in present])
-            print(f"{rows:,} rows, {store.refresh():,} problems", flush=True)
+            print(f"{added:,} rows, {store.refresh():,} problems", flush=True)
         done = pack(full, small)
         size = small.stat().st_size
         print(f"{done.times:,} times in {size / 2**20:.2f} MiB", flush=True)
