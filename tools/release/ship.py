@@ -66,7 +66,7 @@ def asked(problem: Problem) -> bool:
 
 
 def fewest(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The rows of one problem on one device without those of cuBLASLt's algorithms that change no verdict. A build times
+    """The rows of one problem on one device without the cuBLASLt algorithms that change no verdict. A build times
     about 25 of thousands for each problem. Verdicts are those of the KEPT fastest. Of these stay the picks and the
     fastest, which also says that algorithms were tried, and more only if a verdict would change. An algorithm that
     failed is no evidence, unless it was unsafe."""
