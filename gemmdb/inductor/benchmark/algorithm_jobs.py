@@ -20,10 +20,12 @@ from gemmdb.inductor.match import fx
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cublaslt
+from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.kernels.rules import reject_unaligned_rows
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.acceptance import extern
+from gemmdb.lookup.acceptance.extern import unfused
 from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
@@ -91,7 +93,7 @@ class SearchJob:
         decision = self.decisions[0]
         ask = payoff.ask_of(decision.session, decision.query)
         try:
-            return _stored(ask) or self._timed(ask, rows)
+            return self._result(ask, rows)
         except Untimed as error:
             found = Rejected(str(error))
         except Exception as error:
@@ -101,17 +103,11 @@ class SearchJob:
         log.debug("%s: no algorithm for %s: %s", NAME, self.operands.problem.text, found)
         return found
 
-    def _timed(self, ask: Ask, rows: list[Measurement]) -> Found:
-        problem, query = self.operands.problem, replace(ask.query, problem=self.operands.problem)
-        at = ask.at(problem)
-
-        def allowed(config: Config) -> bool:
-            return at.rejection(config) is None and legality.rejection(config, query) is None
-
-        guesses = [one.config for one in self.decisions if is_guess(one) and one.config is not None]
-        proposed = [*guesses, *cublaslt.configs(problem, query.device)]
-        raced = algorithm_trial.race(self.operands, proposed, allowed)
-        wrong, timed = measurements(at, raced)
+    def _result(self, ask: Ask, rows: list[Measurement]) -> Found:
+        """Return the result. Raises Untimed without one."""
+        if (found := _stored(ask)) is not None:
+            return found
+        wrong, timed = self._raced(ask)
         rows += wrong
         found = result(timed)
         known = extern.pick(ask)
@@ -120,21 +116,45 @@ class SearchJob:
             rows += timed
         return found
 
+    def _raced(self, ask: Ask) -> tuple[list[Measurement], list[Measurement]]:
+        """Return the rows of a trial: (those of wrong algorithms, the others)."""
+        problem, activation = self.operands.problem, self.operands.activation
+        at = ask.at(problem)
 
-def jobs_of(pairs: Sequence[tuple[Any, Decision]]) -> list[SearchJob]:
-    """Return the jobs of a graph, those with the longest time first."""
+        def allowed(config: Config) -> bool:
+            return at.rejection(config) is None and legality.rejection(config, at.query) is None
+
+        proposed = [one.config for one in self.decisions if is_guess(one) and one.config is not None]
+        proposed = [activated(one, activation) for one in (*proposed, *cublaslt.configs(unfused(problem), at.device))]
+        return measurements(at, algorithm_trial.race(self.operands, proposed, allowed))
+
+
+class ActivationJob(SearchJob):
+    """GEMMs of one graph with the same activation, which cuBLASLt computes, too. They are compared with ATen's GEMM and
+    torch's kernel for the activation. That is not what Inductor emits, so the result is confirmed, and no rows are
+    stored here."""
+
+    def _result(self, ask: Ask, rows: list[Measurement]) -> Found:
+        return result(self._raced(ask)[1])
+
+
+def jobs_of(pairs: Sequence[tuple[Any, Decision]], of_activations: bool = False) -> list[SearchJob]:
+    """Return the jobs of a graph, those with the longest time first: for its GEMMs without their epilogues, or
+    `of_activations`, for those with an activation."""
     jobs: dict[object, SearchJob] = {}
-    for decision, operands in _eligible(pairs):
-        jobs.setdefault(operands.key, SearchJob(operands)).add(decision)
+    for decision, operands in _eligible(pairs, of_activations):
+        jobs.setdefault(operands.key, (ActivationJob if of_activations else SearchJob)(operands)).add(decision)
     return sorted(jobs.values(), key=lambda job: -job.us)
 
 
-def _eligible(pairs: Sequence[tuple[Any, Decision]]) -> Iterator[tuple[Decision, Operands]]:
+def _eligible(
+    pairs: Sequence[tuple[Any, Decision]], of_activations: bool
+) -> Iterator[tuple[Decision, Operands]]:  # fmt: skip
     for node, decision in pairs:
         try:
-            found = rejection(decision, node)
+            found = (activation_rejection if of_activations else rejection)(decision, node)
             if found is None:
-                yield decision, operands_of(node, decision)
+                yield decision, operands_of(node, decision, of_activations)
         except (Untimed, fx.Unsupported) as error:
             found = Rejected(str(error))
         if found is not None:
@@ -161,8 +181,29 @@ def rejection(decision: Decision, node: Any = None) -> Rejected | None:
     return found
 
 
-def operands_of(node: Any, decision: Decision) -> Operands:
-    """Return the operands of a GEMM's node, without its epilogue. Raises Untimed if its call is not ATen's."""
+def activation_rejection(decision: Decision, node: Any = None) -> Rejected | None:
+    """Return why no algorithm that computes the activation, too, is searched for a GEMM. `node`: its node, if known."""
+    query, config = decision.query, decision.config
+    if not query.activation:
+        return Rejected("cuBLASLt does not compute its epilogue")
+    if config is None or decision.branches or decision.is_branch or decision.event.rung == "forced":
+        return Rejected("its config is decided elsewhere")
+    if config != ATEN and not config.spec.extern and not rules.in_doubt(decision, node):
+        return Rejected("a measured kernel is served")
+    if decision.unanswered and state.autotuning():
+        return Rejected("Inductor autotunes it")
+    if extern.tried_activation(payoff.ask_of(decision.session, query)):
+        return Rejected("rows settle it")
+    found = rules.confirm_rejection(query, decision.session.policy) or reject_unaligned_rows(decision.problem)
+    found = found or legality.rejection(activated(ANY, query.activation), query)
+    if found is None and node is not None and subgraph.computes_weight(node):
+        found = Rejected("the program has just computed the weight")
+    return found
+
+
+def operands_of(node: Any, decision: Decision, with_activation: bool = False) -> Operands:
+    """Return the operands of a GEMM's node, without its epilogue, or `with_activation`. Raises Untimed if
+    its call is not ATen's."""
     places = _OPERANDS.get(node.target)
     if places is None:
         raise Untimed(f"{node.target} is no call of ATen's")
@@ -170,14 +211,14 @@ def operands_of(node: Any, decision: Decision) -> Operands:
     fakes = tuple(fx.value(one) for one in nodes)
     if any(type(step) is not int for one in fakes for step in (*one.shape, *one.stride(), one.storage_offset())):
         raise Untimed("its sizes are symbolic")
-    problem = extern.unfused(decision.problem)
+    problem = decision.problem if with_activation else unfused(decision.problem)
     if len(fakes) > 2 and not (fakes[2].shape == (problem.n,) and fakes[2].stride() == (1,)):
         raise Untimed("its bias is no vector over the columns")
     if len(fakes) > 2 and fakes[2].storage_offset() * fakes[2].itemsize % VECTOR_BYTES:
         raise Untimed("its bias does not start at a multiple of 16 bytes")
     batched = problem.spec.batched  # Its second operand is no weight.
     warm = (True, batched and not subgraph.given(nodes[1]), False)
-    return Operands(problem, fakes, warm[: len(fakes)])
+    return Operands(problem, fakes, warm[: len(fakes)], decision.query.activation if with_activation else "")
 
 
 def measurements(ask: Ask, raced: Race) -> tuple[list[Measurement], list[Measurement]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import Any
@@ -27,6 +27,7 @@ from gemmdb.inductor.benchmark.trial import MIN_ROUNDS, Untimed, clear
 from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.match.extract import TORCH
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cublaslt import attributes
 from gemmdb.kernels.menus.cublaslt_nearby import around, heuristic
 from gemmdb.key.problem import Problem
 from gemmdb.phases import PHASES
@@ -56,14 +57,20 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+_IN_PLACE: Mapping[str, Callable[[torch.Tensor], Any]] = {
+    "relu": torch.relu_, "gelu_tanh": functools.partial(torch.ops.aten.gelu_, approximate="tanh")
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a GEMM without an epilogue. `fakes`: A, B and the bias, if it has one, as in the program; `warm`:
-    which of them are in the cache."""
+    """The operands of a GEMM without an epilogue, or with an `activation` that cuBLASLt computes. `fakes`: A, B and the
+    bias, if it has one, as in the program; `warm`: which of them are in the cache."""
 
     problem: Problem
     fakes: tuple[torch.Tensor, ...]
     warm: tuple[bool, ...]
+    activation: str = ""
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +83,7 @@ class Operands:
         places = (
             (tuple(one.shape), one.stride(), one.storage_offset() * one.itemsize % 16) for one in self.fakes
         )  # fmt: skip
-        return self.problem.text, self.device, self.warm, *places
+        return self.problem.text, self.activation, self.device, self.warm, *places
 
     @property
     def shape(self) -> Shape:
@@ -84,7 +91,8 @@ class Operands:
         problem, (a, b) = self.problem, self.fakes[:2]
         apart = (a.stride(0), b.stride(0)) if problem.batch > 1 else (0, 0)
         by_rows = problem.b.layout.order.startswith("row")
-        return shape_of(problem, _leading(a, problem.a.row_major), _leading(b, by_rows), apart)
+        shape = shape_of(problem, _leading(a, problem.a.row_major), _leading(b, by_rows), apart)
+        return replace(shape, activation=self.activation)
 
     def output(self) -> torch.Tensor:
         """Return an uninitialized output."""
@@ -93,7 +101,8 @@ class Operands:
 
 @dataclass(frozen=True)
 class Race:
-    """Samples in microseconds per call, taken in turn: `aten`, and the best algorithms. `wrong`: algorithms whose
+    """Samples in microseconds per call, taken in turn: `aten`, with torch's kernel for the activation, and the best
+    algorithms. `wrong`: algorithms whose
     result differed from ATen's."""
 
     aten: Sequence[float]
@@ -126,7 +135,7 @@ def finalists(estimates: Mapping[Config, float]) -> list[Config]:
 def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool]) -> Race:
     copies = [inputs(operands.fakes) for _ in range(trial.copies_of(operands.fakes))]
     output = operands.output()
-    aten = functools.partial(_call_aten, _FUNCTIONS[operands.problem.op], copies, output)
+    aten = functools.partial(_call_aten, operands, copies, output)
     aten(0)  # It also loads the library.
     if library.loaded() is None:
         raise Untimed("torch has loaded no cuBLASLt")
@@ -141,8 +150,12 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
         calls |= more
         estimates |= _estimates({ATEN: aten, **more}, prepare)
     best = finalists(estimates)
-    wanted = _result(aten, output)
-    wrong = [config for config in best if differ([_result(calls[config], output)], [wanted])]
+    wrong = _wrong(best, {ATEN: aten, **calls}, output)
+    if operands.activation:
+        # A maximum loses what is not a number, unless it takes care.
+        copies[0][0][0, 0] = float("nan")
+        wrong += _wrong((one for one in best if one not in wrong), {ATEN: aten, **calls}, output)
+        copies[0][0][0, 0] = 0
     right = [config for config in best if config not in wrong]
     if not right:
         return Race((), {}, wrong)
@@ -192,7 +205,7 @@ class _Algorithms:
 
     def _supported(self, config: Config) -> Algorithm | None:
         try:
-            algorithm = self._matmul.algorithm({name: int(value) for name, value in config.params})
+            algorithm = self._matmul.algorithm(attributes(config))
             return algorithm if self._matmul.check(algorithm).workspace <= MAX_WORKSPACE else None
         except library.Error:
             return None
@@ -233,6 +246,12 @@ def _timed(call: Call, prepare: Prepare) -> tuple[Any, Any]:
     return start, end
 
 
+def _wrong(configs: Iterable[Config], calls: Mapping[Config, Call], output: torch.Tensor) -> list[Config]:
+    """Return the configs whose result differs from ATen's."""
+    wanted = _result(calls[ATEN], output)
+    return [config for config in configs if differ([_result(calls[config], output)], [wanted])]
+
+
 def _result(call: Call, output: torch.Tensor) -> torch.Tensor:
     """Return what a call writes."""
     output.fill_(float("nan") if output.is_floating_point() else 0)
@@ -241,10 +260,12 @@ def _result(call: Call, output: torch.Tensor) -> torch.Tensor:
 
 
 def _call_aten(
-    function: Callable[..., Any], copies: Sequence[Sequence[torch.Tensor]], output: torch.Tensor, index: int
-) -> None:
+    operands: Operands, copies: Sequence[Sequence[torch.Tensor]], output: torch.Tensor, index: int
+) -> None:  # fmt: skip
     a, b, *bias = copies[index]
-    function(*bias, a, b, out=output)
+    _FUNCTIONS[operands.problem.op](*bias, a, b, out=output)
+    if operands.activation:
+        _IN_PLACE[operands.activation](output)
 
 
 def _leading(matrix: torch.Tensor, by_rows: bool) -> int:

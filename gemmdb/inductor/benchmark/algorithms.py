@@ -44,39 +44,36 @@ class Search:
         """Time the algorithms for the graph's GEMMs that are worth it, and return the seconds that this took. Each
         decision comes with its GEMM's node."""
         start = limits.now()
-        try:
-            jobs = jobs_of(pairs)
-            if jobs and _device_rejection(jobs[0].decisions[0].query.device) is None:
-                with BUDGET.spending():
-                    self._run(jobs)
-        except Exception as error:
-            JOURNAL.failure(NAME, error)
+        self._found |= self._searched(pairs)
         return limits.now() - start
 
     def settle(self, pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
-        """Return the pairs, with decisions for algorithms that were expected to be fast and not measured. A search is
-        cheaper than confirming such a config."""
+        """Return the pairs, with decisions for algorithms that were expected to be fast and not measured: a search is
+        cheaper than confirming such a config. A GEMM whose activation cuBLASLt computes is decided for such an
+        algorithm if that is faster, which is then confirmed."""
         guesses = [pair for pair in pairs if is_guess(pair[1])]
-        if not guesses:
+        if guesses:
+            self.run(guesses)
+            pairs = [(node, self._decide(decision)) for node, decision in pairs]
+        if not any(decision.query.activation for _, decision in pairs):
             return pairs
-        self.run(guesses)
-        return [(node, self._decide(decision)) for node, decision in pairs]
+        found = self._searched(pairs, of_activations=True)
+        return [(node, _activated(decision, found.get(decision.entry))) for node, decision in pairs]
 
     def decide(self, decisions: Sequence[Decision]) -> list[Decision]:
         """Return the decisions, each with the algorithm where that saves more than its own config."""
         return [self._decide(decision) for decision in decisions]
 
-    def _run(self, jobs: Sequence[SearchJob]) -> None:
-        limit, rows, searched = TrialLimit(jobs[0].policy), list[Measurement](), 0
-        for job in jobs:
-            if job.key not in _KNOWN and limit.may_begin() and limits.search_repays(job.us, job.policy):
-                searched += 1
-                _remember(job, job.search(rows))
-            found = _KNOWN.get(job.key)
-            if isinstance(found, Found):
-                self._found |= {decision.entry: found for decision in job.decisions}
-        store(jobs[0].decisions[0].session.user_table, rows)
-        log.info("searched algorithms for %d of %d GEMMs in %.2f s", searched, len(jobs), limit.spent_s())
+    def _searched(self, pairs: Sequence[tuple[Any, Decision]], of_activations: bool = False) -> dict[object, Found]:
+        """Return the results by the decisions' entries."""
+        try:
+            jobs = jobs_of(pairs, of_activations)
+            if jobs and _device_rejection(jobs[0].decisions[0].query.device) is None:
+                with BUDGET.spending():
+                    return _run(jobs)
+        except Exception as error:
+            JOURNAL.failure(NAME, error)
+        return {}
 
     def _decide(self, decision: Decision) -> Decision:
         found = self._found.get(decision.entry)
@@ -85,6 +82,36 @@ class Search:
         except Exception as error:
             JOURNAL.failure(NAME, error)
             return decision
+
+
+def _run(jobs: Sequence[SearchJob]) -> dict[object, Found]:
+    """Search for the jobs that are worth it, in order, and return the results by the decisions' entries."""
+    limit, rows, searched, results = TrialLimit(jobs[0].policy), list[Measurement](), 0, dict[object, Found]()
+    for job in jobs:
+        if job.key not in _KNOWN and limit.may_begin() and limits.search_repays(job.us, job.policy):
+            searched += 1
+            _remember(job, job.search(rows))
+        found = _KNOWN.get(job.key)
+        if isinstance(found, Found):
+            results |= {decision.entry: found for decision in job.decisions}
+    store(jobs[0].decisions[0].session.user_table, rows)
+    log.info("searched algorithms for %d of %d GEMMs in %.2f s", searched, len(jobs), limit.spent_s())
+    return results
+
+
+def _activated(decision: Decision, found: Found | None) -> Decision:
+    """Return the decision for a kernel that computes the activation, too, if that saves more than the decision's own
+    config. It has not been timed as it is served."""
+    if found is None or found.config == ATEN or gain(found.ratio) < decision.session.policy.min_gain:
+        return decision
+    if found.saved_us <= _saved_us(decision.event):
+        return decision
+    old = decision.event
+    event = replace(
+        old, rung="live", config=found.config.text, note="", expected_us=found.us, speedup=found.aten_us / found.us,
+        evidence={name: one for name, one in old.evidence.items() if name != "confirmed"},
+    )  # fmt: skip
+    return replace(decision, config=found.config, refused=False, event=event)
 
 
 def _device_rejection(device: Device) -> Rejected | None:

@@ -24,7 +24,8 @@ PARTIAL_SUMS = 2
 
 
 def heuristic(matmul: Matmul, most: int) -> list[Config]:
-    """Return at most `most` algorithms of cuBLASLt's heuristic, in its order; none if it knows none."""
+    """Return at most `most` algorithms of cuBLASLt's heuristic, in its order; none if it knows none. They compute the
+    activation of the shape."""
     try:
         named = [attributes(one.algorithm) for one in matmul.heuristics(most, MAX_WORKSPACE)]
     except library.Error:
@@ -32,8 +33,15 @@ def heuristic(matmul: Matmul, most: int) -> list[Config]:
     found = []
     for values in named:
         with contextlib.suppress(InputError):  # A later cuBLASLt has attributes that no config can have.
-            found.append(Config.of("cublaslt", "matmul", **values))
+            found.append(activated(Config.of("cublaslt", "matmul", **values), matmul.shape.activation))
     return found
+
+
+def activated(config: Config, activation: str) -> Config:
+    """Return a config with the same algorithm that also computes an activation; `config` itself for none."""
+    if not activation:
+        return config
+    return Config.of("cublaslt", "matmul_activation", **config.values, activation=activation)
 
 
 def around(best: Sequence[Config], supported: Callable[[Config], bool]) -> Iterator[Config]:

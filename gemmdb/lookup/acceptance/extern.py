@@ -13,6 +13,7 @@ from typing import Any
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import evidence
@@ -58,6 +59,11 @@ def tried(ask: Ask) -> bool:
     for it."""
     problems = dict.fromkeys((ask.problem, unfused(ask.problem)))
     return any(time.config.spec.extern for problem in problems for time in _own_times(ask.at(problem)))
+
+
+def tried_activation(ask: Ask) -> bool:
+    """Return whether the table with a verdict on the GEMM timed a kernel that computes its activation."""
+    return any(activation_of(time.config) == ask.query.activation for time in _own_times(ask))
 
 
 def measured(ask: Ask, config: Config) -> bool:
