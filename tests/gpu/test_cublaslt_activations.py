@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -14,12 +16,17 @@ torch = pytest.importorskip("torch")
 from kit.gpu import algorithm, anew, close, compiled, rand, served
 
 import gemmdb.inductor
-from gemmdb import Config, Problem
+from gemmdb import Config, Policy, Problem
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.matmul import Matmul, shape_of
+from gemmdb.inductor.benchmark import algorithm_trial, algorithms
+from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cublaslt import ACTIVATIONS
 from gemmdb.kernels.menus.cublaslt_nearby import heuristic
+from gemmdb.settings import Settings
+from gemmdb.table.measurement import Status
+from gemmdb.table.reader import Table
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("clean")]
 M, N, K = 96, 1024, 512
@@ -163,3 +170,59 @@ def test_a_call_that_the_library_refuses_later_is_aten(
     assert served() == [config.text]
     assert library.loaded() is not None
     close(found, run(*inputs))
+
+
+@pytest.fixture
+def confirmed(clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function that compiles a model as a new process would, with the user's table alone. Returns its products."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
+    policy = Policy(on_miss="aten", confirm=True, confirm_s=60.0, near=False, sku=False, model=False, horizontal=False)
+
+    def run(model: Callable[..., Any], *inputs: Any) -> Any:
+        anew()
+        algorithms._KNOWN.clear()
+        BUDGET.clear()
+        gemmdb.inductor.enable(policy=policy)
+        with torch.no_grad():
+            close(torch.compile(model)(*inputs), model(*doubles(*inputs)))
+        stats = gemmdb.inductor.stats()
+        assert stats["errors"] == []
+        return stats["products"]
+
+    return run
+
+
+@EACH
+@BIASED
+@pytest.mark.parametrize("m", [16, 96, 1024])
+def test_a_compile_times_and_confirms_it(
+    confirmed: Any, activation: str, bias: bool, m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    races, real = list[Any](), algorithm_trial.race
+
+    def race(*asked: Any) -> Any:
+        races.append((asked[0].activation, real(*asked)))
+        return races[-1][1]
+
+    monkeypatch.setattr(algorithm_trial, "race", race)
+    inputs = given(m)
+    (product,) = confirmed(model(activation, bias), *inputs)
+    for name, raced in races:
+        best = {config.text: f"{median(us):.1f}" for config, us in raced.finalists.items()}
+        print(f"race {name or 'plain'}: ATen {median(raced.aten or [0]):.1f} us, {best}, wrong {len(raced.wrong)}")
+    print(product["config"], product["expected_us"], product["speedup_vs_aten"], product["note"])
+    print(product["evidence"].get("confirmed"))
+    assert [name for name, _ in races] == [activation, ""]
+    assert not any(raced.wrong for _, raced in races)
+    with Table.open(Settings.read().user_table) as table:
+        rows = list(table.measurements())
+    assert {row.status for row in rows} == {Status.OK}
+    ours = [row for row in rows if row.config.kernel == "matmul_activation"]
+    assert all(row.problem.fusion == ACTIVATIONS[activation] for row in ours)
+    if not ours:
+        return  # No call was expected to save anything.
+    races.clear()
+    (again,) = confirmed(model(activation, bias), *inputs)
+    assert again["config"] == product["config"]
+    assert activation not in [name for name, _ in races]
