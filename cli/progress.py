@@ -22,6 +22,7 @@ class Pulse:
 
     def __init__(self) -> None:
         self._words, self._began, self._said = "", monotonic(), monotonic()
+        self._ends: float | None = None
         self._lock, self._stop = Lock(), Event()
         self._thread = Thread(target=self._run, daemon=True)
 
@@ -33,9 +34,11 @@ class Pulse:
         self._stop.set()
         self._thread.join()
 
-    def begin(self, words: str, aloud: bool = True) -> None:
-        """Start a step. It is printed immediately if `aloud`."""
+    def begin(self, words: str, aloud: bool = True, left_s: float | None = None) -> None:
+        """Start a step. It is printed immediately if `aloud`. `left_s`: expected seconds to the end of everything, None
+        if unknown."""
         with self._lock:
+            self._ends = None if left_s is None else monotonic() + left_s
             if words != self._words:
                 self._words, self._began = words, monotonic()
             if aloud:
@@ -51,7 +54,8 @@ class Pulse:
                 now = monotonic()
                 if self._words and now - self._said >= QUIET_SECONDS:
                     lasted = f" ({now - self._began:.0f} s so far)" if now - self._began >= 1 else ""
-                    self._note(f"{self._words}{lasted}")
+                    ends = "" if self._ends is None or self._ends <= now else f", {left(self._ends - now)}"
+                    self._note(f"{self._words}{lasted}{ends}")
 
 
 class BuildProgress:
@@ -91,7 +95,7 @@ class BuildProgress:
         if state.phase == "starting" and state.total > state.done:
             note(", ".join(filter(None, (f"{state.total - state.done} to measure", takes(state)))))
         words = f"{state.done}/{state.total} problems, {text}"
-        self._pulse.begin(", ".join(filter(None, (words, left(state.eta_s)))), aloud=False)
+        self._pulse.begin(words, aloud=False, left_s=state.eta_s)
 
 
 def sizes(state: State) -> str:
@@ -113,7 +117,7 @@ def left(seconds: float | None) -> str:
     """Format the time left, as in `about 3 min left`; empty if unknown."""
     if seconds is None:
         return ""
-    if seconds < 90:
+    if seconds < 180:
         return f"about {seconds:.0f} s left"
     if seconds < 90 * 60:
         return f"about {seconds / 60:.0f} min left"

@@ -124,11 +124,12 @@ def by_worth(wanted: Iterable[Wanted]) -> list[Wanted]:
 
 
 def plan(
-    workload: Workload, catalog: Catalog, table: Path | None, budget_s: float, effort: str | None, pace: float = 1.0
-) -> Plan:
+    workload: Workload, catalog: Catalog, table: Path | None, budget_s: float, effort: str | None, pace: float = 1.0,
+    busy: bool = False,
+) -> Plan:  # fmt: skip
     """Plan which GEMMs of a workload to build into `table` (None: the user table for the device). `effort`: as for a
-    build. `pace`: how many times as long as expected an earlier build took. Raises InputError for an invalid device
-    or range, or an unknown effort."""
+    build. `pace`: how many times as long as expected an earlier build took. `busy`: the build does not wait for an idle
+    machine. Raises InputError for an invalid device or range, or an unknown effort."""
     missed = _missed(workload.entries, catalog)
     worth: dict[Device, float] = defaultdict(float)
     for one in missed:
@@ -146,6 +147,7 @@ def plan(
             left_out[rejected.reason] += 1
         else:
             wanted.append(one)
+    pace *= backend.slowdown() if busy and wanted else 1.0
     timed = _with_seconds(by_worth(wanted), backend, chosen, pace)
     return Plan(timed, dict(left_out), budget_s, pace * estimate.start_s(device, chosen) if timed else 0.0)
 

@@ -180,7 +180,10 @@ class Tuning:
         """Plan the build and check the current coverage. Raises TableError for a file that is not a table."""
         request, catalog = self._request, self._catalog()
         before = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
-        plan = plans.plan(workload, catalog, request.table, request.budget_s, request.effort, self._state.pace)
+        plan = plans.plan(
+            workload, catalog, request.table, request.budget_s, request.effort, self._state.pace,
+            busy=request.wait_s is None,
+        )  # fmt: skip
         return Tuned(self._state.workload, plan, before, before)
 
     def build(self, done: Tuned, progress: Progress) -> BuildReport:

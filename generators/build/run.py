@@ -89,6 +89,7 @@ class Run:
             stack.callback(self.backend.close)
             if self.request.wait_s is not None and self._occupied(self.request.wait_s):
                 return
+            self.tracker.started = monotonic()  # Waiting says nothing about the pace.
             self.busy = quiet.wait(self.backend, self.tracker.say)
             self.backend.begin(self.pending)
             measurers = [self.backend.measurer(worker, self.effort) for worker in range(self.count)]

@@ -17,7 +17,8 @@ PATIENCE_S = 15.0
 """Most seconds that a build, or a sample of `verify`, waits for a quiet machine in total."""
 POLL_S = 1.0
 """Seconds between checks whether others still use the devices."""
-WAITING_TEXT = "waiting for a quiet machine"
+WAITING_TEXT, TIMING_TEXT = "waiting for a quiet machine", "timing"
+"""What is said when it waits, and when that ends."""
 T = TypeVar("T")
 
 
@@ -58,9 +59,16 @@ class Watch:
         if self.patience_s <= 0:
             return False
         start = monotonic()
-        self.last = load.wait(
-            self.patience_s, self.threads, lambda busy: self.say(f"{WAITING_TEXT}: {busy.text}"), self.given_up
-        )
+        waited = False
+
+        def say(busy: Load) -> None:
+            nonlocal waited
+            waited = True
+            self.say(f"{WAITING_TEXT}: {busy.text}")
+
+        self.last = load.wait(self.patience_s, self.threads, say, self.given_up)
+        if waited:
+            self.say(TIMING_TEXT)
         self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # The first check is free.
         return True
 

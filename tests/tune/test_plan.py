@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.cli.tuned import expected
-from gemmdb.devices import registry
+from gemmdb.devices import detect, load, registry
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.candidates import ONLY_ATEN
 from gemmdb.key.device import Device
@@ -113,6 +113,13 @@ def test_the_pace_of_the_last_build_corrects_the_next_estimate(tmp_path: Path):
     workload = Workload((Entry(product(512, constant_weight=True), 1, 10, CPU.text),), {})
     first, next_ = (plan(workload, Catalog(()), tmp_path / "none.db", 600.0, None, pace) for pace in (1.0, 3.5))
     assert next_.seconds == pytest.approx(3.5 * first.seconds)
+
+
+def test_on_a_busy_machine_that_nobody_waits_for_it_takes_longer(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(load, "now", lambda seconds=0.5, threads=None: load.Load(float(detect.cores())))
+    workload = Workload((Entry(product(512, constant_weight=True), 1, 10, CPU.text),), {})
+    idle, beside = (plan(workload, Catalog(()), tmp_path / "none.db", 600.0, None, busy=busy) for busy in (False, True))
+    assert beside.seconds == pytest.approx(2 * idle.seconds)
 
 
 def test_what_only_another_gpu_measured_is_built():

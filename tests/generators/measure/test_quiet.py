@@ -67,6 +67,15 @@ def test_what_is_measured_beside_other_programs(machine: Machine, case: str) -> 
     assert [watch.timed(machine.measure) for _ in wanted] == wanted
 
 
+def test_it_says_when_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = [BUSY, QUIET]
+    monkeypatch.setattr(load, "now", lambda threads=None: loads.pop(0))
+    monkeypatch.setattr(load, "between", lambda *readings: QUIET)
+    said: list[str] = []
+    assert Watch(2, say=said.append).timed(lambda: 1) == (1, False)
+    assert said == [f"{quiet.WAITING_TEXT}: {BUSY.text}", quiet.TIMING_TEXT]
+
+
 def test_of_a_measurement_that_is_too_short_what_was_known_before_holds(machine: Machine) -> None:
     machine.during, machine.waited = [None, BUSY, None], [QUIET, BUSY]
     watch = Watch(2)
