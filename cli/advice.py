@@ -12,6 +12,8 @@ from gemmdb.outcome import ONLY_ATEN
 FREEZE_LINE = "torch._inductor.config.freezing = True"
 MIN_BOUND = 64
 """Smallest upper bound of a batch that is proposed."""
+OTHER_DEVICE = "runs on another device"
+"""Part of the reason for GEMMs that are measured elsewhere."""
 BARS = "too small or too close to the limit"
 """Part of the reason of a plan for GEMMs that cannot gain."""
 
@@ -29,6 +31,8 @@ class Act(StrEnum):
     """Give the batch an upper bound."""
     BUILD = "build"
     """Measure what no table knows."""
+    UPGRADE = "upgrade"
+    """Measure again what another toolchain measured."""
     OTHER_DEVICE = "other device"
     """Run the command for the other device."""
     NOTHING = "nothing"
@@ -53,7 +57,9 @@ class Situation:
     number of GEMMs that no table answers, for other reasons; `best`: number for which ATen was measured to be the best;
     `disturbed` of `timed`: timings that other programs disturbed; `left`: problems for which there was no time;
     `command`: repeats this command; `build`: measures what is unknown; `largest`: the largest recorded size of a batch
-    without an upper bound, 0 if unknown."""
+    without an upper bound, 0 if unknown; `outdated`: number of GEMMs for which ATen runs by rows of another
+    toolchain; `busy`: the use by other programs for which the command stopped; `patient`: repeats it when the machine
+    is quiet."""
 
     left_out: Mapping[str, int] = field(default_factory=dict)
     unknown: int = 0
@@ -64,6 +70,9 @@ class Situation:
     command: str = ""
     build: str = ""
     largest: int = 0
+    outdated: int = 0
+    busy: str = ""
+    patient: str = ""
 
 
 def of_reason(reason: str) -> Act:
@@ -72,7 +81,7 @@ def of_reason(reason: str) -> Act:
         return Act.FREEZE
     if "mark_dynamic" in reason:
         return Act.BOUND
-    if "runs on another device" in reason:
+    if OTHER_DEVICE in reason:
         return Act.OTHER_DEVICE
     if ONLY_ATEN in reason or BARS in reason or "no single kernel" in reason:
         return Act.NOTHING
@@ -85,6 +94,7 @@ def advise(found: Situation) -> tuple[Advice, ...]:
     for reason, number in found.left_out.items():
         numbers[of_reason(reason)] += number
     numbers[Act.BUILD] += found.unknown
+    numbers[Act.UPGRADE] += found.outdated
     numbers[Act.NOTHING] += found.best
     steps = [_step(act, numbers[act], found) for act in Act]
     useful = tuple(one for one in steps if one is not None and one.act is not Act.NOTHING)
@@ -93,7 +103,7 @@ def advise(found: Situation) -> tuple[Advice, ...]:
 
 def _step(act: Act, number: int, found: Situation) -> Advice | None:
     if act is Act.IDLE:
-        return _idle(found) if found.disturbed else None
+        return _idle(found) if found.disturbed or found.busy else None
     if act is Act.RESUME:
         text = f"{_many(found.left, 'problem')} {'is' if found.left == 1 else 'are'} not measured yet; measure them"
         return Advice(act, text, found.command) if found.left else None
@@ -109,12 +119,19 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
         return Advice(act, text, f"torch._dynamo.mark_dynamic(x, 0, max={bound(found.largest)})")
     if act is Act.BUILD and found.build:
         return Advice(act, f"no table answers for {gemms}; measure them", found.build)
+    if act is Act.UPGRADE and found.build:
+        was = "was" if number == 1 else "were"
+        return Advice(
+            act, f"{gemms} {was} measured with another version of torch or CUDA; upgrade the table", found.build
+        )
     if act is Act.OTHER_DEVICE:
         return Advice(act, f"{gemms} {'runs' if number == 1 else 'run'} on another device; build there", found.build)
     return _nothing(number) if act is Act.NOTHING else None
 
 
 def _idle(found: Situation) -> Advice:
+    if found.busy:
+        return Advice(Act.IDLE, f"{found.busy}; wait until they end", found.patient)
     rows = f"{found.disturbed:,} of {found.timed:,} timings" if found.timed else "the timings"
     verb = "was" if found.timed == found.disturbed == 1 else "were"
     text = f"{rows} {verb} disturbed by other programs and are not used; run again when the machine is idle"

@@ -7,14 +7,15 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from typer import Option
 
 from gemmdb.cli import advice
+from gemmdb.cli.busy import PASTED_WAIT, WaitOption, again, patience
 from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport, BuildRequest
 
 # The generators are imported in functions: they need sqlite-utils and more, which other commands do not.
-
-WAIT = "1m"
-WaitOption = Annotated[
-    str,
-    Option(
-        metavar="TIME",
-        help="How long to wait while other programs use the machine, and then to stop: 90s, 10m. 0s measures anyway;"
-        " disturbed timings are not used.",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,7 @@ class BuildOptions:
         "--all",
         help="Also measure GEMMs of a workload that only ATen can run [default: leave them out].",
     )
-    wait: WaitOption = WAIT
+    wait: WaitOption = None
     verbose: bool = Option(False, "--verbose", help="Also show why candidates failed or were excluded.")
     as_json: JsonFlag = False
 
@@ -98,19 +89,12 @@ class BuildOptions:
         )  # fmt: skip
 
 
-def patience(text: str) -> float | None:
-    """Parse --wait: seconds, None for 0s. Raises InputError."""
-    from gemmdb.tune.plan import seconds
-
-    return seconds(text, "--wait", least=0.0) or None
-
-
-def line(options: BuildOptions) -> str:
-    """Return the command that continues a build."""
+def line(options: BuildOptions, wait: str | None = None) -> str:
+    """Return the command that continues a build. `wait`: its --wait."""
     asked = {
         "arch": options.arch, "ops": options.ops, "dtypes": options.dtypes, "shapes": options.shapes,
         "effort": options.effort, "out": options.out, "gpus": options.gpus, "minutes": options.minutes,
-        "ray": options.ray, "allow": options.allow or None, "deny": options.deny or None,
+        "ray": options.ray, "allow": options.allow or None, "deny": options.deny or None, "wait": wait,
     }  # fmt: skip
     words = [word for name, value in asked.items() if value is not None for word in (f"--{name}", str(value))]
     return shlex.join(["gemmdb", "build", *words, *["--all"] * options.every])
@@ -124,6 +108,7 @@ def _words(text: str | None) -> tuple[str, ...]:
 def build(options: BuildOptions) -> None:
     """Benchmark every candidate kernel and write a table.
 
+    While other programs use the machine, it asks on a terminal whether to wait, stop or measure anyway; --wait decides.
     Each result is written immediately, so you can stop a build at any time and continue with the same command. Known
     results are not measured again. If a problem has new candidates, they are measured together with the best known
     ones. Lookups find the default file automatically.
@@ -155,8 +140,10 @@ def build(options: BuildOptions) -> None:
     from gemmdb.cli.build_summary import Summary
 
     request = options.request()
-    with BuildProgress() as progress, terminable():
-        reports = _built(request, progress)
+    with terminable():
+        reports = _built(request)
+        while len(reports) == 1 and (more := again(reports[0], options.wait)):
+            reports = _built(replace(request, wait_s=more.wait_s, minutes=_minutes_left(request, reports[0])))
     summaries = [Summary(request, report) for report in reports]
     for summary in summaries:
         _say(options, summary)
@@ -169,15 +156,20 @@ def build(options: BuildOptions) -> None:
         raise typer.Exit(1)
 
 
-def _built(request: BuildRequest, progress: BuildProgress) -> Sequence[BuildReport]:
+def _built(request: BuildRequest) -> Sequence[BuildReport]:
     """Return the reports of a build: one, or with --ray one per kind of device."""
-    if request.ray is not None:
-        from gemmdb.generators.cluster.build import build as build_over_cluster
+    with BuildProgress() as progress:
+        if request.ray is not None:
+            from gemmdb.generators.cluster.build import build as build_over_cluster
 
-        return build_over_cluster(request, progress, say=note)
-    from gemmdb.generators.build.build import build as build_table
+            return build_over_cluster(request, progress, say=note)
+        from gemmdb.generators.build.build import build as build_table
 
-    return [build_table(request, progress, say=note)]
+        return [build_table(request, progress, say=note)]
+
+
+def _minutes_left(request: BuildRequest, report: BuildReport) -> float | None:
+    return None if request.minutes is None else max(request.minutes - report.seconds / 60, 1e-9)
 
 
 def _say(options: BuildOptions, summary: Summary) -> None:
@@ -187,7 +179,7 @@ def _say(options: BuildOptions, summary: Summary) -> None:
     for warning in report.warnings:
         note(warning)
     if not options.as_json:
-        say_facts([*summary.facts(), *advice.facts(summary.steps(line(options)), "to do")])
+        say_facts([*summary.facts(), *advice.facts(summary.steps(line(options), line(options, PASTED_WAIT)), "to do")])
     if report.stopped:
         note(f"stopped: {report.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
     elif report.left and not report.interrupted:

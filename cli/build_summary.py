@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.cli.advice import Act, Advice, Situation, advise
-from gemmdb.cli.gain import gain_text
+from gemmdb.cli.gain import NO_GAIN, gain_text
 from gemmdb.cli.output import note
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import shapes
-from gemmdb.generators.coverage import coverage
+from gemmdb.generators.coverage import Coverage, coverage
 from gemmdb.kernels.config import ATEN
+from gemmdb.outcome import Kind, counted
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import TIMED
 from gemmdb.table.reader import Table
-from gemmdb.table.stats import Gain, weighted
+from gemmdb.table.stats import weighted
 from gemmdb.table.verdict import TIE
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Workload
@@ -41,18 +42,24 @@ class Summary:
             workload = entries.read(Path(request.shapes or ""))
         except InputError:
             self.is_workload, self.weighed = False, "one call of each"
+            kernels = [one for one in self.verdicts if one.pick != ATEN]
+            self.kinds = [Kind.ATEN_BEST] * (len(self.verdicts) - len(kernels)) + [Kind.TABLE] * len(kernels)
             self.gain = weighted(
                 (one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
             )
         else:
-            self.is_workload, self.weighed, self.gain = True, "weighted by calls and time", self._gain_of(workload)
+            self.is_workload, self.weighed = True, "weighted by calls and time"
+            served = self._coverage(workload)
+            self.kinds, self.gain = list(served.kinds), served.gain
 
-    def _gain_of(self, workload: Workload) -> Gain:
-        chosen, device = set(self.problems), self.report.device.text
+    def _coverage(self, workload: Workload) -> Coverage:
+        """Return what a compile with the table serves. It times modelled kernels before it serves them."""
+        report, chosen = self.report, set(self.problems)
         known = [one for one in workload.entries if one.problem in chosen]
         # A workload of another device is built as if this device had run it.
-        mine = [one for one in known if one.device in ("", device)] or [replace(one, device=device) for one in known]
-        return coverage(Workload(tuple(mine), {}), Catalog.load(tables=[self.report.out]), Policy()).gain
+        mine = [one for one in known if one.device in ("", report.device.text)] or known
+        policy = Policy(confirm=report.modelled)
+        return coverage(Workload(tuple(mine), {}), Catalog.load(tables=[report.out]), policy, report.device)
 
     def document(self) -> dict[str, Any]:
         """The report as JSON, its device by name."""
@@ -63,12 +70,13 @@ class Summary:
             "gain": {**asdict(self.gain), "weighed": self.weighed},
         }  # fmt: skip
 
-    def steps(self, command: str) -> tuple[Advice, ...]:
-        """Return what to do if the build gained nothing or is incomplete; empty otherwise. `command` continues it."""
+    def steps(self, command: str, patient: str) -> tuple[Advice, ...]:
+        """Return what to do if the build gained nothing or is incomplete; empty otherwise. `command` continues it,
+        `patient` waits for a quiet machine first."""
         report = self.report
         steps = advise(Situation(
             report.left_out, best=len(self.verdicts), disturbed=report.disturbed, timed=report.rows,
-            left=0 if report.stopped and report.disturbed else report.left, command=command,
+            left=0 if report.stopped else report.left, command=command, busy=report.stopped, patient=patient,
         ))  # fmt: skip
         if steps[0].act is not Act.NOTHING:
             return steps
@@ -83,7 +91,7 @@ class Summary:
         known = bool(self.verdicts) and (modelled or self._is_usable())
         following = f"gemmdb coverage {self.shapes}" if self.is_workload else "gemmdb tables"
         if self.is_workload and report.device != detect.native():
-            following += f" --device {shlex.quote(report.device.sku)}"
+            following += f" --device {shlex.quote(report.device.sku)}" + " --confirm" * modelled
         if report.out.absolute().parent != data_home().absolute():
             following = f"GEMMDB_TABLES={report.out} {following}"
         return [
@@ -93,10 +101,17 @@ class Summary:
             *self._cost(),
             ("candidates", f"{report.rows:,} new rows: {statuses}" if statuses else "no new rows"),
             ("expected" if modelled else "verdicts", f"{len(self.verdicts):,}, of which {best}" if known else "none"),
-            ("over ATen", f"{gain_text(self.gain)}, {self.weighed}" if known else "nothing is known yet"),
+            ("over ATen", self._gain() if known else "nothing is known yet"),
             ("table", str(report.out)),
             ("next", following),
         ]
+
+    def _gain(self) -> str:
+        """Describe the gain, or why there is none."""
+        if all(kind.aten for kind in self.kinds):
+            return f"{NO_GAIN}: {counted(self.kinds)}"
+        timed = "; a compile times these kernels before it serves them" if self.report.modelled else ""
+        return f"{gain_text(self.gain)}, {self.weighed}; {counted(self.kinds)}{timed}"
 
     def _is_usable(self) -> bool:
         """Whether times of this build or of earlier ones were not disturbed."""

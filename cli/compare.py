@@ -19,7 +19,7 @@ from typer import Argument, Option
 
 from gemmdb import outcome
 from gemmdb.cli.advice import Act, Advice, Situation, advise
-from gemmdb.cli.build import patience
+from gemmdb.cli.busy import patience
 from gemmdb.cli.evidence import config_name, problem_name
 from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
 from gemmdb.cli.options import JsonFlag, WideFlag, require
@@ -29,7 +29,7 @@ from gemmdb.errors import InputError
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.outcome import Kind
-from gemmdb.table.stats import Gain
+from gemmdb.table.stats import Gain, expected
 
 if TYPE_CHECKING:
     from gemmdb.inductor.entry.comparison import Comparison
@@ -142,11 +142,17 @@ def _total_us(one: Mapping[str, Any]) -> float:
 def _gemm(one: Mapping[str, Any], total: float, wide: bool) -> Row:
     us, gain, share = one["expected_us"], one["speedup_vs_aten"], _total_us(one) / total
     is_known = us is not None and gain is not None
+    is_served = is_known and not Kind(one["outcome"]).aten
     return (
         Cell(f"{share:.1%}", "cyan", share) if is_known else "", str(one["count"]), one["outcome"],
-        microseconds(us) if is_known else "", gain_cell(gain if is_known else None),
+        microseconds(us) if is_known else "", gain_cell(expected(gain, _spread(one)) if is_served else None),
         config_name(one["config"], wide), problem_name(one["problem"], wide),
     )  # fmt: skip
+
+
+def _spread(one: Mapping[str, Any]) -> float:
+    spread = one.get("evidence", one).get("spread", 0.0)
+    return spread if isinstance(spread, float) else 0.0
 
 
 @contextmanager

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
-from gemmdb import outcome
-from gemmdb.cli import terminal
+from gemmdb.cli import advice, terminal
+from gemmdb.cli.advice import OTHER_DEVICE, Advice, Situation, advise
 from gemmdb.cli.evidence import problem_name
-from gemmdb.cli.gain import gain_text
+from gemmdb.cli.gain import NO_GAIN, gain_text
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag, device_name
 from gemmdb.cli.output import (
     Cell,
@@ -23,14 +25,17 @@ from gemmdb.cli.output import (
     one_line,
     places,
     say,
+    say_facts,
     say_json,
     say_prose,
     say_table,
 )
+from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
+from gemmdb.key.problem import Problem
 from gemmdb.lookup.environment import current_catalog
-from gemmdb.outcome import Kind, Outcome
+from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
 
@@ -43,9 +48,8 @@ MAX_MISSES = 20
 """Maximum number of misses shown on a terminal without --wide."""
 RUNGS = (
     Column("rung", rigid=True), Column("outcome", rigid=True), Column("problems", right=True, rigid=True),
-    Column("of them ATen", right=True, rigid=True, drop=2), Column("in graphs", right=True, rigid=True, drop=3),
-    Column("calls", right=True, rigid=True), Column("of the time", right=True, rigid=True),
-    Column("of that ATen", right=True, rigid=True, drop=1),
+    Column("in graphs", right=True, rigid=True, drop=2), Column("calls", right=True, rigid=True, drop=1),
+    Column("of the time", right=True, rigid=True), Column("why"),
 )  # fmt: skip
 MISSES = (
     Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
@@ -66,11 +70,11 @@ def coverage(
 ) -> None:
     """Show how much of a recorded workload hits in the tables.
 
-    Hits are counted per rung, with how many of them are ATen. Misses are ranked by their share of the estimated time:
-    for `ATen (nothing known)` a build may find a faster kernel, for `ATen (refused)` it cannot. The last line is the
-    expected gain, weighted by calls and time. GEMMs that gemmdb does not support (a baddbmm that
-    adds, fp8 with MX scales, 1x1 convolutions that stay convolutions) are listed with counts. Convolutions with larger
-    kernels are not recorded.
+    Hits are counted per rung and outcome, refusals by their reason. Misses are ranked by their share of the estimated
+    time: for `ATen (nothing known)` a build may find a faster kernel, for `ATen (refused)` it cannot. The last line is
+    the expected gain, weighted by calls and time. GEMMs that gemmdb does not support (a baddbmm that adds, fp8 with MX
+    scales, 1x1 convolutions that stay convolutions) are listed with counts. Convolutions with larger kernels are not
+    recorded. Without a gain, the last lines say what to do.
 
     \b
     Examples:
@@ -93,10 +97,10 @@ def coverage(
     if json:
         say_json("coverage", _document(found))
     else:
-        _say(found, wide)
+        _say(found, wide, workload)
 
 
-def _say(found: Coverage, wide: bool) -> None:
+def _say(found: Coverage, wide: bool, workload: Path) -> None:
     answered = sum(tally.problems for tally in found.hits.values())
     served = answered - sum(tally.aten for tally in found.hits.values())
     known = f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time"
@@ -106,14 +110,10 @@ def _say(found: Coverage, wide: bool) -> None:
         parts = [("kernels", found.kernel_share, "green"), ("ATen", aten, "dim"), ("misses", missed, "yellow")]
         say(terminal.stacked(parts, BAR_WIDTH))
     if found.hits:
-        rows = []
-        for rung, of in found.hits.items():
-            time = Cell(f"{of.share:.1%}", "green", of.share)
-            counts = (str(of.problems), str(of.aten), str(of.count), str(of.calls))
-            rows.append((rung, _kernels(rung).kind if of.problems > of.aten else "ATen", *counts, time,
-                         f"{of.aten_share:.1%}"))  # fmt: skip
         say()
-        say_table(RUNGS, rows, whole=wide)
+        notes = Footnotes(whole=wide)
+        say_table(RUNGS, _hits(found, notes), whole=wide)
+        notes.say()
     if found.misses:
         say()
         _say_misses(found.misses, wide)
@@ -123,8 +123,40 @@ def _say(found: Coverage, wide: bool) -> None:
         say_prose(f"{Kind.NOT_HANDLED} by gemmdb: {one_line(names)}")
     if found.problems:
         say()
-        expected = gain_text(found.gain) if served else "no gain, ATen runs every GEMM"
+        expected = gain_text(found.gain) if served else NO_GAIN
         say_prose(f"expected over ATen, weighted by calls and time: {expected}")
+        if not served or found.gain.verdict != "faster":
+            say_facts(advice.facts(_steps(found, workload)), hang=not wide)
+
+
+def _steps(found: Coverage, workload: Path) -> tuple[Advice, ...]:
+    """Return what to do where there is no gain."""
+    here, reasons = detect.native().sku, Counter[str]()
+    for miss in found.misses:
+        reasons[miss.reason if miss.reason or miss.device == here else OTHER_DEVICE] += 1
+    kinds = Counter[Kind]()
+    for hits in found.hits.values():
+        for serves, of in hits.outcomes.items():
+            kinds[serves.kind] += of.problems
+            if serves.kind is Kind.ATEN_REFUSED:
+                reasons[f"{ONLY_ATEN}: {serves.reason}"] += of.problems
+    unknown = reasons.pop("", 0) + kinds[Kind.ATEN_UNKNOWN]
+    return advise(Situation(
+        reasons, unknown, kinds[Kind.ATEN_BEST],
+        build=shlex.join(["gemmdb", "build", "--arch", "native", "--shapes", str(workload)]),
+        largest=max((Problem.parse(miss.problem).m for miss in found.misses if miss.ranges), default=0),
+        outdated=sum(hits.outdated for hits in found.hits.values()),
+    ))  # fmt: skip
+
+
+def _hits(found: Coverage, notes: Footnotes) -> Iterator[Row]:
+    """Yield a row for each outcome on each rung."""
+    for rung, hits in found.hits.items():
+        for serves, of in hits.outcomes.items():
+            yield (
+                rung, serves.kind.value, str(of.problems), str(of.count), str(of.calls),
+                Cell(f"{of.share:.1%}", "" if serves.kind.aten else "green", of.share), notes.mark(serves.reason),
+            )  # fmt: skip
 
 
 def _serving(problems: int, served: int, share: float) -> str:
@@ -139,15 +171,11 @@ def _kernels(rung: str) -> Outcome:
     return Outcome(Kind.TABLE if rung == "exact" else Kind.NEAR)
 
 
-def _missed(miss: Miss) -> Outcome:
-    return outcome.of_hit(None, miss.reason)
-
-
 def _document(found: Coverage) -> dict[str, Any]:
     """Return the JSON output, with the outcomes. A rung's `outcome` is that of problems that do not run ATen."""
     known = found.as_dict()
     hits = {rung: {**tally, "outcome": _kernels(rung).kind.value} for rung, tally in known["hits"].items()}
-    misses = [{**miss, **_missed(one).document()} for miss, one in zip(known["misses"], found.misses, strict=True)]
+    misses = [{**miss, **one.outcome.document()} for miss, one in zip(known["misses"], found.misses, strict=True)]
     return {**known, "hits": hits, "misses": misses}
 
 
@@ -162,7 +190,7 @@ def _say_misses(misses: Sequence[Miss], wide: bool) -> None:
 
 
 def _miss(miss: Miss, wide: bool, notes: Footnotes) -> Row:
-    serves = _missed(miss)
+    serves = miss.outcome
     return (
         Cell(f"{miss.share:.1%}", "yellow", miss.share), str(miss.calls), f"~{microseconds(miss.time_us)}",
         serves.kind.value, names.ranged(problem_name(miss.problem, wide), miss.ranges), places(miss.origins),

@@ -46,18 +46,17 @@ def _full(value: Any) -> str:
     return str(value)
 
 
-def brief_facts(hit: Hit | None, evidence: Mapping[str, Any]) -> Facts:
-    """Yield the name and value of each line about one step of a lookup."""
-    if hit is not None:
-        yield "kernel", config_name(hit.config.text)
-        yield "expected", _expected(hit, evidence.get("aten_us", hit.expected_us * hit.speedup))
-    hidden = (*ONLY_WIDE, "proposals") if hit is not None else ONLY_WIDE
+def brief_facts(evidence: Mapping[str, Any], is_hit: bool = False) -> Facts:
+    """Yield the name and value of each line about one step of a lookup. `is_hit`: whether the step serves a kernel."""
+    hidden = (*ONLY_WIDE, "proposals") if is_hit else ONLY_WIDE
     for name, value in evidence.items():
         if name not in hidden and (text := _brief(name, value)):
             yield name.removesuffix("_us").replace("_", " "), text
 
 
-def _expected(hit: Hit, aten_us: float) -> str:
+def expected_time(hit: Hit) -> str:
+    """Format the expected time of a hit, and ATen's."""
+    aten_us = hit.evidence.get("aten_us", hit.expected_us * hit.speedup)
     if hit.config == ATEN and hit.speedup == 1:
         return microseconds(hit.expected_us)
     return f"{microseconds(hit.expected_us)}, {microseconds(aten_us)} with ATen: {hit.speedup:.2f}x"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
 
 from gemmdb.cli import terminal
 from gemmdb.cli.output import Cell, microseconds
@@ -17,23 +16,30 @@ BAR_WIDTH = 24
 """Width of the longest bar after a time."""
 
 
-def gain_text(found: Gain) -> str:
-    """Format a gain with its interval, if it has one."""
-    if found.low == found.high:
-        return f"{found.value:.2f}x"
-    return f"{found.value:.2f}x, between {found.low:.2f}x and {found.high:.2f}x"
-
-
 CHANCE = 1.1
 """A larger ratio of the times of two runs of the same kernels needs another explanation."""
+NO_DIFFERENCE = "no difference"
+"""What is said of a gain whose interval contains 1: it may be chance."""
+NO_GAIN = "no gain, ATen runs every GEMM"
+STYLES = {"faster": "green", "slower": "red"}
+"""Style of a gain by its verdict."""
 
 
-def gain_cell(low: float | None, high: float | None = None, text: str = "") -> Cell:
-    """Return a table cell with a gain, empty if unknown. A certain gain is green, a certain loss is red."""
-    if low is None:
+def gain_text(found: Gain) -> str:
+    """Format a gain with its interval, if it has one. A gain that may be chance is none."""
+    if found.low == found.high:
+        return f"{found.value:.2f}x" if found.verdict in STYLES else NO_DIFFERENCE
+    text = f"between {found.low:.2f}x and {found.high:.2f}x"
+    return f"{found.value:.2f}x, {text}" if found.verdict in STYLES else f"{NO_DIFFERENCE}, {text}"
+
+
+def gain_cell(found: Gain | None, text: str = "") -> Cell:
+    """Return a table cell with a gain, empty if unknown. A certain gain is green, a certain loss is red; any other may
+    be chance. `text`: for the cell, instead of the number."""
+    if found is None:
         return Cell("")
-    style = "green" if low > 1 else "red" if (low if high is None else high) < 1 else ""
-    return Cell(text or f"{low:.2f}x", style)
+    number = f"{found.value:.2f}x" if found.verdict in STYLES else NO_DIFFERENCE
+    return Cell(text or number, STYLES.get(found.verdict, ""))
 
 
 def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple[str, ...]]:
@@ -45,11 +51,20 @@ def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple
         facts.append((name, f"{microseconds(value):>9}{bar}"))
     text = f"{gain.value:.3f}x, between {gain.low:.3f}x and {gain.high:.3f}x: {verdict}"
     if verdict == "same kernels":
-        ratio = max(gain.value, 1 / gain.value) if gain.value > 0 else inf
-        text = "none, both sides run the same kernels"
-        if ratio > CHANCE:
-            text += f", but one took {ratio:.3g} times as long: something else disturbed it; repeat it"
-    return [*facts, ("gain", text, {"faster": "green", "slower": "red"}.get(verdict, ""))]
+        text = f"none, both sides run the same kernels{_disturbance(gain)}"
+    return [*facts, ("gain", text, STYLES.get(verdict, ""))]
+
+
+def _disturbance(found: Gain) -> str:
+    """Return what else explains the times of two runs of the same kernels; empty if chance does."""
+    if found.value <= 0 or not max(found.value, 1 / found.value) > CHANCE:
+        return ""
+    if found.verdict in STYLES:
+        least = found.low if found.verdict == "faster" else 1 / found.high
+        what = f"one took at least {least:.3g} times as long"
+    else:
+        what = f"their times vary too much to compare, between {found.low:.3g}x and {found.high:.3g}x"
+    return f", but {what}: something else disturbed it; repeat it"
 
 
 def cache_hint(gemms: Iterable[tuple[Problem, Device, int]], cache: int | None = None) -> str:

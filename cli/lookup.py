@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 
 import typer
 
 from gemmdb import Hit, outcome
-from gemmdb.cli import terminal
-from gemmdb.cli.evidence import brief_facts, full_facts
+from gemmdb.cli import advice, terminal
+from gemmdb.cli.advice import OTHER_DEVICE, Advice, Situation, advise
+from gemmdb.cli.evidence import brief_facts, config_name, expected_time, full_facts
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_hanging, say_json
+from gemmdb.devices import detect
 from gemmdb.errors import TableError
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import Step, acceptance, answer
+from gemmdb.lookup import Step, acceptance, answer, disturbed, outdated
 from gemmdb.lookup import explain as explain_query
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.lookup.lowering import only_aten
-from gemmdb.outcome import Outcome
+from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.record import Record
+
+UNKNOWN_TIME = "unknown, timed only while other programs kept the machine busy"
 
 
 @takes(ProblemOptions)
@@ -56,16 +62,19 @@ def lookup(
     query = options.query(catalog)
     hit = _hit(query, catalog, confirm)
     if json:
-        found = {"rung": "miss"} if hit is None else hit.as_dict()
+        found = {"rung": "miss"} if hit is None else _hit_document(hit, query, catalog)
         say_json("lookup", {**found, **_outcome(query, hit).document()})
     elif hit is None:
-        say_facts([("outcome", str(_outcome(query, hit)), "yellow")], hang=not wide)
+        steps = advice.facts(_steps(query, hit, catalog))
+        say_facts([("outcome", str(_outcome(query, hit)), "yellow"), *steps], hang=not wide)
         text = names.ranged(query.problem.text, query.ranges)
         why = only_aten(query) or "`gemmdb explain` with the same arguments shows why"
         note(("" if confirm else _unconfirmed(query, catalog, None)) or f"no table answers {text}; {why}")
     else:
-        facts = full_facts(hit.evidence, _hit_facts(hit)) if wide else brief_facts(None, hit.evidence)
-        say_facts([("outcome", str(_outcome(query, hit))), *_hit_facts(hit).items(), *facts], hang=not wide)
+        known = _hit_facts(hit, query, catalog)
+        facts = full_facts(hit.evidence, known) if wide else brief_facts(hit.evidence)
+        steps = advice.facts(_steps(query, hit, catalog))
+        say_facts([("outcome", str(_outcome(query, hit))), *known.items(), *facts, *steps], hang=not wide)
         if confirm and _is_timed_first(hit, query):
             note("a compile benchmarks this kernel against ATen if that pays off, and serves the faster one")
         elif not confirm and (kernel := _unconfirmed(query, catalog, hit)):
@@ -81,6 +90,25 @@ def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
 
 def _outcome(query: Query, hit: Hit | None) -> Outcome:
     return outcome.of_hit(hit, str(only_aten(query) or "") if hit is None else "")
+
+
+def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...]:
+    """Return what to do where ATen runs; empty for another kernel."""
+    serves = _outcome(query, hit)
+    if not serves.kind.aten:
+        return ()
+    line = {"problem": query.problem.text, **({"ranges": query.ranges} if query.ranges else {})}
+    build = f"echo {shlex.quote(json.dumps(line))} > gemm.jsonl && gemmdb build --arch native --shapes gemm.jsonl"
+    if hit is not None and disturbed(hit, query, catalog.tables):
+        return advise(Situation(disturbed=1, command=build))
+    reason = f"{ONLY_ATEN}: {serves.reason}" if serves.kind is Kind.ATEN_REFUSED else ""
+    if serves.kind is Kind.ATEN_UNKNOWN and query.device.sku != detect.native().sku:
+        reason = OTHER_DEVICE
+    return advise(Situation(
+        {reason: 1} if reason else {}, int(serves.kind is Kind.ATEN_UNKNOWN and not reason),
+        int(serves.kind is Kind.ATEN_BEST), build=build, largest=query.problem.m,
+        outdated=int(hit is not None and outdated(hit, query.device.kind)),
+    ))  # fmt: skip
 
 
 def _is_timed_first(hit: Hit, query: Query) -> bool:
@@ -100,14 +128,21 @@ def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
     return f"a compile may benchmark {kernel} against ATen first, and serves it if faster: --confirm shows it"
 
 
-def _hit_facts(hit: Hit) -> dict[str, str]:
+def _hit_facts(hit: Hit, query: Query, catalog: Catalog) -> dict[str, str]:
     """Return the facts of a hit. The kernel's text is not shortened, since it is the result."""
+    time = UNKNOWN_TIME if disturbed(hit, query, catalog.tables) else microseconds(hit.expected_us)
     return {
         "rung": hit.rung,
         "kernel": f"{hit.config.text} (Inductor's default)" if hit.config == ATEN else hit.config.text,
-        "expected": microseconds(hit.expected_us) + ("" if hit.config == ATEN else f", {hit.speedup:.2f}x ATen"),
+        "expected": time + ("" if hit.config == ATEN else f", {hit.speedup:.2f}x ATen"),
         "table": hit.table,
     }
+
+
+def _hit_document(hit: Hit, query: Query, catalog: Catalog) -> dict[str, object]:
+    """Return the JSON of a hit: no expected time where it was taken only on a busy machine."""
+    found = hit.as_dict()
+    return {**found, "expected_us": None} if disturbed(hit, query, catalog.tables) else found
 
 
 @takes(ProblemOptions)
@@ -146,11 +181,13 @@ def explain(
     else:
         _say_query(query, catalog, wide)
         for step in steps:
-            _say_step(step, step.rung == rung, wide)
+            _say_step(step, step.rung == rung, wide, query, catalog)
             if step.rung == "exact":
                 say_facts((("  under load", _load_text(one)) for one in loads), hang=not wide)
         said = f"{serves}, from rung {rung}" if answers else str(serves)
         say_hanging("answer:", said, "green" if answers else "yellow")
+        for _, text in advice.facts(_steps(query, answers.hit if answers else None, catalog)):
+            say_hanging("next:", text, "bold", hang=not wide)
     if rung == "miss":
         raise typer.Exit(1)
 
@@ -164,15 +201,20 @@ def _say_query(query: Query, catalog: Catalog, wide: bool) -> None:
     say_hanging("tables  ", tables or "none", "bold", hang=not wide)
 
 
-def _say_step(step: Step, answers: bool, wide: bool) -> None:
+def _say_step(step: Step, answers: bool, wide: bool, query: Query, catalog: Catalog) -> None:
     style = "green" if answers else "cyan" if step.hit is not None else "yellow"
     if wide:
         say(f"{terminal.painted(f'{step.rung}:', style)} {one_line(step.reason)}")
-        known = _hit_facts(step.hit) if step.hit is not None else {}
+        known = _hit_facts(step.hit, query, catalog) if step.hit is not None else {}
         found = [*known.items(), *full_facts(step.evidence, known)]
     else:
         say_hanging(f"{step.rung}:", one_line(step.reason), style)
-        found = list(brief_facts(step.hit, step.evidence))
+        hit = step.hit
+        served = {} if hit is None else {
+            "kernel": config_name(hit.config.text),
+            "expected": UNKNOWN_TIME if disturbed(hit, query, catalog.tables) else expected_time(hit),
+        }  # fmt: skip
+        found = [*served.items(), *brief_facts(step.evidence, hit is not None)]
     say_facts(((f"  {name}", value) for name, value in found), hang=not wide)
 
 
@@ -204,7 +246,10 @@ def _document(query: Query, catalog: Catalog, steps: Sequence[Step]) -> dict[str
         "problem": query.problem.text, "ranges": query.ranges, "device": query.device.text,
         "tables": [str(table.path) for table in catalog.tables],
         "steps": [
-            {"rung": one.rung, "reason": one.reason, "evidence": one.evidence, "hit": one.hit and one.hit.as_dict()}
+            {
+                "rung": one.rung, "reason": one.reason, "evidence": one.evidence,
+                "hit": one.hit and _hit_document(one.hit, query, catalog),
+            }
             for one in steps
         ],
     }  # fmt: skip

@@ -17,6 +17,7 @@ from gemmdb.cli.output import Cell, Column, Row, count, microseconds, note, plac
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.stats import Gain
 
 if TYPE_CHECKING:
     from gemmdb.exchange.share.transfer import Transferred
@@ -128,7 +129,7 @@ def _verdicts(found: Listing, wide: bool) -> list[Row]:
         gain = f"{row.gain:.2f}x" + (f" ({low:.2f} to {high:.2f})" if low != high else "")
         rows.append((
             verdict.problem.text if wide else names.short(verdict.problem), microseconds(verdict.expected_us),
-            gain_cell(low, high, gain), verdict.pick.text if wide else names.kernel(verdict.pick),
+            gain_cell(Gain(row.gain, low, high), gain), verdict.pick.text if wide else names.kernel(verdict.pick),
             Cell(f"{marked} of {timed}" if marked else "", "yellow"),
         ))  # fmt: skip
     return rows

@@ -12,7 +12,8 @@ import typer
 from typer import Argument, Option
 
 from gemmdb.cli import advice
-from gemmdb.cli.build import WAIT, WaitOption, patience, terminable
+from gemmdb.cli.build import terminable
+from gemmdb.cli.busy import PASTED_WAIT, WaitOption, again, patience
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
@@ -20,7 +21,7 @@ from gemmdb.cli.tuned import answered, document, expected, say_plan, say_tuned, 
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
-    from gemmdb.tune.tuning import Request, Tuned
+    from gemmdb.tune.tuning import Request, Tuned, Tuning
 
 BUDGET, FOLDER, REPEATS = "10m", Path("gemmdb-tune"), 2
 """Defaults of options."""
@@ -37,7 +38,7 @@ class TuneOptions:
     folder: Path = Option(FOLDER, help="Where the state is kept. Run the same command to continue.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
-    wait: WaitOption = WAIT
+    wait: WaitOption = None
     repeats: int = Option(
         REPEATS, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip."
     )
@@ -57,11 +58,12 @@ class TuneOptions:
             wait_s=patience(self.wait),
         )  # fmt: skip
 
-    def line(self, dry_run: bool | None = None) -> str:
-        """Return the command that continues this one. `dry_run`: None for the same as this one's."""
+    def line(self, dry_run: bool | None = None, wait: str | None = None) -> str:
+        """Return the command that continues this one. `dry_run`, `wait`: None for the same as this one's."""
+        waits = self.wait if wait is None else wait
         asked = {
             "budget": (self.budget, BUDGET), "folder": (self.folder, FOLDER), "table": (self.table, None),
-            "effort": (self.effort, None), "wait": (self.wait, WAIT), "repeats": (self.repeats, REPEATS),
+            "effort": (self.effort, None), "wait": (waits, None), "repeats": (self.repeats, REPEATS),
         }  # fmt: skip
         words = ["gemmdb", "tune"]
         for name, (value, default) in asked.items():
@@ -80,6 +82,7 @@ def tune(options: TuneOptions) -> None:
     process that it starts is recorded and timed. Stop a server with Ctrl-C each time.
 
     Only calls of compiled graphs are timed, not compilation. Outputs are not compared; `gemmdb compare` does that.
+    While other programs use the machine, it asks on a terminal whether to wait, stop or measure anyway; --wait decides.
     You can stop at any time and continue with the same command. After a complete run it prints the result again.
 
     \b
@@ -105,18 +108,16 @@ def tune(options: TuneOptions) -> None:
         _note_plan(done)
         if not options.dry_run:
             if done.plan.wanted:
-                with BuildProgress() as progress:
-                    built = tuning.build(done, progress)
-                _note_built(built)
+                _note_built(_built(tuning, done, options.wait))
             if not (done.built and done.built.stopped):
                 tuning.compare(done, workload)
     if options.as_json:
         say_json("tune", document(done))
     elif options.dry_run:
         say_plan(done.plan, options.wide)
-        say_facts(advice.facts(steps(done, options.line(dry_run=False))), hang=not options.wide)
+        say_facts(advice.facts(steps(done, options.line(dry_run=False), "")), hang=not options.wide)
     else:
-        say_tuned(done, options.wide, options.line())
+        say_tuned(done, options.wide, options.line(), options.line(wait=PASTED_WAIT))
     if done.built is not None and done.built.stopped:
         note(f"stopped: {done.built.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
         raise typer.Exit(1)
@@ -126,6 +127,16 @@ def tune(options: TuneOptions) -> None:
         raise typer.Exit(130)
     if done.gained is not None and done.gained.verdict == "slower":
         raise typer.Exit(1)
+
+
+def _built(tuning: Tuning, done: Tuned, wait: str | None) -> BuildReport:
+    """Build what is planned. On a busy machine it goes on as the user says."""
+    while True:
+        with BuildProgress() as progress:
+            report = tuning.build(done, progress)
+        if (more := again(report, wait)) is None:
+            return report
+        tuning.go_on(more.wait_s, report.seconds)
 
 
 def _note_plan(done: Tuned) -> None:

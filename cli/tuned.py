@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.cli.advice import Act, Advice, Situation, advise, facts
-from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
+from gemmdb.cli.gain import NO_GAIN, cache_hint, gain_cell, gain_text, timed_facts
 from gemmdb.cli.output import (
     Cell,
     Column,
@@ -26,7 +26,7 @@ from gemmdb.cli.progress import left
 from gemmdb.devices import detect
 from gemmdb.devices.load import Load
 from gemmdb.kernels import names
-from gemmdb.outcome import ONLY_ATEN, Kind
+from gemmdb.outcome import ONLY_ATEN, Kind, counted
 
 if TYPE_CHECKING:
     from gemmdb.report.workload import Product, WorkloadReport
@@ -42,7 +42,7 @@ MAX_GEMMS = 10
 """Maximum number of GEMMs listed."""
 GEMMS = (
     Column("of the time", right=True, rigid=True), Column("calls", right=True, rigid=True, drop=2),
-    Column("rung", rigid=True, drop=1), Column("gain", right=True, rigid=True), Column("kernel"), Column("GEMM"),
+    Column("outcome", rigid=True, drop=1), Column("gain", right=True, rigid=True), Column("kernel"), Column("GEMM"),
     Column("where", cut=True, drop=3), Column("why ATen runs"),
 )  # fmt: skip
 WANTED = (
@@ -77,10 +77,11 @@ def _wanted(one: Wanted, fits: bool, wide: bool) -> Row:
     )  # fmt: skip
 
 
-def steps(done: Tuned, command: str) -> tuple[Advice, ...]:
-    """Return what to do next. `command`: the one that continues."""
+def steps(done: Tuned, command: str, patient: str) -> tuple[Advice, ...]:
+    """Return what to do next. `command`: the one that continues; `patient`: the one that waits for a quiet machine."""
     built, plan, products = done.built, done.plan, done.after.products
-    left = built.left if built else len(plan.wanted)
+    busy = built.stopped if built else ""
+    left = 0 if busy else built.left if built else len(plan.wanted)
     kinds = Counter(one.outcome.kind for one in products)
     left_out = Counter(plan.left_out)
     left_out.update(built.left_out if built else {})
@@ -91,14 +92,16 @@ def steps(done: Tuned, command: str) -> tuple[Advice, ...]:
         built.disturbed if built else 0, built.rows if built else 0, left, command,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
+        sum(one.outdated and one.outcome.kind.aten for one in products), busy, patient,
     ))  # fmt: skip
 
 
-def say_tuned(done: Tuned, wide: bool, command: str) -> None:
-    """Print the speedup, the GEMMs that take the most time, and what to do. `command`: the one that continues."""
+def say_tuned(done: Tuned, wide: bool, command: str, patient: str = "") -> None:
+    """Print the speedup, the GEMMs that take the most time, and what to do. `command`: the one that continues;
+    `patient`: the one that waits for a quiet machine."""
     say_facts(_facts(done), hang=not wide)
     _say_gemms(done, wide)
-    next_steps = steps(done, command)
+    next_steps = steps(done, command, patient)
     if done.gained is None or done.gained.verdict != "faster" or next_steps[0].act is not Act.NOTHING:
         say()
         say_facts(facts(next_steps), hang=not wide)
@@ -118,23 +121,22 @@ def _say_gemms(done: Tuned, wide: bool) -> None:
 
 
 def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
-    hit, share = one.hit, one.total_us / total_us
+    hit, serves, share = one.hit, one.outcome, one.total_us / total_us
     kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)
-    is_plain_miss = hit is None and not one.reason.startswith(ONLY_ATEN)
     return (
-        Cell(f"{share:.1%}", "cyan", share), str(one.calls), Cell(one.rung, "" if hit else "yellow"),
-        gain_cell(one.gain if hit else None), kernel,
+        Cell(f"{share:.1%}", "cyan", share), str(one.calls), Cell(serves.kind.value, "" if hit else "yellow"),
+        gain_cell(one.expected if one.runs_kernel else None), kernel,
         one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins),
-        notes.mark("no table answers" if is_plain_miss else one.reason.partition("; ")[0]),
+        notes.mark(serves.reason if serves.kind.aten else ""),
     )  # fmt: skip
 
 
 def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
     """Yield the name and value of each line of the final table."""
     for name, report in (("tables before", done.before), ("tables now", done.after)):
-        kernels = sum(one.hit is not None and one.gain > 1 for one in report.products)
-        known = f"{answered(report)} answered, {kernels} by a kernel faster than ATen"
-        yield name, f"{known}; {report.gain:.2f}x over ATen expected, weighted by time"
+        kernels = sum(one.runs_kernel for one in report.products)
+        gain = f"expected over ATen, weighted by time: {gain_text(report.expected)}" if kernels else NO_GAIN
+        yield name, f"{counted(one.outcome.kind for one in report.products)}; {gain}"
     if done.built is not None:
         yield "table", str(done.built.out)
     yield "workload", f"{done.workload}; a page about it: gemmdb report {shlex.quote(str(done.workload))}"

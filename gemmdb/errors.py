@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class GemmdbError(Exception):
@@ -11,6 +16,10 @@ class GemmdbError(Exception):
 
 class InputError(GemmdbError, ValueError):
     """Invalid input: an unknown op, mismatched sizes, an unreadable file. The CLI exits with 2."""
+
+
+class ArgumentError(InputError, TypeError):
+    """A function of gemmdb was called with an argument that it does not have. The message names the nearest one."""
 
 
 class TableError(GemmdbError):
@@ -39,3 +48,25 @@ def suggestion(given: object, known: Iterable[str]) -> str:
     by_rest = {name[shared:]: meant for name, meant in by_lower.items()}
     near = difflib.get_close_matches(word[shared:], by_rest, 1)
     return f"; did you mean {by_rest[near[0]]!r}?" if near else ""
+
+
+def unknown_argument(function: str, name: str, known: Iterable[str]) -> ArgumentError:
+    """Return the error for an argument that a function does not have. `known`: the arguments that it has."""
+    near = suggestion(name, names := tuple(known)) or f"; known: {', '.join(names)}"
+    return ArgumentError(f"{function} got an unexpected keyword argument {name!r}{near}")
+
+
+def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public function without `**kwargs`: an argument that it does not have raises ArgumentError."""
+    code = function.__code__
+    known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        for one in given:
+            if one not in known:
+                raise unknown_argument(name, one, known)
+        return function(*args, **given)
+
+    return checked

@@ -6,7 +6,8 @@ three different reasons, and each asks for something else: nothing, a build, or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -62,6 +63,12 @@ class Outcome:
             return f"ATen (refused: {self.reason})"
         return self.kind.value
 
+    @property
+    def group(self) -> Outcome:
+        """What GEMMs are counted by: the kind, and the reason of a refusal. Other reasons differ between GEMMs of a
+        kind that ask for the same."""
+        return self if self.kind is Kind.ATEN_REFUSED else Outcome(self.kind)
+
     def document(self) -> dict[str, str]:
         """The fields `outcome` and `why` of JSON output."""
         return {"outcome": self.kind.value, "why": self.reason}
@@ -85,6 +92,12 @@ def of_hit(hit: Hit | None, reason: str = "") -> Outcome:
     return of("aten", ATEN.text, reason) if hit is None else of(hit.rung, hit.config.text, "", hit.evidence)
 
 
+def counted(kinds: Iterable[Kind]) -> str:
+    """Return how many GEMMs have each outcome: `2 table, 1 ATen (measured best)`; empty without any."""
+    numbers = Counter(kinds)
+    return ", ".join(f"{numbers[kind]:,} {kind}" for kind in Kind if numbers[kind])
+
+
 def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
     first = note.partition("; ")[0]
     if ONLY_ATEN in note:
@@ -102,8 +115,8 @@ def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
         return Outcome(Kind.ATEN_REFUSED, refusal)
     reason = str(evidence.get("reason", ""))
     if rung == "model" or reason.startswith(_UNMEASURED_SIZE):
-        return Outcome(Kind.ATEN_UNKNOWN, reason or _too_little(evidence) or NO_TABLE)
-    return Outcome(Kind.ATEN_BEST, _too_little(evidence) or reason or NOTHING_FASTER)
+        return Outcome(Kind.ATEN_UNKNOWN, reason or _held_back(evidence) or NO_TABLE)
+    return Outcome(Kind.ATEN_BEST, _held_back(evidence) or reason or NOTHING_FASTER)
 
 
 def left_out(evidence: Mapping[str, Any]) -> str:
@@ -125,7 +138,7 @@ def _refusal(evidence: Mapping[str, Any]) -> str:
     return left_out(evidence)
 
 
-def _too_little(evidence: Mapping[str, Any]) -> str:
+def _held_back(evidence: Mapping[str, Any]) -> str:
     held = evidence.get("held_back")
     if not held:
         return ""

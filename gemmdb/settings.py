@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmdb.errors import InputError, choices, suggestion
+from gemmdb.errors import InputError, checks_arguments, choices, suggestion
 from gemmdb.key import canonical
 
 ON_MISS = ("aten", "live", "error")
@@ -130,6 +130,9 @@ class Policy:
             self, on_miss=on_miss, live_s=self.live_s or limit_s, live_calls=self.live_calls or calls,
             confirm=confirm, confirm_s=self.confirm_s or CONFIRM_S,
         )  # fmt: skip
+
+
+Policy.__init__ = checks_arguments(Policy.__init__)  # type: ignore[method-assign]
 
 
 def _is_finite(value: object) -> bool:

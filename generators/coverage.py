@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gemmdb import outcome
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators import effort
-from gemmdb.generators.measure.candidates import only_aten, too_long
+from gemmdb.generators.measure.candidates import only_aten, range_rejection
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.hit import RUNGS, Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import answer, disturbed
+from gemmdb.lookup import answer, disturbed, lowering, outdated
 from gemmdb.lookup.acceptance import policy_for
 from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
+from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.stats import Gain, weighted
@@ -27,16 +30,30 @@ from gemmdb.workload.entries import Entry, Workload
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Hits of one rung. `problems`: distinct problems; `count`: occurrences in compiled graphs; `calls`: their calls;
-    `share`: share of the workload's time; `aten`: problems that this rung serves with ATen; `aten_share`: their share
-    of the time."""
+    """Some problems of a workload. `problems`: distinct problems; `count`: occurrences in compiled graphs; `calls`:
+    their calls; `share`: share of the workload's time."""
 
     problems: int
     count: int
     calls: int
     share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hits(Tally):
+    """Hits of one rung. `aten`: problems that this rung serves with ATen; `aten_share`: their share of the time;
+    `outcomes`: all of them by what serves them, a refusal by its reason, most of the time first; `outdated`: those that
+    ATen serves by rows of another toolchain than the installed one."""
+
     aten: int
-    aten_share: float = 0.0
+    aten_share: float
+    outcomes: Mapping[Outcome, Tally]
+    outdated: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        known = {name: getattr(self, name) for name in ("problems", "count", "calls", "share", "aten", "aten_share")}
+        return {**known, "outcomes": [{**one.document(), **asdict(tally)} for one, tally in self.outcomes.items()]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +72,11 @@ class Miss:
     origins: tuple[str, ...] = ()
     reason: str = ""
 
+    @property
+    def outcome(self) -> Outcome:
+        """What serves it: ATen, and why."""
+        return outcome.of_hit(None, self.reason)
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -64,7 +86,7 @@ class Coverage:
     noise of measured times, not prediction errors."""
 
     problems: int
-    hits: Mapping[str, Tally]
+    hits: Mapping[str, Hits]
     misses: tuple[Miss, ...]
     uncovered: Mapping[str, tuple[int, int]]
     gain: Gain
@@ -73,6 +95,15 @@ class Coverage:
     def kernel_share(self) -> float:
         """Share of the time that some rung serves with a kernel other than ATen's."""
         return self.hit_share - sum(tally.aten_share for tally in self.hits.values())
+
+    @property
+    def kinds(self) -> Iterator[Kind]:
+        """The kind of outcome of each problem."""
+        for hits in self.hits.values():
+            for one, tally in hits.outcomes.items():
+                yield from [one.kind] * tally.problems
+        for miss in self.misses:
+            yield miss.outcome.kind
 
     @property
     def hit_share(self) -> float:
@@ -86,7 +117,7 @@ class Coverage:
             "hit_share": self.hit_share,
             "kernel_share": self.kernel_share,
             "gain": asdict(self.gain),
-            "hits": {rung: asdict(tally) for rung, tally in self.hits.items()},
+            "hits": {rung: hits.as_dict() for rung, hits in self.hits.items()},
             "misses": [asdict(miss) for miss in self.misses],
             "uncovered": {name: {"count": n, "calls": calls} for name, (n, calls) in self.uncovered.items()},
         }
@@ -94,8 +125,8 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class EntryHit:
-    """An entry of a workload, its device, and its hit, if any. `disturbed`: ATen is served, and its time was taken only
-    on a busy machine."""
+    """An entry of a workload, its device, and its hit, if any. `disturbed`: the hit's time was taken only on a busy
+    machine."""
 
     entry: Entry
     device: Device
@@ -117,6 +148,21 @@ class EntryHit:
         return self.hit is not None and self.hit.config != ATEN
 
     @property
+    def outcome(self) -> Outcome:
+        """What serves the GEMM at the recorded sizes, and why."""
+        return outcome.of_hit(self.at_recorded, "" if self.hit else str(lowering.only_aten(self.query) or ""))
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the hit's rows are of another toolchain class than the installed one."""
+        return self.hit is not None and outdated(self.hit, self.device.kind)
+
+    @property
+    def at_recorded(self) -> Hit | None:
+        """The hit at the recorded sizes: ATen's, if kernels serve only other sizes of the range."""
+        return self.hit.with_aten() if self.hit is not None and self.hit.branches and not self.runs_kernel else self.hit
+
+    @property
     def time_us(self) -> float:
         """Microseconds per call: the hit's expected time, else the roofline, also where the hit's time was taken on a
         busy machine."""
@@ -135,6 +181,11 @@ class EntryHit:
         spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.runs_kernel else 0.0
         return self.total_us * speedup, self.total_us, spread if isinstance(spread, float) else 0.0
 
+    @property
+    def expected(self) -> Gain:
+        """Expected speedup over ATen, with the interval of measured times."""
+        return weighted([self.gain_us])
+
 
 def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Device | None = None) -> Coverage:
     """Look up every entry, for `device` if one is given. Raises InputError for an invalid device or range."""
@@ -145,7 +196,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Devic
     missed = [one for one in entries if one.hit is None]
     return Coverage(
         len(entries),
-        {rung: _tally(found, total) for rung, found in by_rung.items() if found},
+        {rung: _hits(found, total) for rung, found in by_rung.items() if found},
         tuple(
             Miss(
                 one.entry.problem.text, one.device.sku, dict(one.query.ranges), one.entry.count, one.entry.calls,
@@ -182,15 +233,25 @@ def _query(entry: Entry, device: Device) -> Query:
     return Query(entry.problem, device, {name: (low, high) for name, low, high in entry.ranges})
 
 
+def _hits(found: Sequence[EntryHit], total: float) -> Hits:
+    by_outcome: defaultdict[Outcome, list[EntryHit]] = defaultdict(list)
+    for one in found:
+        by_outcome[one.outcome.group].append(one)
+    outcomes = {serves: _tally(those, total) for serves, those in by_outcome.items()}
+    aten = _tally([one for one in found if not one.runs_kernel], total)
+    return Hits(
+        **asdict(_tally(found, total)), aten=aten.problems, aten_share=aten.share,
+        outdated=sum(one.outdated and not one.runs_kernel for one in found),
+        outcomes=dict(sorted(outcomes.items(), key=lambda item: (-item[1].share, str(item[0])))),
+    )  # fmt: skip
+
+
 def _tally(found: Sequence[EntryHit], total: float) -> Tally:
-    aten = [one for one in found if not one.runs_kernel]
     return Tally(
         len(found),
         sum(one.entry.count for one in found),
         sum(one.entry.calls for one in found),
         sum(one.total_us for one in found) / total,
-        len(aten),
-        sum(one.total_us for one in aten) / total,
     )
 
 
@@ -203,4 +264,4 @@ def _never_built(one: EntryHit, catalog: Catalog) -> str:
     if reason := only_aten(one.entry.problem, one.device, space, quick):
         return str(reason)
     ask = Ask(one.query, catalog.tables, Policy(), installed(one.device.kind))
-    return str((ask.symbolic and too_long(ask, unmeasured(ask), space, quick)) or "")
+    return str((ask.symbolic and range_rejection(ask, unmeasured(ask), space, quick)) or "")

@@ -1,6 +1,7 @@
 """Settings from the environment, and the Policy."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,15 @@ def test_an_unknown_variable_is_named_once_with_the_nearest_known_one(caplog, mo
         "GEMMDB_TABLE is no setting of gemmdb; did you mean 'GEMMDB_TABLES'?",
         "GEMMDB_XYZZY is no setting of gemmdb; see docs/settings.md",
     ]
+
+
+def test_a_wrong_field_names_the_nearest_right_one():
+    with pytest.raises(
+        InputError, match=r"^Policy got an unexpected keyword argument 'min_gian'; did you mean 'min_gain'\?$"
+    ):
+        Policy(min_gian=0.1)
+    with pytest.raises(InputError, match="'xyzzy'; known: on_miss, min_gain, "):
+        replace(Policy(), xyzzy=1)
 
 
 @pytest.mark.parametrize("field", ["allow", "deny"])

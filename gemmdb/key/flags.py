@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from gemmdb.errors import InputError, choices
+from gemmdb.errors import ArgumentError, InputError, choices, unknown_argument
 from gemmdb.key import int4
 from gemmdb.key.layout import contiguous, dtype_name, item_size
 from gemmdb.key.operands import Operand, default_numerics, dense_bias
@@ -38,10 +38,11 @@ class Flags(TypedDict, total=False):
 
 
 def fields(op: str, m: int, n: int, k: int, flags: Flags) -> dict[str, Any]:
-    """The fields of the Problem that the flags describe. Raises InputError, and TypeError for an unknown flag."""
+    """The fields of the Problem that the flags describe. Raises InputError."""
     if unknown := flags.keys() - Flags.__annotations__:
-        hint = "; gemmdb.lookup takes the device and l2" if unknown & {"device", "arch", "l2"} else ""
-        raise TypeError(f"Problem.gemm got an unexpected keyword argument {min(unknown)!r}{hint}")
+        if unknown & {"device", "arch", "l2"}:
+            raise ArgumentError(f"Problem.gemm takes no {min(unknown)!r}; gemmdb.lookup takes the device and l2")
+        raise unknown_argument("Problem.gemm", min(unknown), Flags.__annotations__)
     spec, layout, batch = named(op), flags.get("layout", "nt"), flags.get("batch", 1)
     if layout not in LAYOUTS:
         raise InputError(f"unknown layout {layout!r}; {choices(layout, LAYOUTS)}")

@@ -146,7 +146,7 @@ class Problem(Fields):
         `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
         layout of `aten._weight_int4pack_mm`.
 
-        Raises InputError, and TypeError for an unknown flag.
+        Raises InputError.
         """
         return cls(**described(op, m, n, k, flags))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gemmdb.cost import host
-from gemmdb.errors import InputError, TableError, choices
+from gemmdb.errors import InputError, TableError, checks_arguments, choices
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import L2_STATES, Problem, Query
@@ -150,13 +150,14 @@ def slow_calls(hit: Hit, query: Query, captured: bool) -> Rejected | None:
 
 
 def disturbed(hit: Hit, query: Query, tables: Sequence[Table]) -> bool:
-    """Return whether the time of a hit is no expectation, since it was taken only on a busy machine. No other kernel
-    than ATen is served by such times. Packed tables are made on idle machines."""
-    if hit.config != ATEN or hit.rung != "exact":
+    """Return whether the time of a hit is no expectation, since it or ATen's was taken only on a busy machine. A kernel
+    is served only by quiet times relative to ATen's, but its microseconds are those of ATen times that ratio. Packed
+    tables are made on idle machines."""
+    if hit.rung != "exact":
         return False
     try:
         return any(
-            table.disturbed(query.problem, query.device, ATEN)
+            table.disturbed(query.problem, query.device, hit.config)
             for table in tables
             if str(table.path) == hit.table and not table.packed
         )
@@ -164,9 +165,17 @@ def disturbed(hit: Hit, query: Query, tables: Sequence[Table]) -> bool:
         return False
 
 
+def outdated(hit: Hit, kind: str) -> bool:
+    """Return whether the rows of a hit are of another toolchain class than the installed one for devices of `kind`, so
+    that a build measures the problem again."""
+    running, measured = installed(kind), hit.evidence.get("class")
+    return running is not None and measured is not None and measured != running.klass
+
+
 _DEFAULTS = Policy()
 
 
+@checks_arguments
 def lookup(problem: Problem, device: str | None = None, l2: str = "cold") -> Hit | None:
     """Look up the config for `problem`; None on a miss. Benchmarks nothing and ignores `on_miss`. Changes to settings
     or tables take effect within 0.1 seconds, or after `gemmdb.refresh()`.

@@ -23,6 +23,7 @@ from gemmdb.report.load import BusyTimes
 from gemmdb.report.table import sizes
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.stats import Gain, weighted
 from gemmdb.workload.entries import Entry, Workload
 
 DEFAULT = Policy()
@@ -46,7 +47,7 @@ class Product(EntryHit):
     @property
     def outcome(self) -> Outcome:
         """What serves the GEMM, and why."""
-        return outcome.of_hit(self.hit, only_aten_reason(self.reason))
+        return outcome.of_hit(self.at_recorded, only_aten_reason(self.reason))
 
     @property
     def kernels(self) -> tuple[Config, ...]:
@@ -108,7 +109,12 @@ class WorkloadReport:
     @property
     def gain(self) -> float:
         """Speedup over ATen across all GEMMs, weighted by their time; 1 without GEMMs."""
-        return self.aten_us / self.total_us if self.total_us else 1.0
+        return self.expected.value
+
+    @property
+    def expected(self) -> Gain:
+        """That speedup with its interval, which covers the noise of measured times."""
+        return weighted(one.gain_us for one in self.products)
 
     @property
     def may_save_us(self) -> float:

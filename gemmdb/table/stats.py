@@ -73,6 +73,12 @@ def interval(count: int) -> tuple[int, int]:
     return 0, count - 1
 
 
+def expected(speedup: float, spread: float) -> Gain:
+    """Return a speedup with its interval. `spread`: relative half-width of the interval of the time after; 0 if
+    unknown."""
+    return weighted([(speedup, 1.0, spread)])
+
+
 def weighted(parts: Iterable[tuple[float, float, float]]) -> Gain:
     """Return the combined gain of several parts, each with its time before, its time after, and the relative
     uncertainty of the latter (0 if unknown). The interval assumes that all parts are at the same end. 1 without

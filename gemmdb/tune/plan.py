@@ -18,7 +18,7 @@ from gemmdb.generators.build.run import MAX_OVERRUN
 from gemmdb.generators.coverage import look_up
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.candidates import only_aten, too_long
+from gemmdb.generators.measure.candidates import only_aten, range_rejection
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
@@ -204,5 +204,7 @@ def _rejection(one: Wanted, backend: Backend, effort: Effort, table: Path, catal
         return rejected
     if one.missing:
         query = Query(one.problem, one.device, {name: (low, high) for name, low, high in one.ranges})
-        return too_long(Ask(query, catalog.tables, Policy(), backend.toolchain), one.missing, backend.space, effort)
+        return range_rejection(
+            Ask(query, catalog.tables, Policy(), backend.toolchain), one.missing, backend.space, effort
+        )
     return None if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else MEASURED

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,12 @@ class Tuning:
             state.pace = done.built.pace
             state.save()
         return done.built
+
+    def go_on(self, wait_s: float | None, spent_s: float) -> None:
+        """Prepare to go on with a build that a busy machine stopped, after `spent_s` seconds. `wait_s`: as for a
+        build."""
+        left_s = max(self._request.budget_s - spent_s, 1e-9)
+        self._request = replace(self._request, wait_s=wait_s, budget_s=left_s)
 
     def compare(self, done: Tuned, workload: Workload) -> None:
         """Look up the workload again, and run the program without and with gemmdb alternately, unless the result is

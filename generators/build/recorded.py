@@ -17,7 +17,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.backend import Backend
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.candidates import fits, only_aten, too_long
+from gemmdb.generators.measure.candidates import fits, only_aten, range_rejection
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
@@ -107,7 +107,7 @@ class Rounds:
             ask = self._ask(query)
             missing = ranges.unmeasured(ask)
             reason = only_aten(query.problem, self._device, self._space, self._effort)
-            if reason := reason or too_long(ask, missing, self._space, self._effort):
+            if reason := reason or range_rejection(ask, missing, self._space, self._effort):
                 left_out[str(reason)] += 1
                 continue
             begun.append(query)

@@ -75,7 +75,7 @@ def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) ->
     return None if any(not one.rejected for one in others) else Rejected(": ".join([ONLY_ATEN, *reasons][:2]))
 
 
-def too_long(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> Rejected | None:
+def range_rejection(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> Rejected | None:
     """Return why a range is not measured: only ATen can serve it, or a size of `missing` takes too long and one kernel
     has to serve all sizes. None if it is measured."""
     if alone := lowering.only_aten(ask.query):

@@ -9,7 +9,7 @@ import pytest
 from gemmdb.cli.advice import FREEZE_LINE, Act, Situation, advise, bound, facts, of_reason
 from gemmdb.generators import effort
 from gemmdb.generators.build.recorded import NO_KERNEL
-from gemmdb.generators.measure.candidates import only_aten, too_long
+from gemmdb.generators.measure.candidates import only_aten, range_rejection
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.key.problem import Query
 from gemmdb.lookup.acceptance.ranges import unmeasured
@@ -27,7 +27,7 @@ def test_reasons_of_a_build(lab) -> None:
     assert of_reason(str(only_aten(plain, lab.cpu, space, quick))) is Act.FREEZE
     query = Query(lab.problem(m=24, n=4096, k=4096), lab.cpu, {"m": (2, None)})
     ask = Ask(query, (), Policy(), None)
-    assert of_reason(str(too_long(ask, unmeasured(ask), space, quick))) is Act.BOUND
+    assert of_reason(str(range_rejection(ask, unmeasured(ask), space, quick))) is Act.BOUND
 
 
 @pytest.mark.parametrize(("reason", "act"), [
@@ -53,6 +53,17 @@ def test_each_step_has_a_line_to_paste() -> None:
         "8 of 14 timings were disturbed by other programs and are not used; run again when the machine is idle:"
         f" {COMMAND}",
     )
+
+
+def test_a_table_of_another_toolchain_is_upgraded() -> None:
+    (only,) = advise(Situation(best=3, outdated=2, build=BUILD))
+    assert (only.act, only.paste) == (Act.UPGRADE, BUILD)
+    assert str(only).startswith("2 GEMMs were measured with another version of torch or CUDA; upgrade the table: ")
+
+
+def test_a_busy_machine_is_waited_for() -> None:
+    (only,) = advise(Situation(busy="other programs keep 2.0 cores busy", patient=f"{BUILD} --wait 1h"))
+    assert str(only) == f"other programs keep 2.0 cores busy; wait until they end: {BUILD} --wait 1h"
 
 
 def test_where_aten_is_the_best_there_is_nothing_to_do() -> None:

@@ -16,8 +16,9 @@ from types import SimpleNamespace
 import pytest
 from kit import lab
 
-from gemmdb.cli.build import patience, terminable
+from gemmdb.cli.build import terminable
 from gemmdb.cli.build_summary import Summary
+from gemmdb.cli.busy import patience
 from gemmdb.cli.progress import BuildProgress, Pulse, left, sizes
 from gemmdb.devices import detect, load
 from gemmdb.devices.load import Load
@@ -25,6 +26,7 @@ from gemmdb.generators.cluster import build as over
 from gemmdb.generators.progress import State
 from gemmdb.generators.request import BuildReport
 from gemmdb.key.problem import Problem
+from gemmdb.outcome import Kind
 from gemmdb.table.reader import Table
 from gemmdb.table.stats import Gain
 from gemmdb.table.writer import Store
@@ -189,7 +191,7 @@ def test_the_other_devices_follow_the_first(gemmdb, tmp_path, monkeypatch):
     assert rays == ["10.0.0.5:6379"] * 2
 
 
-@pytest.mark.parametrize(("text", "found"), [("1m", 60.0), ("90s", 90.0), ("0s", None)])
+@pytest.mark.parametrize(("text", "found"), [("1m", 60.0), ("90s", 90.0), ("0s", None), (None, 60.0)])
 def test_how_long_to_wait(text, found):
     assert patience(text) == found
 
@@ -210,7 +212,9 @@ def test_times_that_were_all_disturbed_are_no_verdicts(gemmdb, one_problem, monk
     pytest.importorskip("torch")
     report = partial_report(rows=2, statuses={"ok": 2}, disturbed=2)
     assert facts_of(report)["over ATen"] == "nothing is known yet"
-    assert facts_of(replace(report, disturbed=1))["over ATen"].startswith("1.00x")
+    assert (
+        facts_of(replace(report, disturbed=1))["over ATen"] == "no gain, ATen runs every GEMM: 1 ATen (measured best)"
+    )
 
 
 def partial_report(**fields) -> BuildReport:
@@ -224,4 +228,5 @@ def facts_of(report: BuildReport) -> dict[str, str]:
     summary = Summary.__new__(Summary)
     summary.report, summary.shapes, summary.verdicts = report, "one.jsonl", [SimpleNamespace(speedup=1.0)]
     summary.is_workload, summary.weighed, summary.gain = False, "one call of each", Gain(1.0, 1.0, 1.0)
+    summary.kinds = [Kind.ATEN_BEST]
     return dict(summary.facts())

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gemmdb.devices import detect
+from gemmdb.key.problem import Problem
 
 pytestmark = pytest.mark.skipif(detect.cuda() is not None, reason="this machine has a GPU")
 
@@ -41,3 +42,18 @@ def test_a_modelled_table_is_called_that_by_every_command(gemmdb, tmp_path, monk
     assert "model: modelled, not measured" in explained.out
     assert explained.out.rstrip().endswith("answer: near, from rung model")
     assert gemmdb("verify", str(out)).code == 0
+
+
+def test_the_summary_of_a_workload_without_devices_says_what_coverage_says(gemmdb, tmp_path, monkeypatch):
+    """It said 1.00x: the lines were looked up for this CPU. A compile times modelled kernels first."""
+    problems = [Problem.gemm("mm", m=8, n=4096, k=4096, dtype="bf16"), Problem.gemm("mixed_mm", m=8, n=4096, k=4096)]
+    lines = ({"problem": one.text, "count": 1, "calls": 10, "device": "", "ranges": {}} for one in problems)
+    workload, out = tmp_path / "w.jsonl", tmp_path / "t.db"
+    workload.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    built = gemmdb("build", "--arch", "sm80", "--modelled", "--shapes", str(workload), "--out", str(out))
+    (over,) = [line for line in built.out.splitlines() if line.startswith("over ATen")]
+    assert over.endswith("x, weighted by calls and time; 2 near; a compile times these kernels before it serves them")
+    assert "1.00x" not in built.out
+    monkeypatch.setenv("GEMMDB_TABLES", str(out))
+    asked = gemmdb("coverage", str(workload), "--device", "NVIDIA A100-SXM4-80GB", "--confirm").out
+    assert asked.splitlines()[-1].rpartition(" ")[2] in over

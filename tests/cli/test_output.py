@@ -60,7 +60,7 @@ def test_evidence_is_written_for_people():
      {"held back": "aten:default, gain 0.0%, loss 0.2092"}),
 ])  # fmt: skip
 def test_evidence_in_a_few_words(evidence, said):
-    assert dict(brief_facts(None, evidence)) == said
+    assert dict(brief_facts(evidence)) == said
 
 
 @given(st.lists(LONG | st.just("short")))

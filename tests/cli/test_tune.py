@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -73,7 +74,9 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
     else:
         low, high = found["gained"]["interval"]
         assert f"{found['gained']['gain']:.3f}x, between {low:.3f}x and {high:.3f}x" in gain
-    assert "2 of 2 GEMMs answered" in again.out
+    assert "rung" not in again.out
+    (now,) = [line for line in again.out.splitlines() if line.startswith("tables now ")]
+    assert sum(map(int, re.findall(r"(\d+) (?:table|ATen \(measured best\))", now))) == 2
 
 
 @pytest.mark.parametrize(("command", "out", "said"), [
@@ -141,7 +144,9 @@ def test_a_program_without_answers_is_not_timed(gemmdb):
 
 
 def test_the_command_that_continues_can_be_pasted():
-    options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=REPEATS, wait="1m",
+    options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=REPEATS, wait=None,
                           folder=FOLDER, table=Path("t.db"), effort=None)  # fmt: skip
     assert options.line() == "gemmdb tune --budget 1h --table t.db --dry-run -- python 'my server.py'"
     assert options.line(dry_run=False) == "gemmdb tune --budget 1h --table t.db -- python 'my server.py'"
+    waits = "gemmdb tune --budget 1h --table t.db --wait 1h --dry-run -- python 'my server.py'"
+    assert options.line(wait="1h") == waits

@@ -48,12 +48,46 @@ def test_each_gemm_that_aten_runs_has_the_reason(capsys: pytest.CaptureFixture[s
     ends = {
         m: next(line for line in lines if f"mm {m}x64x64 fp32" in line).split("fp32")[1].strip() for m in range(1, 5)
     }
-    assert ends == {1: "", 2: "measured in 1 run(s), ATen is the best", 3: ALONE, 4: "no table answers"}
+    alone = ALONE.removeprefix("ATen is the only kernel for it: ")
+    assert ends == {1: "", 2: "nothing measured is faster", 3: alone, 4: "no table answers"}
+
+
+def test_outcomes_are_named_and_no_gain_is_claimed_where_aten_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, kernels=1)
+    titles = next(line for line in lines if line.startswith("of the time"))
+    assert "outcome" in titles
+    assert "rung" not in titles
+    serves = {m: next(line for line in lines if f"mm {m}x64x64 fp32" in line) for m in range(1, 5)}
+    assert [outcome in serves[m] for m, outcome in enumerate(
+        ("table", "ATen (measured best)", "ATen (refused)", "ATen (nothing known)"), 1
+    )] == [True] * 4  # fmt: skip
+    assert ["x  " in line.partition("0x64")[0] for line in serves.values()] == [True, False, False, False]
+    (now,) = [line for line in lines if line.startswith("tables now ")]
+    assert now.split(None, 2)[2].startswith(
+        "1 table, 1 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused); expected over ATen, weighted by"
+    )
+    aten = WorkloadReport("w", (product(2, ATEN),))
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), aten, aten), False, COMMAND)
+    text = capsys.readouterr().out
+    assert "tables now     1 ATen (measured best); no gain, ATen runs every GEMM" in text
+    assert "1.00x" not in text
+
+
+def test_a_gain_that_may_be_chance_is_not_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = product(1, FAST).entry
+    doubtful = Product(entry, CPU, Hit("exact", FAST, 10.0, 1.05, "t.db", {"spread": 0.08}))
+    report = WorkloadReport("w", (doubtful,))
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report), False, COMMAND)
+    text = capsys.readouterr().out
+    assert "1.05x" not in text
+    assert text.count("no difference") == 3  # Before, now, and of the GEMM.
 
 
 def test_the_same_kernels_have_no_gain_whatever_the_times_say(capsys: pytest.CaptureFixture[str]) -> None:
     (gain,) = [line for line in printed(capsys, kernels=0) if line.startswith("gain ")]
-    assert gain.split(None, 1)[1].startswith("none, both sides run the same kernels, but one took 9 times as long: ")
+    assert gain.split(None, 1)[1].startswith(
+        "none, both sides run the same kernels, but their times vary too much to compare, between 0.0909x and 9.58x: "
+    )
     (gain,) = [line for line in printed(capsys, kernels=1) if line.startswith("gain ")]
     assert gain.split(None, 1)[1] == "9.000x, between 0.091x and 9.579x: no difference"
 

@@ -50,6 +50,24 @@ def test_explain_says_that_aten_was_timed_under_load_only(gemmdb, environment, t
     assert "ATen in aten.db: build again" in explain(gemmdb, KIT.problem).out
 
 
+@pytest.mark.parametrize(("row", "gain"), [(KIT.row(FAST, 5.0), ", 2.00x ATen"), (KIT.row(), "")])
+def test_no_command_quotes_a_disturbed_time_as_expected(gemmdb, environment, tmp_path, monkeypatch, row, gain) -> None:
+    """ATen was timed only under load: 16,029 us was expected for 4 x 48 x 64. The ratio of a kernel holds."""
+    aten = loaded(KIT.row(ATEN, 16029.0))
+    path = KIT.write(tmp_path / "t.db", [aten] if row.config == ATEN else [aten, row])
+    monkeypatch.setenv("GEMMDB_TABLES", str(path))
+    unknown = "unknown, timed only while other programs kept the machine busy"
+    flags = (KIT.problem.text, "--device", KIT.device.sku)
+    (line,) = [line for line in gemmdb("lookup", *flags).out.splitlines() if line.startswith("expected")]
+    assert line.split(None, 1)[1] == unknown + gain
+    assert json.loads(gemmdb("lookup", *flags, "--json").out)["expected_us"] is None
+    text = gemmdb("explain", *flags).out
+    assert unknown in text
+    steps = json.loads(gemmdb("explain", *flags, "--json").out)["steps"]
+    assert [step["hit"]["expected_us"] for step in steps if step["rung"] == "exact"] == [None]
+    assert "16.03 ms" not in gemmdb("lookup", *flags, "--wide").out + gemmdb("explain", *flags, "--wide").out
+
+
 def test_a_packed_table_says_the_same(gemmdb, busy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(busy)).out
     packed = tmp_path / "packed" / busy.name

@@ -11,7 +11,7 @@ from gemmdb.generators.coverage import coverage
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
-from gemmdb.outcome import ONLY_ATEN
+from gemmdb.outcome import ONLY_ATEN, counted
 from gemmdb.settings import Policy
 from gemmdb.workload.entries import Entry, Workload
 
@@ -63,6 +63,33 @@ def test_a_range_with_aten_at_the_recorded_size_counts_as_aten(lab, monkeypatch)
     entry = Entry(lab.problem(m=64), 1, 1, lab.cpu.text, (("m", 2, 128),))
     found = coverage(Workload((entry,), {}), lab.catalog(), Policy())
     assert (found.hits["exact"].aten, found.kernel_share, found.hit_share) == (1, 0.0, 1.0)
+
+
+def test_hits_that_aten_serves_are_split_by_outcome(lab, monkeypatch):
+    """Measured best needs nothing, a refusal has its reason, and of the rest nothing is known: they were one number."""
+    refused = {"left_out": {lab.cpp().text: "size m may be zero"}}
+    little = {"held_back": {"config": lab.cpp().text, "gain": 0.01, "needed": 0.02}}
+    hits = [
+        Hit("exact", lab.cpp(), 50.0, 2.0, "a.db"), Hit("exact", ATEN, 100.0, 1.0, "a.db"),
+        Hit("exact", ATEN, 100.0, 1.0, "a.db", little), Hit("exact", ATEN, 100.0, 1.0, "a.db", refused),
+        Hit("model", ATEN, 100.0, 1.0, "a.db"),
+        Hit("exact", ATEN, 9.0, 1.0, "a.db", {"kernels": []}, ((32, lab.cpp()),)),
+    ]  # fmt: skip
+    monkeypatch.setattr(coverages, "answer", lambda query, *_: hits[query.problem.m - 1])
+    entries = tuple(Entry(lab.problem(m=m), 1, 10, lab.cpu.text) for m in range(1, 7))
+    found = coverage(Workload(entries, {}), lab.catalog(), Policy())
+    split = {str(one): tally.problems for one, tally in found.hits["exact"].outcomes.items()}
+    assert split == {
+        "table": 1, "ATen (measured best)": 3, "ATen (refused: cpp:packed_gemm: size m may be zero)": 1,
+    }  # fmt: skip
+    assert {str(one): of.problems for one, of in found.hits["model"].outcomes.items()} == {"ATen (nothing known)": 1}
+    for hit in found.hits.values():
+        assert sum(of.share for of in hit.outcomes.values()) == pytest.approx(hit.share)
+        assert sum(of.problems for one, of in hit.outcomes.items() if one.kind.aten) == hit.aten
+    assert counted(found.kinds) == "1 table, 3 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused)"
+    (known, *_) = found.as_dict()["hits"]["model"]["outcomes"]
+    assert known == {"outcome": "ATen (nothing known)", "why": "", "problems": 1, "count": 1, "calls": 10,
+                     "share": pytest.approx(1000 / 3590)}  # fmt: skip
 
 
 def test_calls_weigh_more_than_occurrences(lab):

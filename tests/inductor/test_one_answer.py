@@ -125,6 +125,15 @@ def test_a_time_that_was_taken_on_a_busy_machine_is_no_expectation(tmp_path: Pat
     assert found.time_us == roofline_us(query.problem, query.device)
 
 
+def test_the_gain_of_a_kernel_holds_where_aten_was_timed_on_a_busy_machine(tmp_path: Path) -> None:
+    kit = Kit()
+    rows = [replace(kit.row(), detail=marks(False, True)), kit.row(kit.configs[1], 5.0)]
+    path = kit.write(tmp_path / "busy.db", rows)
+    query = Query(kit.problem, kit.device)
+    event = deciding.decide(TableSession(POLICY, [path], NOWHERE), query).event
+    assert (event.config, event.expected_us, event.speedup) == (kit.configs[1].text, None, 2.0)
+
+
 def test_a_refusal_stands_in_the_note_and_in_the_summary(tmp_path: Path) -> None:
     kit = Kit()
     faster = kit.configs[1]

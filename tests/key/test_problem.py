@@ -104,7 +104,7 @@ def test_bytes_count_each_operand_once():
 
 
 def test_an_unknown_flag_is_a_type_error_that_says_where_the_device_goes():
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'dtpye'$"):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'dtpye'; did you mean 'dtype'\?$"):
         Problem.gemm("mm", m=1, n=2, k=3, dtpye="bf16")
     with pytest.raises(TypeError, match=r"'device'; gemmdb\.lookup takes the device and l2"):
         Problem.gemm("mm", m=1, n=2, k=3, device="NVIDIA H200")

@@ -16,7 +16,7 @@ from torch.utils import _pytree
 
 from gemmdb.devices import load
 from gemmdb.devices.load import Load
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, checks_arguments
 from gemmdb.inductor.decide.session import ForcedSession, Session
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.backend import gemmdb
@@ -37,6 +37,7 @@ Spans = tuple[Span, Span]
 Say = Callable[[str], None]
 
 
+@checks_arguments
 def compare(
     model: Callable[..., Any],
     *inputs: Any,
@@ -81,7 +82,7 @@ def compare(
         say(f"timing 2 x {calls} calls, {_seconds(timing_s)}")
         differ = any(one != ATEN.text for one in configs.values())
         (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say, differ, wait_s)
-        brief = tuple({name: value for name, value in one.items() if name != "evidence"} for one in products)
+        brief = tuple(map(_brief, products))
         gained = gain(default, with_gemmdb)
         found = Comparison(
             default.us, with_gemmdb.us, 0.0, configs, {}, 0.0, brief,
@@ -106,6 +107,13 @@ def compare(
         error = difference(default_output, output_of(ours, before))
         repeated = difference(default_output, output_of(plain, before)) if error else 0.0
         return replace(found, error=error, repeated=repeated)
+
+
+def _brief(product: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a product of `stats()` with the spread of its time instead of all evidence."""
+    spread = product["evidence"].get("spread", 0.0)
+    known = {name: value for name, value in product.items() if name != "evidence"}
+    return {**known, "spread": spread if isinstance(spread, float) else 0.0}
 
 
 def _quietly(

@@ -18,7 +18,8 @@ class Comparison:
     `repeated`: that of two calls of default mode, where it is known; an `error` of this size is not gemmdb's.
     `configs`: the lowered configs, by problem text. `slower`: by problem text, the microseconds that the model gains
     when that GEMM runs ATen; empty unless gemmdb is slower. `together_us`: the gain when all GEMMs run ATen, 0 if
-    gemmdb is not slower or its kernels are not the cause. `products`: those of `stats()`, without the evidence.
+    gemmdb is not slower or its kernels are not the cause. `products`: those of `stats()`, with the `spread` of
+    the expected time (0: unknown) instead of the evidence.
     `interval`: the interval of the speedup. `load`: how many cores other processes kept busy during the timing, None if
     unknown; `disturbed`: the load was too high, or the times of default mode were noisy."""
 

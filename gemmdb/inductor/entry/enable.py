@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, checks_arguments
 from gemmdb.inductor.entry import active
 from gemmdb.phases import PHASES
 from gemmdb.settings import Policy, Settings, log_level, name_unknown_variables
@@ -35,6 +35,7 @@ _wrapped = False
 """Whether Inductor has been wrapped in this process."""
 
 
+@checks_arguments
 def enable(
     on_miss: str | None = None, tables: str | Path | Sequence[str | Path] = (), policy: Policy | None = None
 ) -> None:
@@ -84,6 +85,7 @@ def disable() -> None:
 
 
 @contextlib.contextmanager
+@checks_arguments
 def force(chooser: Config | Callable[[Problem], Config | None], key: str | None = None) -> Iterator[None]:
     """Inside the block, compiles in this thread use the config from `chooser` for each GEMM (None: Inductor's choice).
 
@@ -98,6 +100,7 @@ def force(chooser: Config | Callable[[Problem], Config | None], key: str | None 
         yield
 
 
+@checks_arguments
 def record(path: str | Path) -> Recording:
     """Record every GEMM that is compiled from now on in the workload file `path`, with the number of calls of its
     graph.

@@ -13,7 +13,7 @@ from typing import Any
 
 from gemmdb import outcome
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, checks_arguments
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.inductor.observe.stats import aligned, counted, failures, kernel_name, not_handled, shortened, stats
 from gemmdb.kernels import names
@@ -124,6 +124,7 @@ class Report:
         return f"<pre>{escape(str(self))}</pre>"
 
 
+@checks_arguments
 def report(path: str | os.PathLike[str] | None = None, name: str = "this program") -> Report:
     """Return a report of gemmdb's results in this process since its start or `reset_stats`, per GEMM, with the
     speedups. It includes graphs from a warm cache. Print it, or pass a `path` to write it as one HTML page too.

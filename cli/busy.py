@@ -1,0 +1,92 @@
+"""What to do while other programs use the machine: wait as `--wait` says, or ask on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from gemmdb.cli.output import note
+
+if TYPE_CHECKING:
+    from gemmdb.generators.request import BuildReport
+
+WAIT_S, ASK_S = 60.0, 5.0
+"""Seconds to wait for a quiet machine without --wait: where nobody can answer, and before the question."""
+DAY_S = 86400.0
+"""Most seconds that the answer `wait` waits."""
+PASTED_WAIT = "1h"
+"""The --wait of a command to paste."""
+QUESTION = "wait until they end (w), stop (s), or measure anyway (m: disturbed timings are not used)? "
+WaitOption = Annotated[
+    str | None,
+    Option(
+        metavar="TIME",
+        help="How long to wait while other programs use the machine, and then to stop: 90s, 10m. 0s measures anyway;"
+        " disturbed timings are not used [default: ask on a terminal, else 1m].",
+        show_default=False,
+    ),
+]
+
+
+class Answer(StrEnum):
+    """What the user wants on a busy machine."""
+
+    WAIT = "wait"
+    STOP = "stop"
+    MEASURE = "measure anyway"
+
+
+@dataclass(frozen=True)
+class Again:
+    """How a build goes on. `wait_s`: as for a build."""
+
+    wait_s: float | None
+
+
+def patience(text: str | None) -> float | None:
+    """Return how many seconds a build waits for a quiet machine, None to measure anyway (0s). Raises InputError."""
+    from gemmdb.tune.plan import seconds
+
+    if text is None:
+        return ASK_S if can_ask() else WAIT_S
+    return seconds(text, "--wait", least=0.0) or None
+
+
+def can_ask() -> bool:
+    """Whether somebody can see a question and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def again(report: BuildReport, wait: str | None) -> Again | None:
+    """Return how a build goes on that stopped because other programs use the machine; None if it does not. Without
+    --wait it asks on a terminal, and waits if that is the answer."""
+    if not report.stopped or wait is not None or not can_ask():
+        return None
+    answer = ask(report.stopped)
+    if answer is Answer.MEASURE:
+        return Again(None)
+    if answer is Answer.STOP:
+        return None
+    from gemmdb.generators.measure import backends, quiet
+
+    note("waiting; Ctrl-C stops")
+    quiet.idle(backends.backend_for(report.device), DAY_S)
+    return Again(ASK_S)
+
+
+def ask(busy: str) -> Answer:
+    """Ask what to do. `busy`: what uses the machine. The end of the input stops."""
+    note(busy)
+    while True:
+        print(f"gemmdb: {QUESTION}", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        word = line.strip().lower()
+        if not line:
+            return Answer.STOP
+        for answer in Answer:
+            if word and answer.startswith(word):
+                return answer

@@ -1,0 +1,149 @@
+"""A machine that other programs use: on a terminal a build asks, `--wait` waits, and elsewhere it stops with advice."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gemmdb.cli import busy
+from gemmdb.cli.busy import Answer
+from gemmdb.devices import load
+from gemmdb.devices.load import Load
+from gemmdb.key.problem import Problem
+
+pytest.importorskip("torch")
+BUSY, QUIET = Load(2.0, programs=(("cc1plus", 2.0),)), Load(0.0)
+TEXT = "other programs keep 2.0 cores busy (cc1plus 2.0)"
+GEMM = Problem.gemm("mm", m=4, n=64, k=64, dtype="fp32", constant_weight=True)
+BUILD = ("build", "--arch", "cpu", "--shapes", "one.jsonl", "--out", "mine.db")
+
+
+class Terminal(io.StringIO):
+    """The lines that a user types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def machine(environment, monkeypatch: pytest.MonkeyPatch) -> list[Load]:
+    """The loads that are found, one after the other; the last one stays. It has a workload of one GEMM."""
+    loads = [BUSY]
+    monkeypatch.setattr(load, "now", lambda *_, threads=None: loads.pop(0) if len(loads) > 1 else loads[0])
+    monkeypatch.setattr(busy, "ASK_S", 0.0)
+    Path("one.jsonl").write_text(json.dumps({"problem": GEMM.text, "count": 1, "calls": 1}) + "\n")
+    return loads
+
+
+def types(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(text))
+    monkeypatch.setattr(busy, "can_ask", lambda: True)
+
+
+@pytest.mark.parametrize(("typed", "answer"), [
+    ("w\n", Answer.WAIT), ("stop\n", Answer.STOP), ("\nwhat\nm\n", Answer.MEASURE), ("Wait\n", Answer.WAIT),
+    ("", Answer.STOP),
+])  # fmt: skip
+def test_answers(monkeypatch, capsys, typed: str, answer: Answer) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    assert busy.ask(TEXT) is answer
+    asked = capsys.readouterr()
+    assert asked.out == ""
+    assert asked.err.startswith(f"gemmdb: {TEXT}\ngemmdb: wait until they end (w), stop (s), or measure anyway (m")
+    assert asked.err.count("measure anyway (m") == max(typed.count("\n"), 1)
+
+
+def test_who_stops_gets_a_line_to_paste(gemmdb, machine, monkeypatch) -> None:
+    types(monkeypatch, "s\n")
+    done = gemmdb(*BUILD)
+    assert done.code == 1
+    assert "(w), stop (s)" in done.err
+    (step,) = [line for line in done.out.splitlines() if line.startswith("to do")]
+    assert step.endswith(
+        f"{TEXT}; wait until they end: gemmdb build --arch cpu --shapes one.jsonl --out mine.db --wait 1h"
+    )
+    assert "not measured yet" not in done.out
+
+
+def test_who_waits_gets_a_build_when_the_machine_is_quiet(gemmdb, machine, monkeypatch) -> None:
+    types(monkeypatch, "w\n")
+    machine[:] = [BUSY, BUSY, QUIET]
+    done = gemmdb(*BUILD)
+    assert done.code == 0, done.err
+    assert done.err.index("(w), stop (s)") < done.err.index("waiting; Ctrl-C stops") < done.err.rindex("1 to measure")
+    assert "1 of 1 measured now" in done.out
+
+
+def test_who_measures_anyway_is_not_asked_again(gemmdb, machine, monkeypatch) -> None:
+    types(monkeypatch, "m\n")
+    done = gemmdb(*BUILD)
+    assert done.code == 0, done.err
+    assert done.err.count("(w), stop (s)") == 1
+    assert "1 of 1 measured now" in done.out
+
+
+@pytest.mark.parametrize("flags", [(), ("--wait", "0.1s")])
+def test_nobody_is_asked_without_a_terminal_or_with_a_wait(gemmdb, machine, monkeypatch, flags) -> None:
+    if flags:
+        types(monkeypatch, "m\n")
+    monkeypatch.setattr(busy, "WAIT_S", 0.1)
+    done = gemmdb(*BUILD, *flags)
+    assert done.code == 1
+    assert "(w), stop (s)" not in done.err
+    assert done.err.splitlines()[-1] == f"gemmdb: stopped: {TEXT}; --wait 10m waits longer, --wait 0s measures anyway"
+    assert "--wait 1h" in done.out
+
+
+def test_tune_asks_too(gemmdb, machine, monkeypatch) -> None:
+    from gemmdb.devices import detect
+    from gemmdb.tune import tuning
+
+    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
+    state.recorded = True
+    state.save()
+    line = {"problem": GEMM.resized(64, 512, 512).text, "count": 1, "calls": 9, "device": detect.cpu().text}
+    state.workload.write_text(json.dumps(line) + "\n")
+    types(monkeypatch, "s\n")
+    done = gemmdb("tune", "--", "no-such-program")
+    assert done.code == 1, done.err
+    assert "(w), stop (s)" in done.err
+    assert done.out.splitlines()[-1].endswith("; wait until they end: gemmdb tune --wait 1h -- no-such-program")
+    assert "1.00x" not in done.out
+
+
+def test_a_real_terminal_is_asked(machine) -> None:
+    program = (
+        "import sys\n"
+        "from gemmdb.cli import busy\n"
+        "from gemmdb.cli.app import run\n"
+        "from gemmdb.devices import load\n"
+        "load.now = lambda *_, threads=None: load.Load(2.0)\n"
+        "busy.ASK_S = 0.0\n"
+        f"sys.exit(run({[*BUILD]!r}))\n"
+    )
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stderr=theirs, stdout=subprocess.PIPE)
+    os.close(theirs)
+    said = b""
+    while b"measure anyway" not in said:
+        said += os.read(ours, 4096)  # Raises OSError if the program ends before.
+    os.write(ours, b"s\n")
+    threading.Thread(target=_drain, args=(ours,), daemon=True).start()
+    out, _ = done.communicate(timeout=60)
+    assert done.returncode == 1
+    assert b"wait until they end: gemmdb build" in out
+
+
+def _drain(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass

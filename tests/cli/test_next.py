@@ -1,0 +1,101 @@
+"""What `lookup`, `explain` and `coverage` say to do where ATen runs: a line to paste."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kit.tables import Kit
+
+from gemmdb.devices import detect
+from gemmdb.generators import shapes
+from gemmdb.key.problem import Problem
+from gemmdb.key.toolchain import installed
+from gemmdb.table.measurement import Measurement, marks
+
+KIT = Kit()
+GEMM = Problem.gemm("mm", m=16, n=4096, k=4096, dtype="fp32", constant_weight=True)
+ASKED = (KIT.problem.text, "--device", KIT.device.sku)
+
+
+@pytest.fixture
+def tables(environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts rows into the table that is in force."""
+
+    def put(rows: Iterable[Measurement]) -> None:
+        monkeypatch.setenv("GEMMDB_TABLES", str(KIT.write(tmp_path / "t.db", rows)))
+
+    return put
+
+
+def steps(gemmdb, *arguments: str) -> list[str]:
+    """The steps of `lookup`, which are those of `explain`."""
+    found = [line.split(None, 1)[1] for line in gemmdb("lookup", *arguments).out.splitlines() if line[:5] == "next "]
+    explained = gemmdb("explain", *arguments).out.splitlines()
+    assert found == [line.removeprefix("next: ") for line in explained if line.startswith("next: ")]
+    return found
+
+
+def test_an_unknown_gemm_is_measured_by_the_pasted_line(gemmdb, environment) -> None:
+    (step,) = steps(gemmdb, f"{GEMM.text} (m 1..64)")
+    assert step.startswith("no table answers for 1 GEMM; measure them: echo ")
+    echo, line, to, path, then, *build = shlex.split(step.partition("measure them: ")[2])
+    assert (echo, to, then) == ("echo", ">", "&&")
+    assert build == ["gemmdb", "build", "--arch", "native", "--shapes", path]
+    Path(path).write_text(line)
+    assert shapes.load(path, "cpu") == [GEMM]
+    assert json.loads(line)["ranges"] == {"m": [1, 64]}
+
+
+def test_a_gemm_of_another_device_is_built_there(gemmdb, environment) -> None:
+    (step,) = steps(gemmdb, GEMM.text, "--device", "NVIDIA H200")
+    assert step.startswith("1 GEMM runs on another device; build there: echo ")
+
+
+def test_weights_that_must_be_constant_are_frozen(gemmdb, environment) -> None:
+    (step,) = steps(gemmdb, replace(GEMM, constant=False).text)
+    assert step.endswith(": torch._inductor.config.freezing = True")
+
+
+def test_nothing_is_to_be_done_where_aten_is_the_best_or_a_kernel_is_served(gemmdb, tables) -> None:
+    tables([KIT.row(toolchain=installed("cpu") or KIT.new)])
+    assert steps(gemmdb, *ASKED) == ["nothing to do: no kernel is faster than ATen for 1 GEMM here"]
+    tables([KIT.row(), KIT.row(KIT.configs[1], 5.0)])
+    assert steps(gemmdb, *ASKED) == []
+
+
+def test_disturbed_times_are_taken_again(gemmdb, tables) -> None:
+    tables([replace(KIT.row(), detail=marks(False, True))])
+    (step,) = steps(gemmdb, *ASKED)
+    assert step.startswith(
+        "the timings were disturbed by other programs and are not used; run again when the machine is idle: echo "
+    )
+
+
+def test_a_table_of_another_torch_is_upgraded(gemmdb, tables) -> None:
+    pytest.importorskip("torch")
+    tables([KIT.row(toolchain=KIT.old)])
+    (step,) = steps(gemmdb, *ASKED)
+    assert step.startswith("1 GEMM was measured with another version of torch or CUDA; upgrade the table: echo ")
+    Path("w.jsonl").write_text(json.dumps({"problem": KIT.problem.text, "device": KIT.device.text}) + "\n")
+    done = gemmdb("coverage", "w.jsonl")
+    assert done.out.splitlines()[-1] == (
+        "next  1 GEMM was measured with another version of torch or CUDA; upgrade the table:"
+        " gemmdb build --arch native --shapes w.jsonl"
+    )
+
+
+def test_coverage_names_each_step_once(gemmdb, tables) -> None:
+    here = detect.native().text
+    gemms = [(GEMM, here), (replace(GEMM, constant=False), here), (KIT.problem, KIT.device.text)]
+    tables([KIT.row(toolchain=installed("cpu") or KIT.new)])
+    Path("w.jsonl").write_text("".join(json.dumps({"problem": one.text, "device": on}) + "\n" for one, on in gemms))
+    found = [line.split(None, 1)[1] for line in gemmdb("coverage", "w.jsonl").out.splitlines() if line[:5] == "next "]
+    if detect.native().kind == "cpu":
+        assert [step.rpartition(": ")[2] for step in found] == [
+            "torch._inductor.config.freezing = True", "gemmdb build --arch native --shapes w.jsonl",
+        ]  # fmt: skip
