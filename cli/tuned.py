@@ -81,7 +81,7 @@ def steps(done: Tuned, command: str, patient: str) -> tuple[Advice, ...]:
     """Return what to do next. `command`: the one that continues; `patient`: the one that waits for a quiet machine."""
     built, plan, products = done.built, done.plan, done.after.products
     busy = built.stopped if built else ""
-    left = 0 if busy else built.left if built else len(plan.wanted)
+    left = built.left if built else len(plan.wanted)
     kinds = Counter(one.outcome.kind for one in products)
     left_out = Counter(plan.left_out)
     left_out.update(built.left_out if built else {})
@@ -89,7 +89,7 @@ def steps(done: Tuned, command: str, patient: str) -> tuple[Advice, ...]:
     refused = Counter(f"{ONLY_ATEN}: {one.outcome.reason}" for one in products if one.outcome.kind is Kind.ATEN_REFUSED)
     return advise(Situation(
         {**skipped, **refused}, max(kinds[Kind.ATEN_UNKNOWN] - sum(skipped.values()) - left, 0), kinds[Kind.ATEN_BEST],
-        built.disturbed if built else 0, built.rows if built else 0, left, command,
+        built.disturbed if built else 0, built.rows if built else 0, 0 if busy else left, command,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
         sum(one.outdated and one.outcome.kind.aten for one in products), busy, patient,

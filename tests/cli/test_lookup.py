@@ -79,7 +79,7 @@ def test_of_a_miss_it_says_what_a_compile_tries(gemmdb, environment, monkeypatch
     monkeypatch.setenv("GEMMDB_TABLES", str(shipped_tables() / "sm90-nvidia-h100-80gb-hbm3.db"))
     missed = ("--op", "mm", "--m", "64", "--n", "1280", "--k", "1280", *H100)
     done = gemmdb("lookup", *missed)
-    assert (done.code, done.out) == (1, "outcome  ATen (nothing known)\n")
+    assert (done.code, done.out.splitlines()[0]) == (1, "outcome  ATen (nothing known)")
     assert "a compile may benchmark triton:" in done.err
     assert gemmdb("lookup", *missed, "--confirm").code == 0
     monkeypatch.setenv("GEMMDB_CONFIRM", "0")
@@ -149,7 +149,7 @@ def test_explain_asks_every_rung(gemmdb, table, flags):
 def test_explain_text_says_why_a_rung_declines(gemmdb, environment):
     done = gemmdb("explain", "--op", "mm", "--m", "1", "--n", "2", "--k", "3")
     assert done.code == 1
-    assert done.out.endswith(f"answer: {REFUSED}\n")
+    assert f"\nanswer: {REFUSED}\nnext: " in done.out
     for rung in ("exact", "near", "epilogue", "sku", "model"):
         assert f"\n{rung}: " in done.out
 
@@ -159,7 +159,8 @@ def test_a_miss_says_whether_a_build_could_change_it(gemmdb, environment, consta
     sizes = ("--m", "16", "--n", "64", "--k", "64")
     asked = ["--op", "mm", *sizes, "--dtype", "fp32", "--arch", "cpu", *["--constant-weight"] * constant]
     done = gemmdb("lookup", *asked)
-    assert (done.code, done.out) == (1, f"outcome  {'ATen (nothing known)' if constant else REFUSED}\n")
+    assert done.code == 1
+    assert done.out.splitlines()[0] == f"outcome  {'ATen (nothing known)' if constant else REFUSED}"
     assert (ALONE in done.err, "`gemmdb explain`" in done.err) == (not constant, constant)
     found = json.loads(gemmdb("explain", *asked, "--json").out)
     assert (found["answer"], found["only_aten"]) == ("miss", "" if constant else ALONE)
