@@ -17,8 +17,6 @@ from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
 
 log = logging.getLogger("gemmdb")
-MAX_WORKSPACE = 32 << 20
-"""Bytes. cuBLAS's own workspace has as many on Hopper."""
 MAX_BIASES = 64
 """The addresses of a bias that one call remembers. A program has a few; only one that moves its bias has more."""
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int8": 1, "int32": 4}
@@ -39,8 +37,7 @@ def checked(shape: Shape, device: int, attributes: Mapping[str, int]) -> tuple[M
         raise Refused("no cuBLASLt is loaded")
     try:
         matmul = Matmul(shape, device)
-        algorithm = matmul.algorithm(attributes)
-        needed = int(matmul.check(algorithm).workspace)
+        algorithm, needed = matmul.supported(attributes)
     except library.Error as error:
         raise Refused(f"cuBLASLt {library.version()} does not support the algorithm here: {error}") from error
     return matmul, algorithm, needed

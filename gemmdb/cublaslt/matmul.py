@@ -10,6 +10,7 @@ from typing import Any
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm, Heuristic, call
+from gemmdb.cublaslt.tiles import known
 from gemmdb.key.problem import Problem
 
 
@@ -55,6 +56,12 @@ def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)
     )  # fmt: skip
 
 
+MAX_WORKSPACE = 32 << 20
+"""Bytes. cuBLAS's own workspace has as many on Hopper."""
+MAX_NAMED = 16
+"""Number of algorithms to ask the heuristic for. On Hopper it returned 8."""
+NOT_SUPPORTED = 15
+"""CUBLAS_STATUS_NOT_SUPPORTED."""
 _ANYWHERE = 4096
 """An aligned address that stands for a bias before its own is known; nothing reads it."""
 
@@ -161,14 +168,25 @@ class Matmul:
                 call("cublasLtMatmulAlgoConfigSetAttribute", byref(made), number, byref(stored), ctypes.sizeof(stored))
         return made
 
-    def check(self, algorithm: Algorithm) -> Heuristic:
-        """What an algorithm needs for this shape; raises library.Error if it does not support it."""
+    def supported(self, attributes: Mapping[str, int]) -> tuple[Algorithm, int]:
+        """The algorithm with these attributes and the bytes of workspace that it needs for this shape.
+
+        Raises library.Error if the library does not support it. Not every algorithm may be asked for: cuBLAS 13.1 ends
+        the process for some. So those that are not known to be safe are refused, unless its heuristic names them here.
+        """
+        made = self.algorithm(attributes)
+        if not known(attributes) and bytes(made) not in self._named():
+            raise library.Error("cublasLtMatmulAlgoGetHeuristic", NOT_SUPPORTED)
         found = Heuristic()
         call(
             "cublasLtMatmulAlgoCheck", self.handle, self.operation, self.left, self.right, self.out, self.out,
-            byref(algorithm), byref(found),
+            byref(made), byref(found),
         )  # fmt: skip
-        return found
+        return made, int(found.workspace)
+
+    def _named(self) -> set[bytes]:
+        """The algorithms that the heuristic names."""
+        return {bytes(one.algorithm) for one in self.heuristics(MAX_NAMED, MAX_WORKSPACE)}
 
     def run(
         self, algorithm: Algorithm, a: int, b: int, out: int, workspace: int, size: int, stream: int, bias: int = 0

@@ -1,4 +1,9 @@
-"""The sizes of cuBLASLt's tiles."""
+"""Hopper's algorithm: the values of its attributes that ran without error, and the sizes of its tiles.
+
+cuBLASLt does not defend itself against attributes that its own heuristic never names: for some, cuBLAS 13.1 divides by
+zero, which ends the process, and others are kernels that the GPU cannot run. So a process asks for an algorithm only if
+it is one of these, or if the heuristic names it for the same GEMM.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,41 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+ALGORITHM, STAGES = 66, 35
+"""Its number, and its only pipeline: as many stages of 64 elements of K as fit."""
+CUSTOM = range(8)
+"""Values of `custom`. The low bit and the two above it choose different things, whose names NVIDIA does not publish."""
+CLUSTERS: Mapping[int, tuple[int, int]] = {
+    2: (1, 1), 3: (2, 1), 4: (4, 1), 5: (1, 2), 6: (2, 2), 7: (4, 2), 8: (1, 4), 9: (2, 4)
+}  # fmt: skip
+"""Tiles along N and along M that share their operands, by cublasLtClusterShape_t."""
+MAX_SPLIT = 16
+"""The largest split of K."""
+PARTIAL_SUMS = 2
+"""The reduction of a split K: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE."""
+
+
+def known(attributes: Mapping[str, int]) -> bool:
+    """Whether the attributes are among those that ran on Hopper GPUs without error, whatever the GEMM."""
+    split = attributes["split_k"]
+    return (
+        attributes["algo"] == ALGORITHM
+        and attributes["stages"] == STAGES
+        and attributes["tile"] in tiles()
+        and attributes["custom"] in CUSTOM
+        and attributes["cluster"] in CLUSTERS
+        and 1 <= split <= MAX_SPLIT
+        and attributes["reduction"] == (PARTIAL_SUMS if split > 1 else 0)
+        and attributes["swizzle"] == attributes["inner"] == 0
+    )
+
 
 @functools.cache
 def tiles() -> Mapping[int, tuple[int, int]]:
-    """The sides of each tile, along M and along N, by its identifier (cublasLtMatmulTile_t).
+    """The sides of each tile that ran, along M and along N, by its identifier (cublasLtMatmulTile_t).
 
-    `tiles.json` holds them as NVIDIA names them, rows first. cuBLASLt's matrices lie by columns, so the rows of its
-    output are our columns.
+    `tiles.json` holds those of the timings in benchmarks/results as NVIDIA names them, rows first. cuBLASLt's matrices
+    lie by columns, so the rows of its output are our columns.
     """
     listed = json.loads((Path(__file__).parent / "tiles.json").read_text())
     return {int(identifier): (columns, rows) for identifier, (rows, columns) in listed.items()}

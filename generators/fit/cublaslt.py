@@ -23,7 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmdb.kernels.menus.cublaslt import CLUSTERS, Tile, Way, features
+from gemmdb.cublaslt.tiles import CLUSTERS
+from gemmdb.kernels.menus.cublaslt import Tile, Way, features
 from gemmdb.key.problem import Problem
 
 Array = NDArray[np.float64]

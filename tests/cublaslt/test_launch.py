@@ -19,7 +19,7 @@ from gemmdb.cublaslt import launch
 from gemmdb.cublaslt.matmul import Matrix, Shape
 
 M, N, K = 6, 4, 8
-ATTRIBUTES = {"algo": 66, "tile": 600, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1,
+ATTRIBUTES = {"algo": 66, "tile": 601, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1,
               "inner": 0, "cluster": 2}  # fmt: skip
 PLAIN = Shape(M, N, K, Matrix("fp32", True, K), Matrix("fp32", False, K), Matrix("fp32", True, N))
 BIASED = Shape(M, N, K, PLAIN.a, PLAIN.b, PLAIN.out, bias="fp32")

@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from gemmdb import Config, Policy
-from gemmdb.inductor.benchmark import algorithm_jobs, algorithms
+from gemmdb import Policy
+from gemmdb.inductor.benchmark import algorithms
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import Measurement
 from gemmdb.table.reader import Table
-from kit.gpu import make
+from kit.gpu import algorithm, make
 from kit.horizontal import traced
 from kit.sessions import FakeSession
 
-FIRST = algorithm_jobs.ANY
-SECOND = Config.of("cublaslt", "matmul", **{**FIRST.values, "tile": 18})
-SPLIT = Config.of("cublaslt", "matmul", **{**SECOND.values, "split_k": 4, "reduction": 2})
+FIRST = algorithm()
+SECOND = algorithm(tile=18)
+SPLIT = algorithm(tile=18, split_k=4, reduction=2)
 TILE = make("tile", block_m=64, block_n=128)
 POLICY = Policy(on_miss="aten", confirm=True, confirm_s=3.0, live_calls=100_000)
 

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from gemmdb.cublaslt import library
-from gemmdb.cublaslt.launch import MAX_WORKSPACE
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import Matmul, Shape, shape_of
+from gemmdb.cublaslt.matmul import MAX_NAMED, MAX_WORKSPACE, Matmul, Shape, shape_of
 from gemmdb.inductor.benchmark import limits, trial
 from gemmdb.inductor.benchmark.tensors import differ, inputs
 from gemmdb.inductor.benchmark.timers import Call, Prepare, elapsed, in_turn
@@ -32,8 +31,6 @@ from gemmdb.kernels.menus.cublaslt_nearby import around, heuristic
 from gemmdb.key.problem import Problem
 from gemmdb.phases import PHASES
 
-HEURISTICS = 16
-"""Number of algorithms to ask cuBLASLt's heuristic for. On Hopper it returned 8."""
 CANDIDATES, BEST, NEARBY = 24, 2, 16
 """Maximum number of algorithms to estimate first; then the best BEST are varied, and at most NEARBY algorithms near
 them are estimated."""
@@ -182,7 +179,7 @@ class _Algorithms:
 
     def suggested(self) -> list[Config]:
         """Return the algorithms of cuBLASLt's heuristic, in its order."""
-        return heuristic(self._matmul, HEURISTICS)
+        return heuristic(self._matmul, MAX_NAMED)
 
     def near(self, estimates: Mapping[Config, float]) -> list[Config]:
         """Return algorithms that resemble the best, as many for each of them."""
@@ -205,8 +202,8 @@ class _Algorithms:
 
     def _supported(self, config: Config) -> Algorithm | None:
         try:
-            algorithm = self._matmul.algorithm(attributes(config))
-            return algorithm if self._matmul.check(algorithm).workspace <= MAX_WORKSPACE else None
+            algorithm, needed = self._matmul.supported(attributes(config))
+            return algorithm if needed <= MAX_WORKSPACE else None
         except library.Error:
             return None
 

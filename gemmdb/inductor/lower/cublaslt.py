@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.cublaslt import launch
-from gemmdb.cublaslt.matmul import Shape, shape_of
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Shape, shape_of
 from gemmdb.inductor.lower.adapter import cublaslt, cutlass, ir_view
 from gemmdb.inductor.lower.cutlass import leading
 from gemmdb.inductor.lower.triton import Operands, Refused, check
@@ -37,7 +37,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         workspace = cublaslt.workspace(shape, operands.a.get_device(), attributes)
     except launch.Refused as error:
         raise Refused(str(error)) from error
-    if workspace > launch.MAX_WORKSPACE:
+    if workspace > MAX_WORKSPACE:
         raise Refused(f"the algorithm needs a workspace of {workspace} bytes")
     return cublaslt.gemm(cublaslt.Kernel(problem.op, shape, attributes, workspace), tuple(nodes))
 

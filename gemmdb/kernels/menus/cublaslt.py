@@ -19,15 +19,12 @@ from operator import mul
 from pathlib import Path
 from typing import NamedTuple
 
+from gemmdb.cublaslt.tiles import ALGORITHM, CLUSTERS, PARTIAL_SUMS, STAGES
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import HOPPER
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 
-ALGORITHM, STAGES = 66, 35
-"""Hopper's algorithm, and its only pipeline: as many stages of 64 elements of K as fit."""
-CLUSTERS = {2: (1, 1), 3: (2, 1), 4: (4, 1), 5: (1, 2), 6: (2, 2), 7: (4, 2), 8: (1, 4), 9: (2, 4)}
-"""Tiles along N and along M that share their operands, by cuBLASLt's identifier."""
 USUAL_CLUSTER = 2
 """With this one, tiles are compared first."""
 OPTIONS = (0, 2, 4, 6)
@@ -133,7 +130,8 @@ def _splits(problem: Problem, tile: Tile, units: int) -> Iterator[int]:
 def _config(tile: Tile, way: Way) -> Config:
     return Config.of(
         "cublaslt", "matmul", algo=ALGORITHM, tile=tile.identifier, stages=STAGES, split_k=way.split,
-        reduction=2 if way.split > 1 else 0, swizzle=0, custom=way.option + tile.swap, inner=0, cluster=way.cluster,
+        reduction=PARTIAL_SUMS if way.split > 1 else 0, swizzle=0, custom=way.option + tile.swap, inner=0,
+        cluster=way.cluster,
     )  # fmt: skip
 
 

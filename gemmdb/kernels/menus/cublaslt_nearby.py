@@ -7,20 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from gemmdb.cublaslt import library
-from gemmdb.cublaslt.launch import MAX_WORKSPACE
-from gemmdb.cublaslt.matmul import Matmul, attributes
-from gemmdb.cublaslt.tiles import identifiers, tiles
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matmul, attributes
+from gemmdb.cublaslt.tiles import CLUSTERS, CUSTOM, PARTIAL_SUMS, identifiers, tiles
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
 
-CUSTOM = range(8)
-"""Values of `custom` of Hopper's algorithm. The low bit and the two above it choose different things, whose names
-NVIDIA does not publish."""
-CLUSTERS = range(2, 10)
-"""cublasLtClusterShape_t of one to eight blocks."""
 SPLITS = (1, 2, 4)
-PARTIAL_SUMS = 2
-"""The reduction of a split K: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE."""
 
 
 def heuristic(matmul: Matmul, most: int) -> list[Config]:

@@ -9,9 +9,8 @@ from itertools import islice
 import torch
 
 from gemmdb.cublaslt import library
-from gemmdb.cublaslt.launch import MAX_WORKSPACE
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import Matmul, shape_of
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matmul, shape_of
 from gemmdb.devices import detect
 from gemmdb.generators.measure.literals import literal
 from gemmdb.kernels.config import Config
@@ -74,8 +73,7 @@ def _supported(problem: Problem, config: Config) -> Algorithm:
     values = {name: int(value) for name, value in config.params}
     try:
         matmul = _matmul(problem)
-        algorithm = matmul.algorithm(values)
-        needs = matmul.check(algorithm).workspace
+        algorithm, needs = matmul.supported(values)
     except library.Error as error:
         raise RuntimeError(f"cuBLASLt {library.version()} does not support this algorithm here: {error}") from error
     if needs > MAX_WORKSPACE:

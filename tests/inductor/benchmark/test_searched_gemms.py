@@ -155,7 +155,7 @@ def test_a_spent_budget_times_nothing(clock):
 
 
 def test_a_policy_that_denies_the_config_is_obeyed(clock):
-    denying = replace(POLICY, deny="tile=0")
+    denying = replace(POLICY, deny="tile=20")
     (decision,) = searched(decided(graph_of(plain), session(denying), 100.0))
     assert decision.config == SECOND
     (other,) = searched(decided(graph_of(plain), session(replace(POLICY, deny="tile=18")), 100.0))

@@ -34,7 +34,7 @@ extract.device = lambda of: H200
 graph.should_assume_input_aligned = utils.tensor_is_aligned
 cublaslt.workspace = lambda *asked: 64
 CONFIG = Config.of(
-    "cublaslt", "matmul", algo=66, tile=600, stages=35, split_k=1, reduction=0, swizzle=0, custom=1, inner=0, cluster=2
+    "cublaslt", "matmul", algo=66, tile=601, stages=35, split_k=1, reduction=0, swizzle=0, custom=1, inner=0, cluster=2
 )
 torch.manual_seed(0)
 

@@ -18,7 +18,7 @@ from torch._inductor.virtualized import V
 
 from gemmdb import Config, Problem
 from gemmdb.cublaslt import launch
-from gemmdb.cublaslt.matmul import Matrix, Shape
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matrix, Shape
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.kernels.config import ATEN
@@ -26,7 +26,7 @@ from gemmdb.key.problem import Query
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on a GPU")
 VALUES = {
-    "algo": 66, "tile": 600, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1, "inner": 0,
+    "algo": 66, "tile": 601, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1, "inner": 0,
     "cluster": 2,
 }  # fmt: skip
 CONFIG = Config.of("cublaslt", "matmul", **VALUES)
@@ -77,7 +77,7 @@ ACTIVATIONS = {
     "relu": (activated, (N, BF16), (M, K, BF16), (N, K, BF16)),
     "gelu_tanh": (gelu, (M, K, BF16), (N, K, BF16)),
 }
-SPACES = {"plain": 0, "split": BYTES, "large": launch.MAX_WORKSPACE + 1, "unsupported": None}
+SPACES = {"plain": 0, "split": BYTES, "large": MAX_WORKSPACE + 1, "unsupported": None}
 
 
 @contextmanager
@@ -245,7 +245,7 @@ def test_the_code_in_cpp_calls_the_library_itself(answers, name):
 
 def test_the_code_in_cpp_has_the_attributes(answers):
     text = code(answers, "mm", "plain", "cpp")
-    assert "{1, 600, 4}" in text
+    assert "{1, 601, 4}" in text
     assert "{6, 35, 4}" in text
     assert "{8, 2, 2}" in text
     (fields,) = lines(text, f"{{{M}, {N}, {K}, 1, false, ")

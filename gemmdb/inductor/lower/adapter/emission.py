@@ -35,7 +35,7 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gemmdb.cublaslt import launch
+from gemmdb.cublaslt import matmul
 from gemmdb.inductor.lower.adapter import codegen, cublaslt
 from gemmdb.inductor.lower.adapter.state import replaced
 from gemmdb.phases import PHASES
@@ -104,7 +104,7 @@ def compiling_for(capability: int) -> Iterator[None]:
     which needs one, is not asked for support: calls get the largest workspace."""
 
     def largest(*_: Any) -> int:
-        return launch.MAX_WORKSPACE
+        return matmul.MAX_WORKSPACE
 
     with inductor_config.patch({"cuda.arch": str(capability)}), replaced(cublaslt, "workspace", largest):
         yield

@@ -28,13 +28,10 @@ class Matmul:
         assert workspace == cublaslt.MAX_WORKSPACE
         return [SimpleNamespace(algorithm={**ALGORITHM, "custom": custom}) for custom in (3, 70_000, 4)][:count]
 
-    def algorithm(self, attributes):
-        return attributes
-
-    def check(self, algorithm):
-        if algorithm["custom"] == UNSUPPORTED:
+    def supported(self, attributes):
+        if attributes["custom"] == UNSUPPORTED:
             raise library.Error("cublasLtMatmulAlgoCheck", 15)
-        return SimpleNamespace(workspace=2**40 if algorithm["custom"] == HUNGRY else 0)
+        return attributes, 2**40 if attributes["custom"] == HUNGRY else 0
 
     def run(self, *arguments):
         self.runs.append(arguments)

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Config, Problem
 from gemmdb.cublaslt import launch
-from gemmdb.cublaslt.matmul import Matrix, Shape
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matrix, Shape
 from gemmdb.inductor.lower import inductor_templates
 from gemmdb.inductor.lower.adapter import cublaslt, emission
 
@@ -75,7 +75,7 @@ def test_code_that_calls_cublaslt_is_generated_without_its_library(monkeypatch):
     asked = Shape(64, 64, 64, bf16, bf16, bf16), torch.device("cuda", 0), {"algo": 66}
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     with emission.compiling_for(90):
-        assert cublaslt.workspace(*asked) == launch.MAX_WORKSPACE
+        assert cublaslt.workspace(*asked) == MAX_WORKSPACE
     with pytest.raises(launch.Refused):
         cublaslt.workspace(*asked)
 

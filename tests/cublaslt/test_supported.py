@@ -1,0 +1,53 @@
+"""Which algorithms the library is asked for: those that are known to be safe, and those of its own heuristic."""
+
+from ctypes import POINTER, c_int32, cast
+
+import pytest
+from kit.cublaslt import Library, instead
+from kit.gpu import ALGORITHM
+
+from gemmdb.cublaslt import library
+from gemmdb.cublaslt.library import Heuristic
+from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
+
+BF16 = Matrix("bf16", True, 64)
+STRANGE = {**ALGORITHM, "tile": 636}
+
+
+class Crashing(Library):
+    """Its check ends the test, as cuBLAS 13.1 ends the process. `named`: algorithms of its heuristic, by number."""
+
+    named: tuple[int, ...] = ()
+
+    def _answer(self, name, arguments):
+        if name == "cublasLtMatmulAlgoGetHeuristic":
+            found = cast(arguments[-2], POINTER(Heuristic))
+            for place, number in enumerate(self.named):
+                found[place].algorithm.data[0] = number
+            cast(arguments[-1], POINTER(c_int32)).contents.value = len(self.named)
+        if name == "cublasLtMatmulAlgoInit":
+            arguments[-1]._obj.data[0] = arguments[-2]
+        if name == "cublasLtMatmulAlgoCheck":
+            pytest.fail("the process ended")
+        return super()._answer(name, arguments)
+
+
+def matmul() -> Matmul:
+    return Matmul(Shape(64, 64, 64, BF16, BF16, BF16), 0)
+
+
+@pytest.mark.parametrize("attributes", [STRANGE, {**ALGORITHM, "algo": 23}])
+def test_the_library_is_not_asked_for_what_may_end_the_process(monkeypatch, attributes):
+    instead(monkeypatch, Crashing())
+    with pytest.raises(library.Error):
+        matmul().supported(attributes)
+    instead(monkeypatch, Library(workspace=64))
+    assert matmul().supported(ALGORITHM)[1] == 64
+
+
+def test_what_the_heuristic_names_is_asked_for(monkeypatch):
+    found = Crashing()
+    found.named = (7, 23)
+    instead(monkeypatch, found)
+    with pytest.raises(pytest.fail.Exception):
+        matmul().supported({**ALGORITHM, "algo": 23})
