@@ -69,6 +69,7 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]
         head = unit.source.partition("#constants#")[0].partition("\n    ")[0]
         (tmp_path / "triton" / "gemmdb" / f"gemmdb_{unit.key}.py").write_text(f"{head}\n    {body}\n")
     short = replace(effort.named("quick", "cuda"), samples=15, states=("cold", "hot"), measure_s=20.0, rivals=0)
+    short = replace(short, proposals=0, neighbours=0)
     monkeypatch.setitem(effort.EFFORTS, ("gpu", "quick"), short)
     made = CudaBackend()
     made.space = Space()
