@@ -70,6 +70,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(f"mark.{wanted[1]}" in file.read_text() for file in files) else True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test whose mark its file does not name would run in no step: see above."""
+    marked = {(item.path, mark) for item in items for mark in ("slow", "timed") if item.get_closest_marker(mark)}
+    if hidden := [f"{path} names no mark.{mark}" for path, mark in marked if f"mark.{mark}" not in path.read_text()]:
+        raise pytest.UsageError(*hidden)
+
+
 def _tests(path: Path) -> list[Path]:
     return list(path.rglob("test_*.py")) if path.is_dir() else [path] if path.suffix == ".py" else []
 

@@ -14,8 +14,6 @@ from gemmdb.inductor.benchmark import algorithms
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.settings import Settings
-from gemmdb.table.measurement import Measurement
-from gemmdb.table.reader import Table
 from kit.gpu import algorithm, make
 from kit.horizontal import traced
 from kit.sessions import FakeSession
@@ -59,12 +57,3 @@ def searched(pairs: Sequence[tuple[Any, Decision]]) -> list[Decision]:
     found = search.decide([decision for _, decision in pairs])
     assert JOURNAL.errors == []
     return found
-
-
-def stored() -> list[Measurement]:
-    """The rows of the user's table."""
-    path = Settings.read().user_table
-    if not path.exists():
-        return []
-    with Table.open(path) as table:
-        return list(table.measurements())

@@ -1,4 +1,4 @@
-"""A session whose answers a test hands in."""
+"""A session whose answers a test hands in, and the rows that it leaves in the user's table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.rejected import Rejected
-from gemmdb.settings import Policy
+from gemmdb.settings import Policy, Settings
+from gemmdb.table.measurement import Measurement
+from gemmdb.table.reader import Table
 
 Find = Callable[[Query], Hit | None]
 
@@ -60,3 +62,12 @@ def missed(user_table: Path, device: Device, *problems: Problem, **policy: Any) 
     """The decisions of a graph whose GEMMs all miss under live tuning. `policy`: fields of the Policy."""
     session = FakeSession(policy=Policy(**{"on_miss": "live", "live_s": 5.0, **policy}), user_table=user_table)
     return [Decision(session, Query(one, device), None, Event(one.text, "live", note="no row")) for one in problems]
+
+
+def stored() -> list[Measurement]:
+    """The rows of the user's table; none if there is no such file."""
+    path = Settings.read().user_table
+    if not path.exists():
+        return []
+    with Table.open(path) as table:
+        return list(table.measurements())

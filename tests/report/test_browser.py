@@ -2,71 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import hostile, report_files
-from kit.browser import MARKS, launched
+from kit.browser import MARKS
 from kit.devices import H200
+from kit.report_pages import PHONE, WIDTHS, shown, until
 
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.report import documents, page
 from gemmdb.settings import Settings, shipped_tables
-from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 from gemmdb.workload.entries import Entry
 
-pytestmark = [
-    *MARKS,
-    pytest.mark.skipif(
-        importlib.util.find_spec("playwright") is None, reason="playwright is not installed: pip install 'gemmdb[dev]'"
-    ),
-]
+pytestmark = [pytest.mark.slow, *MARKS]
 KNOWN = 60
-WIDTHS = (390, 768, 1200)
-PHONE = {"has_touch": True, "is_mobile": True}
 CONTRAST = Path(__file__).with_name("contrast.js").read_text().partition("\n")[2]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as started:
-        yield started
-
-
-@pytest.fixture
-def visit(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens the page of a file at a width: `visit(path, width, scheme)`. At the end nothing has gone wrong in it."""
-    wrong: list[str] = []
-    contexts = []
-
-    def opened(
-        path: Path, width: int = 768, scheme: str = "light", settings: Settings | None = None, **more: bool
-    ) -> Any:
-        catalog = Catalog.load(settings) if settings else Catalog(())
-        target = tmp_path / "page.html"
-        page.write(page.render(documents.document(path, catalog)), target)
-        catalog.close()
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
-        contexts.append(context)
-        tab = context.new_page()
-        tab.on("console", lambda message: wrong.append(message.text))
-        tab.on("pageerror", lambda error: wrong.append(str(error)))
-        tab.on("request", lambda request: None if request.url == target.as_uri() else wrong.append(request.url))
-        tab.on("dialog", lambda dialog: wrong.append(dialog.message))
-        tab.goto(target.as_uri())
-        tab.wait_for_selector(".js-plotly-plot .main-svg", state="attached")
-        return tab
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert [text for text in wrong if not text.startswith(("data:", "blob:"))] == []
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +33,6 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = [one for problem in known for one in (problem, problem.resized(problem.m + 3, problem.n + 1, problem.k))]
     path.write_text("\n".join(Entry(one, calls=7, device=H200.text).line for one in asked))
     return path
-
-
-def shown(tab: Any) -> int:
-    """How many problems fit the filters, as the page says."""
-    return int(tab.text_content("#count").split(" of ")[0].replace(",", ""))
-
-
-def until(tab: Any, holds: Callable[[], bool]) -> None:
-    """Wait until something holds: the page's policy forbids playwright's own way of waiting."""
-    for _ in range(100):
-        if holds():
-            return
-        tab.wait_for_timeout(50)
-    raise AssertionError("it does not become so")
 
 
 def readable(tab: Any) -> None:
@@ -177,60 +118,6 @@ def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Calla
     readable(tab)
 
 
-def data(tab: Any, chart: str) -> list[dict[str, Any]]:
-    """The traces of a chart."""
-    found: list[dict[str, Any]] = tab.evaluate(f"document.getElementById({chart!r}).data")
-    return found
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("more", [{}, PHONE], ids=["mouse", "touch"])
-def test_nothing_covers_a_chart_and_none_is_squashed(
-    visit: Callable[..., Any], width: int, more: dict[str, bool]
-) -> None:
-    """A toolbar or a legend inside a chart covers it, or takes its room."""
-    tab = visit(shipped_tables() / "sm90-nvidia-h200.db", width, **more)
-    for place in tab.locator(".js-plotly-plot").all():
-        box, plot = place.bounding_box(), place.locator(".nsewdrag").bounding_box()
-        assert plot["height"] > 0.6 * box["height"]
-        assert plot["width"] > 0.6 * box["width"]
-        assert place.locator(".modebar-btn, .legend").count() == 0
-    names = tab.locator("ul.legend").first.text_content()
-    assert all(op in names for op in ("addmm", "bmm", "int_mm"))
-    drawn = tab.locator(".scatterlayer .points path").count()
-    assert 0 < drawn < 400, "many results are drawn as cells, since points would hide each other"
-    assert tab.locator("#winners .heatmap-label").count() > 20, "the cells have numbers at each width"
-
-
-def test_few_results_are_points(visit: Callable[..., Any], tmp_path: Path) -> None:
-    tab = visit(report_files.table(tmp_path))
-    tab.select_option("#filter-op", "addmm")
-    until(tab, lambda: 0 < shown(tab) < 400)
-    few = shown(tab)
-    assert tab.locator("#roofline .scatterlayer .points path").count() == few
-
-
-def test_a_cell_of_aten_has_no_gain_and_atens_other_kernels_are_no_default(
-    visit: Callable[..., Any], tmp_path: Path
-) -> None:
-    tab = visit(report_files.table(tmp_path))
-    (heat,) = data(tab, "winners")
-    sources = [text.strip() for text in tab.locator(".card:has(#winners) .legend li").all_text_contents()]
-    assert sources == ["ATen", "ATen, another kernel", "triton"]
-    labels = {sources[z]: set() for line in heat["z"] for z in line if z is not None}
-    for line, texts in zip(heat["z"], heat["text"], strict=True):
-        for z, text in zip(line, texts, strict=True):
-            if z is not None:
-                labels[sources[z]].add(text)
-    assert labels["ATen"] == {""}
-    assert labels["ATen, another kernel"] == {"1.4"}
-    assert "" not in labels["triton"]
-    tab.select_option("#filter-source", "ATen, another kernel")
-    until(tab, lambda: 0 < shown(tab) < 100)
-    intervals = tab.locator("#problems tr.row td:nth-child(3)").all_text_contents()
-    assert all("x to " in text for text in intervals), "a kernel that is not the default has an interval"
-
-
 def test_the_head_counts_what_the_list_holds(visit: Callable[..., Any], tmp_path: Path) -> None:
     tab = visit(shipped_tables() / "sm90-nvidia-h200.db")
     lead = tab.text_content(".lead")
@@ -243,22 +130,6 @@ def test_the_head_counts_what_the_list_holds(visit: Callable[..., Any], tmp_path
     tab.fill("#filter-search", tab.evaluate("verdicts().find((row) => row.busy).problem"))
     until(tab, lambda: shown(tab) < 10)
     assert "*" in tab.text_content("#problems tr.row td:nth-child(4)")
-
-
-def test_before_and_after_tells_atens_answers_from_kernels(visit: Callable[..., Any], tmp_path: Path) -> None:
-    catalog = report_files.catalog(tmp_path)
-    document = documents.document(report_files.workload(tmp_path), catalog)
-    catalog.close()
-    assert {one["outcome"] for one in document["products"] if one["rung"] == "exact"} >= {
-        "table", "ATen (measured best)",
-    }  # fmt: skip
-    tab = visit(
-        tmp_path / "serve.jsonl", settings=Settings((tmp_path / "example.db",), tmp_path / "no.db", "aten", False, "")
-    )
-    named = [text.strip() for text in tab.locator(".card:has(#bars) .legend li").all_text_contents()]
-    assert named == ["table", "near", "ATen (measured best)", "ATen (nothing known)", "ATen (refused)"]
-    shades = [trace["marker"]["color"] for trace in data(tab, "bars")]
-    assert len(set(shades)) == len(named)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

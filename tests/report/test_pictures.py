@@ -6,7 +6,6 @@ Where a page is meant to look different, write them anew (`kit.pictures`) and lo
 from __future__ import annotations
 
 import base64
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,12 +15,7 @@ import pytest
 from kit.browser import MARKS, launched
 from kit.pictures import GOLDEN, KINDS, VIEWS, taken
 
-pytestmark = [
-    *MARKS,
-    pytest.mark.skipif(
-        importlib.util.find_spec("playwright") is None, reason="playwright is not installed: pip install 'gemmdb[dev]'"
-    ),
-]
+pytestmark = [pytest.mark.slow, *MARKS]
 FONT = "DejaVu Sans"
 """The font of the pictures: texts of another font break at other words."""
 NAMES = [f"{kind}-{view.name}.jpg" for kind in KINDS for view in VIEWS]

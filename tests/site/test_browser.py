@@ -16,7 +16,7 @@ from kit.browser import MARKS, WIDTHS, launched
 pytest.importorskip("material", reason="pip install 'gemmdb[docs]'")
 pytest.importorskip("playwright", reason="pip install 'gemmdb[dev]'")
 
-pytestmark = MARKS
+pytestmark = [pytest.mark.slow, *MARKS]
 PAGES = ("index.html", "tutorial.html", "overview.html", "api.html", "cli.html", "how-to/ci.html", "CONTRIBUTING.html")
 
 

@@ -7,9 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.algorithms import FIRST, POLICY, SECOND, TILE, fused, graph_of, plain, searched, session, stored
+from kit.algorithms import FIRST, POLICY, SECOND, TILE, fused, graph_of, plain, searched, session
 from kit.devices import H200
 from kit.horizontal import decided
+from kit.sessions import stored
 
 from gemmdb import Problem
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs

@@ -4,9 +4,10 @@ is no GPU here: times are invented."""
 from dataclasses import replace
 
 import pytest
-from kit.algorithms import FIRST, POLICY, SECOND, SPLIT, TILE, fused, graph_of, plain, searched, session, stored
+from kit.algorithms import FIRST, POLICY, SECOND, SPLIT, TILE, fused, graph_of, plain, searched, session
 from kit.devices import H200
 from kit.horizontal import decided
+from kit.sessions import stored
 
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs
 from gemmdb.inductor.benchmark import algorithm_trial as trials

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from kit.devices import H200
-from kit.sessions import FakeSession
+from kit.sessions import FakeSession, stored
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor.decomposition import select_decomp_table
@@ -27,7 +27,6 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import EMITTED, Status
-from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 pytestmark = pytest.mark.slow
@@ -100,14 +99,6 @@ def compiled(kit, model, tmp_path):
             store.add(kit.rows(problem.resized(9, problem.n, problem.k), {kit.CPP: 50.0}))
         store.refresh()
     return run
-
-
-def stored():
-    path = Settings.read().user_table
-    if not path.exists():
-        return []
-    with Table.open(path) as table:
-        return list(table.measurements())
 
 
 def test_the_faster_is_served_and_the_next_compile_finds_it_measured(kit, compiled, clock):

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from kit.devices import H200
-from kit.sessions import FakeSession, missed
+from kit.sessions import FakeSession, missed, stored
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -62,11 +62,6 @@ def compile_live(kit):
     client.close()
 
 
-def stored():
-    with Table.open(Settings.read().user_table) as table:
-        return list(table.measurements()), table.generation
-
-
 @pytest.mark.slow
 def test_a_gemm_is_measured_once_and_nothing_else_is_benchmarked(compile_live):
     state = torch.get_rng_state()
@@ -75,10 +70,11 @@ def test_a_gemm_is_measured_once_and_nothing_else_is_benchmarked(compile_live):
     assert (first["rungs"], first["benchmarked"], first["errors"]) == ({"live": 1}, 0, [])
     (product,) = first["products"]
     assert product["config"] == product["evidence"]["ties"][0]
-    rows, generation = stored()
+    rows = stored()
     assert 2 <= len({row.config for row in rows}) <= 1 + LIVE_CANDIDATES
     assert all(row.protocol.l2 == "cold" and row.times.samples >= 5 for row in rows if row.times)
-    assert generation == 0  # Compiled graphs stay valid.
+    with Table.open(Settings.read().user_table) as table:
+        assert table.generation == 0  # Compiled graphs stay valid.
     second = compile_live("aten")
     assert (second["rungs"], second["benchmarked"]) == ({"exact": 1}, 0)
     assert second["products"][0]["evidence"]["pick"] == product["config"]
@@ -209,7 +205,7 @@ def test_inductor_searches_where_the_generator_is_not_installed(compile_live, mo
     (product,) = second["products"]
     assert "l2=hot" in product["evidence"]["protocol"]
     assert product["evidence"]["instead_of"] == "cold"
-    assert {row.config.name for row in stored()[0]} == {"aten:default", "cpp:packed_gemm"}
+    assert {row.config.name for row in stored()} == {"aten:default", "cpp:packed_gemm"}
 
 
 def test_a_time_of_inductors_search_is_stored_with_an_interval(tmp_path):
@@ -240,47 +236,6 @@ def test_a_process_that_has_spent_its_time_tunes_nothing_more(tmp_path, monkeypa
     (decided,) = tuning.tune(missed(tmp_path / "user.db", detect.cpu(), SMALL))
     assert (decided.config, decided.event.note) == (ATEN, "not tuned: 8 s compile budget exhausted")
     assert not JOURNAL.provisional
-
-
-def test_candidates_for_a_gpu_are_quick_to_compile():
-    """The shipped table of the H200 has winners of CUTLASS and of Inductor's templates for problems like these."""
-    session = TableSession(Policy(on_miss="live"))
-    for problem in (LARGE.problem, LARGE.problem.resized(2048, 4096, 4160)):
-        found = tuning.candidates(session, replace(LARGE, problem=problem))
-        assert len(found) == LIVE_CANDIDATES
-        assert {config.backend for config in found} == {"triton"}
-        assert not any(config.spec.emitted for config in found)
-
-
-def test_where_rows_are_not_aligned_what_is_the_best_there_is_tried():
-    """That is padding and Inductor's templates, though these take loading torch to compile."""
-    problem = Problem.gemm("mm", m=512, n=4096, k=4093)
-    query = replace(LARGE, problem=problem, device=replace(LARGE.device, sku="Some GPU"))
-    found = tuning.candidates(TableSession(Policy(on_miss="live", live_s=300.0)), query)
-    assert 1 < len(found) <= LIVE_CANDIDATES
-    assert any(config.spec.emitted for config in found)
-    assert "cutlass" not in {config.backend for config in found}
-
-
-def test_candidates_come_from_the_tables_of_the_session(kit, tmp_path, monkeypatch):
-    """From those that `enable` was given, and from the user's table, which was not there when the session was made."""
-    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
-    measured = Problem.gemm("mm", m=8, n=48, k=64, dtype="fp32", constant_weight=True)
-    asked = replace(LARGE, problem=measured.resized(9, 48, 64), device=kit.rows(measured, {})[0].device)
-
-    def tried(*tables):
-        session, found = TableSession(Policy(on_miss="live", live_s=300.0), tables), []
-        for _ in range(2):
-            found.append(tuning.candidates(session, asked))
-            writer.record_live(tmp_path / "user.db", kit.rows(measured, {kit.CPP: 50.0}))
-        return found
-
-    with writer.Store.open(tmp_path / "named.db") as opened:
-        opened.add(kit.rows(measured, {kit.CPP: 50.0}))
-        opened.refresh()
-    assert tried(tmp_path / "named.db")[0] == (kit.CPP,)
-    (tmp_path / "user.db").unlink()
-    assert tried() == [(), (kit.CPP,)]
 
 
 def test_what_was_measured_answers_the_next_graph_of_the_process(kit, tmp_path, monkeypatch):
