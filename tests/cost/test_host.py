@@ -27,27 +27,29 @@ ALGORITHM = Config.of(
     "cublaslt", "matmul", algo=66, tile=1, stages=35, split_k=1, reduction=0, swizzle=0, custom=0, inner=0, cluster=0
 )
 SPLIT = Config.of("cublaslt", "matmul", **{**ALGORITHM.values, "split_k": 2, "reduction": 2})
+RELU = Config.of("cublaslt", "matmul_activation", **ALGORITHM.values, activation="relu")
 
 
 @pytest.mark.parametrize(
     ("config", "problem", "calls"),
     [
         (ATEN, MM, ["library"]),
-        (ATEN, FUSED, ["library", "launch"]),
-        (ATEN, MIXED, ["library", "buffer", "launch"]),
-        (Config.of("aten", "padded", multiple=8), ODD, ["library", "buffer", "launch", "buffer", "launch"]),
+        (ATEN, FUSED, ["library", "pass"]),
+        (ATEN, MIXED, ["library", "pass"]),
+        (Config.of("aten", "padded", multiple=8), ODD, ["library", "pass", "pass"]),
         (ALGORITHM, MM, ["prepared"]),
-        (ALGORITHM, FUSED, ["prepared", "launch"]),
-        (SPLIT, MM, ["prepared", "buffer"]),
-        (CUTLASS, FUSED, ["cuda", "launch"]),
+        (ALGORITHM, FUSED, ["prepared", "pass"]),
+        (RELU, FUSED, ["prepared"]),
+        (SPLIT, MM, ["prepared", "workspace"]),
+        (CUTLASS, FUSED, ["cuda", "pass"]),
         (TILE, MM, ["launch"]),
         (TILE, FUSED, ["launch"]),
         (TILE, MIXED, ["launch"]),
         (COUNTED, MM, ["launch"]),
-        (SUMMED, FUSED, ["launch", "buffer", "launch"]),
+        (SUMMED, FUSED, ["launch", "pass"]),
         (TMA, MM, ["mapped"]),
         (make("persistent"), MM, ["mapped"]),
-        (TEMPLATE, MM, ["buffer", "mapped"]),
+        (TEMPLATE, MM, ["mapped"]),
     ],
     ids=lambda value: value.text[:60] if isinstance(value, Config) else None,
 )
@@ -62,27 +64,27 @@ def test_padding_costs_nothing_where_default_mode_may_pad_too() -> None:
 
 
 def test_a_config_with_quick_calls_is_never_rejected() -> None:
-    for config in (TILE, ATEN, ALGORITHM, SPLIT, COUNTED):
+    for config in (TILE, TMA, ATEN, ALGORITHM, COUNTED):
         assert host.slower_us(config, MM) == 0
         assert host.rejection(config, MM, 50.0, 5.0) is None
 
 
 def test_slow_calls_are_rejected_while_the_host_is_the_bottleneck() -> None:
-    rejected = host.rejection(TMA, MM, 2.0, 8.0)
+    rejected = host.rejection(SUMMED, MM, 2.0, 8.0)
     assert rejected is not None
-    assert rejected.reason.startswith("host time: triton:tile takes the host 3 us more per call")
-    assert host.rejection(SUMMED, MM, 2.0, 8.0) is not None
+    assert rejected.reason.startswith("host time: triton:tile takes the host 7 us more per call")
+    assert host.rejection(SPLIT, MM, 2.0, 8.0) is not None
     # The second kernel contains the epilogue, which follows ATen as a kernel of its own.
     assert host.rejection(SUMMED, FUSED, 2.0, 8.0) is None
 
 
 def test_only_time_beyond_the_hosts_counts_as_saved() -> None:
-    slower = host.slower_us(TMA, MM)
+    slower = host.slower_us(SUMMED, MM)
     library = host.host_us(ATEN, MM)
-    assert host.rejection(TMA, MM, library, library + slower) is None
-    assert host.rejection(TMA, MM, library - 5, library + slower - 0.1) is not None
+    assert host.rejection(SUMMED, MM, library, library + slower) is None
+    assert host.rejection(SUMMED, MM, library - 5, library + slower - 0.1) is not None
 
 
 def test_a_long_gemm_hides_its_calls() -> None:
-    assert host.rejection(TMA, MM, HIDDEN_US - 0.1, HIDDEN_US - 0.05) is not None
-    assert host.rejection(TMA, MM, HIDDEN_US - 0.1, HIDDEN_US) is None
+    assert host.rejection(SUMMED, MM, HIDDEN_US - 0.1, HIDDEN_US - 0.05) is not None
+    assert host.rejection(SUMMED, MM, HIDDEN_US - 0.1, HIDDEN_US) is None
