@@ -155,16 +155,17 @@ def test_what_the_library_refuses_is_aten(activation: str) -> None:
 
 
 @EACH
+@BIASED
 @pytest.mark.parametrize("wrapper", ["python", "cpp"])
 def test_a_call_that_the_library_refuses_later_is_aten(
-    activation: str, wrapper: str, monkeypatch: pytest.MonkeyPatch
+    activation: str, bias: bool, wrapper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a cached graph and another cuBLASLt."""
+    """As with a cached graph and another cuBLASLt: the algorithm needs a workspace, and the graph has none."""
     from gemmdb.inductor.lower.adapter import cublaslt
 
     monkeypatch.setattr(cublaslt, "workspace", lambda *asked: 0)
-    inputs, run = given(), model(activation, True)
-    config = with_activation(algorithm(algo=4000), activation)
+    inputs, run = given(), model(activation, bias)
+    config = with_activation(algorithm(split_k=4, reduction=2), activation)
     with torch.no_grad():
         found, _ = compiled(run, *inputs, config=config, options={"cpp_wrapper": wrapper == "cpp"})
     assert served() == [config.text]
