@@ -38,6 +38,18 @@ def config(request: pytest.FixtureRequest, make: Make) -> Config:
 
 
 @pytest.fixture
+def cublaslt() -> None:
+    """Torch has loaded the library, and no warning was given before."""
+    import torch
+
+    from gemmdb.cublaslt import launch, library
+
+    torch.mm(helpers.rand(16, 16), helpers.rand(16, 16))
+    assert library.loaded() is not None
+    launch._warn.cache_clear()
+
+
+@pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing enabled, nothing cached, no graph, no trial and no numerics from an earlier test. Nothing is confirmed
     unless the test says so. Inductor pads nothing: it would decide that by a benchmark, before our passes see the
