@@ -108,10 +108,9 @@ def run(
 ) -> None:
     """Run an algorithm on a copy of the operands."""
     named = copies[index]
-    bias = named["bias"].data_ptr() if "bias" in named else 0
-    a, b, out = (named[name].data_ptr() for name in ("A", "B", "out"))
+    a, b, out, *extras = (named[name].data_ptr() for name in ("A", "B", "out", *matmul.shape.extras))
     stream = torch.cuda.current_stream().cuda_stream
-    matmul.run(algorithm, a, b, out, workspace.data_ptr(), MAX_WORKSPACE, stream, bias)
+    matmul.run(algorithm, a, b, out, workspace.data_ptr(), MAX_WORKSPACE, stream, *extras)
 
 
 def unrolled(problem: Problem) -> int:

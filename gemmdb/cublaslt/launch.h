@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -31,11 +32,14 @@ struct Result {
   int32_t reserved[4];
 };
 
-enum Description { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, BIAS_TYPE = 26 };
+enum Description {
+  TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, A_SCALE_POINTER = 17, B_SCALE_POINTER = 18, FAST_ACCUM = 25,
+  BIAS_TYPE = 26, A_SCALE_MODE = 31, B_SCALE_MODE = 32
+};
 enum Layout { BATCH = 5, BATCH_STRIDE = 6 };
 constexpr int32_t INT32 = 10;
 constexpr int MAX_DEVICES = 64;
-constexpr size_t MAX_BIASES = 64;
+constexpr size_t MAX_OPERATIONS = 64;
 
 struct Library {
   int (*create)(void**);
@@ -87,6 +91,16 @@ struct Attribute {
   size_t size;
 };
 
+// A tensor besides A and B whose address is part of the operation. One that the product does not have has no bytes.
+struct Extra {
+  int64_t item; // bytes
+  int64_t offset; // elements from the start of the given tensor
+  int64_t dimensions;
+  int64_t sizes[2], strides[2];
+};
+
+enum Extras { BIAS_VECTOR, SCALE_A, SCALE_B, EXTRAS };
+
 struct Product {
   int64_t m, n, k, batch;
   bool batched; // whether tensors have a dimension for the batch
@@ -94,15 +108,18 @@ struct Product {
   int compute; // cublasComputeType
   int scale; // cudaDataType of alpha and beta
   int bias; // cudaDataType, -1 without one
-  int64_t bias_item, bias_offset;
   uint32_t epilogue; // cublasLtEpilogue_t
+  int mode_a, mode_b; // cublasLtMatmulMatrixScale of the operands' scales, -1 without scales
+  bool fast; // whether sums of fp8 may stay in the matrix unit's accumulator
+  Extra extras[EXTRAS];
   size_t workspace;
   int algorithm;
 };
 
 using torch::aot_inductor::RAIIAtenTensorHandle;
 using Tensor = AtenTensorHandle;
-using Torch = AOTITorchError (*)(Tensor out, Tensor bias, Tensor a, Tensor b);
+using Torch = AOTITorchError (*)(Tensor out, Tensor a, Tensor b, Tensor bias, Tensor scale_a, Tensor scale_b);
+using Places = std::array<uintptr_t, EXTRAS>;
 
 // What is prepared once per device.
 struct Ready {
@@ -117,7 +134,7 @@ struct Ready {
   } alpha{}, beta{};
   std::atomic<bool> usable{false};
   std::mutex lock;
-  std::map<uintptr_t, std::shared_ptr<void>> biased;
+  std::map<Places, std::shared_ptr<void>> operations;
 
   Ready(const Library& library, void* handle, const Product& product, const Attribute* attributes, size_t count)
       : library(library), product(product), handle(handle) {
@@ -132,7 +149,7 @@ struct Ready {
   bool prepare(const Attribute* attributes, size_t count) {
     const auto& p = product;
     // cuBLASLt's matrices lie by columns, so it computes out^T = b^T @ a^T.
-    plain = operation(4096); // An address that nothing reads.
+    plain = operation({4096, 4096, 4096}); // Addresses that nothing reads.
     if (!handle || !plain || !describe(p.b, p.k, p.n, left) || !describe(p.a, p.m, p.k, right) ||
         !describe(p.out, p.m, p.n, out) ||
         library.begin(
@@ -148,18 +165,29 @@ struct Ready {
     return !library.check(handle, plain, left, right, out, out, &algorithm, &found) && found.workspace <= p.workspace;
   }
 
-  void* operation(uintptr_t bias) const {
+  void* operation(const Places& places) const {
     void* made = nullptr;
     if (library.describe(&made, product.compute, product.scale)) {
       return nullptr;
     }
     int32_t transa = !product.b.by_rows, transb = !product.a.by_rows, type = product.bias;
-    uint64_t address = bias;
+    uint64_t bias = places[BIAS_VECTOR], scale_a = places[SCALE_A], scale_b = places[SCALE_B];
+    int32_t mode_a = product.mode_a, mode_b = product.mode_b;
+    int8_t fast = product.fast;
     bool failed = library.set(made, TRANSA, &transa, sizeof transa) || library.set(made, TRANSB, &transb, sizeof transb) ||
         library.set(made, EPILOGUE, &product.epilogue, sizeof product.epilogue);
     if (product.bias >= 0) {
       failed = failed || library.set(made, BIAS_TYPE, &type, sizeof type) ||
-          library.set(made, BIAS_POINTER, &address, sizeof address);
+          library.set(made, BIAS_POINTER, &bias, sizeof bias);
+    }
+    if (mode_a >= 0) { // The library's A is our B.
+      failed = failed || library.set(made, A_SCALE_POINTER, &scale_b, sizeof scale_b) ||
+          library.set(made, B_SCALE_POINTER, &scale_a, sizeof scale_a) ||
+          library.set(made, FAST_ACCUM, &fast, sizeof fast);
+    }
+    if (mode_a > 0 || mode_b > 0) { // Older libraries know the default alone.
+      failed = failed || library.set(made, A_SCALE_MODE, &mode_b, sizeof mode_b) ||
+          library.set(made, B_SCALE_MODE, &mode_a, sizeof mode_a);
     }
     if (failed) {
       library.forget(made);
@@ -182,37 +210,38 @@ struct Ready {
          !library.set_layout(made, BATCH_STRIDE, &apart, sizeof apart));
   }
 
-  // A descriptor with the bias at this address. One that another thread may be using never changes; it lives until its
-  // last call has returned.
-  std::shared_ptr<void> with_bias(uintptr_t address) {
+  // A descriptor with the extras at these addresses. One that another thread may be using never changes; it lives until
+  // its last call has returned.
+  std::shared_ptr<void> remembered(const Places& places) {
     std::lock_guard<std::mutex> held(lock);
-    auto known = biased.find(address);
-    if (known != biased.end()) {
+    auto known = operations.find(places);
+    if (known != operations.end()) {
       return known->second;
     }
-    if (biased.size() >= MAX_BIASES) {
-      biased.clear();
+    if (operations.size() >= MAX_OPERATIONS) {
+      operations.clear();
     }
     auto forget = library.forget;
-    std::shared_ptr<void> made(operation(address), [forget](void* one) {
+    std::shared_ptr<void> made(operation(places), [forget](void* one) {
       if (one) {
         forget(one);
       }
     });
-    biased.emplace(address, made);
+    operations.emplace(places, made);
     return made;
   }
 
-  int run(const char* a, const char* b, const char* bias, char* to, void* workspace, void* stream) {
+  int run(const char* a, const char* b, const Places& places, char* to, void* workspace, void* stream) {
+    const bool described = places != Places{};
     std::shared_ptr<void> made;
-    if (bias) {
-      made = with_bias(reinterpret_cast<uintptr_t>(bias));
+    if (described) {
+      made = remembered(places);
       if (!made) {
         return -1;
       }
     }
     return library.multiply(
-        handle, bias ? made.get() : plain, &alpha, b, left, a, right, &beta, to, out, to, out, &algorithm, workspace,
+        handle, described ? made.get() : plain, &alpha, b, left, a, right, &beta, to, out, to, out, &algorithm, workspace,
         product.workspace, stream);
   }
 };
@@ -223,17 +252,21 @@ class Call {
   Call(const Product& product, const Attribute (&attributes)[count], Torch fallback)
       : product(product), attributes(attributes), count(count), fallback(fallback) {}
 
-  // The tensors hold the operands at the offsets of the product. `bias` and `workspace` may be null.
-  void operator()(Tensor a, Tensor b, Tensor out, Tensor workspace, Tensor bias) {
+  // The tensors hold the operands and extras at the offsets of the product. `workspace` and each extra may be null.
+  void operator()(Tensor a, Tensor b, Tensor out, Tensor workspace, const std::array<Tensor, EXTRAS>& extras) {
     int32_t device = 0;
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(out, &device));
     Ready* ready = device < MAX_DEVICES ? on(device < 0 ? 0 : device) : nullptr; // A CPU has no number.
     if (ready && ready->usable.load(std::memory_order_relaxed)) {
-      const char* added = bias ? address(bias) + product.bias_offset * product.bias_item : nullptr;
+      Places places{};
+      for (int i = 0; i < EXTRAS; ++i) {
+        const Extra& extra = product.extras[i];
+        places[i] = extras[i] ? reinterpret_cast<uintptr_t>(address(extras[i])) + extra.offset * extra.item : 0;
+      }
       const char* first = address(a) + product.a.offset * product.a.item;
       const char* second = address(b) + product.b.offset * product.b.item;
       char* space = workspace ? address(workspace) : nullptr;
-      if (!ready->run(first, second, added, address(out), space, stream(device))) {
+      if (!ready->run(first, second, places, address(out), space, stream(device))) {
         return;
       }
       ready->usable = false;
@@ -242,7 +275,7 @@ class Call {
     if (!warned.exchange(true)) {
       aoti_torch_warn("gemmdb", __FILE__, __LINE__, "ATen computes a product that was compiled for cuBLASLt");
     }
-    with_torch(a, b, bias, out);
+    with_torch(a, b, extras, out);
   }
 
  private:
@@ -290,17 +323,21 @@ class Call {
     return found;
   }
 
-  void with_torch(Tensor a, Tensor b, Tensor bias, Tensor out) const {
+  void with_torch(Tensor a, Tensor b, const std::array<Tensor, EXTRAS>& extras, Tensor out) const {
     RAIIAtenTensorHandle first = view(a, product.a, product.m, product.k);
     RAIIAtenTensorHandle second = view(b, product.b, product.k, product.n);
-    RAIIAtenTensorHandle added;
-    if (bias) {
-      const int64_t size = product.n, stride = 1;
-      Tensor made = nullptr;
-      AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(bias, 1, &size, &stride, product.bias_offset, &made));
-      added = RAIIAtenTensorHandle(made);
+    RAIIAtenTensorHandle others[EXTRAS];
+    for (int i = 0; i < EXTRAS; ++i) {
+      if (extras[i]) {
+        const Extra& extra = product.extras[i];
+        Tensor made = nullptr;
+        AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(
+            extras[i], extra.dimensions, extra.sizes, extra.strides, extra.offset, &made));
+        others[i] = RAIIAtenTensorHandle(made);
+      }
     }
-    AOTI_TORCH_ERROR_CODE_CHECK(fallback(out, added.get(), first.get(), second.get()));
+    AOTI_TORCH_ERROR_CODE_CHECK(fallback(
+        out, first.get(), second.get(), others[BIAS_VECTOR].get(), others[SCALE_A].get(), others[SCALE_B].get()));
   }
 
   RAIIAtenTensorHandle view(Tensor tensor, const Matrix& matrix, int64_t rows, int64_t columns) const {

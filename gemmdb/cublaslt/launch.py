@@ -17,13 +17,14 @@ from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
 
 log = logging.getLogger("gemmdb")
-MAX_BIASES = 64
-"""The addresses of a bias that one call remembers. A program has a few; only one that moves its bias has more."""
-ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int8": 1, "int32": 4}
+MAX_OPERATIONS = 64
+"""The addresses of a bias and of scales that one call remembers. A program has a few; only one that moves them has
+more."""
+ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int8": 1, "int32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 Launch = Callable[..., Any]
-"""launch(a, b, out, stream, workspace=None, bias=None): tensors, whose storage the operands are in, and the number of a
-CUDA stream."""
+"""launch(a, b, out, stream, workspace=None, *extras): tensors, whose storage the operands and the shape's `extras` are
+in, and the number of a CUDA stream."""
 
 
 class Refused(Exception):
@@ -45,14 +46,14 @@ def checked(shape: Shape, device: int, attributes: Mapping[str, int]) -> tuple[M
 
 def prepare(
     torch_function: Launch, device: int, attributes: Mapping[str, int], fields: Sequence[Any],
-    offsets: tuple[int, int, int] = (0, 0, 0), workspace_bytes: int = 0,
+    offsets: Sequence[int] = (), workspace_bytes: int = 0,
 ) -> Launch:  # fmt: skip
     """Return a call for output code. Nothing is loaded before the first call.
 
     `torch_function`: computes the same if the library cannot: torch.mm, or another that takes `out`. `device`: its
     number; it is the current one at each call. `fields`: a Shape, as `dataclasses.astuple` returns it. `offsets`: the
-    elements from the start of each given tensor to A, B and the bias. `workspace_bytes`: the size of the workspace that
-    each call gets.
+    elements from the start of each given tensor to A, B and the `extras`; empty if all are 0. `workspace_bytes`: the
+    size of the workspace that each call gets.
     """
     m, n, k, a, b, out, *others = fields
     shape = Shape(m, n, k, Matrix(*a), Matrix(*b), Matrix(*out), *others)
@@ -64,36 +65,36 @@ class _Call:
     a launch is that of the host where GEMMs are small."""
 
     __slots__ = (
-        "a_offset", "algorithm", "alive", "alpha", "attributes", "b_offset", "beta", "bias_offset", "biased", "device",
-        "function", "handle", "left", "matmul", "offsets", "operation", "out", "refused", "right", "shape", "size",
-        "torch_function",
+        "a_offset", "algorithm", "alive", "alpha", "attributes", "b_offset", "beta", "device", "extra_offsets",
+        "function", "handle", "left", "matmul", "offsets", "operation", "operations", "out", "refused", "right",
+        "shape", "size", "torch_function",
     )  # fmt: skip
 
     def __init__(
         self, torch_function: Launch, device: int, attributes: Mapping[str, int], shape: Shape,
-        offsets: tuple[int, int, int], size: int,
+        offsets: Sequence[int], size: int,
     ) -> None:  # fmt: skip
+        dtypes = (shape.a.dtype, shape.b.dtype, *(extra.dtype for extra in shape.extras.values()))
         self.torch_function, self.device, self.attributes = torch_function, device, attributes
-        self.shape, self.offsets, self.size = shape, offsets, size
-        items = (shape.a.dtype, shape.b.dtype, shape.bias or shape.out.dtype)
-        self.a_offset, self.b_offset, self.bias_offset = (
-            offset * ITEM_BYTES[item] for offset, item in zip(offsets, items, strict=True)
+        self.shape, self.offsets, self.size = shape, tuple(offsets) or (0,) * len(dtypes), size
+        self.a_offset, self.b_offset, *self.extra_offsets = (
+            offset * ITEM_BYTES[dtype] for offset, dtype in zip(self.offsets, dtypes, strict=True)
         )
         self.function: Launch | None = None
         self.refused = False
-        self.biased: dict[int, c_void_p] = {}
+        self.operations: dict[tuple[int, ...], c_void_p] = {}
         self.alive: list[object] = []
 
-    def launch(self, a: Any, b: Any, out: Any, stream: int, workspace: Any = None, bias: Any = None) -> None:
+    def launch(self, a: Any, b: Any, out: Any, stream: int, workspace: Any = None, *extras: Any) -> None:
         """Enqueue the product on a stream."""
         function = self.function or self._prepared()
         if function is None:
-            self._with_torch(a, b, out, bias)
+            self._with_torch(a, b, out, extras)
             return
         operation = self.operation
-        if bias is not None:
-            place = bias.data_ptr() + self.bias_offset
-            operation = self.biased.get(place) or self._remember(place)
+        if extras:
+            places = tuple([one.data_ptr() + offset for one, offset in zip(extras, self.extra_offsets, strict=True)])
+            operation = self.operations.get(places) or self._remember(places)
         address, layout = out.data_ptr(), self.out
         status = function(
             self.handle, operation, self.alpha, b.data_ptr() + self.b_offset, self.left, a.data_ptr() + self.a_offset,
@@ -102,7 +103,7 @@ class _Call:
         )  # fmt: skip
         if status:
             self._refuse(f"cublasLtMatmul: cublasStatus {status}")
-            self._with_torch(a, b, out, bias)
+            self._with_torch(a, b, out, extras)
 
     def _prepared(self) -> Launch | None:
         """Prepare the call. Return the library's function, None if it does not run the algorithm. Threads that come
@@ -134,24 +135,37 @@ class _Call:
         _warn(reason)
         self.refused, self.function = True, None
 
-    def _remember(self, bias: int) -> c_void_p:
-        """Return a descriptor with the bias at this address. One that another thread may be using never changes; it
-        lives until its last call has returned."""
-        if len(self.biased) >= MAX_BIASES:
-            self.biased.clear()
-        return self.biased.setdefault(bias, self.matmul.operation_with(bias))
+    def _remember(self, places: tuple[int, ...]) -> c_void_p:
+        """Return a descriptor with the extras at these addresses. One that another thread may be using never changes;
+        it lives until its last call has returned."""
+        if len(self.operations) >= MAX_OPERATIONS:
+            self.operations.clear()
+        return self.operations.setdefault(places, self.matmul.operation_with(places))
 
-    def _with_torch(self, a: Any, b: Any, out: Any, bias: Any) -> None:
+    def _with_torch(self, a: Any, b: Any, out: Any, extras: Sequence[Any]) -> None:
         """Compute the product with torch's function, on the current stream."""
-        shape, (a_offset, b_offset, bias_offset) = self.shape, self.offsets
+        shape, (a_offset, b_offset, *offsets) = self.shape, self.offsets
         batch = (shape.batch,) if out.dim() == 3 else ()
-        operands = [
-            _view(a, shape.a, batch, (shape.m, shape.k), a_offset),
+        call_torch(
+            self.torch_function, shape, _view(a, shape.a, batch, (shape.m, shape.k), a_offset),
             _view(b, shape.b, batch, (shape.k, shape.n), b_offset),
-        ]
-        if bias is not None:
-            operands.insert(0, bias.as_strided((shape.n,), (1,), bias.storage_offset() + bias_offset))
-        self.torch_function(*operands, out=out)
+            [
+                tensor.as_strided(extra.sizes, extra.strides, tensor.storage_offset() + offset)
+                for tensor, extra, offset in zip(extras, shape.extras.values(), offsets, strict=True)
+            ],
+            out,
+        )  # fmt: skip
+
+
+def call_torch(function: Launch, shape: Shape, a: Any, b: Any, extras: Sequence[Any], out: Any) -> None:
+    """Compute a shape's product with torch's function for it, into `out`. `extras`: in the shape's order."""
+    if not shape.scales:
+        function(*extras, a, b, out=out)
+        return
+    *bias, scale_a, scale_b = extras
+    function(
+        a, b, scale_a, scale_b, bias=bias[0] if bias else None, out_dtype=out.dtype, use_fast_accum=shape.fast, out=out
+    )
 
 
 @functools.cache

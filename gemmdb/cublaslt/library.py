@@ -18,8 +18,13 @@ DTYPES = {"fp32": 0, "fp64": 1, "fp16": 2, "int8": 3, "int32": 10, "bf16": 14, "
 """cudaDataType of each dtype."""
 COMPUTE = {"fp32": 68, "int32": 72}
 """cublasComputeType of each accumulator dtype: CUBLAS_COMPUTE_32F and CUBLAS_COMPUTE_32I."""
-DESCRIPTION = {"transa": 3, "transb": 4, "epilogue": 7, "bias_pointer": 8, "bias_type": 26}
+DESCRIPTION = {
+    "transa": 3, "transb": 4, "epilogue": 7, "bias_pointer": 8, "a_scale_pointer": 17, "b_scale_pointer": 18,
+    "fast_accum": 25, "bias_type": 26, "a_scale_mode": 31, "b_scale_mode": 32,
+}  # fmt: skip
 """cublasLtMatmulDescAttributes_t."""
+SCALE_MODES = {"scalar": 0, "outer_vector": 3, "vector_128": 4, "block_128x128": 5}
+"""cublasLtMatmulMatrixScale_t. Those after the first came with cuBLAS 12.9."""
 LAYOUT = {"rows": 2, "columns": 3, "ld": 4, "batch": 5, "batch_stride": 6}
 """cublasLtMatrixLayoutAttribute_t."""
 PREFERENCE = {"workspace": 1, "align_a": 5, "align_b": 6, "align_c": 7, "align_d": 8}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from ctypes import byref, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+import functools
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_float, c_int8, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm, Heuristic, call
 from gemmdb.cublaslt.tiles import known
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
 
@@ -26,9 +28,37 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Extra:
+    """A tensor besides A and B whose address is part of the operation, as the library reads it: `sizes` and `strides`
+    in elements."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def fits(self, sizes: Sequence[int], strides: Sequence[int]) -> bool:
+        """Whether a tensor with these sizes and strides has the same elements at the same places."""
+        return _steps(sizes, strides) == _steps(self.sizes, self.strides)
+
+
+def _steps(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """The sizes that count, each with its stride."""
+    return [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+
+
+EXTRAS = ("bias", "scale_a", "scale_b")
+"""The names of all extras, in the order in which calls take them."""
+SCALE_MODES = {
+    "tensor": ("scalar", "scalar"), "row": ("outer_vector", "outer_vector"), "block": ("vector_128", "block_128x128")
+}  # fmt: skip
+"""The names in `library.SCALE_MODES` for the scales of A and B, by their kind in a Problem."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """out[m, n] = activation(a[m, k] @ b[k, n] + bias[n]), `batch` times. The output is row-major. `activation`: one of
-    `library.EPILOGUES`, computed before the sums are rounded to the output's dtype; empty for none."""
+    `library.EPILOGUES`, computed before the sums are rounded to the output's dtype; empty for none. fp8 operands have
+    `scales`, of one of the kinds of a Problem; `fast`: their sums may stay in the accumulator of the matrix unit."""
 
     m: int
     n: int
@@ -40,6 +70,30 @@ class Shape:
     bias: str = ""
     batch: int = 1
     activation: str = ""
+    scales: str = ""
+    fast: bool = False
+
+    @property
+    def extras(self) -> Mapping[str, Extra]:
+        """The tensors whose addresses are part of the operation: those of EXTRAS that the shape has, in that order."""
+        found = {"bias": Extra(self.bias, (self.n,), (1,))} if self.bias else {}
+        return found | {name: Extra("fp32", *lies) for name, lies in self._scales().items()}
+
+    @property
+    def scale_modes(self) -> tuple[int, int]:
+        """The modes of the scales of A and B in `library.SCALE_MODES`. Only for a shape with scales."""
+        of_a, of_b = SCALE_MODES[self.scales]
+        return library.SCALE_MODES[of_a], library.SCALE_MODES[of_b]
+
+    def _scales(self) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        if not self.scales:
+            return {}
+        if self.scales == "tensor":
+            return {"scale_a": ((), ()), "scale_b": ((), ())}
+        if self.scales == "row":
+            return {"scale_a": ((self.m, 1), (1, 1)), "scale_b": ((1, self.n), (self.n, 1))}
+        deep, wide = -(-self.k // SCALE_BLOCK), -(-self.n // SCALE_BLOCK)
+        return {"scale_a": ((self.m, deep), (1, self.m)), "scale_b": ((deep, wide), (1, deep))}
 
 
 def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)) -> Shape:
@@ -52,7 +106,8 @@ def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)
         Matrix(problem.b.dtype, problem.b.layout.order.startswith("row"), b, strides[1]),
         Matrix(problem.out, True, n, m * n),
         "int32" if problem.spec.integer else "fp32",
-        problem.bias.dtype if problem.bias is not None else "", problem.batch,
+        problem.bias.dtype if problem.bias is not None else "", problem.batch, scales=problem.scales,
+        fast=problem.numerics.fast,
     )  # fmt: skip
 
 
@@ -63,7 +118,7 @@ MAX_NAMED = 16
 NOT_SUPPORTED = 15
 """CUBLAS_STATUS_NOT_SUPPORTED."""
 _ANYWHERE = 4096
-"""An aligned address that stands for a bias before its own is known; nothing reads it."""
+"""An aligned address that stands for a bias or a scale before its own is known; nothing reads it."""
 
 
 class Operation(c_void_p):
@@ -80,8 +135,8 @@ class Matmul:
     def __init__(self, shape: Shape, device: int) -> None:
         self.shape = shape
         self.handle = library.handle(device)
-        self.bias = _ANYWHERE
-        self.operation = self.operation_with(self.bias)
+        self.places = (_ANYWHERE,) * len(shape.extras)
+        self.operation = self.operation_with(self.places)
         self.left = self._layout(shape.b, shape.k, shape.n)
         self.right = self._layout(shape.a, shape.m, shape.k)
         self.out = self._layout(shape.out, shape.m, shape.n)
@@ -95,17 +150,25 @@ class Matmul:
         """The dtype of alpha and beta."""
         return "int32" if self.shape.accumulate == "int32" else "fp32"
 
-    def operation_with(self, bias: int) -> c_void_p:
-        """Return a new descriptor of the operation, with a bias at this address if the shape has one."""
+    def operation_with(self, places: tuple[int, ...]) -> c_void_p:
+        """Return a new descriptor of the operation, with the shape's `extras` at these addresses."""
         shape, made = self.shape, Operation()
         call("cublasLtMatmulDescCreate", byref(made), library.COMPUTE[shape.accumulate], library.DTYPES[self._scale])
         values: dict[str, Any] = {
             "transa": c_int32(0 if shape.b.by_rows else 1), "transb": c_int32(0 if shape.a.by_rows else 1),
             "epilogue": c_uint32(library.EPILOGUES[shape.activation][bool(shape.bias)]),
         }  # fmt: skip
+        at = dict(zip(shape.extras, places, strict=True))
         if shape.bias:
             values["bias_type"] = c_int32(library.DTYPES[shape.bias])
-            values["bias_pointer"] = c_uint64(bias)
+            values["bias_pointer"] = c_uint64(at["bias"])
+        if shape.scales:
+            # The library's A is our B.
+            values["a_scale_pointer"], values["b_scale_pointer"] = c_uint64(at["scale_b"]), c_uint64(at["scale_a"])
+            values["fast_accum"] = c_int8(shape.fast)
+            of_a, of_b = shape.scale_modes
+            if (of_a, of_b) != (0, 0):  # The default, and older libraries know no other.
+                values["a_scale_mode"], values["b_scale_mode"] = c_int32(of_b), c_int32(of_a)
         for name, value in values.items():
             number = library.DESCRIPTION[name]
             call("cublasLtMatmulDescSetAttribute", made, number, byref(value), ctypes.sizeof(value))
@@ -173,9 +236,10 @@ class Matmul:
 
         Raises library.Error if the library does not support it. Not every algorithm may be asked for: cuBLAS 13.1 ends
         the process for some. So those that are not known to be safe are refused, unless its heuristic names them here.
+        None is known for fp8, whose tiles were not explored.
         """
         made = self.algorithm(attributes)
-        if not known(attributes) and bytes(made) not in self._named():
+        if (self.shape.scales or not known(attributes)) and bytes(made) not in self._named:
             raise library.Error("cublasLtMatmulAlgoGetHeuristic", NOT_SUPPORTED)
         found = Heuristic()
         call(
@@ -184,16 +248,17 @@ class Matmul:
         )  # fmt: skip
         return made, int(found.workspace)
 
+    @functools.cached_property
     def _named(self) -> set[bytes]:
         """The algorithms that the heuristic names."""
         return {bytes(one.algorithm) for one in self.heuristics(MAX_NAMED, MAX_WORKSPACE)}
 
     def run(
-        self, algorithm: Algorithm, a: int, b: int, out: int, workspace: int, size: int, stream: int, bias: int = 0
+        self, algorithm: Algorithm, a: int, b: int, out: int, workspace: int, size: int, stream: int, *places: int
     ) -> None:
-        """Run it, asynchronously, on addresses in device memory."""
-        if self.shape.bias and bias != self.bias:
-            self.operation, self.bias = self.operation_with(bias), bias
+        """Run it, asynchronously, on addresses in device memory. `places`: those of the shape's `extras`."""
+        if places != self.places:
+            self.operation, self.places = self.operation_with(places), places
         call(
             "cublasLtMatmul", self.handle, self.operation, byref(self.alpha), b, self.left, a, self.right,
             byref(self.beta), out, self.out, out, self.out, byref(algorithm), workspace, size, stream,

@@ -14,11 +14,14 @@ from gemmdb.kernels.kernel import ConfigLike, Domain, IntRange, Kernel, OneOf
 from gemmdb.key.device import Device
 from gemmdb.key.epilogue import LIGHT, Epilogue
 from gemmdb.key.layout import contiguous
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
-OPS = ("mm", "addmm", "bmm", "int_mm")
+OPS = ("mm", "addmm", "bmm", "int_mm", "scaled_mm")
 DTYPES = ("bf16", "fp16", "int8")
+SCALES_AT_ONCE = 4
+"""cuBLASLt reads the scales of 128 x 128 blocks along K by fours, and torch's releases differ in how they pad them."""
 ACTIVATIONS = {"relu": LIGHT.text, "gelu_tanh": Epilogue("math").text}
 """The activations that cuBLASLt computes, each with its class of epilogues: ReLU, and the tanh form of GELU."""
 PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu12")
@@ -31,12 +34,8 @@ def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: C
         return rejected
     if symbolic:
         return Rejected("an algorithm is prepared for fixed sizes")
-    if problem.a.dtype not in DTYPES or problem.a.dtype != problem.b.dtype:
-        return Rejected(f"cuBLASLt's algorithms are measured for operands of {', '.join(DTYPES)}")
-    if problem.fusion == "scale":
-        return Rejected("cuBLASLt does not scale its columns")
-    if problem.out != ("int32" if problem.spec.integer else problem.a.dtype):
-        return Rejected(f"the output of {problem.a.dtype} operands is not {problem.out}")
+    if rejected := _scaled_rejection(problem, device) if problem.scaled else _plain_rejection(problem):
+        return rejected
     if problem.scalars != "unit":
         return Rejected("alpha and beta are not 1")
     bias = problem.bias
@@ -48,6 +47,29 @@ def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: C
         return Rejected("cuBLASLt takes operands with rows or columns that follow each other")
     if problem.m * problem.n * problem.k == 0 or max(problem.m, problem.n, problem.k) > MAX_SIDE:
         return Rejected("cuBLASLt counts rows and columns with 31 bits")
+    return None
+
+
+def _plain_rejection(problem: Problem) -> Rejected | None:
+    if problem.a.dtype not in DTYPES or problem.a.dtype != problem.b.dtype:
+        return Rejected(f"cuBLASLt's algorithms are measured for operands of {', '.join(DTYPES)}")
+    if problem.fusion == "scale":
+        return Rejected("cuBLASLt does not scale its columns")
+    if problem.out != ("int32" if problem.spec.integer else problem.a.dtype):
+        return Rejected(f"the output of {problem.a.dtype} operands is not {problem.out}")
+    return None
+
+
+def _scaled_rejection(problem: Problem, device: Device) -> Rejected | None:
+    """Which modes of scales there are for a GPU, the loaded library says."""
+    if rejected := rules.reject_fp8(problem, device):
+        return rejected
+    if problem.scales != "block":
+        return None
+    if problem.numerics.fast:
+        return Rejected("sums of blocks are always added in fp32")
+    if problem.m % SCALES_AT_ONCE or -(-problem.k // SCALE_BLOCK) % SCALES_AT_ONCE:
+        return Rejected(f"cuBLASLt reads scales of blocks {SCALES_AT_ONCE} at a time")
     return None
 
 

@@ -1,13 +1,10 @@
 """Which algorithms the library is asked for: those that are known to be safe, and those of its own heuristic."""
 
-from ctypes import POINTER, c_int32, cast
-
 import pytest
 from kit.cublaslt import Library, instead
 from kit.gpu import ALGORITHM
 
 from gemmdb.cublaslt import library
-from gemmdb.cublaslt.library import Heuristic
 from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
 
 BF16 = Matrix("bf16", True, 64)
@@ -15,16 +12,11 @@ STRANGE = {**ALGORITHM, "tile": 636}
 
 
 class Crashing(Library):
-    """Its check ends the test, as cuBLAS 13.1 ends the process. `named`: algorithms of its heuristic, by number."""
+    """Its check ends the test, as cuBLAS 13.1 ends the process."""
 
-    named: tuple[int, ...] = ()
+    named = ()
 
     def _answer(self, name, arguments):
-        if name == "cublasLtMatmulAlgoGetHeuristic":
-            found = cast(arguments[-2], POINTER(Heuristic))
-            for place, number in enumerate(self.named):
-                found[place].algorithm.data[0] = number
-            cast(arguments[-1], POINTER(c_int32)).contents.value = len(self.named)
         if name == "cublasLtMatmulAlgoInit":
             arguments[-1]._obj.data[0] = arguments[-2]
         if name == "cublasLtMatmulAlgoCheck":
@@ -43,6 +35,17 @@ def test_the_library_is_not_asked_for_what_may_end_the_process(monkeypatch, attr
         matmul().supported(attributes)
     instead(monkeypatch, Library(workspace=64))
     assert matmul().supported(ALGORITHM)[1] == 64
+
+
+def test_for_fp8_the_library_is_asked_for_what_its_heuristic_names_alone(monkeypatch):
+    """No other is known to be safe."""
+    fp8 = Matrix("fp8_e4m3", True, 64)
+    shape = Shape(64, 64, 64, fp8, fp8, BF16, scales="tensor")
+    instead(monkeypatch, Crashing())
+    with pytest.raises(library.Error):
+        Matmul(shape, 0).supported(ALGORITHM)
+    instead(monkeypatch, Library(workspace=64))
+    assert Matmul(shape, 0).supported(ALGORITHM)[1] == 64
 
 
 def test_what_the_heuristic_names_is_asked_for(monkeypatch):

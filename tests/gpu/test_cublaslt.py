@@ -246,7 +246,7 @@ def test_threads_with_biases_of_their_own() -> None:
 def test_more_biases_than_are_remembered() -> None:
     x, w = rand(M, K), rand(N, K)
     run = ready(biased, rand(N), x, w, config=plain(BIASED))
-    many = 100 * rand(3 * launch.MAX_BIASES, N)
+    many = 100 * rand(3 * launch.MAX_OPERATIONS, N)
     with torch.no_grad():
         for bias in many:
             close(run(bias, x, w), torch.addmm(bias, x, w.t()))

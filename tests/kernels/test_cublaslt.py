@@ -45,6 +45,11 @@ def packages(monkeypatch):
         Problem.gemm("addmm", m=64, n=511, k=512),
         Problem.gemm("bmm", m=64, n=512, k=512, batch=8),
         Problem.gemm("int_mm", m=64, n=512, k=512),
+        Problem.gemm("scaled_mm", m=3, n=512, k=512),
+        Problem.gemm("scaled_mm", m=64, n=512, k=528, fast_accum=True, out_dtype="fp32"),
+        Problem.gemm("scaled_mm", m=64, n=512, k=512, weight_dtype="fp8_e5m2", out_dtype="fp16", bias="1d"),
+        Problem.gemm("scaled_mm", m=64, n=512, k=512, scales="row", bias="1d"),
+        Problem.gemm("scaled_mm", m=64, n=576, k=512, scales="block"),
     ],
 )
 def test_it_solves(problem):
@@ -60,6 +65,12 @@ def test_it_solves(problem):
         (Problem.gemm("addmm", m=64, n=512, k=512, bias="full"), "one number per column"),
         (replace(Problem.gemm("addmm", m=64, n=512, k=512), bias=Bias("1d", "bf16", 4)), "bias that starts"),
         (Problem.gemm("mixed_mm", m=64, n=512, k=512), "does not solve mixed_mm"),
+        (Problem.gemm("scaled_mm", m=64, n=512, k=520), "multiples of 16"),
+        (Problem.gemm("scaled_mm", m=64, n=512, k=512, dtype="fp8_e5m2"), "two e5m2"),
+        (Problem.gemm("scaled_mm", m=64, n=512, k=512, out_dtype="fp32", bias="1d"), "a bias of fp32"),
+        (Problem.gemm("scaled_mm", m=64, n=512, k=512, scales="block", fast_accum=True), "always added in fp32"),
+        (Problem.gemm("scaled_mm", m=66, n=512, k=512, scales="block"), "4 at a time"),
+        (Problem.gemm("scaled_mm", m=64, n=512, k=640, scales="block"), "4 at a time"),
     ],
 )
 def test_it_refuses(problem, reason):
@@ -70,6 +81,12 @@ def test_it_wants_fixed_sizes_and_an_nvidia_gpu():
     problem = Problem.gemm("mm", m=64, n=512, k=512)
     assert "fixed sizes" in str(CONFIG.rejection(problem, H200, {"m"}))
     assert "does not solve mm on cpu" in str(CONFIG.rejection(problem, Device("cpu", "cpu", "a CPU", 2)))
+
+
+def test_scales_of_blocks_want_hopper():
+    problem = Problem.gemm("scaled_mm", m=64, n=512, k=512, scales="block")
+    assert "Hopper alone" in str(CONFIG.rejection(problem, Device("cuda", "sm100", "NVIDIA B200", 148, 180)))
+    assert "cannot multiply fp8" in str(CONFIG.rejection(problem, Device("cuda", "sm80", "NVIDIA A100", 108, 80)))
 
 
 def test_a_row_holds_within_a_release_of_cublas(packages):

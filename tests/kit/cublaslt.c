@@ -1,11 +1,16 @@
 /* A library in cuBLASLt's place for tests where there is none: it multiplies on the CPU, as cublasLt.h describes it.
-   Matrices lie by columns. It knows the dtypes, the transpositions, batches, the bias and the activations. */
+   Matrices lie by columns. It knows the dtypes, the transpositions, batches, the bias, the activations, and the scales
+   of matrices, rows and blocks. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { int32_t transa, transb, epilogue, bias_type; const char *bias; } Operation;
+typedef struct {
+  int32_t transa, transb, epilogue, bias_type, mode_a, mode_b;
+  const char *bias;
+  const float *scale_a, *scale_b;
+} Operation;
 typedef struct { int32_t type, batch; uint64_t rows, columns; int64_t leading, apart; } Layout;
 typedef struct { uint64_t data[8]; } Algorithm;
 typedef struct { Algorithm algorithm; size_t workspace; int32_t state; float waves; int32_t reserved[4]; } Result;
@@ -24,7 +29,12 @@ int cublasLtMatmulDescSetAttribute(Operation *one, int what, const void *value, 
     case 4: one->transb = *(const int32_t *)value; return size != 4;
     case 7: one->epilogue = *(const int32_t *)value; return size != 4;
     case 8: one->bias = *(const char *const *)value; return size != 8;
+    case 17: one->scale_a = *(const float *const *)value; return size != 8;
+    case 18: one->scale_b = *(const float *const *)value; return size != 8;
+    case 25: return size != 1;
     case 26: one->bias_type = *(const int32_t *)value; return size != 4;
+    case 31: one->mode_a = *(const int32_t *)value; return size != 4;
+    case 32: one->mode_b = *(const int32_t *)value; return size != 4;
   }
   return 7;
 }
@@ -42,10 +52,16 @@ int cublasLtMatrixLayoutSetAttribute(Layout *one, int what, const void *value, s
   return 0;
 }
 
-int cublasLtMatmulPreferenceCreate(void **made) { return 7; }
-int cublasLtMatmulPreferenceDestroy(void *one) { return 7; }
-int cublasLtMatmulPreferenceSetAttribute(void *one, int what, const void *value, size_t size) { return 7; }
-int cublasLtMatmulAlgoGetHeuristic() { return 7; }
+int cublasLtMatmulPreferenceCreate(void **made) { *made = malloc(8); return 0; }
+int cublasLtMatmulPreferenceDestroy(void *one) { free(one); return 0; }
+int cublasLtMatmulPreferenceSetAttribute(void *one, int what, const void *value, size_t size) { return size != 8; }
+int cublasLtMatmulAlgoGetHeuristic(void *handle, Operation *operation, Layout *a, Layout *b, Layout *c, Layout *d,
+                                   void *preference, int count, Result *found, int *got) {
+  memset(found, 0, sizeof *found);
+  found->algorithm.data[0] = 66; /* The only one. */
+  *got = 1;
+  return 0;
+}
 int cublasLtMatmulAlgoGetIds() { return 7; }
 int cublasLtMatmulAlgoCapGetAttribute() { return 7; }
 int cublasLtMatmulAlgoConfigGetAttribute() { return 7; }
@@ -66,11 +82,26 @@ int cublasLtMatmulAlgoCheck(void *handle, Operation *operation, Layout *a, Layou
   return refuses ? 15 : 0;
 }
 
+static double e4m3(uint8_t bits) {
+  int exponent = bits >> 3 & 15;
+  double value = exponent ? ldexp(8 + (bits & 7), exponent - 10) : ldexp(bits & 7, -9);
+  return bits & 128 ? -value : value;
+}
+/* The scale of one element, by its row or column of the product and its place along K. */
+static double scale(const float *from, int mode, int64_t outer, int64_t outers, int64_t k, int64_t inner) {
+  int64_t deep = (inner + 127) / 128;
+  if (!from) return 1;
+  if (mode == 3) return from[outer];
+  if (mode == 4) return from[outer + k / 128 * outers];
+  if (mode == 5) return from[k / 128 + outer / 128 * ((deep + 3) / 4 * 4)];
+  return mode ? NAN : *from;
+}
 static double get(const char *from, int type, int64_t place) {
   uint32_t bits = 0;
   float value;
   if (type == 3) return ((const int8_t *)from)[place];
   if (type == 0) return ((const float *)from)[place];
+  if (type == 28) return e4m3(((const uint8_t *)from)[place]);
   bits = (uint32_t)((const uint16_t *)from)[place] << 16; /* bf16 */
   memcpy(&value, &bits, 4);
   return value;
@@ -102,7 +133,9 @@ int cublasLtMatmul(void *handle, Operation *o, const void *alpha, const char *a,
         double sum = biased ? get(o->bias, o->bias_type, i) : 0;
         for (int64_t k = 0; k < inner; ++k)
           sum += get(a, la->type, batch * la->apart + (o->transa ? i * la->leading + k : k * la->leading + i)) *
-                 get(b, lb->type, batch * lb->apart + (o->transb ? k * lb->leading + j : j * lb->leading + k));
+                 get(b, lb->type, batch * lb->apart + (o->transb ? k * lb->leading + j : j * lb->leading + k)) *
+                 scale(o->scale_a, o->mode_a, i, ld->rows, k, inner) *
+                 scale(o->scale_b, o->mode_b, j, ld->columns, k, inner);
         if (activation == 2 && sum < 0) sum = 0;
         if (activation == 32) sum *= 0.5 * (1 + tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
         put(d, ld->type, batch * ld->apart + j * ld->leading + i, sum);

@@ -6,8 +6,9 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+import sys
 from collections.abc import Callable
-from ctypes import POINTER, c_size_t, c_uint32, c_uint64, cast
+from ctypes import POINTER, c_int32, c_size_t, cast, string_at
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import DESCRIPTION, Heuristic
 
 STATUS_NOT_SUPPORTED = 15
+_NAMES = {number: name for name, number in DESCRIPTION.items()}
 
 
 def built(folder: Path) -> Path:
@@ -31,17 +33,28 @@ def built(folder: Path) -> Path:
 class Library:
     """Each function returns success, or what `statuses` says of it. `workspace`: the bytes that an algorithm needs."""
 
+    named: tuple[int, ...] = (0,)
+    """The algorithms of its heuristic, by number. Those that tests ask for have none."""
+
     def __init__(self, workspace: int = 0, **statuses: int) -> None:
         self.workspace, self.statuses = workspace, statuses
         self.calls: list[tuple[Any, ...]] = []
         """The arguments of each matrix multiplication."""
-        self.biases: dict[int, int] = {}
-        """The address of the bias in each descriptor that exists."""
-        self.epilogues: dict[int, int] = {}
-        """The epilogue of each descriptor."""
+        self.described: dict[int, dict[str, int]] = {}
+        """What was set in each descriptor that exists, by the names of `library.DESCRIPTION`."""
         self.changed: list[int] = []
-        """Descriptors whose bias was set twice."""
+        """Descriptors in which something was set twice."""
         self._made = 0
+
+    @property
+    def biases(self) -> dict[int, int]:
+        """The address of the bias in each descriptor that exists."""
+        return {made: found["bias_pointer"] for made, found in self.described.items() if "bias_pointer" in found}
+
+    @property
+    def epilogues(self) -> dict[int, int]:
+        """The epilogue of each descriptor that exists."""
+        return {made: found["epilogue"] for made, found in self.described.items() if "epilogue" in found}
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if not name.startswith("cublasLt"):
@@ -51,20 +64,24 @@ class Library:
     def _answer(self, name: str, arguments: tuple[Any, ...]) -> int:
         if name == "cublasLtMatmul":
             self.calls.append(arguments)
+        elif name == "cublasLtMatmulAlgoGetHeuristic":
+            found = cast(arguments[-2], POINTER(Heuristic))
+            for place, number in enumerate(self.named):
+                found[place].algorithm.data[0] = number
+            cast(arguments[-1], POINTER(c_int32)).contents.value = len(self.named)
         elif name == "cublasLtMatmulAlgoCheck":
             cast(arguments[-1], POINTER(Heuristic)).contents.workspace = self.workspace
         elif name == "cublasLtMatmulDescDestroy":
-            self.biases.pop(arguments[0].value, None)
+            self.described.pop(arguments[0].value, None)
         elif name.endswith("Create"):
             self._made += 4096
             cast(arguments[0], POINTER(c_size_t)).contents.value = self._made
-        elif name == "cublasLtMatmulDescSetAttribute" and arguments[1] == DESCRIPTION["epilogue"]:
-            self.epilogues[arguments[0].value] = cast(arguments[2], POINTER(c_uint32)).contents.value
-        elif name == "cublasLtMatmulDescSetAttribute" and arguments[1] == DESCRIPTION["bias_pointer"]:
-            made = arguments[0].value
-            if made in self.biases:
-                self.changed.append(made)
-            self.biases[made] = cast(arguments[2], POINTER(c_uint64)).contents.value
+        elif name == "cublasLtMatmulDescSetAttribute":
+            made, what, value, size = arguments
+            known = self.described.setdefault(made.value, {})
+            if _NAMES[what] in known:
+                self.changed.append(made.value)
+            known[_NAMES[what]] = int.from_bytes(string_at(value, size), sys.byteorder)
         return self.statuses.get(name, 0)
 
     def cublasLtGetVersion(self) -> int:

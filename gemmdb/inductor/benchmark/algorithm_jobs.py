@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
+from gemmdb.cublaslt.matmul import EXTRAS
 from gemmdb.inductor.benchmark import algorithm_trial, payoff, rules, subgraph
 from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
 from gemmdb.inductor.benchmark.trial import GPU, Untimed, noisy
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import fx
+from gemmdb.inductor.match import calls, fx
+from gemmdb.inductor.match.calls import Call
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cublaslt
@@ -43,10 +45,8 @@ FEW_ROWS = 8
 """GEMMs with fewer rows than this are bound by the weight's bytes, and rows of our kernels settle them."""
 _RUN = f"algorithms-{uuid.uuid4().hex[:16]}"
 _aten = torch.ops.aten
-_OPERANDS = {
-    _aten.mm.default: (0, 1), _aten.addmm.default: (1, 2, 0), _aten.bmm.default: (0, 1), _aten._int_mm.default: (0, 1)
-}  # fmt: skip
-"""The places of A, B and the bias among the arguments of an operator."""
+_PLAIN = (_aten.mm.default, _aten.bmm.default, _aten._int_mm.default)
+"""Operators whose arguments are A and B."""
 
 
 @dataclass(frozen=True)
@@ -204,21 +204,35 @@ def activation_rejection(decision: Decision, node: Any = None) -> Rejected | Non
 def operands_of(node: Any, decision: Decision, with_activation: bool = False) -> Operands:
     """Return the operands of a GEMM's node, without its epilogue, or `with_activation`. Raises Untimed if
     its call is not ATen's."""
-    places = _OPERANDS.get(node.target)
-    if places is None:
-        raise Untimed(f"{node.target} is no call of ATen's")
-    nodes = [node.args[place] for place in places]
+    call = _call(node)
+    given = dict(zip(("scale_a", "scale_b"), call.scales, strict=False))
+    given |= {} if call.bias is None else {"bias": call.bias}
+    nodes = [call.a, call.b, *(given[name] for name in EXTRAS if name in given)]
     fakes = tuple(fx.value(one) for one in nodes)
     if any(type(step) is not int for one in fakes for step in (*one.shape, *one.stride(), one.storage_offset())):
         raise Untimed("its sizes are symbolic")
     problem = decision.problem if with_activation else unfused(decision.problem)
-    if len(fakes) > 2 and not (fakes[2].shape == (problem.n,) and fakes[2].stride() == (1,)):
-        raise Untimed("its bias is no vector over the columns")
-    if len(fakes) > 2 and fakes[2].storage_offset() * fakes[2].itemsize % VECTOR_BYTES:
-        raise Untimed("its bias does not start at a multiple of 16 bytes")
     batched = problem.spec.batched  # Its second operand is no weight.
-    warm = (True, batched and not subgraph.given(nodes[1]), False)
-    return Operands(problem, fakes, warm[: len(fakes)], decision.query.activation if with_activation else "")
+    warm = (True, batched and not subgraph.given(nodes[1]), *(False for _ in given))
+    operands = Operands(problem, fakes, warm, decision.query.activation if with_activation else "")
+    for fake, (name, extra) in zip(fakes[2:], operands.shape.extras.items(), strict=True):
+        if not extra.fits(fake.shape, fake.stride()):
+            raise Untimed(f"its {name} does not lie as cuBLASLt reads it")
+        if extra.sizes and fake.storage_offset() * fake.itemsize % VECTOR_BYTES:
+            raise Untimed(f"its {name} does not start at a multiple of 16 bytes")
+    return operands
+
+
+def _call(node: Any) -> Call:
+    """Return the arguments of a GEMM's node. Raises Untimed if its call is not ATen's."""
+    if node.target in calls.scaled_targets():
+        return calls.read(node.target, node.args, node.kwargs)
+    if node.target in _PLAIN:
+        return Call(*node.args[:2])
+    if node.target is _aten.addmm.default:
+        bias, a, b = node.args
+        return Call(a, b, bias=bias)
+    raise Untimed(f"{node.target} is no call of ATen's")
 
 
 def measurements(ask: Ask, raced: Race) -> tuple[list[Measurement], list[Measurement]]:

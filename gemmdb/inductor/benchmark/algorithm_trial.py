@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gemmdb.cublaslt import library
+from gemmdb.cublaslt.launch import call_torch
 from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import MAX_NAMED, MAX_WORKSPACE, Matmul, Shape, shape_of
 from gemmdb.inductor.benchmark import limits, trial
@@ -50,7 +51,7 @@ FINAL_S = 0.06
 FINAL_SAMPLE_US = 1000.0
 """Maximum time of the calls in one CUDA graph."""
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "mm": torch.mm, "addmm": torch.addmm, "bmm": torch.bmm, "int_mm": torch._int_mm
+    "mm": torch.mm, "addmm": torch.addmm, "bmm": torch.bmm, "int_mm": torch._int_mm, "scaled_mm": torch._scaled_mm
 }  # fmt: skip
 
 
@@ -62,7 +63,7 @@ _IN_PLACE: Mapping[str, Callable[[torch.Tensor], Any]] = {
 @dataclass(frozen=True)
 class Operands:
     """The operands of a GEMM without an epilogue, or with an `activation` that cuBLASLt computes. `fakes`: A, B and the
-    bias, if it has one, as in the program; `warm`: which of them are in the cache."""
+    `extras` of its shape, as in the program; `warm`: which of them are in the cache."""
 
     problem: Problem
     fakes: tuple[torch.Tensor, ...]
@@ -173,7 +174,8 @@ class _Algorithms:
     def __init__(self, operands: Operands, copies: Sequence[Sequence[torch.Tensor]], output: torch.Tensor) -> None:
         self._matmul = Matmul(operands.shape, torch.cuda.current_device())
         self._copies, self._output = copies, output
-        self._bias = copies[0][2].data_ptr() if len(operands.fakes) > 2 else 0
+        # The same memory in every call: another address needs another descriptor, whose time does not count.
+        self._extras = [one.data_ptr() for one in copies[0][2:]]
         self._workspace = torch.empty(MAX_WORKSPACE, dtype=torch.uint8, device=operands.device)
         self._stream = torch.cuda.current_stream().cuda_stream
 
@@ -211,7 +213,7 @@ class _Algorithms:
         a, b = self._copies[index][:2]
         self._matmul.run(
             algorithm, a.data_ptr(), b.data_ptr(), self._output.data_ptr(), self._workspace.data_ptr(), MAX_WORKSPACE,
-            self._stream, self._bias,
+            self._stream, *self._extras,
         )  # fmt: skip
 
 
@@ -256,11 +258,9 @@ def _result(call: Call, output: torch.Tensor) -> torch.Tensor:
     return output.clone()
 
 
-def _call_aten(
-    operands: Operands, copies: Sequence[Sequence[torch.Tensor]], output: torch.Tensor, index: int
-) -> None:  # fmt: skip
-    a, b, *bias = copies[index]
-    _FUNCTIONS[operands.problem.op](*bias, a, b, out=output)
+def _call_aten(operands: Operands, copies: Sequence[Sequence[torch.Tensor]], output: torch.Tensor, index: int) -> None:
+    a, b, *extras = copies[index]
+    call_torch(_FUNCTIONS[operands.problem.op], operands.shape, a, b, extras, output)
     if operands.activation:
         _IN_PLACE[operands.activation](output)
 

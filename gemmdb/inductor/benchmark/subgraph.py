@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 
 from gemmdb.inductor.benchmark.tensors import total_bytes
 from gemmdb.inductor.benchmark.trial import Untimed
-from gemmdb.inductor.match import epilogues, fx, int_mm_scale
+from gemmdb.inductor.match import calls, epilogues, fx, int_mm_scale
 from gemmdb.key.problem import Problem
 
 MAX_NODES = 24
@@ -250,7 +250,9 @@ def given(node: Any) -> bool:
 
 
 _aten = torch.ops.aten
-_WEIGHTS = {_aten.mm.default: 1, _aten.addmm.default: 2, _aten._int_mm.default: 1, _aten._scaled_mm.default: 1}
+_WEIGHTS = {
+    _aten.mm.default: 1, _aten.addmm.default: 2, _aten._int_mm.default: 1, **dict.fromkeys(calls.scaled_targets(), 1)
+}  # fmt: skip
 """Argument index of a GEMM's second operand."""
 _VIEWS = (*fx.RESHAPES, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
 

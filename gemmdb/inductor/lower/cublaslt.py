@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from gemmdb.cublaslt import launch
-from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Shape, shape_of
-from gemmdb.inductor.lower.adapter import cublaslt, cutlass, ir_view
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Extra, Shape, shape_of
+from gemmdb.inductor.lower.adapter import cublaslt, cutlass, ir_view, templates
 from gemmdb.inductor.lower.cutlass import leading
 from gemmdb.inductor.lower.triton import Operands, Refused, check
 from gemmdb.inductor.match import extract
@@ -26,12 +27,12 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         raise Refused("cuBLASLt does not scale its columns")
     if rejected := cublaslt.rejection():
         raise Refused(rejected.reason)
-    nodes = [operands.a, operands.b]
-    if problem.bias is not None:
-        nodes.append(_bias(operands.bias, problem))
-    if not all(map(_aligned, nodes)):
-        raise Refused("cuBLASLt's algorithms need operands aligned to 16 bytes, which nothing here guarantees")
     shape = replace(_shape(problem, operands), activation=activation_of(config))
+    given = dict(zip(("scale_a", "scale_b"), operands.scales, strict=False), bias=operands.bias)
+    extras = [_extra(name, given[name], extra) for name, extra in shape.extras.items()]
+    vectors = [node for node, extra in zip(extras, shape.extras.values(), strict=True) if extra.sizes]
+    if not all(map(_aligned, (operands.a, operands.b, *vectors))):
+        raise Refused("cuBLASLt's algorithms need operands aligned to 16 bytes, which nothing here guarantees")
     attributes = attributes_of(config)
     try:
         workspace = cublaslt.workspace(shape, operands.a.get_device(), attributes)
@@ -39,18 +40,20 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         raise Refused(str(error)) from error
     if workspace > MAX_WORKSPACE:
         raise Refused(f"the algorithm needs a workspace of {workspace} bytes")
-    return cublaslt.gemm(cublaslt.Kernel(problem.op, shape, attributes, workspace), tuple(nodes))
+    kernel = cublaslt.Kernel(problem.op, shape, attributes, workspace)
+    return cublaslt.gemm(kernel, (operands.a, operands.b, *extras))
 
 
-def _bias(node: Any, problem: Problem) -> Any:
-    """Return the bias as contiguous memory. Raises Refused if it is not one number per column, of the output's
-    dtype."""
-    stored = cutlass.dense(node)
+def _extra(name: str, node: Any, extra: Extra) -> Any:
+    """Return a bias or a scale in memory, as the library reads it. Raises Refused if it lies otherwise."""
+    # A vector may be copied; the scales of blocks lie by columns.
+    vector = max(extra.sizes, default=1) == math.prod(extra.sizes)
+    stored = cutlass.dense(node) if vector else templates.settled(node)
     found = ir_view.literal(stored)
-    if found is None or found[0] not in ((problem.n,), (1, problem.n)):
-        raise Refused(f"a bias of {list(node.get_size())}, not of {problem.n} elements")
-    if extract.dtype_name(stored.get_dtype()) != problem.out:
-        raise Refused(f"a bias of {stored.get_dtype()}")
+    if found is None or not extra.fits(*found):
+        raise Refused(f"a {name} of {list(node.get_size())}, not of {list(extra.sizes)} as cuBLASLt reads it")
+    if extract.dtype_name(stored.get_dtype()) != extra.dtype:
+        raise Refused(f"a {name} of {stored.get_dtype()}")
     return stored
 
 

@@ -27,13 +27,14 @@ def bound(problem: Problem, config: Config, copies: Sequence[Tensors], out: str)
     Raises RuntimeError if cuBLASLt does not support it for this problem."""
     matmul, algorithm = _matmul(problem), _supported(problem, config)
     workspace = _workspace()
-    tensors = [(one["A"], one["B"], one[out], one.get("bias")) for one in copies]
+    names = ("A", "B", out, *matmul.shape.extras)
+    tensors = [[one[name] for name in names] for one in copies]
 
     def call(index: int) -> None:
-        a, b, result, bias = tensors[index]
+        a, b, result, *extras = tensors[index]
         matmul.run(
             algorithm, a.data_ptr(), b.data_ptr(), result.data_ptr(), workspace.data_ptr(), workspace.nbytes,
-            torch.cuda.current_stream().cuda_stream, bias.data_ptr() if bias is not None else 0,
+            torch.cuda.current_stream().cuda_stream, *(one.data_ptr() for one in extras),
         )  # fmt: skip
 
     return call

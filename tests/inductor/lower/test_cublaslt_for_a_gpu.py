@@ -62,13 +62,29 @@ def gelu(x, w):
     return torch.mm(torch.nn.functional.gelu(torch.mm(x, w.t()), approximate="tanh"), w)
 
 
-BF16, INT8 = torch.bfloat16, torch.int8
+def scaled(x, w, s, t):
+    return torch._scaled_mm(x, w.t(), s, t, out_dtype=BF16)
+
+
+def scaled_rows(x, w, s, t, b):
+    """Computed scales, and a part of the bias."""
+    return torch._scaled_mm(x, w.t(), s * 2, t, torch.narrow(b, 0, 8, N), out_dtype=BF16, use_fast_accum=True)
+
+
+def scaled_blocks(x, w, s, t):
+    return torch._scaled_mm(x, w.t(), s.t(), t.t(), out_dtype=torch.float32)
+
+
+BF16, INT8, FP8, FP32 = torch.bfloat16, torch.int8, torch.float8_e4m3fn, torch.float32
 PROGRAMS = {
     "mm": (linear, (M, K, BF16), (N, K, BF16)),
     "addmm": (biased, (N, BF16), (M, K, BF16), (N, K, BF16)),
     "full": (biased, (M, N, BF16), (M, K, BF16), (N, K, BF16)),
     "bmm": (torch.bmm, (4, M, K, BF16), (4, K, N, BF16)),
     "int_mm": (integers, (M, K, INT8), (N, K, INT8)),
+    "scaled_mm": (scaled, (M, K, FP8), (N, K, FP8), (FP32,), (1, FP32)),
+    "rows": (scaled_rows, (M, K, FP8), (N, K, FP8), (M, 1, FP32), (1, N, FP32), (N + 8, BF16)),
+    "blocks": (scaled_blocks, (M, K, FP8), (N, K, FP8), (4, M, FP32), (2, 4, FP32)),
     "view": (inside, (M + 8, K, BF16), (N, 2 * K, BF16)),
     "twice": (twice, (M, K, BF16), (K, K, BF16)),
     "wide": (linear, (M, K, torch.float32), (N, K, torch.float32)),
@@ -150,7 +166,7 @@ def test_the_call_and_what_it_needs_are_written_once(answers):
     (prepared,) = lines(text, "gemmdb_cublaslt.prepare(torch.mm, 0, ")
     name, _, arguments = prepared.partition(" = gemmdb_cublaslt.prepare")
     _, device, attributes, fields, offsets, workspace = eval(arguments, {"torch": torch})
-    assert (device, attributes, offsets, workspace) == (0, VALUES, (0, 0, 0), 0)
+    assert (device, attributes, offsets, workspace) == (0, VALUES, (0, 0), 0)
     assert fields[:6] == (M, N, K, ("bf16", True, K, 0), ("bf16", False, K, 0), ("bf16", True, N, M * N))
     assert lines(text, f"{name}(") == [f"{name}(arg0_1, arg1_1, buf0, get_raw_stream(0))"]
     assert "reinterpret_tensor(arg" not in text, "the call needs no view"
@@ -209,7 +225,7 @@ def test_inductor_takes_it_for_a_gemm_of_aten():
 def test_a_bias_is_the_library_s(answers):
     text = code(answers, "addmm")
     assert "prepare(torch.addmm, 0, " in text
-    assert "'fp32', 'bf16', 1, '')" in text
+    assert "'fp32', 'bf16', 1, '', '', False)" in text
     assert re.search(r"gemmdb_cublaslt_\w+\(arg1_1, arg2_1, buf\d, get_raw_stream\(0\), None, arg0_1\)", text)
 
 
@@ -222,24 +238,55 @@ def test_a_batch_has_strides(answers):
 def test_integers_have_integer_sums(answers):
     text = code(answers, "int_mm")
     assert "prepare(torch._int_mm, 0, " in text
-    assert f"('int32', True, {N}, {M * N}), 'int32', '', 1, '')" in text
+    assert f"('int32', True, {N}, {M * N}), 'int32', '', 1, '', '', False)" in text
+
+
+def test_one_scale_for_each_operand(answers):
+    text = code(answers, "scaled_mm")
+    assert "prepare(torch._scaled_mm, 0, " in text
+    assert (
+        f"('fp8_e4m3', False, {K}, 0), ('bf16', True, {N}, {M * N}), 'fp32', '', 1, '', 'tensor', False), (0, 0, 0, 0)"
+        in text
+    )
+    assert re.search(r"gemmdb_cublaslt_\w+\(arg0_1, arg1_1, buf\d, get_raw_stream\(0\), None, arg2_1, arg3_1\)", text)
+
+
+def test_scales_of_rows_and_a_bias(answers):
+    text = code(answers, "rows", "split")
+    assert "'fp32', 'bf16', 1, '', 'row', True), (0, 0, 8, 0, 0)" in text
+    assert re.search(
+        r"gemmdb_cublaslt_\w+\(arg0_1, arg1_1, buf\d, get_raw_stream\(0\), buf\d, arg4_1, buf\d, arg3_1\)", text
+    )
+
+
+def test_scales_of_blocks_lie_by_columns(answers):
+    text = code(answers, "blocks")
+    assert f"('fp32', True, {N}, {M * N}), 'fp32', '', 1, '', 'block', False), (0, 0, 0, 0)" in text
+    assert re.search(r"gemmdb_cublaslt_\w+\(arg0_1, arg1_1, buf\d, get_raw_stream\(0\), None, arg2_1, arg3_1\)", text)
+
+
+def test_the_code_in_cpp_has_the_scales(answers):
+    (fields,) = lines(code(answers, "rows", "split", "cpp"), f"{{{M}, {N}, {K}, 1, false, ")
+    assert f", 68, 0, 14, 4, 3, 3, true, {{{{2, 8, 1, {{{N}}}, {{1}}}}, {{4, 0, 2, {{{M}, 1}}, {{1, 1}}}}, " in fields
+    assert "bias ? &bias : nullptr, nullptr, nullptr, 1);" in code(answers, "rows", "split", "cpp")
 
 
 def test_offsets_are_those_of_the_views(answers):
     text = code(answers, "view")
     assert f"('bf16', True, {K}, 0), ('bf16', False, {2 * K}, 0)" in text
-    assert f"({8 * K}, 64, 0), 0)" in text
+    assert f"({8 * K}, 64), 0)" in text
 
 
-@pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "int_mm", "view"])
+@pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "int_mm", "scaled_mm", "view"])
 def test_the_code_in_cpp_calls_the_library_itself(answers, name):
     text = code(answers, name, "split", "cpp")
     assert "gemmdb.cublaslt" not in text.partition("cpp_wrapper_src")[2].replace("gemmdb/cublaslt", "")
     assert text.count("struct Library {") == 1
     (defined,) = re.findall(r"static void (gemmdb_cublaslt_\w+)\(", text)
-    (call,) = re.findall(rf"\b{defined}\((\w+, \w+, buf\d, buf\d, \w+)\);", text)
-    assert call.endswith("arg0_1" if name == "addmm" else "nullptr")
-    shim = {"int_mm": "_int_mm", "view": "mm"}.get(name, name)
+    (extras,) = re.findall(rf"\b{defined}\(\w+, \w+, buf\d, buf\d, (\w+, \w+, \w+)\);", text)
+    wanted = {"addmm": "arg0_1, nullptr, nullptr", "scaled_mm": "nullptr, arg2_1, arg3_1"}
+    assert extras == wanted.get(name, "nullptr, nullptr, nullptr")
+    shim = {"int_mm": "_int_mm", "scaled_mm": "_scaled_mm", "view": "mm"}.get(name, name)
     assert f"return aoti_torch_cuda_{shim}_out(out, " in text
 
 

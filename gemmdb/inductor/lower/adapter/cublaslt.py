@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ctypes import sizeof
 from dataclasses import astuple, dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._inductor import config as inductor_config
@@ -17,11 +17,11 @@ from torch._inductor.virtualized import V
 
 from gemmdb import cublaslt
 from gemmdb.cublaslt import launch, library
-from gemmdb.cublaslt.matmul import Matrix, Shape
+from gemmdb.cublaslt.matmul import EXTRAS, Extra, Matrix, Shape
 from gemmdb.rejected import Rejected
 
 IMPORT = "from gemmdb.cublaslt import launch as gemmdb_cublaslt"
-_ATEN = {"mm": "mm", "addmm": "addmm", "bmm": "bmm", "int_mm": "_int_mm"}
+_ATEN = {"mm": "mm", "addmm": "addmm", "bmm": "bmm", "int_mm": "_int_mm", "scaled_mm": "_scaled_mm"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def workspace(shape: Shape, device: torch.device, attributes: Mapping[str, int])
 
 
 def gemm(kernel: Kernel, operands: tuple[Any, ...]) -> Any:
-    """Return the output of the call in Inductor's IR, dense and row-major. `operands`: A, B, and a bias if the shape
-    has one, in memory, with fixed layouts."""
+    """Return the output of the call in Inductor's IR, dense and row-major. `operands`: A, B and the shape's extras, in
+    memory, with fixed layouts."""
     a, b, *_ = operands
     device, dtype = a.get_device(), getattr(torch, _TORCH[kernel.shape.out.dtype])
     if kernel.workspace:
@@ -63,7 +63,7 @@ def gemm(kernel: Kernel, operands: tuple[Any, ...]) -> Any:
     return ir.TensorBox.create(_Call(kernel, ir.FixedLayout(device, dtype, sizes, strides), operands))
 
 
-_TORCH = {"bf16": "bfloat16", "fp16": "float16", "int32": "int32"}
+_TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32"}
 
 
 def _uninitialised(size: int, device: torch.device) -> Any:
@@ -86,12 +86,11 @@ class _Call(ir.ExternKernelOut):  # type: ignore[misc]
         """Inductor's hook: write what the call needs, each part once in the output code, and the call."""
         self.codegen_comment(wrapper)
         kernel = self.gemmdb_kernel
-        (a, b, *others), (a_offset, b_offset, *rest) = zip(*map(_place, self.inputs), strict=True)
-        none = "nullptr" if V.graph.cpp_wrapper else "None"
-        bias, bias_offset = (others.pop(0), rest.pop(0)) if kernel.shape.bias else (none, 0)
-        tensors = [a, b, self.get_name(), others[0] if others else none, bias]
+        names, offsets = zip(*map(_place, self.inputs), strict=True)
+        (a, b, *others), count = names, len(kernel.shape.extras)
+        tensors = Tensors(a, b, self.get_name(), others[count] if kernel.workspace else None, others[:count])
         write = _write_cpp if V.graph.cpp_wrapper else _write_python
-        write(wrapper, kernel, self.get_device(), (a_offset, b_offset, bias_offset), tensors)
+        write(wrapper, kernel, self.get_device(), offsets[: 2 + count], tensors)
 
 
 def _place(node: Any) -> tuple[str, int]:
@@ -102,27 +101,39 @@ def _place(node: Any) -> tuple[str, int]:
     return node.codegen_reference(), 0
 
 
-Offsets = tuple[int, int, int]
-"""Elements from the start of each tensor to A, B and the bias."""
+Offsets = tuple[int, ...]
+"""Elements from the start of each tensor to A, B and the shape's extras."""
 
 
-def _write_python(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offsets, tensors: list[str]) -> None:
+class Tensors(NamedTuple):
+    """The names of a call's tensors in the output code. `extras`: in the shape's order."""
+
+    a: str
+    b: str
+    out: str
+    workspace: str | None
+    extras: list[str]
+
+
+def _write_python(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offsets, tensors: Tensors) -> None:
     wrapper.add_import_once(IMPORT)
     wrapper.add_import_once(V.graph.device_ops.import_get_raw_stream_as("get_raw_stream"))
     fields = device.index, dict(kernel.attributes), astuple(kernel.shape), offsets, kernel.workspace
     name = _define(wrapper, f"gemmdb_cublaslt.prepare({_torch_python(kernel)}, {', '.join(map(repr, fields))})")
     # The stream is asked for here, because the program may have made another one the current stream since.
-    arguments = [*tensors[:3], f"get_raw_stream({device.index})", *tensors[3:]]
-    while arguments[-1] == "None":
-        arguments.pop()
+    arguments = [tensors.a, tensors.b, tensors.out, f"get_raw_stream({device.index})"]
+    if tensors.workspace or tensors.extras:
+        arguments += [str(tensors.workspace), *tensors.extras]
     wrapper.writeline(f"{name}({', '.join(arguments)})")
 
 
-def _write_cpp(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offsets, tensors: list[str]) -> None:
+def _write_cpp(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offsets, tensors: Tensors) -> None:
     wrapper.add_device_include(device.type)
     _define(wrapper, resources.files(cublaslt).joinpath("launch.h").read_text())
     name = _define(wrapper, cpp_function(kernel, device.type, offsets))
-    wrapper.writeline(f"{name}({', '.join(tensors)});")
+    extras = dict(zip(kernel.shape.extras, tensors.extras, strict=True))
+    last = [tensors.workspace or "nullptr", *(extras.get(one, "nullptr") for one in EXTRAS)]
+    wrapper.writeline(f"{name}({', '.join([tensors.a, tensors.b, tensors.out, *last])});")
 
 
 def _define(wrapper: Any, source: str) -> str:
@@ -141,14 +152,16 @@ _NAME = "GEMMDB_NAME"
 def cpp_function(kernel: Kernel, device: str, offsets: Offsets) -> str:
     """Return the C++ function of a call, whose name is GEMMDB_NAME. It may occur several times in one source: the graph
     that folds constants for AOTInductor is put before the graph that uses them."""
-    shape, (a, b, bias) = kernel.shape, offsets
+    shape, (a, b, *others) = kernel.shape, offsets
     scale = "int32" if shape.accumulate == "int32" else "fp32"
-    of_bias = (library.DTYPES[shape.bias], launch.ITEM_BYTES[shape.bias]) if shape.bias else (-1, 0)
-    epilogue = library.EPILOGUES[shape.activation][bool(shape.bias)]
+    extras = dict(zip(shape.extras, others, strict=True))
     fields = (
         shape.m, shape.n, shape.k, shape.batch, kernel.op == "bmm", _matrix(shape.a, a), _matrix(shape.b, b),
-        _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale], *of_bias, bias,
-        epilogue, kernel.workspace, kernel.attributes["algo"],
+        _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale],
+        library.DTYPES[shape.bias] if shape.bias else -1, library.EPILOGUES[shape.activation][bool(shape.bias)],
+        *(shape.scale_modes if shape.scales else (-1, -1)), shape.fast,
+        _braces(*(_extra(shape.extras.get(name), extras.get(name, 0)) for name in EXTRAS)), kernel.workspace,
+        kernel.attributes["algo"],
     )  # fmt: skip
     attributes = [
         _braces(library.CONFIG[name][0], value, sizeof(library.CONFIG[name][1]))
@@ -159,14 +172,16 @@ def cpp_function(kernel: Kernel, device: str, offsets: Offsets) -> str:
 #ifndef {_NAME}_
 #define {_NAME}_
 static void {_NAME}(
-    AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle out, AtenTensorHandle workspace, AtenTensorHandle bias) {{
+    AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle out, AtenTensorHandle workspace, AtenTensorHandle bias,
+    AtenTensorHandle scale_a, AtenTensorHandle scale_b) {{
   static const gemmdb_cublaslt::Attribute attributes[] = {_braces(*attributes)};
   static gemmdb_cublaslt::Call call(
       {_braces(*fields)}, attributes,
-      [](AtenTensorHandle out, AtenTensorHandle bias, AtenTensorHandle a, AtenTensorHandle b) {{
+      [](AtenTensorHandle out, AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle bias, AtenTensorHandle scale_a,
+         AtenTensorHandle scale_b) {{
 {_torch_cpp(kernel, device)}
       }});
-  call(a, b, out, workspace, bias);
+  call(a, b, out, workspace, {{bias, scale_a, scale_b}});
 }}
 #endif
 """
@@ -177,6 +192,9 @@ def _torch_cpp(kernel: Kernel, device: str) -> str:
     activation = kernel.shape.activation
     if not activation:
         operands = "bias, a, b, 1.0, 1.0" if kernel.op == "addmm" else "a, b"
+        if kernel.shape.scales:
+            fast = int(kernel.shape.fast)
+            operands = f"a, b, scale_a, scale_b, bias ? &bias : nullptr, nullptr, nullptr, {fast}"
         return f"        return aoti_torch_{device}_{_ATEN[kernel.op]}_out(out, {operands});"
     # Without a bias, `out` stands for one, and nothing reads it.
     added, factor = ("bias", "1.0") if kernel.shape.bias else ("out", "0.0")
@@ -202,6 +220,13 @@ _IN_PLACE = {"relu": "torch.relu_({})", "gelu_tanh": "torch.ops.aten.gelu_({}, a
 def _matrix(matrix: Matrix, offset: int) -> str:
     item = launch.ITEM_BYTES[matrix.dtype]
     return _braces(library.DTYPES[matrix.dtype], item, matrix.by_rows, matrix.leading, matrix.batch_stride, offset)
+
+
+def _extra(extra: Extra | None, offset: int) -> str:
+    if extra is None:
+        return _braces()
+    pairs = (_braces(*values) for values in (extra.sizes, extra.strides))
+    return _braces(launch.ITEM_BYTES[extra.dtype], offset, len(extra.sizes), *pairs)
 
 
 def _braces(*fields: Any) -> str:

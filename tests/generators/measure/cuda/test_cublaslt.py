@@ -64,19 +64,24 @@ def copies(problem, count=2):
 
 @pytest.mark.parametrize("problem", [
     gemm(), gemm(layout="nn"), gemm(layout="tn"), gemm(m=1), gemm("bmm", batch=3), gemm("addmm"),
-], ids=["nt", "nn", "tn", "row", "bmm", "addmm"])  # fmt: skip
+    gemm("scaled_mm"), gemm("scaled_mm", scales="row", bias="1d"), gemm("scaled_mm", scales="block", k=512),
+], ids=["nt", "nn", "tn", "row", "bmm", "addmm", "scaled", "scaled rows", "scaled blocks"])  # fmt: skip
 def test_an_algorithm_runs_on_the_memory_of_each_copy(problem):
     tensors = copies(problem)
     call, _ = calls.bind(problem, algorithm(), tensors)
     for index in (1, 0):
         call(index)
     matmul = cublaslt._matmul(problem)
-    for one, (ran, a, b, out, _, size, stream, bias) in zip(tensors[::-1], matmul.runs, strict=True):
+    names = [name for name in ("bias", "scale_a", "scale_b") if name in tensors[0]]
+    for one, (ran, a, b, out, _, size, stream, *extras) in zip(tensors[::-1], matmul.runs, strict=True):
         assert ran == ALGORITHM
         assert (a, b, out) == (one["A"].data_ptr(), one["B"].data_ptr(), one["out"].data_ptr())
         assert (size, stream) == (cublaslt.MAX_WORKSPACE, 77)
-        assert bias == (one["bias"].data_ptr() if problem.op == "addmm" else 0)
+        assert extras == [one[name].data_ptr() for name in names]
     shape, (a, b) = matmul.shape, (tensors[0]["A"], tensors[0]["B"])
+    assert list(shape.extras) == names
+    for name, extra in shape.extras.items():
+        assert extra.fits(tensors[0][name].shape, tensors[0][name].stride()), name
     for matrix, tensor in ((shape.a, a), (shape.b, b)):
         stride = tensor.stride(-2 if matrix.by_rows else -1)
         assert matrix.leading == stride
@@ -93,6 +98,8 @@ def test_an_algorithm_that_cannot_run_is_refused_with_a_reason():
 def test_the_heuristics_proposals_are_configs_that_a_table_can_hold(monkeypatch):
     assert cublaslt.proposed(gemm(), 3) == [algorithm(custom=3), algorithm(custom=4)]
     assert cublaslt.proposed(gemm(), 1) == [algorithm(custom=3)]
+    assert cublaslt.proposed(gemm("scaled_mm"), 3) == [algorithm(custom=3), algorithm(custom=4)]
+    assert cublaslt.proposed(gemm("scaled_mm", n=72), 3) == []
     assert cublaslt.proposed(gemm("mixed_mm"), 3) == []
     assert cublaslt.proposed(gemm(dtype="fp32"), 3) == []
     monkeypatch.setattr(library, "loaded", lambda: None)
