@@ -108,10 +108,10 @@ struct Product {
   int compute; // cublasComputeType
   int scale; // cudaDataType of alpha and beta
   int bias; // cudaDataType, -1 without one
-  uint32_t epilogue; // cublasLtEpilogue_t
   int mode_a, mode_b; // cublasLtMatmulMatrixScale of the operands' scales, -1 without scales
   bool fast; // whether sums of fp8 may stay in the matrix unit's accumulator
   Extra extras[EXTRAS];
+  uint32_t epilogue; // cublasLtEpilogue_t
   size_t workspace;
   int algorithm;
 };

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_float, c_int8, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm, Heuristic, call
 from gemmdb.cublaslt.tiles import known
+from gemmdb.key.canonical import lazy
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
@@ -248,7 +248,7 @@ class Matmul:
         )  # fmt: skip
         return made, int(found.workspace)
 
-    @functools.cached_property
+    @lazy
     def _named(self) -> set[bytes]:
         """The algorithms that the heuristic names."""
         return {bytes(one.algorithm) for one in self.heuristics(MAX_NAMED, MAX_WORKSPACE)}

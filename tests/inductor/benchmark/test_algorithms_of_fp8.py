@@ -5,8 +5,9 @@ import contextlib
 
 import pytest
 import torch
-from kit.algorithms import FIRST, SECOND, searched, session, stored
+from kit.algorithms import FIRST, SECOND, searched, session
 from kit.horizontal import decided, traced
+from kit.sessions import stored
 
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs
 from gemmdb.inductor.benchmark.trial import Untimed

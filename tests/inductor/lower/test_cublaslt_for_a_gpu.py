@@ -267,7 +267,7 @@ def test_scales_of_blocks_lie_by_columns(answers):
 
 def test_the_code_in_cpp_has_the_scales(answers):
     (fields,) = lines(code(answers, "rows", "split", "cpp"), f"{{{M}, {N}, {K}, 1, false, ")
-    assert f", 68, 0, 14, 4, 3, 3, true, {{{{2, 8, 1, {{{N}}}, {{1}}}}, {{4, 0, 2, {{{M}, 1}}, {{1, 1}}}}, " in fields
+    assert f", 68, 0, 14, 3, 3, true, {{{{2, 8, 1, {{{N}}}, {{1}}}}, {{4, 0, 2, {{{M}, 1}}, {{1, 1}}}}, " in fields
     assert "bias ? &bias : nullptr, nullptr, nullptr, 1);" in code(answers, "rows", "split", "cpp")
 
 
@@ -310,7 +310,8 @@ def test_an_activation_is_the_library_s(answers, activation):
     (prepared,) = lines(text, "gemmdb_cublaslt.prepare(")
     by_torch = "torch.relu_(torch.addmm(" if activation == "relu" else "torch.ops.aten.gelu_(torch.mm("
     assert f"prepare(lambda *operands, out: {by_torch}*operands, out=out)" in prepared
-    assert f", 1, '{activation}'), (0, 0, 0), 0)" in prepared
+    offsets = (0, 0, 0) if activation == "relu" else (0, 0)  # The first has a bias.
+    assert f", 1, '{activation}', '', False), {offsets}, 0)" in prepared
 
 
 @pytest.mark.parametrize(("activation", "epilogue", "by_torch"), [

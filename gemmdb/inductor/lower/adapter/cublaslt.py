@@ -158,10 +158,9 @@ def cpp_function(kernel: Kernel, device: str, offsets: Offsets) -> str:
     fields = (
         shape.m, shape.n, shape.k, shape.batch, kernel.op == "bmm", _matrix(shape.a, a), _matrix(shape.b, b),
         _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale],
-        library.DTYPES[shape.bias] if shape.bias else -1, library.EPILOGUES[shape.activation][bool(shape.bias)],
-        *(shape.scale_modes if shape.scales else (-1, -1)), shape.fast,
-        _braces(*(_extra(shape.extras.get(name), extras.get(name, 0)) for name in EXTRAS)), kernel.workspace,
-        kernel.attributes["algo"],
+        library.DTYPES[shape.bias] if shape.bias else -1, *(shape.scale_modes if shape.scales else (-1, -1)),
+        shape.fast, _braces(*(_extra(shape.extras.get(name), extras.get(name, 0)) for name in EXTRAS)),
+        library.EPILOGUES[shape.activation][bool(shape.bias)], kernel.workspace, kernel.attributes["algo"],
     )  # fmt: skip
     attributes = [
         _braces(library.CONFIG[name][0], value, sizeof(library.CONFIG[name][1]))
