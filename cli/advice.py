@@ -31,6 +31,8 @@ class Act(StrEnum):
     """Give the batch an upper bound."""
     BUILD = "build"
     """Measure what no table knows."""
+    REPEAT = "repeat"
+    """Time the program more often: its gain may be chance."""
     UPGRADE = "upgrade"
     """Measure again what another toolchain measured."""
     OTHER_DEVICE = "other device"
@@ -59,7 +61,7 @@ class Situation:
     `command`: repeats this command; `build`: measures what is unknown; `largest`: the largest recorded size of a batch
     without an upper bound, 0 if unknown; `outdated`: number of GEMMs for which ATen runs by rows of another
     toolchain; `busy`: the use by other programs for which the command stopped; `patient`: repeats it when the machine
-    is quiet."""
+    is quiet; `more`: repeats it with more samples, empty unless a difference of the times may be chance."""
 
     left_out: Mapping[str, int] = field(default_factory=dict)
     unknown: int = 0
@@ -73,6 +75,7 @@ class Situation:
     outdated: int = 0
     busy: str = ""
     patient: str = ""
+    more: str = ""
 
 
 def of_reason(reason: str) -> Act:
@@ -107,6 +110,9 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
     if act is Act.RESUME:
         text = f"{_many(found.left, 'problem')} {'is' if found.left == 1 else 'are'} not measured yet; measure them"
         return Advice(act, text, found.command) if found.left else None
+    if act is Act.REPEAT:
+        text = "the difference may be chance; more samples narrow the interval"
+        return Advice(act, text, found.more) if found.more else None
     if not number:
         return None
     gemms, needs = _many(number, "GEMM"), "needs" if number == 1 else "need"
@@ -139,8 +145,9 @@ def _idle(found: Situation) -> Advice:
 
 
 def _nothing(number: int) -> Advice:
-    of = f" for {_many(number, 'GEMM')}" if number else ""
-    return Advice(Act.NOTHING, f"nothing to do: no kernel is faster than ATen{of} here")
+    if not number:
+        return Advice(Act.NOTHING, "nothing to do: no faster kernel is known")
+    return Advice(Act.NOTHING, f"nothing to do: no kernel is faster than ATen for {_many(number, 'GEMM')} here")
 
 
 def bound(largest: int) -> int:

@@ -15,7 +15,7 @@ import typer
 from typer import Option
 
 from gemmdb.cli import advice
-from gemmdb.cli.busy import PASTED_WAIT, WaitOption, again, patience
+from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, patience
 from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
@@ -74,7 +74,7 @@ class BuildOptions:
         "--all",
         help="Also measure GEMMs of a workload that only ATen can run [default: leave them out].",
     )
-    wait: WaitOption = None
+    wait: AskOption = None
     verbose: bool = Option(False, "--verbose", help="Also show why candidates failed or were excluded.")
     as_json: JsonFlag = False
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.cli.advice import Act, Advice, Situation, advise
-from gemmdb.cli.gain import NO_GAIN, gain_text
+from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.output import note
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
@@ -111,7 +111,7 @@ class Summary:
         if all(kind.aten for kind in self.kinds):
             return f"{NO_GAIN}: {counted(self.kinds)}"
         timed = "; a compile times these kernels before it serves them" if self.report.modelled else ""
-        return f"{gain_text(self.gain)}, {self.weighed}; {counted(self.kinds)}{timed}"
+        return f"{self.gain}, {self.weighed}; {counted(self.kinds)}{timed}"
 
     def _is_usable(self) -> bool:
         """Whether times of this build or of earlier ones were not disturbed."""

@@ -14,22 +14,25 @@ from gemmdb.cli.output import note
 if TYPE_CHECKING:
     from gemmdb.generators.request import BuildReport
 
-WAIT_S, ASK_S = 60.0, 5.0
-"""Seconds to wait for a quiet machine without --wait: where nobody can answer, and before the question."""
+ASK_S = 5.0
+"""Seconds to wait for a quiet machine before the question."""
 DAY_S = 86400.0
 """Most seconds that the answer `wait` waits."""
 PASTED_WAIT = "1h"
 """The --wait of a command to paste."""
 QUESTION = "wait until they end (w), stop (s), or measure anyway (m: disturbed timings are not used)? "
-WaitOption = Annotated[
+WAIT = "1m"
+_HELP = (
+    "How long to wait while other programs use the machine, and then to stop: 90s, 10m. 0s measures anyway; disturbed"
+    " timings are not used"
+)
+WaitOption = Annotated[str, Option(metavar="TIME", help=f"{_HELP}.")]
+"""--wait of a command that does not ask."""
+AskOption = Annotated[
     str | None,
-    Option(
-        metavar="TIME",
-        help="How long to wait while other programs use the machine, and then to stop: 90s, 10m. 0s measures anyway;"
-        " disturbed timings are not used [default: ask on a terminal, else 1m].",
-        show_default=False,
-    ),
+    Option(metavar="TIME", help=f"{_HELP} [default: ask on a terminal, else {WAIT}].", show_default=False),
 ]
+"""--wait of a command that asks."""
 
 
 class Answer(StrEnum):
@@ -48,12 +51,13 @@ class Again:
 
 
 def patience(text: str | None) -> float | None:
-    """Return how many seconds a build waits for a quiet machine, None to measure anyway (0s). Raises InputError."""
+    """Return how many seconds to wait for a quiet machine, None to measure anyway (0s). `text`: None for a command that
+    asks where it can. Raises InputError."""
     from gemmdb.tune.plan import seconds
 
-    if text is None:
-        return ASK_S if can_ask() else WAIT_S
-    return seconds(text, "--wait", least=0.0) or None
+    if text is None and can_ask():
+        return ASK_S
+    return seconds(WAIT if text is None else text, "--wait", least=0.0) or None
 
 
 def can_ask() -> bool:

@@ -40,6 +40,9 @@ GEMMS = (
     Column("gain", right=True, rigid=True), Column("kernel"), Column("GEMM"),
 )  # fmt: skip
 
+MORE = 4
+"""Factor of the calls that narrow an interval to half."""
+
 
 def compare(
     script: Path = Argument(metavar="SCRIPT", help="A Python file that defines `model` and `inputs`."),
@@ -93,8 +96,8 @@ def compare(
         note("the outputs differ: one has a NaN or an infinity where the other has none")
     for line in found.advice().splitlines():
         note(line)
-    if found.verdict in ("cannot tell", "same kernels"):
-        for step in steps(found, script):
+    if found.verdict in ("cannot tell", "same kernels", "no difference"):
+        for step in steps(found, script, calls):
             note(str(step))
     if found.verdict == "slower":
         gemms = [(Problem.parse(p["problem"]), Device.parse(p["device"]), int(p["count"])) for p in found.products]
@@ -112,8 +115,8 @@ def _kernels(other: int, gemms: int) -> str:
     return f"{other} of {count(gemms, 'distinct GEMM')} not run by ATen"
 
 
-def steps(found: Comparison, script: Path) -> tuple[Advice, ...]:
-    """Return what to do after a comparison without a result."""
+def steps(found: Comparison, script: Path, calls: int) -> tuple[Advice, ...]:
+    """Return what to do after a comparison of that many `calls` without a gain."""
     command = shlex.join(["gemmdb", "compare", str(script)])
     if found.verdict == "cannot tell":
         why = "other programs used the machine or default mode was noisy; run again when the machine is idle"
@@ -121,9 +124,13 @@ def steps(found: Comparison, script: Path) -> tuple[Advice, ...]:
     served = [outcome.of(one["rung"], one["config"], one.get("note", "")) for one in found.products]
     kinds = Counter(one.kind for one in served)
     refused = Counter(f"{outcome.ONLY_ATEN}: {one.reason}" for one in served if one.kind is Kind.ATEN_REFUSED)
+    # The script itself compiles nothing.
+    workload = f"{script.stem}.jsonl"
+    record = shlex.join(["gemmdb", "record", "--out", workload, "--", "gemmdb", "compare", str(script)])
     return advise(Situation(
         refused, unknown=kinds[Kind.ATEN_UNKNOWN], best=kinds[Kind.ATEN_BEST],
-        build=shlex.join(["gemmdb", "tune", "--", "python", str(script)]),
+        build=f"{record} && {shlex.join(['gemmdb', 'build', '--arch', 'native', '--shapes', workload])}",
+        more=f"{command} --calls {MORE * calls}" if found.verdict == "no difference" else "",
     ))  # fmt: skip
 
 

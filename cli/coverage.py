@@ -13,7 +13,7 @@ from typer import Argument, Option
 from gemmdb.cli import advice, terminal
 from gemmdb.cli.advice import OTHER_DEVICE, Advice, Situation, advise
 from gemmdb.cli.evidence import problem_name
-from gemmdb.cli.gain import NO_GAIN, gain_text
+from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag, device_name
 from gemmdb.cli.output import (
     Cell,
@@ -123,7 +123,7 @@ def _say(found: Coverage, wide: bool, workload: Path) -> None:
         say_prose(f"{Kind.NOT_HANDLED} by gemmdb: {one_line(names)}")
     if found.problems:
         say()
-        expected = gain_text(found.gain) if served else NO_GAIN
+        expected = str(found.gain) if served else NO_GAIN
         say_prose(f"expected over ATen, weighted by calls and time: {expected}")
         if not served or found.gain.verdict != "faster":
             say_facts(advice.facts(_steps(found, workload)), hang=not wide)

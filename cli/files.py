@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from gemmdb.cli import advice
-from gemmdb.cli.busy import WaitOption, patience
+from gemmdb.cli.busy import WAIT, WaitOption, patience
 from gemmdb.cli.options import JsonFlag, require
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
 from gemmdb.cli.progress import BuildProgress, Pulse
@@ -152,7 +152,7 @@ def verify(
         help="Seed of the sample; the same seed selects the same problems.",
         show_default=False,
     ),
-    wait: WaitOption = None,
+    wait: WaitOption = WAIT,
     as_json: JsonFlag = False,
 ) -> None:
     """Check a table; with --remeasure, benchmark it again.

@@ -14,23 +14,11 @@ from gemmdb.table.stats import Gain
 MIB = 2**20
 BAR_WIDTH = 24
 """Width of the longest bar after a time."""
-
-
 CHANCE = 1.1
 """A larger ratio of the times of two runs of the same kernels needs another explanation."""
-NO_DIFFERENCE = "no difference"
-"""What is said of a gain whose interval contains 1: it may be chance."""
 NO_GAIN = "no gain, ATen runs every GEMM"
 STYLES = {"faster": "green", "slower": "red"}
 """Style of a gain by its verdict."""
-
-
-def gain_text(found: Gain) -> str:
-    """Format a gain with its interval, if it has one. A gain that may be chance is none."""
-    if found.low == found.high:
-        return f"{found.value:.2f}x" if found.verdict in STYLES else NO_DIFFERENCE
-    text = f"between {found.low:.2f}x and {found.high:.2f}x"
-    return f"{found.value:.2f}x, {text}" if found.verdict in STYLES else f"{NO_DIFFERENCE}, {text}"
 
 
 def gain_cell(found: Gain | None, text: str = "") -> Cell:
@@ -38,8 +26,7 @@ def gain_cell(found: Gain | None, text: str = "") -> Cell:
     be chance. `text`: for the cell, instead of the number."""
     if found is None:
         return Cell("")
-    number = f"{found.value:.2f}x" if found.verdict in STYLES else NO_DIFFERENCE
-    return Cell(text or number, STYLES.get(found.verdict, ""))
+    return Cell(text or found.short, STYLES.get(found.verdict, ""))
 
 
 def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@ them, a table or a comparison."""
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import typer
 from typer import Argument, Option
 
+from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Settings
+from gemmdb.table.stats import Gain
 from gemmdb.tune.running import Recorded, run
 from gemmdb.workload import entries
 
@@ -111,10 +114,14 @@ def report(
     if document["kind"] == "workload":
         gemms = count(len(document["products"]) + document["smaller"], "GEMM")
         times = f"{microseconds(document['aten_us'])} with ATen, {microseconds(document['total_us'])} as served"
+        gain = Gain(document["gain"], *document["interval"])
         if all(one["aten"] for one in document["products"]) and document["gain"] == 1:
-            note(f"{gemms}, no gain: ATen runs every GEMM, {microseconds(document['aten_us'])}")
+            note(f"{gemms}, {NO_GAIN}: {microseconds(document['aten_us'])}")
         else:
-            note(f"{gemms}, {document['gain']:.2f}x over ATen, weighted by time: {times}")
+            note(f"{gemms}, {gain} over ATen, weighted by time: {times}")
+        if gain.verdict != "faster":
+            what = ["tune", "--dry-run", "--", *file] if len(file) > 1 else ["coverage", *file]
+            note(f"what to do: {shlex.join(['gemmdb', *what])}")
     note(f"{size / 2**20:.1f} MiB; open it in a browser")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,11 @@ from typer import Argument, Option
 
 from gemmdb.cli import advice
 from gemmdb.cli.build import terminable
-from gemmdb.cli.busy import PASTED_WAIT, WaitOption, again, patience
+from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, patience
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
-from gemmdb.cli.tuned import answered, document, expected, say_plan, say_tuned, steps
+from gemmdb.cli.tuned import Commands, answered, document, expected, say_plan, say_tuned, steps
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 BUDGET, FOLDER, REPEATS = "10m", Path("gemmdb-tune"), 2
 """Defaults of options."""
+MORE = 4
+"""Factor of the runs that narrow an interval."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class TuneOptions:
     folder: Path = Option(FOLDER, help="Where the state is kept. Run the same command to continue.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
-    wait: WaitOption = None
+    wait: AskOption = None
     repeats: int = Option(
         REPEATS, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip."
     )
@@ -115,9 +117,10 @@ def tune(options: TuneOptions) -> None:
         say_json("tune", document(done))
     elif options.dry_run:
         say_plan(done.plan, options.wide)
-        say_facts(advice.facts(steps(done, options.line(dry_run=False), "")), hang=not options.wide)
+        say_facts(advice.facts(steps(done, Commands(options.line(dry_run=False)))), hang=not options.wide)
     else:
-        say_tuned(done, options.wide, options.line(), options.line(wait=PASTED_WAIT))
+        more = replace(options, repeats=MORE * max(options.repeats, 1)).line()
+        say_tuned(done, options.wide, Commands(options.line(), options.line(wait=PASTED_WAIT), more))
     if done.built is not None and done.built.stopped:
         note(f"stopped: {done.built.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
         raise typer.Exit(1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.cli.advice import Act, Advice, Situation, advise, facts
-from gemmdb.cli.gain import NO_GAIN, cache_hint, gain_cell, gain_text, timed_facts
+from gemmdb.cli.gain import NO_GAIN, cache_hint, gain_cell, timed_facts
 from gemmdb.cli.output import (
     Cell,
     Column,
@@ -77,8 +78,18 @@ def _wanted(one: Wanted, fits: bool, wide: bool) -> Row:
     )  # fmt: skip
 
 
-def steps(done: Tuned, command: str, patient: str) -> tuple[Advice, ...]:
-    """Return what to do next. `command`: the one that continues; `patient`: the one that waits for a quiet machine."""
+@dataclass(frozen=True)
+class Commands:
+    """Lines to paste. `same`: continues; `patient`: the same when the machine is quiet; `more`: times the program more
+    often."""
+
+    same: str
+    patient: str = ""
+    more: str = ""
+
+
+def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
+    """Return what to do next."""
     built, plan, products = done.built, done.plan, done.after.products
     busy = built.stopped if built else ""
     left = built.left if built else len(plan.wanted)
@@ -89,20 +100,20 @@ def steps(done: Tuned, command: str, patient: str) -> tuple[Advice, ...]:
     refused = Counter(f"{ONLY_ATEN}: {one.outcome.reason}" for one in products if one.outcome.kind is Kind.ATEN_REFUSED)
     return advise(Situation(
         {**skipped, **refused}, max(kinds[Kind.ATEN_UNKNOWN] - sum(skipped.values()) - left, 0), kinds[Kind.ATEN_BEST],
-        built.disturbed if built else 0, built.rows if built else 0, 0 if busy else left, command,
+        built.disturbed if built else 0, built.rows if built else 0, 0 if busy else left, commands.same,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
-        sum(one.outdated and one.outcome.kind.aten for one in products), busy, patient,
+        sum(one.outdated and one.outcome.kind.aten for one in products), busy, commands.patient,
+        commands.more if done.gained and done.gained.verdict == "no difference" else "",
     ))  # fmt: skip
 
 
-def say_tuned(done: Tuned, wide: bool, command: str, patient: str = "") -> None:
-    """Print the speedup, the GEMMs that take the most time, and what to do. `command`: the one that continues;
-    `patient`: the one that waits for a quiet machine."""
+def say_tuned(done: Tuned, wide: bool, commands: Commands) -> None:
+    """Print the speedup, the GEMMs that take the most time, and what to do."""
     say_facts(_facts(done), hang=not wide)
     _say_gemms(done, wide)
-    next_steps = steps(done, command, patient)
-    if done.gained is None or done.gained.verdict != "faster" or next_steps[0].act is not Act.NOTHING:
+    next_steps, gain = steps(done, commands), done.gained or done.after.expected
+    if gain.verdict != "faster" or next_steps[0].act is not Act.NOTHING:
         say()
         say_facts(facts(next_steps), hang=not wide)
 
@@ -135,7 +146,7 @@ def _facts(done: Tuned) -> Iterator[tuple[str, ...]]:
     """Yield the name and value of each line of the final table."""
     for name, report in (("tables before", done.before), ("tables now", done.after)):
         kernels = sum(one.runs_kernel for one in report.products)
-        gain = f"expected over ATen, weighted by time: {gain_text(report.expected)}" if kernels else NO_GAIN
+        gain = f"expected over ATen, weighted by time: {report.expected}" if kernels else NO_GAIN
         yield name, f"{counted(one.outcome.kind for one in report.products)}; {gain}"
     if done.built is not None:
         yield "table", str(done.built.out)

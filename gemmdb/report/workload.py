@@ -124,7 +124,7 @@ class WorkloadReport:
     def document(self) -> dict[str, Any]:
         """Return the page data."""
         shown = [_product(one) for one in self.products[:MAX_PRODUCTS]]
-        return _document(self, self.gain, shown, len(self.products) - len(shown), self.uncovered)
+        return _document(self, self.expected, shown, len(self.products) - len(shown), self.uncovered)
 
 
 def of_workload(workload: Workload, name: str, catalog: Catalog, policy: Policy = DEFAULT) -> WorkloadReport:
@@ -164,11 +164,11 @@ def program_document(report: Report) -> dict[str, Any]:
     uncovered = [(name, count, count) for name, count in report.uncovered]
     with BusyTimes() as busy:
         products = [_served(one, busy) for one in report.products[:MAX_PRODUCTS]]
-    return _document(report, report.gain.value, products, len(report.products) - len(products), uncovered)
+    return _document(report, report.gain, products, len(report.products) - len(products), uncovered)
 
 
 def _document(
-    report: WorkloadReport | Report, gain: float, products: list[dict[str, Any]], smaller: int,
+    report: WorkloadReport | Report, gain: Gain, products: list[dict[str, Any]], smaller: int,
     uncovered: Sequence[tuple[str, int, int]],
 ) -> dict[str, Any]:  # fmt: skip
     return {
@@ -176,7 +176,8 @@ def _document(
         "title": report.name,
         "total_us": report.total_us,
         "aten_us": report.aten_us,
-        "gain": gain,
+        "gain": gain.value,
+        "interval": [gain.low, gain.high],
         "may_save_us": report.may_save_us,
         "products": products,
         "smaller": smaller,

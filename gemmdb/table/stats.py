@@ -10,6 +10,8 @@ from statistics import median
 from gemmdb.table.measurement import Times
 
 CONFIDENCE = 0.95
+NO_DIFFERENCE = "no difference"
+"""Verdict on a gain whose interval contains 1: it may be chance."""
 MANY, NORMAL = 1_000, 1.96
 """With MANY samples or more, the binomial distribution is approximated as normal, with 95% within NORMAL standard
 deviations."""
@@ -31,16 +33,26 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A speedup and its interval."""
+    """A speedup and its interval. `str` claims a difference only if it is certain."""
 
     value: float
     low: float
     high: float
 
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return self.short
+        return f"{self.short}, between {self.low:.2f}x and {self.high:.2f}x"
+
+    @property
+    def short(self) -> str:
+        """The speedup without its interval, or `no difference`."""
+        return NO_DIFFERENCE if self.verdict == NO_DIFFERENCE else f"{self.value:.2f}x"
+
     @property
     def verdict(self) -> str:
         """`faster`, `slower`, or `no difference` where the interval contains 1."""
-        return "faster" if self.low > 1 else "slower" if self.high < 1 else "no difference"
+        return "faster" if self.low > 1 else "slower" if self.high < 1 else NO_DIFFERENCE
 
 
 def span(samples_us: Sequence[float]) -> Span:

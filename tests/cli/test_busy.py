@@ -95,7 +95,7 @@ def test_who_measures_anyway_is_not_asked_again(gemmdb, machine, monkeypatch) ->
 def test_nobody_is_asked_without_a_terminal_or_with_a_wait(gemmdb, machine, monkeypatch, flags) -> None:
     if flags:
         types(monkeypatch, "m\n")
-    monkeypatch.setattr(busy, "WAIT_S", 0.1)
+    monkeypatch.setattr(busy, "WAIT", "0.1s")
     done = gemmdb(*BUILD, *flags)
     assert done.code == 1
     assert "(w), stop (s)" not in done.err

@@ -8,6 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from gemmdb.cli.compare import say_gemms, steps
+from gemmdb.inductor.entry.comparison import Comparison
+
 SCRIPT = """
 import torch
 from beside import SIZE
@@ -94,3 +97,41 @@ def test_a_difference_with_aten_on_both_sides_is_not_gemmdbs(gemmdb, script: Pat
     text = gemmdb("compare", str(script), "--calls", "5").err
     assert "ATen runs every GEMM on both sides" in text
     assert "two calls of default mode differ by 2 " in text
+
+
+def compared(gain: float, *products: dict[str, object]) -> Comparison:
+    configs = {str(one["problem"]): str(one["config"]) for one in products}
+    return Comparison(100.0, 100.0 / gain, 0.0, configs, {}, products=products, interval=(gain - 0.05, gain + 0.05))
+
+
+SERVED = {"problem": "a", "rung": "exact", "config": "cpp:packed_gemm", "note": ""}
+MISSED = {"problem": "b", "rung": "aten", "config": "aten:default", "note": ""}
+
+
+def test_what_compare_records_is_measured() -> None:
+    """The script itself compiles nothing: `gemmdb tune -- python model.py` recorded nothing."""
+    (step,) = steps(compared(1.0, MISSED), Path("my model.py"), 50)
+    assert step.paste == (
+        "gemmdb record --out 'my model.jsonl' -- gemmdb compare 'my model.py'"
+        " && gemmdb build --arch native --shapes 'my model.jsonl'"
+    )
+
+
+def test_a_gain_that_may_be_chance_is_timed_more_often() -> None:
+    found = compared(1.02, SERVED)
+    assert found.verdict == "no difference"
+    (step,) = steps(found, Path("model.py"), 50)
+    assert step.paste == "gemmdb compare model.py --calls 200"
+    assert "may be chance" in step.text
+
+
+def test_a_gain_of_one_gemm_is_claimed_only_if_it_is_certain(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"problem": "a", "count": 1, "outcome": "table", "config": "cpp:packed_gemm", "expected_us": 10.0}
+    gains = {"speedup_vs_aten": 1.25, "spread": 0.02}, {"speedup_vs_aten": 1.02, "evidence": {"spread": 0.05}}
+    aten = {"speedup_vs_aten": 1.0, "spread": 0.05, "outcome": "ATen (measured best)"}
+    say_gemms([row | one for one in (*gains, aten)], wide=False)
+    text = capsys.readouterr().out
+    assert "1.25x" in text
+    assert "no difference" in text
+    assert "1.02x" not in text
+    assert "1.00x" not in text

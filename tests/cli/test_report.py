@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from gemmdb.table.stats import Gain
+
 
 def test_it_writes_a_page_beside_the_caller(gemmdb: Callable[..., Any], table: Path, workload: Path) -> None:
     done = gemmdb("report", str(table))
@@ -46,7 +48,8 @@ def test_a_program_is_recorded(gemmdb: Callable[..., Any], table: Path) -> None:
     )
     done = gemmdb("report", "--", sys.executable, "program.py")
     assert (done.code, done.out) == (0, "program-report.html\n"), done
-    assert "1 GEMM, no gain: ATen runs every GEMM, " in done.err
+    assert "1 GEMM, no gain, ATen runs every GEMM: " in done.err
+    assert f"what to do: gemmdb tune --dry-run -- {sys.executable} program.py" in done.err
     text = Path("program-report.html").read_text()
     found = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     assert found["title"].endswith("program.py")
@@ -60,3 +63,20 @@ def test_a_program_that_compiles_nothing_is_said(gemmdb: Callable[..., Any], env
     assert done.code == 2
     assert "nothing was recorded" in done.err
     assert not Path("program-report.html").exists()
+
+
+def test_a_page_without_a_gain_says_what_to_do(gemmdb: Callable[..., Any], workload: Path) -> None:
+    done = gemmdb("report", str(workload))
+    assert "3 GEMMs, no gain, ATen runs every GEMM: " in done.err
+    assert "gemmdb: what to do: gemmdb coverage workload.jsonl\n" in done.err
+
+
+def test_a_page_claims_no_gain_that_may_be_chance(
+    gemmdb: Callable[..., Any], workload: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert " over ATen, weighted by time: " in gemmdb("report", str(workload)).err
+    doubtful = property(lambda self: Gain(1.05, 0.97, 1.13))
+    monkeypatch.setattr("gemmdb.report.workload.WorkloadReport.expected", doubtful)
+    done = gemmdb("report", str(workload))
+    assert "3 GEMMs, no difference, between 0.97x and 1.13x over ATen, weighted by time: " in done.err
+    assert "what to do: " in done.err

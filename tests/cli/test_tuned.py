@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.tuned import say_tuned
+from gemmdb.cli.tuned import Commands, say_tuned
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -21,7 +21,11 @@ from gemmdb.workload.entries import Entry
 
 CPU = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
 FAST = Config.of("cpp", "packed_gemm", blocks_m=0, blocks_n=0, blocks_k=0, threads_m=0, threads_n=0, threads_k=0)
-COMMAND = "gemmdb tune -- python serve.py"
+COMMANDS = Commands(
+    "gemmdb tune -- python serve.py",
+    "gemmdb tune --wait 1h -- python serve.py",
+    "gemmdb tune --repeats 8 -- python serve.py",
+)
 ALONE = "ATen is the only kernel for it: it must be a constant (torch._inductor.config.freezing)"
 
 
@@ -39,7 +43,7 @@ def printed(capsys: pytest.CaptureFixture[str], kernels: int) -> list[str]:
     graph = Graph(("mm",), kernels, 10, Span(900.0, 90.0, 910.0), Span(100.0, 95.0, 990.0))
     report = WorkloadReport("w", products)
     done = Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=Gained((graph,), 0, 2))
-    say_tuned(done, False, COMMAND)
+    say_tuned(done, False, COMMANDS)
     return capsys.readouterr().out.splitlines()
 
 
@@ -67,7 +71,7 @@ def test_outcomes_are_named_and_no_gain_is_claimed_where_aten_runs(capsys: pytes
         "1 table, 1 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused); expected over ATen, weighted by"
     )
     aten = WorkloadReport("w", (product(2, ATEN),))
-    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), aten, aten), False, COMMAND)
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), aten, aten), False, COMMANDS)
     text = capsys.readouterr().out
     assert "tables now     1 ATen (measured best); no gain, ATen runs every GEMM" in text
     assert "1.00x" not in text
@@ -77,7 +81,7 @@ def test_a_gain_that_may_be_chance_is_not_claimed(capsys: pytest.CaptureFixture[
     entry = product(1, FAST).entry
     doubtful = Product(entry, CPU, Hit("exact", FAST, 10.0, 1.05, "t.db", {"spread": 0.08}))
     report = WorkloadReport("w", (doubtful,))
-    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report), False, COMMAND)
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report), False, COMMANDS)
     text = capsys.readouterr().out
     assert "1.05x" not in text
     assert text.count("no difference") == 3  # Before, now, and of the GEMM.
@@ -96,7 +100,7 @@ def test_a_slower_program_whose_operands_stay_in_the_cache(capsys: pytest.Captur
     """Its weight has 64 x 64 elements."""
     slow = Gained((Graph(("mm",), 1, 10, Span(100.0, 99.0, 101.0), Span(200.0, 199.0, 201.0)),), 0, 2)
     report = WorkloadReport("w", (product(1, FAST),))
-    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=slow), False, COMMAND)
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=slow), False, COMMANDS)
     (why,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("why ")]
     assert "the times of the tables are those of cold caches" in why
 
@@ -106,6 +110,14 @@ def test_what_is_next_is_a_line_to_paste(capsys: pytest.CaptureFixture[str]) -> 
     assert "torch._inductor.config.freezing = True" in text
     assert "gemmdb build --arch native --shapes w.jsonl" in text
     assert "gemmdb report w.jsonl" in text
+
+
+def test_a_difference_that_may_be_chance_is_timed_more_often(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\n".join(printed(capsys, kernels=1))
+    assert "the difference may be chance; more samples narrow the interval: gemmdb tune --repeats 8 -- python" in text
+    fast = WorkloadReport("w", (product(1, FAST),))
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), fast, fast), False, COMMANDS)
+    assert "nothing to do" not in capsys.readouterr().out  # Its kernel is faster than ATen.
 
 
 def test_before_anything_is_measured_it_says_what_can_gain() -> None:

@@ -24,7 +24,7 @@ from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving, saving
 from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
-from gemmdb.table.stats import Gain, weighted
+from gemmdb.table.stats import Gain, expected, weighted
 
 MAX_LISTED = 30
 """Maximum number of listed GEMMs; the rest are only counted."""
@@ -196,10 +196,8 @@ def _expected(of: Report) -> str:
         return "expected over ATen: nothing is known, no table has times of these GEMMs"
     if all(one.outcome.kind.aten for one in of.products):
         return f"expected over ATen: no gain, ATen runs every GEMM ({of.total_us:,.1f} us per call of each graph)"
-    low, high = of.gain.low, of.gain.high
-    interval = "" if low == high else f", between {low:.2f}x and {high:.2f}x"
     return (
-        f"expected over ATen, weighted by time: {of.gain.value:.2f}x{interval}"
+        f"expected over ATen, weighted by time: {of.gain}"
         f" ({of.total_us:,.1f} us instead of {of.aten_us:,.1f} per call of each graph)"
     )
 
@@ -220,8 +218,9 @@ def _table(of: Report) -> Iterator[str]:
 
 def _row(one: Served, total_us: float) -> tuple[str, ...]:
     known = one.expected_us is not None
+    gain = expected(one.gain, one.spread).short if known and not one.outcome.kind.aten else "-"
     return (
         f"{one.total_us / total_us:.1%}", str(one.count), f"{'' if known else '~'}{one.us:,.1f} us",
-        f"{one.gain:.2f}x" if known else "-", one.outcome.kind.value, one.kernel, one.name,
+        gain, one.outcome.kind.value, one.kernel, one.name,
         shortened(one.outcome.reason),
     )  # fmt: skip
