@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.compiling import Call
 from gemmdb.generators.measure.cuda.bench import capture, elapsed
 from gemmdb.table.measurement import Protocol
+from gemmdb.table.stats import turns
 
 
 def timed(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:
@@ -16,15 +17,14 @@ def timed(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[st
 
 
 def rounds(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:
-    """Microseconds of one call in each round, by name. The graphs are replayed in turn, and each round begins with
-    another one. The time of an empty graph is subtracted."""
+    """Microseconds of one call in each round, by name. The graphs are replayed in turn, in the order of
+    `turns`. The time of an empty graph is subtracted."""
     graphs = {name: capture(call, protocol, copies) for name, call in calls.items()}
     graphs[""] = capture(None, protocol)
     names = list(graphs)
     times: dict[str, list[float]] = {name: [] for name in names}
     for index in range(protocol.samples + 1):
-        for turn in range(len(names)):
-            name = names[(index + turn) % len(names)]
+        for name in turns(names, index):
             times[name].append(elapsed(graphs[name]))
     empty = times.pop("")
     return {

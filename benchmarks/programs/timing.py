@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from gemmdb.table.stats import turns
+
 HOPELESS = 20
 """A step that takes this many times as long as the fastest is timed a few times only."""
 ROUNDS, FEWEST, FEW = 300, 9, 3
@@ -70,7 +72,7 @@ def elapsed(run: Run, times: int, device: str) -> float:
 
 
 def in_turn(runs: Mapping[str, Run], seconds: float, device: str) -> dict[str, list[float]]:
-    """Microseconds of each step in each round. Each round begins with another step."""
+    """Microseconds of each step in each round. Each round has the order of `turns`."""
     for run in runs.values():
         run()
     # The host may have been busy with something else once.
@@ -82,8 +84,7 @@ def in_turn(runs: Mapping[str, Run], seconds: float, device: str) -> dict[str, l
     taken: dict[str, list[float]] = {name: [] for name in runs}
     until, index = time.monotonic() + seconds, 0
     while index < FEWEST or (index < ROUNDS and time.monotonic() < until):
-        for turn in range(len(names)):
-            name = names[(index + turn) % len(names)]
+        for name in turns(names, index):
             taken[name].append(elapsed(runs[name], repeats[name], device))
         index += 1
     for name in set(runs) - set(names):

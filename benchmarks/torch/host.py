@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.common import software
 from gemmdb.errors import InputError
 from gemmdb.table.measurement import one_line
-from gemmdb.table.stats import span
+from gemmdb.table.stats import span, turns
 
 LEAST_ROUNDS = 9
 """Rounds are timed at least as often, whatever `--seconds` says."""
@@ -73,12 +73,11 @@ def chosen(kinds: Mapping[str, Any], names: str | None) -> dict[str, Any]:
 
 
 def timed(chains: Mapping[str, Any], seconds: float) -> dict[str, list[float]]:
-    """Microseconds per GEMM in each round, by name. Each round begins with another chain."""
+    """Microseconds per GEMM in each round, by name. Each round has the order of `turns`."""
     samples: dict[str, list[float]] = {name: [] for name in chains}
     names, until, rounds = list(chains), time.monotonic() + seconds, 0
     while names and (rounds < LEAST_ROUNDS or time.monotonic() < until):
-        for turn in range(len(names)):
-            name = names[(rounds + turn) % len(names)]
+        for name in turns(names, rounds):
             samples[name].append(chains[name].sample_us())
         rounds += 1
     return samples

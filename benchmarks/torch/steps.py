@@ -14,6 +14,7 @@ import torch
 import gemmdb.inductor
 from benchmarks.torch import llama
 from benchmarks.torch.timeline import Timeline, profiled
+from gemmdb.table.stats import turns
 
 HOPELESS = 20
 """A step that takes this many times as long as the fastest is timed once."""
@@ -66,7 +67,7 @@ def captured(model: llama.Decoder, mode: str, inputs: tuple[torch.Tensor, ...]) 
 
 
 def in_turn(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of each step. Each round replays all of them once, beginning with another one. A step that takes
+    """Milliseconds of each step. Each round replays all of them once, in the order of `turns`. A step that takes
     HOPELESS times as long as the fastest keeps its first time: a prefill with `_weight_int8pack_mm` takes half a
     minute."""
     first = {name: replayed(step) for name, step in steps.items()}
@@ -74,8 +75,7 @@ def in_turn(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in names}
     until, rounds = time.monotonic() + seconds, 0
     while rounds < 5 or (rounds < 200 and time.monotonic() < until):
-        for turn in range(len(names)):
-            name = names[(rounds + turn) % len(names)]
+        for name in turns(names, rounds):
             times[name].append(replayed(steps[name]))
         rounds += 1
     return {name: times.get(name, [first[name]] * 2) for name in steps}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from gemmdb.table.measurement import Times
 
@@ -15,6 +16,8 @@ NO_DIFFERENCE = "no difference"
 MANY, NORMAL = 1_000, 1.96
 """With MANY samples or more, the binomial distribution is approximated as normal, with 95% within NORMAL standard
 deviations."""
+
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,15 @@ class Gain:
     def verdict(self) -> str:
         """`faster`, `slower`, or `no difference` where the interval contains 1."""
         return "faster" if self.low > 1 else "slower" if self.high < 1 else NO_DIFFERENCE
+
+
+def turns(names: Sequence[Name], index: int) -> list[Name]:
+    """Return the names in the order of round `index`. What the GPU ran just before changes the time of a kernel, by 1%
+    where it is short. So over the rounds, each name comes just after each other one equally often (a Williams
+    design)."""
+    zigzag = ((place + 1) // 2 if place % 2 else -(place // 2) for place in range(len(names)))
+    order = [names[(place + index // 2) % len(names)] for place in zigzag]
+    return order[::-1] if index % 2 else order
 
 
 def span(samples_us: Sequence[float]) -> Span:

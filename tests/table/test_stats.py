@@ -1,12 +1,14 @@
 """Medians with their intervals."""
 
 import math
+from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdb.table.stats import Span, gain, interval, span, times
+from gemmdb.table.stats import Span, gain, interval, span, times, turns
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(1, (0, 0)), (5, (0, 4)), (6, (0, 5)), (30, (9, 20)), (100, (39, 60))])
@@ -53,3 +55,13 @@ def test_a_gain_is_an_interval_around_it(before, after):
 ])  # fmt: skip
 def test_a_gain_whose_interval_contains_1_is_no_difference(after, verdict):
     assert gain(Span(100, 94, 106), after).verdict == verdict
+
+
+@given(st.integers(1, 9), st.integers(0, 5))
+def test_each_name_follows_each_other_equally_often(count, begun):
+    names = [f"way {place}" for place in range(count)]
+    orders = [turns(names, begun * 2 * count + index) for index in range(2 * count)]
+    assert all(sorted(order) == names for order in orders)
+    followed = Counter(pair for order in orders for pair in pairwise(order))
+    assert len(followed) == count * (count - 1)
+    assert len(set(followed.values())) <= 1

@@ -14,6 +14,7 @@ import torch
 
 from gemmdb.devices.detect import flush_bytes, last_level_cache_bytes
 from gemmdb.table.measurement import Protocol
+from gemmdb.table.stats import turns
 
 TRIES = 8
 """Maximum tries per sample to get an undisturbed one; per round, at most two per sample on average."""
@@ -78,8 +79,7 @@ def in_turn(
     samples: list[list[float]] = [[] for _ in calls]
     took = [0.0] * len(graphs)
     for index in range(protocol.samples):
-        for turn in range(len(graphs)):
-            which = (index + turn) % len(graphs)
+        for which in turns(range(len(graphs)), index):
             took[which] = elapsed(graphs[which].replay)
         for found, us in zip(samples, took[1:], strict=True):
             found.append(max(us - took[0], 0.01) / count)

@@ -30,6 +30,7 @@ from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol
+from gemmdb.table.stats import turns
 
 CPU = torch.device("cpu")
 TIMED_SEED, CHECKED_SEED = 1, 2
@@ -108,8 +109,7 @@ def time_round(
         for index in range(samples):
             if index >= 3 and perf_counter() > until:
                 break
-            for turn in range(len(runs)):
-                chosen = (index + turn) % len(runs)
+            for chosen in turns(range(len(runs)), index):
                 run, us = runs[chosen], times[order[chosen]]
                 # Another candidate ran last, so with a hot cache an extra call reloads the operands.
                 touch = functools.partial(run, inputs) if protocol.l2 == "hot" else None

@@ -23,6 +23,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
 from gemmdb.table.measurement import Protocol, Status, one_line
+from gemmdb.table.stats import turns
 
 MIN_ROUNDS, LONG_US = 7, 1.5e6
 """Minimum rounds of a measurement, and the time above which it has fewer rounds than requested samples."""
@@ -134,7 +135,7 @@ def time_round(
     """Microseconds of one call, `samples` per config, ATen among them.
 
     A sample is the time of one replay of a graph of (flush, call) pairs, minus a replay of the flushes alone, per pair.
-    Each round replays every graph once and starts with the next one each time. If `samples` rounds would take over
+    Each round replays every graph once, in the order of `turns`. If `samples` rounds would take over
     LONG_US, there are fewer, but at least MIN_ROUNDS. In a short estimate (`samples` below the protocol's), candidates
     far behind after their first two replays take part in one round only.
     """
@@ -147,8 +148,7 @@ def time_round(
     rounds = min(samples, max(MIN_ROUNDS, int(LONG_US / max(sum(first.values()), 1.0))))
     times: dict[Config | None, list[list[float]]] = {key: [] for key in order}
     for index in range(rounds):
-        for turn in range(len(order)):
-            key = order[(index + turn) % len(order)]
+        for key in turns(order, index):
             times[key].append([elapsed(graph) for graph in graphs[key]])
         if index == 0 and samples < protocol.samples:
             us = {key: min(first[key], statistics.fmean(times[key][0])) for key in order}
