@@ -20,12 +20,16 @@ from gemmdb.cublaslt import launch, library
 from gemmdb.devices import detect
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.kernels.config import ATEN
-from gemmdb.kernels.hardware import HOPPER
+from gemmdb.kernels.hardware import FIRST_FP8, HOPPER
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("clean")]
+MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_FP8, 10)
+pytestmark = [
+    pytest.mark.timeout(300), pytest.mark.usefixtures("clean", "cublaslt"),
+    pytest.mark.skipif(not MULTIPLIED, reason="this GPU cannot multiply fp8"),
+]  # fmt: skip
 M, N, K = 96, 512, 2048
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
 
@@ -76,16 +80,6 @@ def scales(*sizes: int) -> Any:
 
 def by_rows(x: Any, w: Any, s: Any, t: Any) -> Any:
     return torch._scaled_mm(x, w.t(), s, t, out_dtype=BF16, use_fast_accum=True)
-
-
-@pytest.fixture(autouse=True)
-def library_is_loaded() -> None:
-    capability = torch.cuda.get_device_capability()
-    if capability < (8, 9):
-        pytest.skip("this GPU cannot multiply fp8")
-    torch.mm(rand(16, 16), rand(16, 16))
-    assert library.loaded() is not None
-    launch._warn.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -278,7 +278,7 @@ def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:
         problem = scaled(m, 1024, 1024, scales="row", fast_accum=True)
         with Table.open(out) as table:
             rows, verdict = table.rows(problem, device), table.verdict(problem, device)
-        assert {row.config.kernel for row in rows if row.times} == {"default", *kernels}
+        assert {row.config.kernel for row in rows if row.times} - {"matmul"} == {"default", *kernels}
         assert {row.status for row in rows} <= {Status.OK, Status.SLOW}
         assert verdict is not None
         assert 0 < verdict.ratio <= 1
