@@ -29,6 +29,7 @@ from gemmdb.cli import (
 )
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
+from gemmdb.files import remedy
 from gemmdb.settings import log_level, name_unknown_variables
 
 INTERRUPTED = 130
@@ -137,7 +138,7 @@ def _exit_code(error: BaseException, arguments: Sequence[str]) -> int:
         note(f"{_usage(error, arguments)}; see {command} --help")
         return BAD_INPUT
     if isinstance(error, OSError) and error.filename is not None:
-        note(f"{error.filename}: {error.strerror}")
+        note(f"{error.filename}: {error.strerror}; {remedy(error)}")
         return BAD_INPUT
     note(f"unexpected {type(error).__name__}: {one_line(str(error))[:300]} (GEMMDB_LOG=DEBUG shows the traceback)")
     logging.getLogger("gemmdb").debug("traceback", exc_info=error)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -38,18 +41,39 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `out`. It replaces `out` if the block succeeds, and is deleted otherwise. Raises
-    InputError if it cannot be written."""
+    """Yield a temporary path. If the block succeeds, it replaces `out`, or the file that `out` links to; what cannot be
+    replaced, a pipe, a device or `/dev/stdout`, is written instead. It is deleted otherwise. Raises InputError if `out`
+    cannot be written."""
     folder = out.absolute().parent
     if out.is_dir():
         raise InputError(f"{out} is a folder; name a file")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another file")
-    part = folder / f".{out.name}.{secrets.token_hex(4)}.part"
+    target = Path(os.path.realpath(out))
+    if is_stream := out.exists() and (not out.is_file() or folder == Path("/dev")):
+        folder = Path(tempfile.gettempdir())
+    else:
+        folder = target.parent
+    part = folder / f".{target.name}.{secrets.token_hex(4)}.part"
     try:
         yield part
-        part.replace(out)
+        if is_stream:
+            with part.open("rb") as read, out.open("wb") as written:
+                shutil.copyfileobj(read, written)
+        else:
+            part.replace(target)
     except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror})") from error
+        raise InputError(f"{out} cannot be written ({error.strerror}); {remedy(error)}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def remedy(error: OSError) -> str:
+    """Return what to do about a file that cannot be read or written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space and run the same command again"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return "check its folder, or name another"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "check its permissions, or name another"
+    return "name another"

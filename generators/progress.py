@@ -74,15 +74,15 @@ class Tracker:
     done: int = 0
     done_s: float = 0.0
     started: float = field(default_factory=monotonic)
+    phase: str = "starting"
     _credited: dict[Problem, float] = field(default_factory=dict)
-    _phase: str = "starting"
 
     def __post_init__(self) -> None:
         self.done = self.before
         self.say("starting")
 
     def say(self, phase: str, current: Problem | None = None) -> None:
-        self._phase = phase
+        self.phase = phase
         if self.progress is not None:
             eta_s, more_s = self._eta(), self.expected.more_s / self.expected.workers if self.expected else 0.0
             most_s = None if eta_s is None else eta_s + self.pace * more_s
@@ -96,7 +96,7 @@ class Tracker:
         self.done += 1
         self._credit(problem)
         self._credited.pop(problem, None)
-        self.say(self._phase, problem)
+        self.say(self.phase, problem)
 
     def _credit(self, problem: Problem, left_s: float = 0.0) -> None:
         if self.expected is not None:

@@ -94,7 +94,7 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"cannot use the folder {folder}: {error.strerror}") from error
+        raise InputError(f"cannot use the folder {folder}: {error.strerror}; name another --folder") from error
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged; --fresh starts over") from error
     if known.command != new.command:
@@ -169,6 +169,9 @@ class Tuning:
         found = run(state.command, state.workload, stdout=self._request.stdout)
         if found.exit_code not in STOPPED_CODES:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
+        if not state.workload.exists() and found.exit_code in STOPPED_CODES[1:]:
+            self._say(f"nothing was recorded: {found.obstacle}")
+            raise KeyboardInterrupt
         if not state.workload.exists():
             raise InputError(f"nothing was recorded: {found.obstacle}")
         state.recorded, state.stopped = True, bool(found.exit_code)

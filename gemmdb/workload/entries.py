@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -105,7 +106,7 @@ def read(path: Path) -> Workload:
     numbers: list[int] = []
     uncovered: dict[str, tuple[int, int]] = {}
     for where, text in lines(path):
-        item = as_object(text, where)
+        item = as_object(text, where, "; name a workload of `gemmdb record`")
         if isinstance(name := item.get("uncovered"), str):
             count, calls = uncovered.get(name, (0, 0))
             uncovered[name] = count + _number(item, "count", 1, where), calls + _number(item, "calls", 0, where)
@@ -174,17 +175,18 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        makes = "; `gemmdb record` makes a workload, `gemmdb build` a table" if not os.path.lexists(path) else ""
+        raise InputError(f"cannot read {path}: {error.strerror}{makes}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"cannot read {path}: it is not text") from error
+        raise InputError(f"cannot read {path}: it is not text; name a workload of `gemmdb record`") from error
 
 
-def as_object(text: str, where: str) -> dict[str, Any]:
-    """Parse the JSON object of a line. Raises InputError for anything else."""
+def as_object(text: str, where: str, remedy: str = "") -> dict[str, Any]:
+    """Parse the JSON object of a line. Raises InputError for anything else; `remedy` ends its message."""
     try:
         item = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON: {error}") from error
+        raise InputError(f"{where}: not JSON: {error}{remedy}") from error
     if not isinstance(item, dict):
         raise InputError(f"{where}: a line must be a JSON object, not {text.strip()[:40]!r}")
     return item

@@ -209,7 +209,8 @@ class Run:
             for message in arrived:
                 if isinstance(message, Settle):
                     message.done.set()
-                if isinstance(message, Phase):
+                # A worker waits while its first jobs compile.
+                if isinstance(message, Phase) and (message.name, self.tracker.phase) != ("waiting", "compiling"):
                     self.tracker.say(message.name, message.problem)
             ended = [message for message in arrived if isinstance(message, Ended)]
             running -= len(ended)

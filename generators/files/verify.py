@@ -144,8 +144,11 @@ def _texts(
                 text = packed.long(kind, text)
             parse(text)
             good = canonical.key(text) == key
-        except (InputError, TableError, TypeError, AttributeError) as error:
+        except (InputError, TableError) as error:
             yield Finding("text", f"{kind} {key}: {error}")
+            continue
+        except (TypeError, AttributeError):
+            yield Finding("text", f"{kind} {key}: {str(text)[:80]!r} is not a text")
             continue
         if not good:
             yield Finding("text", f"{kind} {key} is not the key of its text {str(text)[:120]!r}")

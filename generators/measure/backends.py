@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmdb.devices import detect, registry
-from gemmdb.errors import InputError
+from gemmdb.errors import InputError, suggestion
 from gemmdb.generators.backend import Backend
 from gemmdb.key.device import Device
 
@@ -23,6 +23,8 @@ def device_for(arch: str) -> Device:
         reason += (
             ", or use --modelled, which compiles for that arch, ranks by a cost model and marks every row as modelled"
         )
+    else:
+        reason += suggestion(arch, ["native", "cpu", *sorted({device.arch for device in registry.KNOWN})])
     raise InputError(reason)
 
 

@@ -91,6 +91,13 @@ def test_a_program_that_cannot_be_tuned(gemmdb, command, out, said):
     assert (done.code, done.out, done.err.splitlines()[-1]) == (2, out, f"gemmdb: {said}")
 
 
+def test_ctrl_c_before_the_program_compiles_anything_is_an_interrupt(gemmdb):
+    done = gemmdb("tune", "--", sys.executable, "-c", "import os; os.kill(os.getpid(), 2)")
+    assert done.code == 130
+    assert "nothing was recorded: " in done.err
+    assert "interrupted" in done.err.splitlines()[-1]
+
+
 def test_a_plan_of_what_was_recorded_before(gemmdb, table):
     """One of the GEMMs that miss cannot gain. The program is not run, and nothing is built."""
     device = DEVICE.text

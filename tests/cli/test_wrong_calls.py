@@ -99,6 +99,8 @@ build --arch native --ops conv | unknown op 'conv'
 build --arch native --dtypes fp7 | unknown dtype 'fp7'
 build --arch native --effort heroic | unknown effort 'heroic'
 build --arch sm999 | sm999
+build --arch sm9 | sm9 | did you mean 'sm90'?
+build --arch cuda | cuda | this machine
 build --arch native --gpus 0 | --gpus
 build --arch native --minutes 0 | --minutes
 build --arch native --minutes nan | --minutes
@@ -115,7 +117,8 @@ build --arch cpu --shapes one.jsonl --deny '(' | --deny '(' | not a regular expr
 coverage w --jsn | --jsn
 coverage empty.jsonl | empty.jsonl contains no problems | gemmdb record --out empty.jsonl
 coverage empty.jsonl --json | empty.jsonl contains no problems | gemmdb record --out empty.jsonl
-coverage notes.txt | notes.txt:1
+coverage notes.txt | notes.txt:1 | not JSON | name a workload of `gemmdb record`
+coverage nonesuch.jsonl | nonesuch.jsonl | `gemmdb record` makes a workload
 coverage fields.jsonl | fields.jsonl:1
 coverage list.jsonl | list.jsonl:2
 coverage . | .
@@ -128,7 +131,13 @@ verify {URL} | {URL} is a URL | download it
 merge a.db | --out
 merge mine.db --out other.db | would be replaced
 show notes.txt | not JSON
-show none.db | No such file
+show none.db | No such file | `gemmdb build` a table
+report none.db | none.db | No such file | `gemmdb build` a table
+tune --folder notes.txt -- true | notes.txt | name another --folder
+tune --folder notes.txt/x -- true | notes.txt/x | name another --folder
+tune --budget 5 -- true | --budget '5' | 90s, 10m or 1h30m
+demo --folder notes.txt | notes.txt
+tables push there notes.txt | gemmdb: notes.txt is not
 show {H200} --sort colour | known: gain, time, size
 export mine.db --to xml -o x | known: csv, jsonl, parquet, verdicts, lookup-table
 export none.db --to csv -o x | none.db does not exist

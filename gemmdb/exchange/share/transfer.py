@@ -99,7 +99,10 @@ def push(url: str, tables: Sequence[Path], say: Callable[[str], None] = _say_not
             copy = Path(folder, path.name)
             with bounded.reading(path):
                 shutil.copyfile(path, copy)
-            one = manifest.listed(copy, path.name)
+            try:
+                one = manifest.listed(copy, path.name)
+            except TableError as error:  # Of the copy.
+                raise TableError(str(error).replace(str(copy), str(path))) from error
             say(f"uploading {path.name}, {one.size:,} bytes")
             remote.write(path.name, copy)
             known[path.name] = one

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from kit.replay import CPP, SPLIT_N, Emitting, Never, Replay, ReplayBackend, record, stored, verdict
+from kit.replay import CPP, SPLIT_N, Emitting, Never, Replay, ReplayBackend, Watcher, record, stored, verdict
 
 from gemmdb.generators.backend import ignore
 from gemmdb.generators.build import queue, scheduler
@@ -173,6 +173,18 @@ def test_no_job_begins_that_would_exceed_the_limit_by_a_tenth(request_, rows, pr
     run.expected = run.tracker.expected = Expected(8.0, [(job.problem, 16.0 if due_s else 19.0) for job in jobs])
     run.unconfirmed = {1: due_s, 2: due_s * 2}
     assert run._fitting(60.0, spent_s) == fitting
+
+
+def test_while_its_first_jobs_compile_a_build_does_not_say_that_it_waits(request_, rows):
+    class Compiling(Replay):
+        def prepare(self, jobs, ready=ignore):
+            time.sleep(0.3)  # The worker has said by now that it waits.
+            super().prepare(jobs, ready)
+
+    watcher = Watcher()
+    build(request_, watcher, ReplayBackend(rows, replay=Compiling))
+    phases = [state.phase for state in watcher.states]
+    assert phases[: phases.index("racing")] == ["starting", "waiting", "compiling"][: phases.index("racing")]
 
 
 def test_a_short_limit_prepares_few_jobs_together_and_ends_after_the_first(request_, rows):
