@@ -184,7 +184,8 @@ def test_while_its_first_jobs_compile_a_build_does_not_say_that_it_waits(request
     watcher = Watcher()
     build(request_, watcher, ReplayBackend(rows, replay=Compiling))
     phases = [state.phase for state in watcher.states]
-    assert phases[: phases.index("racing")] == ["starting", "waiting", "compiling"][: phases.index("racing")]
+    first = phases.index("compiling")
+    assert set(phases[first : phases.index("racing")]) == {"compiling"}
 
 
 def test_a_short_limit_prepares_few_jobs_together_and_ends_after_the_first(request_, rows):
