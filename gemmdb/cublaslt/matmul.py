@@ -236,10 +236,11 @@ class Matmul:
 
         Raises library.Error if the library does not support it. Not every algorithm may be asked for: cuBLAS 13.1 ends
         the process for some. So those that are not known to be safe are refused, unless its heuristic names them here.
-        None is known for fp8, whose tiles were not explored.
+        None is known for fp8, whose tiles were not explored, nor with an activation.
         """
         made = self.algorithm(attributes)
-        if (self.shape.scales or not known(attributes)) and bytes(made) not in self._named:
+        unexplored = self.shape.scales or self.shape.activation or not known(attributes)
+        if unexplored and bytes(made) not in self._named:
             raise library.Error("cublasLtMatmulAlgoGetHeuristic", NOT_SUPPORTED)
         found = Heuristic()
         call(

@@ -37,10 +37,19 @@ def test_the_library_is_not_asked_for_what_may_end_the_process(monkeypatch, attr
     assert matmul().supported(ALGORITHM)[1] == 64
 
 
-def test_for_fp8_the_library_is_asked_for_what_its_heuristic_names_alone(monkeypatch):
+FP8 = Matrix("fp8_e4m3", True, 64)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(64, 64, 64, FP8, FP8, BF16, scales="tensor"),
+        Shape(64, 64, 64, BF16, BF16, BF16, activation="relu"),
+        Shape(64, 64, 64, BF16, BF16, BF16, activation="gelu_tanh"),
+    ],
+)
+def test_for_fp8_and_activations_the_library_is_asked_for_what_its_heuristic_names_alone(monkeypatch, shape):
     """No other is known to be safe."""
-    fp8 = Matrix("fp8_e4m3", True, 64)
-    shape = Shape(64, 64, 64, fp8, fp8, BF16, scales="tensor")
     instead(monkeypatch, Crashing())
     with pytest.raises(library.Error):
         Matmul(shape, 0).supported(ALGORITHM)
