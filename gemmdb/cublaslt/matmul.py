@@ -12,6 +12,7 @@ from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm, Heuristic, call
 from gemmdb.cublaslt.tiles import known
 from gemmdb.key.canonical import lazy
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
@@ -72,6 +73,18 @@ class Shape:
     activation: str = ""
     scales: str = ""
     fast: bool = False
+
+    @property
+    def explored(self) -> bool:
+        """Whether the algorithms that are known to be safe ran on such matrices: of 16 bits or more, each row or column
+        at a multiple of 16 bytes, which the GPU's tensor copies need of operands and outputs alike. None ran with an
+        activation."""
+        matrices = (self.a, self.b, self.out)
+        return not self.activation and all(
+            ITEM_SIZES[one.dtype] > 1 and step * ITEM_SIZES[one.dtype] % VECTOR_BYTES == 0
+            for one in matrices
+            for step in (one.leading, one.batch_stride if self.batch > 1 else 0)
+        )
 
     @property
     def extras(self) -> Mapping[str, Extra]:
@@ -235,12 +248,11 @@ class Matmul:
         """The algorithm with these attributes and the bytes of workspace that it needs for this shape.
 
         Raises library.Error if the library does not support it. Not every algorithm may be asked for: cuBLAS 13.1 ends
-        the process for some. So those that are not known to be safe are refused, unless its heuristic names them here.
-        None is known for fp8, whose tiles were not explored, nor with an activation.
+        the process for some, and a kernel that cannot run ends the use of the GPU. So those that are not known to be
+        safe are refused, unless its heuristic names them here.
         """
         made = self.algorithm(attributes)
-        unexplored = self.shape.scales or self.shape.activation or not known(attributes)
-        if unexplored and bytes(made) not in self._named:
+        if not (self.shape.explored and known(attributes)) and bytes(made) not in self._named:
             raise library.Error("cublasLtMatmulAlgoGetHeuristic", NOT_SUPPORTED)
         found = Heuristic()
         call(

@@ -7,7 +7,6 @@ from kit.gpu import ALGORITHM
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
 
-BF16 = Matrix("bf16", True, 64)
 STRANGE = {**ALGORITHM, "tile": 636}
 
 
@@ -24,8 +23,9 @@ class Crashing(Library):
         return super()._answer(name, arguments)
 
 
-def matmul() -> Matmul:
-    return Matmul(Shape(64, 64, 64, BF16, BF16, BF16), 0)
+def matmul(n: int = 64, dtype: str = "bf16") -> Matmul:
+    a, b, out = Matrix(dtype, True, 64), Matrix(dtype, False, 64), Matrix("bf16", True, n)
+    return Matmul(Shape(64, n, 64, a, b, out), 0)
 
 
 @pytest.mark.parametrize("attributes", [STRANGE, {**ALGORITHM, "algo": 23}])
@@ -37,7 +37,14 @@ def test_the_library_is_not_asked_for_what_may_end_the_process(monkeypatch, attr
     assert matmul().supported(ALGORITHM)[1] == 64
 
 
-FP8 = Matrix("fp8_e4m3", True, 64)
+@pytest.mark.parametrize(("n", "dtype"), [(30_522, "bf16"), (64, "int8")])
+def test_nothing_is_known_of_rows_that_tensor_copies_cannot_store_nor_of_bytes(monkeypatch, n, dtype):
+    instead(monkeypatch, Crashing())
+    with pytest.raises(library.Error):
+        matmul(n, dtype).supported(ALGORITHM)
+
+
+BF16, FP8 = Matrix("bf16", True, 64), Matrix("fp8_e4m3", True, 64)
 
 
 @pytest.mark.parametrize(
