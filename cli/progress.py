@@ -118,7 +118,7 @@ def left(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds < 180:
-        return f"about {seconds:.0f} s left"
+        return f"about {seconds if seconds < 100 else round(seconds, -1):.0f} s left"
     if seconds < 90 * 60:
         return f"about {seconds / 60:.0f} min left"
     return f"about {seconds / 3600:.1f} h left"

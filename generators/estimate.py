@@ -38,7 +38,7 @@ RATES = {
     "cpu": Rates(start_s=8.0, problem_s=1.0, compile_s=3.2, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S),
     "quick": Rates(start_s=35.0, candidate_s=0.05),
     "standard": Rates(start_s=35.0, candidate_s=0.05),
-    "lean": Rates(start_s=35.0, candidate_s=0.0225),
+    "lean": Rates(start_s=35.0, candidate_s=0.0165),
     "full": Rates(start_s=35.0, candidate_s=0.1),
 }
 """For a CPU (two cores of an EPYC), and for a GPU by effort (`benchmarks/results/h200/2026-11-22/build.json`). `full`

@@ -101,6 +101,14 @@ def now(seconds: float = SAMPLE_S, threads: int | None = None) -> Load | None:
     return between(before, reading(), threads)
 
 
+def queued() -> float:
+    """Return how many programs ran or waited per core of the host in the last minute; 0 if unknown."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except (AttributeError, OSError):
+        return 0.0
+
+
 def wait(
     limit_s: float,
     threads: int | None = None,

@@ -163,8 +163,8 @@ def test_nothing_to_do_is_not_announced(capsys):
 
 
 def test_words_of_progress():
-    assert [left(None), left(30), left(600), left(3600 * 3)] == [
-        "", "about 30 s left", "about 10 min left", "about 3.0 h left",
+    assert [left(None), left(30), left(133), left(600), left(3600 * 3)] == [
+        "", "about 30 s left", "about 130 s left", "about 10 min left", "about 3.0 h left",
     ]  # fmt: skip
     assert sizes(State(1, 0)) == ""
 

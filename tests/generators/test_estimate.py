@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from kit.replay import DEVICE, ReplayBackend, rows_of
 
-from gemmdb.devices import registry
+from gemmdb.devices import detect, load, registry
+from gemmdb.devices.load import Load
 from gemmdb.generators import effort as efforts
 from gemmdb.generators import estimate, shapes
 from gemmdb.generators.backend import Job
 from gemmdb.generators.build import queue
+from gemmdb.generators.measure.cpu.measurer import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.cuda.space import CudaSpace
 from gemmdb.key.problem import Problem
@@ -22,6 +24,8 @@ RECORDED = Path(__file__).parents[2] / "benchmarks/results/h200/2026-11-22/build
 FACTOR = 1.5
 PIPELINED = 22
 """The first recorded build that compiled ahead as builds do now."""
+LEAN = (6626, 2800)
+"""Numbers of jobs of the builds with effort `lean`: the dense GEMMs."""
 QUICK = efforts.named("quick", "cpu")
 
 
@@ -42,10 +46,22 @@ def five() -> list[Problem]:
     ]
 
 
-# On two cores of an AMD EPYC with as many busy threads of other programs.
-@pytest.mark.parametrize(("problems", "slower", "took_s"), [(None, 2.0, 292.7), (five(), 2.0, 180.3)])
-def test_a_build_on_a_cpu_takes_what_is_expected(problems, slower, took_s):
-    expected_s = slower * cpu_seconds(problems or shapes.load("cpu-quick", "cpu"))
+def layers() -> list[Problem]:
+    """Two layers at both ends of the range of their batch."""
+    sizes = [(m, n, k) for m in (2, 16) for n, k in ((512, 256), (256, 512))]
+    return [Problem.gemm("addmm", m=m, n=n, k=k, dtype="fp32", constant_weight=True) for m, n, k in sizes]
+
+
+@pytest.mark.parametrize(
+    ("problems", "queued", "took_s"), [(None, 2.75, 292.7), (five(), 3.5, 180.3), (layers(), 5.7, 259.0)]
+)
+def test_a_build_on_a_cpu_takes_what_is_expected(monkeypatch, problems, queued, took_s):
+    """Recorded on the two cores of an AMD EPYC beside other programs; `queued` of them per core. The second build had
+    a higher priority."""
+    monkeypatch.setattr(load, "now", lambda seconds=0.5, threads=None: Load(2.0, threads=2))
+    monkeypatch.setattr(load, "queued", lambda: queued)
+    monkeypatch.setattr(detect, "cores", lambda: 2)
+    expected_s = CpuBackend(DEVICE).slowdown() * cpu_seconds(problems or shapes.load("cpu-quick", "cpu"))
     assert took_s / FACTOR < expected_s < took_s * FACTOR
 
 
@@ -56,8 +72,7 @@ def recorded() -> list[dict]:
 @pytest.mark.parametrize("build", recorded(), ids=lambda one: f"{one['measured']} problems")
 def test_a_build_on_a_gpu_takes_what_is_expected(build):
     """A build of a GPU takes as long as its candidates; how many a problem has is the space's affair."""
-    is_lean = build["jobs"] == len(shapes.load("dense", "cuda"))
-    rates = estimate.RATES["lean" if is_lean else "standard"]
+    rates = estimate.RATES["lean" if build["jobs"] in LEAN else "standard"]
     expected_s = rates.start_s + rates.candidate_s * build["rows"] / build["lanes"]
     assert build["seconds"] / FACTOR < expected_s < build["seconds"] * FACTOR
 

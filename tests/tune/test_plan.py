@@ -117,9 +117,13 @@ def test_the_pace_of_the_last_build_corrects_the_next_estimate(tmp_path: Path):
 
 def test_on_a_busy_machine_that_nobody_waits_for_it_takes_longer(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(load, "now", lambda seconds=0.5, threads=None: load.Load(float(detect.cores())))
+    monkeypatch.setattr(load, "queued", lambda: 1.0)
     workload = Workload((Entry(product(512, constant_weight=True), 1, 10, CPU.text),), {})
     idle, beside = (plan(workload, Catalog(()), tmp_path / "none.db", 600.0, None, busy=busy) for busy in (False, True))
     assert beside.seconds == pytest.approx(2 * idle.seconds)
+    monkeypatch.setattr(load, "queued", lambda: 6.0)
+    crowded = plan(workload, Catalog(()), tmp_path / "none.db", 600.0, None, busy=True)
+    assert crowded.seconds == pytest.approx(4 * idle.seconds)
 
 
 def test_what_only_another_gpu_measured_is_built():
