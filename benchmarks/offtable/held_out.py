@@ -92,9 +92,7 @@ def without(whole: Path, held: Sequence[Problem]) -> Iterator[Table]:
         packed = table.packed
     with closing(sqlite3.connect(path)) as db, db:
         for problem in held:
-            db.execute("DELETE FROM measurement WHERE problem = ?", (problem.key,))
-            db.execute("DELETE FROM verdict WHERE problem = ?", (problem.key,))
-            if packed:
-                db.execute("DELETE FROM record WHERE problem = ?", (problem.key,))
+            for name in ("record",) if packed else ("measurement", "verdict"):
+                db.execute(f"DELETE FROM {name} WHERE problem = ?", (problem.key,))
     with closing(Table.open(path, immutable=True)) as table:
         yield table

@@ -10,23 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.key.device import Device
-from gemmdb.table import dbfile, schema
+from gemmdb.table import dbfile, packed_records, schema
 from gemmdb.table.handle import Handle, OnceInOrder
 from gemmdb.table.read_timeouts import Deadline, bulk_seconds
 from gemmdb.table.row_cache import RowCache
 
-COPIED = {"device": 1, "protocol": 1, "toolchain": 1, "run": 1, "verdict": 4}
+COPIED = {"device": 1, "protocol": 1, "toolchain": 1, "run": 1}
 """The SQL tables that packing copies unchanged, with the number of primary-key columns."""
-_DIGESTED = {"config": 1, "problem": 1, **COPIED, "record": 2, "numbering": 1}
+_DIGESTED = {**COPIED, "record": schema.PLACE_COLUMNS, "numbering": 1}
 _SIZES = (
     "SELECT problem, device, count(*), sum((protocol IN ({})) IS TRUE) FROM measurement"
     f" WHERE {schema.AFTER} GROUP BY problem, device {schema.PAGE}"
 )
 _OPS = (
-    "SELECT DISTINCT problem, device, op FROM {} AS held JOIN problem ON problem.id = held.problem"
+    "SELECT DISTINCT problem, device, op FROM measurement AS held JOIN problem ON problem.id = held.problem"
     f" WHERE {schema.AFTER} {schema.PAGE}"
 )
-_RECORDS = f"SELECT problem, device, data FROM record WHERE {schema.AFTER} {schema.PAGE}"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -64,12 +63,11 @@ def summary(
     file: Handle, cache: RowCache, packed: bool, devices: Iterable[Device], head: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return one JSON-ready entry per device, including the file's facts in `head`."""
-    table = "record" if packed else "measurement"
-    found = Counter((device, op) for _, device, op in file.pages(_OPS.format(table), 2, bulk=True))
+    found, counts = _packed_counts(file, cache) if packed else _counts(file, cache)
     problems: dict[int, dict[str, int]] = defaultdict(dict)
     for (key, op), count in sorted(found.items(), key=lambda one: str(one[0][1])):
         problems[key][op] = count
-    counts, entries = _counts(file, cache, packed), []
+    entries = []
     for device in devices:
         measured, computed = counts[device.key, False], counts[device.key, True]
         entries.append({
@@ -80,17 +78,28 @@ def summary(
     return entries
 
 
-def _counts(file: Handle, cache: RowCache, packed: bool) -> Counter[tuple[int, bool]]:
-    """Return the number of measurements, or of pooled times and failures, by device key and by whether the cost model
-    computed them."""
+_Counts = tuple[Counter[tuple[int, str]], Counter[tuple[int, bool]]]
+"""The numbers of problems by device key and op, and of measurements by device key and whether they are modelled."""
+
+
+def _counts(file: Handle, cache: RowCache) -> _Counts:
+    problems = Counter((device, op) for _, device, op in file.pages(_OPS, 2, bulk=True))
     found: Counter[tuple[int, bool]] = Counter()
-    if packed:
-        for _, device, data in file.pages(_RECORDS, 2):
-            measured, modelled = cache.counts(data)
-            found.update({(device, False): measured, (device, True): modelled})
-        return found
     keys = file.fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
     computed = ", ".join(str(key) for (key,) in keys if cache.protocol(key).clock == "model")
     for _, device, count, modelled in file.pages(_SIZES.format(computed), 2, bulk=True):
         found.update({(device, False): count - modelled, (device, True): modelled})
-    return found
+    return problems, found
+
+
+def _packed_counts(file: Handle, cache: RowCache) -> _Counts:
+    """Return the same of a packed table, where pooled times and failures are counted as measurements."""
+    problems: Counter[tuple[int, str]] = Counter()
+    found: Counter[tuple[int, bool]] = Counter()
+    for family, *_, number, key, data in file.pages(schema.RECORDS_SQL, schema.PLACE_COLUMNS):
+        device = cache.device_at(number).key
+        problems[device, cache.family(family)[0]] += 1
+        with cache.errors():
+            measured, modelled = packed_records.counts(packed_records.opened(data, key, device))
+        found.update({(device, False): measured, (device, True): modelled})
+    return problems, found

@@ -108,6 +108,12 @@ class Handle:
         """Return the TableError for a file with more than `most` of `what`."""
         return TableError(f"{self.path} has more than {most:,} {what}, the limit for one lookup; rebuild it")
 
+    def ensure(self) -> None:
+        """Open the file if it is closed. Call it before a choice that depends on whether the file is packed: another
+        one may be at the path now."""
+        if self.db is None:
+            self._read(lambda db: None)
+
     def header(self) -> schema.Header:
         """Return the file's header."""
         return self._read(lambda db: schema.header(db, self.path))

@@ -6,16 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gemmdb.errors import TableError
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.key.rules import LARGEST_SIZE
 from gemmdb.table import schema
 from gemmdb.table.handle import Handle
+from gemmdb.table.nearby_sql import bounds, packed_statement, statement
 from gemmdb.table.row_cache import RowCache
 
 LOG_ROWS = 4.0  # log2 of the smallest tile's 16 rows. Fewer rows take about as long.
@@ -25,6 +24,10 @@ _SHAPES, _ENTRIES = 256, 200_000
 """Maximum number of (N, K) pairs per family with cached surroundings, and of pairs in all of these."""
 _NEXT_FAMILY = "SELECT family, id FROM problem INDEXED BY problem_family WHERE family > ? ORDER BY family LIMIT 1"
 """Selects a problem of the family with the next larger key, with one probe of the index."""
+_NEXT_PACKED = "SELECT family, n, k, m, batch, problem FROM record WHERE family > ? ORDER BY family LIMIT 1"
+"""The same in a packed table, where the primary key of its records is the index."""
+
+_PROBLEMS = "problems of a family"
 
 Row = tuple[Any, ...]
 _Member = tuple[float, float, int, int]  # log2 of M, the larger of that and LOG_ROWS, M, and the key
@@ -62,11 +65,12 @@ class _Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The problems of a family. `sizes`: M, N and K in the index, by key. `known`: the problems read so far, by key;
+    """The problems of a family. `sizes`: M, N and K in the index, and the batch in a packed table, by key. `known`: the
+    problems read so far, by key;
     None for a key of a problem in another family, as in a hostile file. `around`: cached results of `_around`."""
 
     pairs: Sequence[_Pair]
-    sizes: Mapping[int, tuple[int, int, int]]
+    sizes: Mapping[int, tuple[int, ...]]
     known: dict[int, Problem | None] = field(default_factory=dict)
     around: dict[tuple[int, int, tuple[int, int, int, int]], list[_Around]] = field(default_factory=dict)
 
@@ -75,11 +79,11 @@ class Family:
         """Build a family from the `rows` of a `statement`. Raises ValueError for a repeated key, TypeError or
         ValueError for invalid sizes."""
         pairs: dict[tuple[int, int], _Pair] = {}
-        sizes = {key: (m, n, k) for key, m, n, k in rows}
+        sizes = {key: tuple(sizes) for key, *sizes in rows}
         if len(sizes) < len(rows):
             raise ValueError("the index lists a problem twice")
         log = math.log2
-        for key, m, n, k in rows:
+        for key, m, n, k, *_ in rows:
             pair = pairs.get((n, k))
             if pair is None:
                 pair = pairs[n, k] = _Pair(log(n or 1), log(k or 1), n, k, [])
@@ -146,12 +150,26 @@ class Families:
 
     def each(self) -> list[Problem]:
         """See `Table.families`."""
+        self._file.ensure()
+        if self._cache.packed:
+            return self._cache.consistent(self._each_packed)
         keys: list[int] = []
         for _, key in self._file.pages(_NEXT_FAMILY, 1):
             keys.append(key)
             if len(keys) > schema.MOST_FAMILIES:
-                raise TableError(f"{self._file.path} holds more than {schema.MOST_FAMILIES:,} families of problems")
+                raise self._crowded_file()
         return [self._cache.problem(key) for key in keys]
+
+    def _each_packed(self) -> list[Problem]:
+        found: list[Problem] = []
+        for *place, key in self._file.pages(_NEXT_PACKED, 1):
+            found.append(self._cache.problem_at(tuple(place), key))
+            if len(found) > schema.MOST_FAMILIES:
+                raise self._crowded_file()
+        return found
+
+    def _crowded_file(self) -> TableError:
+        return TableError(f"{self._file.path} holds more than {schema.MOST_FAMILIES:,} families of problems")
 
     def distances(
         self,
@@ -179,8 +197,9 @@ class Families:
         known = family.known
         for _, key in found:
             if key not in known:
-                one = self._member(key, problem)
-                if one is not None and family.sizes[key] != (one.m, one.n, one.k):
+                sizes = family.sizes[key]
+                one = self._packed_member(key, problem, sizes) if self._cache.packed else self._member(key, problem)
+                if one is not None and sizes[:3] != (one.m, one.n, one.k):
                     raise self._damaged()
                 known[key] = one
         return [(distance, one) for distance, key in found if (one := known[key])]
@@ -210,11 +229,21 @@ class Families:
         self, problem: Problem, device: Device, l2: str, within: Sequence[float], most: int | None = None
     ) -> list[Row]:
         """Return the keys and sizes of a family's problems with a measured verdict; `most`: row limit."""
+        self._file.ensure()
+        if self._cache.packed:
+            return self._cache.consistent(lambda: self._decided_packed(problem, device, l2))
         ids = self._file.fetch("SELECT id FROM protocol", (), schema.MOST_PROTOCOLS, "protocols")
         protocols = {key: self._cache.protocol(key) for (key,) in ids}
         wanted = [key for key, known in protocols.items() if known.l2 == l2 and known.clock != "model"]
         query = statement(problem, device.key, wanted, within, most)
-        return self._file.fetch(*query, schema.MOST_PROBLEMS, "problems of a family")
+        return self._file.fetch(*query, schema.MOST_PROBLEMS, _PROBLEMS)
+
+    def _decided_packed(self, problem: Problem, device: Device, l2: str) -> list[Row]:
+        """Return the keys, sizes and batches of all problems of a family with a measured verdict in a packed table."""
+        place = self._cache.place(problem, device)
+        if place is None:
+            return []
+        return self._file.fetch(packed_statement(l2), (place[0], place[-1]), schema.MOST_PROBLEMS, _PROBLEMS)
 
     def _family(self, problem: Problem, device: Device, l2: str) -> Family:
         """Return all problems of a family, read once."""
@@ -239,12 +268,14 @@ class Families:
         found = self._cache.problem(key)
         return found if found.op == problem.op and found.family == problem.family else None
 
-
-def bounds(problem: Problem, within: Sequence[float]) -> list[tuple[int, int]]:
-    """Return the minimum and maximum N, K and M `within` these ratios of M, N and K; unbounded if empty."""
-    m, n, k = within or (math.inf,) * 3
-    sizes = ((max(problem.n, 1), n), (max(problem.k, 1), k), (max(problem.m, 1), m))
-    return [(math.floor(size / factor), math.ceil(min(size * factor, LARGEST_SIZE))) for size, factor in sizes]
+    def _packed_member(self, key: int, problem: Problem, sizes: Sequence[int]) -> Problem | None:
+        """Return the problem of a key and these sizes in a packed table, whose primary key is the index."""
+        family = self._cache.numbering().family(problem)
+        m, n, k, batch = sizes
+        try:
+            return None if family is None else self._cache.problem_at((family, n, k, m, batch), key)
+        except TableError as error:
+            raise self._damaged() from error
 
 
 def nearest_keys(rows: Iterable[Row], problem: Problem, limit: int, ratio: float = math.inf) -> list[int]:
@@ -258,20 +289,3 @@ def nearest_keys(rows: Iterable[Row], problem: Problem, limit: int, ratio: float
         a, b, c = log(height or 1) - m, log(columns or 1) - n, log(depth or 1) - k
         found.append((a * a + b * b + c * c, key))
     return [key for distance, key in nsmallest(limit, found) if distance <= farthest]
-
-
-def statement(
-    problem: Problem, device: int, protocols: Sequence[int], within: Sequence[float] = (), most: int | None = None
-) -> tuple[str, list[Any]]:
-    """Return the query and its arguments for (id, m, n, k) of the problems of the same op and family with a verdict for
-    the device under one of the protocols. `within`: maximum ratios of M, N and K to the problem's; unbounded if empty.
-    `most`: row limit."""
-    args: list[Any] = [problem.family_key, *chain(*bounds(problem, within))]
-    marks = ", ".join("?" * len(protocols))
-    sql = (
-        "SELECT id, m, n, k FROM problem INDEXED BY problem_family WHERE family = ?"
-        " AND n BETWEEN ? AND ? AND k BETWEEN ? AND ? AND m BETWEEN ? AND ? AND EXISTS"
-        f" (SELECT 1 FROM verdict WHERE verdict.problem = id AND device = ? AND protocol IN ({marks}))"
-    )
-    args += [device, *protocols]
-    return (sql, args) if most is None else (f"{sql} LIMIT ?", [*args, most])

@@ -1,62 +1,87 @@
-"""Numbering: the entries, toolchain classes, families and config forms that a packed table refers to by number.
+"""Numbering: what the records of a packed table refer to by number.
 
-The texts of problems and configs are long and repetitive. So a packed table stores each family's text once, and for a
-problem its family number, op and sizes. It stores a kernel's parameter names once, as a form, and for a config its form
-number and values.
+The texts of problems and configs are long and repetitive, and their keys are as long as ten numbers. So a packed table
+holds each family, kernel form and config once, compressed, and records name them by number. A config is stored as the
+number of its form, which is its kernel and the names of its parameters, and its values.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmdb.errors import InputError
 from gemmdb.kernels.config import Config
+from gemmdb.key.canonical import lazy
+from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table.record import Entry
 
-MOST_ENTRIES, MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS = 1 << 16, 1_000, 10_000, 256, 4_096
-"""Maximum number of entries, forms, families, classes and toolchain sets in a table."""
+MOST_NUMBERS = 1 << 16
+"""Maximum number of configs, of entries and of contexts in a table."""
+MOST_FORMS, MOST_FAMILIES, MOST_CLASSES, MOST_SETS, MOST_DEVICES = 1_000, 10_000, 256, 4_096, 10_000
+"""Maximum number of forms, families, classes, toolchain sets and devices."""
 MOST_TOOLCHAINS = 64  # Maximum number of toolchains in a set
-_LINE = struct.Struct("<qH")
+_LINE, _CONTEXT, _DEVICE = struct.Struct("<HH"), struct.Struct(">qq"), struct.Struct("<qI")
 MOST_BYTES = {
-    "classes": 2**16, "entries": MOST_ENTRIES * _LINE.size, "families": 2**21, "forms": 2**18,
+    "classes": 2**16, "configs": 2**23, "contexts": MOST_NUMBERS * _CONTEXT.size,
+    "devices": MOST_DEVICES * _DEVICE.size, "entries": MOST_NUMBERS * _LINE.size, "families": 2**21, "forms": 2**18,
     "toolchains": MOST_SETS * (1 + 8 * MOST_TOOLCHAINS),
 }  # fmt: skip
-"""Maximum bytes of each part of a numbering. Checked before parsing."""
+"""Maximum bytes of each part of a numbering, compressed or not. Nothing beyond them is decompressed or parsed."""
+_LEVEL = 9
+Place = tuple[int, int, int, int, int]
+"""Where a packed table holds a problem: the number of its family, N, K, M and the batch."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """`classes`: toolchain classes. `families`: family texts. `forms`: a kernel's name and its parameter names.
-    `lines`: 10 bytes per entry, its config key and the number of its toolchain set. `sets`: the toolchain keys of each
-    set."""
+    """`classes`: toolchain classes. `configs`: short texts. `contexts`: 16 bytes each, the keys of a protocol and of a
+    toolchain. `devices`: each device's key, and the stamp of its records. `lines`: 4 bytes per entry, the numbers
+    of its config and of its toolchain set. `families`: op and family. `forms`: a kernel's name and its parameter names.
+    `sets`: the toolchain keys of each set."""
 
-    classes: tuple[str, ...]
-    families: tuple[str, ...]
-    forms: tuple[str, ...]
-    lines: bytes
-    sets: tuple[tuple[int, ...], ...]
+    classes: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
+    contexts: tuple[bytes, ...] = ()
+    devices: tuple[tuple[int, int], ...] = ()
+    lines: bytes = b""
+    families: tuple[str, ...] = ()
+    forms: tuple[str, ...] = ()
+    sets: tuple[tuple[int, ...], ...] = ((),)
 
     @classmethod
     def of(
-        cls, entries: Iterable[Entry], classes: Iterable[str], configs: Iterable[str], families: Iterable[str] = ()
+        cls,
+        entries: Iterable[Entry],
+        classes: Iterable[str] = (),
+        contexts: Iterable[tuple[int, int]] = (),
+        devices: Iterable[tuple[int, int]] = (),
+        configs: Iterable[Config] = (),
+        families: Iterable[str] = (),
     ) -> Numbering:
-        """Build the numbering of these entries, classes, families and `configs` (texts). It is deterministic. Raises
-        InputError if there are more than fit in a packed table."""
-        keys = [(entry.config.key, tuple(one.key for one in entry.toolchains)) for entry in entries]
+        """Build the numbering of these and of the entries' configs. It is deterministic. Raises InputError if there are
+        more than fit in a packed table."""
+        entries = list(entries)
+        texts = sorted({one.text for one in (*configs, *(entry.config for entry in entries))})
+        forms = tuple(sorted({_shortened(text)[0] for text in texts}))
+        short = _short(forms)
+        places = {text: number for number, text in enumerate(texts)}
+        keys = [(places[entry.config.text], tuple(one.key for one in entry.toolchains)) for entry in entries]
         sets = sorted({toolchains for _, toolchains in keys})
-        place = {toolchains: number for number, toolchains in enumerate(sets)}
-        lines = sorted({(config, place[toolchains]) for config, toolchains in keys})
+        number = {toolchains: place for place, toolchains in enumerate(sets)}
+        lines = sorted({(config, number[toolchains]) for config, toolchains in keys})
+        _check_counts(len(texts), len(lines), len(set(contexts := list(contexts))))  # Before they are packed.
         found = cls(
-            tuple(sorted(set(classes))), tuple(sorted(set(families))),
-            tuple(sorted({_shortened(text)[0] for text in configs})), b"".join(_LINE.pack(*line) for line in lines),
-            tuple(sets),
+            tuple(sorted(set(classes))), tuple(map(short, texts)),
+            tuple(_CONTEXT.pack(*one) for one in sorted(set(contexts))), tuple(sorted(set(devices))),
+            b"".join(_LINE.pack(*line) for line in lines), tuple(sorted(set(families))), forms, tuple(sets),
         )  # fmt: skip
-        _check_bytes(found.checked().parts())
+        found.checked().parts()
         return found
 
     @classmethod
@@ -64,33 +89,45 @@ class Numbering:
         """Parse a table's numbering `parts`. Raises InputError, one line, if they are malformed."""
         if parts.keys() != MOST_BYTES.keys():
             raise InputError("its numbering is incomplete")
-        found = _check_bytes(parts)
+        found = {name: _decompressed(name, parts[name]) for name in MOST_BYTES}
+        _check_counts(found["configs"].count(b"\n"), 0, 0)
         try:
             classes, families, forms = (_texts(found[name]) for name in ("classes", "families", "forms"))
-            numbering = cls(classes, families, forms, found["entries"], tuple(_sets(found["toolchains"])))
+            configs = tuple(found["configs"].decode().split("\n")) if found["configs"] else ()
+            devices = tuple(_DEVICE.iter_unpack(found["devices"]))
+            sets = tuple(_sets(found["toolchains"]))
+            contexts = tuple(_CONTEXT.pack(*one) for one in _CONTEXT.iter_unpack(found["contexts"]))
         except (ValueError, struct.error, RecursionError) as error:
             raise InputError(f"its numbering is malformed ({error})") from error
-        return numbering.checked()
+        return cls(classes, configs, contexts, devices, found["entries"], families, forms, sets).checked()
 
     def parts(self) -> dict[str, bytes]:
-        """Return the parts that `parse` reads."""
+        """Return the parts that `parse` reads. Raises InputError for one that is too long."""
         sets = (struct.pack(f"<B{len(keys)}q", len(keys), *keys) for keys in self.sets)
-        return {
+        parts = {
             "classes": json.dumps(self.classes, separators=(",", ":")).encode(),
+            "configs": "\n".join(self.configs).encode(),
+            "contexts": b"".join(self.contexts),
+            "devices": b"".join(_DEVICE.pack(*one) for one in self.devices),
             "entries": self.lines,
             "families": json.dumps(self.families, separators=(",", ":")).encode(),
             "forms": json.dumps(self.forms, separators=(",", ":")).encode(),
             "toolchains": b"".join(sets),
         }
+        for name, part in parts.items():
+            if len(part) > MOST_BYTES[name]:
+                raise InputError(f"its numbering is too long ({name})")
+        return {name: zlib.compress(part, _LEVEL) for name, part in parts.items()}
 
     def checked(self) -> Numbering:
         """Return self. Raises InputError if any count exceeds what fits in a packed table."""
-        size, rest = divmod(len(self.lines), _LINE.size)
+        entries, rest = divmod(len(self.lines), _LINE.size)
+        _check_counts(len(self.configs), entries, len(self.contexts))
         for what, count, most in (
-            ("pairs of config and toolchains", size, MOST_ENTRIES), ("forms", len(self.forms), MOST_FORMS),
-            ("families", len(self.families), MOST_FAMILIES),
+            ("forms", len(self.forms), MOST_FORMS), ("families", len(self.families), MOST_FAMILIES),
             ("toolchain classes", len(self.classes), MOST_CLASSES), ("sets of toolchains", len(self.sets), MOST_SETS),
             ("toolchains of a set", max(map(len, self.sets), default=0), MOST_TOOLCHAINS),
+            ("devices", len(self.devices), MOST_DEVICES),
         ):  # fmt: skip
             if count > most:
                 raise InputError(f"{count:,} {what} exceed the {most:,} that fit in a packed table")
@@ -99,15 +136,15 @@ class Numbering:
         return self
 
     def reader(self, config: Callable[[int], Config], toolchain: Callable[[int], Toolchain]) -> Callable[[int], Entry]:
-        """Return a function from numbers to entries, created on first use and then shared. It raises IndexError or
-        struct.error for an unknown number."""
+        """Return a function from numbers to entries, created on first use and then shared. `config`: maps a number to a
+        config. It raises IndexError or struct.error for an unknown number."""
         made: dict[int, Entry] = {}
 
         def entry(number: int) -> Entry:
             found = made.get(number)
             if found is None:
-                key, place = _LINE.unpack_from(self.lines, number * _LINE.size)
-                found = made[number] = Entry(config(key), tuple(map(toolchain, self.sets[place])))
+                config_number, place = _LINE.unpack_from(self.lines, number * _LINE.size)
+                found = made[number] = Entry(config(config_number), tuple(map(toolchain, self.sets[place])))
             return found
 
         return entry
@@ -116,35 +153,92 @@ class Numbering:
         """Return a function from entries to their numbers."""
         places = {keys: number for number, keys in enumerate(self.sets)}
         numbers = {line: number for number, line in enumerate(_LINE.iter_unpack(self.lines))}
-        return lambda entry: numbers[entry.config.key, places[tuple(one.key for one in entry.toolchains)]]
+        config = self.config_number()
+        return lambda entry: numbers[config(entry.config), places[tuple(one.key for one in entry.toolchains)]]
 
-    def short(self) -> Callable[[str], str]:
-        """Return a function from a config's text to its short text in the table."""
-        places = {form: number for number, form in enumerate(self.forms)}
+    def config_number(self) -> Callable[[Config], int]:
+        """Return a function from configs to their numbers."""
+        numbers, short = {text: number for number, text in enumerate(self.configs)}, _short(self.forms)
+        return lambda config: numbers[short(config.text)]
 
-        def short(text: str) -> str:
-            form, values = _shortened(text)
-            return " ".join([str(places[form]), *values])
+    def context_number(self) -> Callable[[tuple[int, int]], int]:
+        """Return a function from the keys of a protocol and a toolchain to the number of their context."""
+        return {keys: number for number, keys in enumerate(self.context_keys())}.__getitem__
 
-        return short
+    def context_keys(self) -> list[tuple[int, int]]:
+        """Return the keys of the protocol and the toolchain of each context."""
+        return [(protocol, toolchain) for protocol, toolchain in map(_CONTEXT.unpack, self.contexts)]
 
-    def short_problem(self) -> Callable[[Problem], str]:
-        """Return a function from problems to their short texts in the table."""
-        places = {text: number for number, text in enumerate(self.families)}
-        return lambda problem: f"{places[problem.family]} {problem.head}"
+    @lazy
+    def _families(self) -> Mapping[str, int]:
+        return {text: number for number, text in enumerate(self.families)}
 
-    def long_problem(self, text: str) -> str:
-        """Return the full text for a problem's short text. Raises InputError if it is invalid."""
-        place, _, head = text.partition(" ")
-        return f"{head} {_at(self.families, place, 'a problem has an unknown family')}"
+    @lazy
+    def _devices(self) -> Mapping[int, int]:
+        return {key: number for number, (key, _) in enumerate(self.devices)}
 
-    def long(self, text: str) -> str:
-        """Return the full text for a config's short text. Raises InputError if it is invalid."""
-        place, *values = text.split(" ")
-        name, *names = _at(self.forms, place, "a config has an unknown form").split(" ")
+    def family(self, problem: Problem) -> int | None:
+        """Return the number of a problem's op and family, None if the table has no such problem."""
+        return self._families.get(f"{problem.op} {problem.family}")
+
+    def device(self, key: int) -> int | None:
+        """Return the number of a device's key, None if the table has no record of it."""
+        return self._devices.get(key)
+
+    def place(self, problem: Problem) -> Place | None:
+        """Return where the table holds a problem; None if it has none of the family."""
+        family = self.family(problem)
+        return None if family is None else (family, problem.n, problem.k, problem.m, problem.batch)
+
+    def problem(self, place: Place) -> Problem:
+        """Return the problem at a place. Raises InputError if there can be none."""
+        number, n, k, m, batch = place
+        op, family = self.op_and_family(number)
+        batched = op in OPS and OPS[op].batched
+        if any(type(one) is not int for one in place) or (batch != 1 and not batched):
+            raise InputError("a problem has impossible sizes")
+        head = f"{op} batch={batch}" if batched else op
+        return Problem.parse(f"{head} m={m} n={n} k={k} {family}")
+
+    def op_and_family(self, number: int) -> tuple[str, str]:
+        """Return the op and the family of a number. Raises InputError for an unknown number."""
+        if type(number) is not int or not 0 <= number < len(self.families):
+            raise InputError("a problem has an unknown family")
+        op, _, family = self.families[number].partition(" ")
+        return op, family
+
+    def config(self, number: int) -> str:
+        """Return the text of a config's number. Raises InputError for an unknown number or an invalid short text."""
+        if not 0 <= number < len(self.configs):
+            raise InputError("a config has an unknown number")
+        place, *values = self.configs[number].split(" ")
+        form = int(place) if place.isascii() and place.isdigit() and len(place) < 6 else len(self.forms)
+        if form >= len(self.forms):
+            raise InputError("a config has an unknown form")
+        name, *names = self.forms[form].split(" ")
         if len(names) != len(values):
             raise InputError("a config does not have the values of its form")
         return " ".join([name, *map("=".join, zip(names, values, strict=True))])
+
+
+def _check_counts(configs: int, entries: int, contexts: int) -> None:
+    for what, count in (
+        ("configs", configs), ("pairs of config and toolchains", entries),
+        ("pairs of protocol and toolchain", contexts),
+    ):  # fmt: skip
+        if count > MOST_NUMBERS:
+            raise InputError(f"{count:,} {what} exceed the {MOST_NUMBERS:,} that fit in a packed table")
+
+
+def _short(forms: Sequence[str]) -> Callable[[str], str]:
+    """Return a function from a config's text to its short text."""
+    places = {form: number for number, form in enumerate(forms)}
+
+    def short(text: str) -> str:
+        form, values = _shortened(text)
+        return " ".join([str(places[form]), *values])
+
+    return short
 
 
 def _shortened(text: str) -> tuple[str, list[str]]:
@@ -154,24 +248,20 @@ def _shortened(text: str) -> tuple[str, list[str]]:
     return " ".join([name, *(pair[0] for pair in pairs)]), [pair[2] for pair in pairs]
 
 
-def _at(texts: Sequence[str], place: str, otherwise: str) -> str:
-    number = int(place) if place.isascii() and place.isdigit() and len(place) < 6 else len(texts)
-    if number >= len(texts):
-        raise InputError(otherwise)
-    return texts[number]
-
-
-def _check_bytes(parts: Mapping[str, object]) -> dict[str, bytes]:
-    """Return the parts. Raises InputError for a part that is too long or not bytes."""
-    found = {}
-    for name, most in MOST_BYTES.items():
-        part = parts[name]
-        if not isinstance(part, bytes):
-            raise InputError("its numbering is incomplete")
-        if len(part) > most:
-            size = f"{len(part):,} bytes of {name}"
-            raise InputError(f"{size} exceed the {most:,} that fit in a packed table")
-        found[name] = part
+def _decompressed(name: str, part: object) -> bytes:
+    """Return a part, of which no more than its MOST_BYTES are decompressed. Raises InputError for anything else."""
+    most = MOST_BYTES[name]
+    if not isinstance(part, bytes) or len(part) > most + 2**10:
+        raise InputError(f"its numbering is malformed ({name})")
+    reader = zlib.decompressobj()
+    try:
+        found = reader.decompress(part, most + 1)
+    except zlib.error as error:
+        raise InputError(f"its numbering is malformed ({name}: {error})") from error
+    if len(found) > most:
+        raise InputError(f"its numbering is too long ({name})")
+    if not reader.eof or reader.unused_data:
+        raise InputError(f"its numbering is cut off ({name})")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
@@ -13,10 +13,11 @@ from gemmdb.errors import InputError, TableError
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.table import bulk_reading, dbfile, schema
+from gemmdb.table import bulk_reading, dbfile, packed_records, schema
 from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import Measurement, fingerprint
 from gemmdb.table.neighbours import PLAIN, Families, Metric
+from gemmdb.table.numbering import Place
 from gemmdb.table.record import Record, Time, record
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.verdict import Verdict
@@ -83,11 +84,11 @@ class Table:
 
     def decided(self) -> Iterator[tuple[Problem, Device]]:
         """Yield every problem and device with a verdict, in (arbitrary) key order. Reads in small batches."""
-        return self._pairs("verdict")
+        return self._packed_pairs(decided=True) if self._is_packed() else self._pairs("verdict")
 
     def pairs(self) -> Iterator[tuple[Problem, Device]]:
         """Yield every problem and device with any data in the file, in key order."""
-        return self._pairs("record" if self.packed else "measurement")
+        return self._packed_pairs() if self._is_packed() else self._pairs("measurement")
 
     def neighbours(
         self, problem: Problem, device: Device, l2: str = "cold", limit: int = 64, within: Sequence[float] = ()
@@ -101,7 +102,7 @@ class Table:
     ) -> list[tuple[float, Problem]]:
         """Like `neighbours`, by a metric and with distances. For a large family in a file that may change, the
         candidates are the 2 x `limit` nearest by plain distance."""
-        fixed = self.packed or self._file.immutable
+        fixed = self._is_packed() or self._file.immutable
         with self._file.lookup():
             return self._families.distances(problem, device, l2, limit, within, metric, fixed)
 
@@ -119,7 +120,7 @@ class Table:
     def rows(self, problem: Problem, device: Device) -> list[Measurement]:
         """Return every measurement of a problem on a device, including failures, in a fixed order. A packed table has
         none and raises TableError."""
-        if self.packed:
+        if self._is_packed():
             raise self._without_rows()
         keys = (problem.key, device.key)
         found = self._file.fetch(schema.ROWS_SQL, keys, schema.MOST_MEASUREMENTS, "measurements of a problem")
@@ -132,11 +133,9 @@ class Table:
 
     def record(self, problem: Problem, device: Device) -> Record | None:
         """Return all times of a problem on a device, pooled over runs, and its failures; None without data."""
-        if not self.packed:
+        if not self._is_packed():
             return record(rows) if (rows := self.rows(problem, device)) else None
-        found = self._file.fetch(schema.RECORD_SQL, (problem.key, device.key))
-        same = found and self._cache.problem(problem.key).text == problem.text
-        return self._cache.record(found[0][0], problem.key, device.key) if same else None
+        return self._cache.consistent(lambda: self._packed_record(problem, device))
 
     def pooled(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> tuple[Time, ...]:
         """Return every timed config of a problem, fastest first: those measured in full and those that are `slow` by a
@@ -152,23 +151,22 @@ class Table:
 
     def settled(self, problem: Problem, device: Device) -> bool:
         """Return whether the verdicts of a problem are up to date with its rows."""
-        return self.packed or not self._file.fetch(schema.PENDING_SQL, (problem.key, device.key))
+        return self._is_packed() or not self._file.fetch(schema.PENDING_SQL, (problem.key, device.key))
 
     def barred(self, problem: Problem, device: Device) -> frozenset[Config]:
         """Return the configs that were wrong or crashed in any row of the problem on the device."""
         if self._known(device) is None:
             return frozenset()
+        if self._is_packed():
+            return self._cache.consistent(lambda: self._banned(problem, device))
         keys = (problem.key, device.key)
-        if self.packed:
-            found = self._file.fetch(schema.RECORD_SQL, keys)
-            return self._cache.banned(found[0][0], *keys) if found else frozenset()
         found = self._file.fetch(schema.BARRED_SQL, keys, schema.MOST_MEASUREMENTS, "failed configs of a problem")
         return frozenset(self._cache.config(key) for (key,) in found)
 
     def measurements(self) -> Iterator[Measurement]:
         """Yield all measurements. Reads in small batches, so no writer waits for a slow consumer. A packed table has
         none and raises TableError."""
-        if self.packed:
+        if self._is_packed():
             raise self._without_rows()
         yield from map(self._cache.measurement, self._file.pages(_ALL, 3))
 
@@ -204,6 +202,11 @@ class Table:
         self._families.forget()
         self._cache.reset(self.packed)
 
+    def _is_packed(self) -> bool:
+        """Return whether the file that is at the path now is packed, if the file was closed."""
+        self._file.ensure()
+        return self.packed
+
     def _without_rows(self) -> TableError:
         return TableError(
             f"{self.path} is packed: it holds pooled times and no measurements; use the table that it was packed from,"
@@ -212,8 +215,42 @@ class Table:
 
     def _pairs(self, table: str) -> Iterator[tuple[Problem, Device]]:
         """Yield every problem and device of an SQL table. Reads in small batches."""
-        for problem, device in self._file.pages(_PAIRS.format(table), 2):
+        return self._of_keys(self._file.pages(_PAIRS.format(table), 2))
+
+    def _of_keys(self, pairs: Iterable[Sequence[Any]]) -> Iterator[tuple[Problem, Device]]:
+        for problem, device in pairs:
             yield self._cache.problem(problem), self._cache.device(device)
+
+    def _packed_pairs(self, decided: bool = False) -> Iterator[tuple[Problem, Device]]:
+        """Yield every problem and device of a packed table, or those with verdicts, in the order of their keys. That is
+        not the order of the records."""
+        found: list[tuple[int, int, Place]] = []
+        for family, n, k, m, batch, device, problem, data in self._file.pages(schema.RECORDS_SQL, schema.PLACE_COLUMNS):
+            known = self._cache.device_at(device)
+            with self._cache.errors():
+                kept = packed_records.stored(packed_records.opened(data, problem, known.key)) or not decided
+            if kept:
+                found.append((problem, known.key, (family, n, k, m, batch)))
+        for problem, device, place in sorted(found, key=itemgetter(0, 1)):
+            yield self._cache.problem_at(place, problem), self._cache.device(device)
+
+    def _packed_record(self, problem: Problem, device: Device) -> Record | None:
+        data = self._data(problem, device)
+        return None if data is None else self._cache.record(data, device)
+
+    def _banned(self, problem: Problem, device: Device) -> frozenset[Config]:
+        data = self._data(problem, device)
+        return frozenset() if data is None else self._cache.banned(data)
+
+    def _data(self, problem: Problem, device: Device) -> bytes | None:
+        """Return the opened record of a problem on a device in a packed table."""
+        place = self._cache.place(problem, device)
+        found = self._file.fetch(schema.RECORD_SQL, place) if place else ()
+        if not found:
+            return None
+        if found[0][0] != problem.key:
+            raise self._cache.error("a problem does not match its key")
+        return self._cache.opened(found[0][1], problem.key, device.key)
 
     def _known(self, device: Device) -> Device | None:
         """Return the file's own record of a device, or None. For an immutable file None is cached: every lookup queries

@@ -1,4 +1,7 @@
-"""RowCache: the values that a file's rows refer to by key, each parsed and validated once."""
+"""RowCache: the values that a file's rows refer to, each parsed and validated once.
+
+In a packed table, configs, families and devices have numbers instead of keys.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import packed_records, schema
 from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
-from gemmdb.table.numbering import Numbering
+from gemmdb.table.numbering import Numbering, Place
 from gemmdb.table.record import Entry, Record
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -42,9 +45,10 @@ class Context(NamedTuple):
 class RowCache:
     """The configs, devices, protocols, toolchains, runs and problems of one file by key, each parsed once.
 
-    `contexts` caches the results of `context` by device kind and the first CONTEXT_BYTES of `keys`; the hot path reads
-    it. Keys are content hashes, so cached values never go stale. Every method raises TableError if the key is missing
-    from the file or its value does not match.
+    `packed`: whether the file is. `resets` counts the files that were at the path. `contexts` caches the results of
+    `context` by device kind and the first CONTEXT_BYTES of `keys`; the hot path reads it. Keys are content hashes, so
+    values never go stale. Every method raises TableError if the key is missing from the file or its value does not
+    match.
     """
 
     def __init__(self, path: Path, fetch: Fetch, packed: bool = False) -> None:
@@ -56,13 +60,13 @@ class RowCache:
         self._runs: dict[int, str] = {}
         self._problems: dict[int, Problem] = {}
         self.contexts: dict[str, dict[bytes, Context]] = {kind: {} for kind in KINDS}
-        self._resets = 0
+        self.resets = 0
         self.reset(packed)
 
     def reset(self, packed: bool) -> None:
         """Clear all caches: the path has a different file now. `packed`: whether the new file is packed."""
-        self._resets += 1
-        self._packed = packed
+        self.resets += 1
+        self.packed = packed
         self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
         self._fault = ""
         for known in (self._configs, self._devices, self._protocols, self._toolchains, self._runs, self._problems):
@@ -71,7 +75,7 @@ class RowCache:
             contexts.clear()
 
     def config(self, key: int) -> Config:
-        """Return the config of a key."""
+        """Return the config of a key, in a packed table of a number."""
         return self._configs.get(key) or self._load("config", key, Config.parse, self._configs)
 
     def protocol(self, key: int) -> Protocol:
@@ -95,7 +99,7 @@ class RowCache:
         found = self._devices.get(key)
         if found is None:
             (figures,) = self._row("device", "figures", key)
-            with self._errors():
+            with self.errors():
                 known = schema.parse_figures(figures)
             found = self._load("device", key, lambda text: Device.parse(text, known), self._devices)
         return found
@@ -116,23 +120,23 @@ class RowCache:
             raise self.error("a verdict is malformed")
         found = self.contexts[kind].get(keys[:CONTEXT_BYTES])
         if found is None:
-            protocol, toolchain, family = schema.unpack_keys(keys[:CONTEXT_BYTES])
+            protocol, toolchain, number = schema.unpack_keys(keys[:CONTEXT_BYTES])
             known = self.toolchain(toolchain)
-            rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (family,))
-            problem = self.problem(rows[0][0]) if rows else None
-            if problem is None or problem.family_key != family:
-                raise self.error("a family does not match its key")
-            found = Context(self.protocol(protocol), known, known.klass, f" {problem.family}", problem.op, kind, {})
+            op, family = self.family(number)
+            found = Context(self.protocol(protocol), known, known.klass, f" {family}", op, kind, {})
             _keep(self.contexts[kind], keys[:CONTEXT_BYTES], found)
         return found
 
     def ties(self, keys: bytes, context: Context) -> tuple[Config, ...]:
-        """Return the configs of packed keys, at least one. Each must support the context's op and device kind."""
+        """Return the configs of packed keys, or of numbers in a packed table, at least one. Each must support the
+        context's op and device kind."""
         found = context.ties.get(keys)
         if found is None:
-            if not 0 < len(keys) <= 8 * schema.MOST_TIES or len(keys) % 8:
+            size = packed_records.TIE_BYTES if self.packed else 8
+            if not 0 < len(keys) <= size * schema.MOST_TIES or len(keys) % size:
                 raise self.error("a tie set is malformed")
-            found = tuple(map(self.config, schema.unpack_keys(keys)))
+            numbers = packed_records.tie_numbers(keys) if self.packed else schema.unpack_keys(keys)
+            found = tuple(map(self.config, numbers))
             for config in found:
                 if context.op not in config.spec.ops or context.kind not in config.spec.devices:
                     raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
@@ -143,23 +147,73 @@ class RowCache:
         """Return the numbering of a packed table."""
         return self._numbers()[0]
 
-    def record(self, data: Any, problem: int, device: int) -> Record:
-        """Unpack a packed table's record `data`, which belongs to the keys of a problem and a device."""
+    def consistent(self, read: Callable[[], _T]) -> _T:
+        """Return the result of `read`, which is called again if another file was opened meanwhile: the numbers of a
+        packed table are those of one file."""
+        while True:
+            resets = self.resets
+            found = read()
+            if resets == self.resets:
+                return found
+
+    def place(self, problem: Problem, device: Device) -> tuple[int, ...] | None:
+        """Return the primary key of a problem and device in `record` of a packed table; None if it cannot have one."""
+        numbering = self.numbering()
+        place, number = numbering.place(problem), numbering.device(device.key)
+        return None if place is None or number is None else (*place, number)
+
+    def problem_at(self, place: Place, key: int) -> Problem:
+        """Return the problem at a place of a packed table, which must have this key."""
+        found = self._problems.get(key)
+        numbering = self.numbering()
+        if found is None or numbering.place(found) != place:
+            with self.errors():
+                found = numbering.problem(place)
+            if found.key != key:
+                raise self.error("a problem does not match its key")
+            _keep(self._problems, key, found, _PROBLEM_LIMIT)
+        return found
+
+    def device_at(self, number: int) -> Device:
+        """Return the device of a number in a packed table."""
+        devices = self.numbering().devices
+        if type(number) is not int or not 0 <= number < len(devices):
+            raise self.error("it refers to a device that it does not contain")
+        return self.device(devices[number][0])
+
+    def opened(self, data: Any, problem: int, device: int) -> bytes:
+        """Return a packed table's record without its checksum, which belongs to the keys of a problem and a device."""
+        with self.errors():
+            return packed_records.opened(data, problem, device)
+
+    def record(self, data: bytes, device: Device) -> Record:
+        """Unpack an opened record of a packed table."""
         numbering, entry = self._numbers()
-        with self._errors():
-            return packed_records.unpack(packed_records.opened(data, problem, device), entry, numbering.classes)
+        number = numbering.device(device.key)
+        with self.errors():
+            stamp = 0 if number is None else numbering.devices[number][1]
+            return packed_records.unpack(data, entry, numbering.classes, stamp)
 
-    def banned(self, data: Any, problem: int, device: int) -> frozenset[Config]:
-        """Return the configs that were wrong or crashed according to a record's `data`."""
+    def verdicts(self, data: bytes, problem: Problem) -> list[tuple[Any, ...]]:
+        """Return the verdicts in an opened record of a packed table like rows of `verdict`. Their `keys` have the
+        number of the family in place of its key, and those of the configs, 2 bytes each."""
+        numbering = self.numbering()
+        head, family = problem.head, schema.pack_keys(numbering.family(problem) or 0)
+        contexts = numbering.contexts
+        try:
+            return [
+                (contexts[context] + family + ties, ratio, spread, aten_us, runs, head)
+                for context, ties, ratio, spread, aten_us, runs in packed_records.stored(data)
+            ]
+        except (IndexError, InputError) as error:
+            raise self.error(f"a verdict is malformed ({error})") from error
+
+    def banned(self, data: bytes) -> frozenset[Config]:
+        """Return the configs that were wrong or crashed according to an opened record."""
         entry = self._numbers()[1]
-        with self._errors():
-            found = packed_records.failures(packed_records.opened(data, problem, device), entry)
+        with self.errors():
+            found = packed_records.failures(data, entry)
             return frozenset(config for config, status in found if status in UNSAFE)
-
-    def counts(self, data: Any) -> tuple[int, int]:
-        """Return the number of measured times (including failures) and of modelled times in a record's `data`."""
-        with self._errors():
-            return packed_records.counts(data)
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """Build the Measurement of a row with the columns `schema.COLUMNS`."""
@@ -173,24 +227,29 @@ class RowCache:
         except (InputError, TypeError, ValueError, AttributeError) as fault:
             raise self.error(f"a measurement is malformed ({fault})") from fault
 
-    def long(self, kind: str, text: Any) -> str:
-        """Expand a packed table's short text to the canonical text of a config or problem."""
-        known = self.numbering()
-        with self._errors():
-            return known.long(str(text)) if kind == "config" else known.long_problem(str(text))
-
     def error(self, what: str) -> TableError:
         """Return the TableError for a problem `what` in the file."""
         told = one_line(what)[:300]  # It may quote the file.
         return TableError(f"{self._path}: {told}; check it with `gemmdb verify`, or upgrade gemmdb if it is newer")
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """Convert an InputError inside the block to a TableError."""
         try:
             yield
         except InputError as error:
             raise self.error(str(error)) from error
+
+    def family(self, key: int) -> tuple[str, str]:
+        """Return the op and the family of a key, in a packed table of a number."""
+        if self.packed:
+            with self.errors():
+                return self.numbering().op_and_family(key)
+        rows = self._fetch("SELECT id FROM problem WHERE family = ? LIMIT 1", (key,))
+        problem = self.problem(rows[0][0]) if rows else None
+        if problem is None or problem.family_key != key:
+            raise self.error("a family does not match its key")
+        return problem.op, problem.family
 
     def _row(self, kind: str, column: str, key: int) -> tuple[Any, ...]:
         rows = self._fetch(f"SELECT {column} FROM {kind} WHERE id = ?", (key,))
@@ -199,11 +258,14 @@ class RowCache:
         return rows[0]
 
     def _load(self, kind: str, key: int, parse: Callable[[str], _T], cache: dict[int, _T], limit: int = _LIMIT) -> _T:
-        (text,) = self._row(kind, "text", key)
-        if self._packed and kind in ("config", "problem"):
-            text = self.long(kind, text)
+        numbered = self.packed and kind == "config"
+        if numbered:
+            with self.errors():
+                text = self.numbering().config(key)
+        else:
+            (text,) = self._row(kind, "text", key)
         try:
-            if not isinstance(text, str) or canonical.key(text) != key:
+            if not numbered and (not isinstance(text, str) or canonical.key(text) != key):
                 raise self.error(f"a {kind} does not match its key")
             value = parse(text)
         except ValueError as error:
@@ -217,14 +279,14 @@ class RowCache:
             if self._fault:
                 raise self.error(self._fault)
             parts: dict[str, object] = dict(self._fetch(schema.NUMBERING_SQL, ()))
-            resets = self._resets
+            resets = self.resets
             try:
                 numbering = Numbering.parse(parts)
             except InputError as error:
                 self._fault = str(error)  # Every access needs the numbering, and parsing it again is slow.
                 raise self.error(self._fault) from error
             found = numbering, numbering.reader(self.config, self.toolchain)
-            if resets == self._resets:
+            if resets == self.resets:
                 self._numbered = found
         return found
 

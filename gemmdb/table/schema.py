@@ -10,12 +10,15 @@ import json
 import re
 import sqlite3
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemmdb.errors import InputError, TableError
 
 SCHEMA_VERSION = 2
+PACKED_VERSION = 3
+"""The version of packed tables, which have other SQL tables. Those of version 2 have to be packed again."""
 OLDEST_VERSION = 1  # The oldest schema that readers support. Writers migrate it to SCHEMA_VERSION.
 APPLICATION_ID = 0x676D6462  # `gmdb` in the file's header: distinguishes tables from other SQLite files
 
@@ -43,14 +46,22 @@ SCHEMA = {
     " PRIMARY KEY (problem, device)) WITHOUT ROWID",
     "numbering": "CREATE TABLE numbering (name TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
 }
-"""Every table and index of the current schema by name, with the statement that creates it.
+"""Every SQL table and index of a table of measurements by name, with the statement that creates it.
 
 Ids are the 64-bit keys of canonical texts, so equal content has equal ids in every file. `verdict.keys` concatenates
 the keys of its protocol, toolchain, family and tie set (the pick first), 8 bytes each: one column reads faster than
 five. `head` contains the op and sizes. With the family's text it forms the full text of the problem, so a reader rules
 out a key collision without a second probe. `pending` contains the (problem, device) pairs whose verdicts are older than
-their measurements. `record` and `numbering` are for packed tables, which have no measurements.
+their measurements. `record` and `numbering` are empty: packed tables of version 2 used them.
 """
+
+PACKED = {
+    **{name: SCHEMA[name] for name in ("meta", "device", "protocol", "toolchain", "run", "numbering")},
+    "record": "CREATE TABLE record (family INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,"
+    " m INTEGER NOT NULL, batch INTEGER NOT NULL, device INTEGER NOT NULL, problem INTEGER NOT NULL,"
+    " data BLOB NOT NULL, PRIMARY KEY (family, n, k, m, batch, device)) WITHOUT ROWID",
+}
+"""The same of a packed table. `family` and `device` are numbers of its numbering, `problem` is the problem's key."""
 
 ADDED = {2: ("record", "numbering")}  # Tables added by each version
 
@@ -70,11 +81,18 @@ COLUMNS = (
 _OF_PAIR = "WHERE problem = ? AND device = ?"  # One probe of a primary key
 VERDICT_SQL = f"SELECT keys, ratio, spread, aten_us, runs, head FROM verdict {_OF_PAIR}"
 ROWS_SQL = f"SELECT {', '.join(COLUMNS)} FROM measurement {_OF_PAIR}"
-RECORD_SQL = f"SELECT data FROM record {_OF_PAIR}"
+_PLACE = ("family", "n", "k", "m", "batch", "device")  # The primary key of `record` in a packed table
+RECORD_SQL = f"SELECT problem, data FROM record WHERE {' AND '.join(f'{one} = ?' for one in _PLACE)}"
+RECORDS_SQL = (
+    f"SELECT {', '.join(_PLACE)}, problem, data FROM record WHERE ({', '.join(_PLACE)}) > (?, ?, ?, ?, ?, ?)"
+    f" ORDER BY {', '.join(_PLACE)} LIMIT 1000"
+)
+"""Selects the next page of records, in the order of their primary key, its first PLACE_COLUMNS columns."""
+PLACE_COLUMNS = len(_PLACE)
 BARRED_SQL = f"SELECT DISTINCT config FROM measurement {_OF_PAIR} AND status IN ('wrong', 'crash')"
 """Selects the configs of one problem that must not be served."""
 PENDING_SQL = f"SELECT 1 FROM pending {_OF_PAIR}"  # Finds a row if a problem's verdicts are older than its rows
-NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 6"  # The numbering of a packed table has five parts.
+NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 9"  # The numbering of a packed table has eight parts.
 AFTER, PAGE = "(problem, device) > (?, ?)", "ORDER BY problem, device LIMIT 1000"
 """The condition and suffix of a query for the next page of rows after a problem and device."""
 
@@ -119,8 +137,12 @@ def header(db: sqlite3.Connection, path: Path) -> Header:
         if not isinstance(value := found.get(name), str) or not form.fullmatch(value):
             raise TableError(f"{path}: its digest or generation is malformed ({name}); rebuild it with `gemmdb build`")
     version, source = _pragma(db, "user_version"), found["source"] if packed else ""
+    if packed and version < PACKED_VERSION:
+        raise TableError(f"{path} was packed by an older gemmdb; pack the table that it was packed from again")
+    if not packed and version > SCHEMA_VERSION:
+        raise TableError(f"{path}: its header does not fit its version; rebuild it with `gemmdb build`")
     whole = found["digest"], int(found["generation"]), found["generation_digest"], found["uid"]
-    return Header(*whole, version, packed and version > 1, source)
+    return Header(*whole, version, packed, source)
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
@@ -131,17 +153,18 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     if _pragma(db, "application_id") != APPLICATION_ID:
         raise TableError(f"{path} is a SQLite file but not a gemmdb table; make tables with `gemmdb build`")
     version = _pragma(db, "user_version")
-    if version > SCHEMA_VERSION:
-        raise TableError(f"{path} has schema {version} and this gemmdb reads up to {SCHEMA_VERSION}: upgrade gemmdb")
+    if version > PACKED_VERSION:
+        raise TableError(f"{path} has schema {version} and this gemmdb reads up to {PACKED_VERSION}: upgrade gemmdb")
     if version < OLDEST_VERSION:
         raise TableError(f"{path} has no readable schema (version {version}); rebuild it with `gemmdb build`")
+    wanted = PACKED if version == PACKED_VERSION else SCHEMA
     newer = {name for added, names in ADDED.items() if added > version for name in names}
     found = set()
     for kind, name, table, sql in db.execute(_MASTER):
-        if name in newer or not _allowed(name, kind, table, sql):
+        if name in newer or not _allowed(wanted, name, kind, table, sql):
             raise TableError(f"{path} holds a {kind} {name[:60]!r} that no gemmdb table has; do not use this file")
         found.add(name)
-    missing = SCHEMA.keys() - found - newer
+    missing = wanted.keys() - found - newer
     if missing:
         raise TableError(f"{path} lacks {', '.join(sorted(missing))}; rebuild it with `gemmdb build`")
     header(db, path)
@@ -199,9 +222,9 @@ _LONGEST_SQL = 1_000
 _MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 
 
-def _allowed(name: str, kind: str, table: str, sql: str | None) -> bool:
-    if name in SCHEMA or name in _FOREIGN:
-        wanted = SCHEMA.get(name, _FOREIGN.get(name, ""))
+def _allowed(known: Mapping[str, str], name: str, kind: str, table: str, sql: str | None) -> bool:
+    if name in known or name in _FOREIGN:
+        wanted = known.get(name, _FOREIGN.get(name, ""))
         # Triggers have a separate namespace: one may have the same name as a table.
         owner = "problem" if wanted.startswith("CREATE INDEX") else name
         return (kind, table, sql) == ("table" if owner == name else "index", owner, wanted)

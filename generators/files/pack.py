@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.generators.files.merge import replacement
+from gemmdb.kernels.config import Config
+from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
 from gemmdb.table import bulk_reading, dbfile, packed_records, schema
 from gemmdb.table import record as records
 from gemmdb.table.catalog import check_inputs
-from gemmdb.table.measurement import one_line
+from gemmdb.table.measurement import Measurement, one_line
 from gemmdb.table.numbering import Numbering
+from gemmdb.table.packed_records import Numbers, Stored
 from gemmdb.table.reader import Table
-from gemmdb.table.record import Entry
+from gemmdb.table.record import Entry, Record
+from gemmdb.table.verdict import Verdict
 
 PAGE = 8192
 """Page size in bytes. Records of a few hundred bytes fill pages of this size best."""
 
 _CHUNK = 1_000
-_RECORDS = "SELECT * FROM record WHERE (problem, device) > (?, ?) ORDER BY problem, device LIMIT ?"
+_DRAFT = "CREATE TEMP TABLE draft (id INTEGER PRIMARY KEY, problem TEXT, device INTEGER, states INTEGER, data BLOB)"
+_RECORD = f"INSERT INTO record VALUES ({', '.join('?' * (schema.PLACE_COLUMNS + 2))})"
 _MOST_PENDING = 100_000
 """Bound on the pending count: a damaged index may be endless."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,22 @@ class Packed:
     problems: int
     measurements: int
     times: int
+
+
+class Answers(NamedTuple):
+    """What a packed table has of a problem on a device, and the number of measurements behind it."""
+
+    problem: Problem
+    device: Device
+    record: Record
+    verdicts: Sequence[Verdict]
+    measurements: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Measurement], device: Device, verdicts: Sequence[Verdict]) -> Answers:
+        """What all `rows` of a problem on a device give, with their `verdicts`. `device`: with its figures."""
+        problem = rows[0].problem
+        return cls(problem, device, with_expectations(records.record(rows), problem, device), verdicts, len(rows))
 
 
 def pack(path: Path, out: Path) -> Packed:
@@ -63,56 +87,123 @@ def _write(table: Table, db: sqlite3.Connection) -> Packed:
     if table.packed:
         raise TableError(f"{table.path} is packed already; name the table that it was packed from")
     before = table.state()
-    db.execute(f"PRAGMA page_size = {PAGE}")
-    db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-    with contextlib.closing(bulk_reading.connect(table.path)) as connection, db:
+    with contextlib.closing(bulk_reading.connect(table.path)) as connection:
         source = _Source(table.path, connection)
         source.check_verdicts()
-        for statement in schema.SCHEMA.values():
+        done = write(db, _answers(table), source.rows, table.generation, table.digest)
+    if table.state() != before:
+        raise TableError(f"{table.path} changed while it was packed; try again when its writer is done")
+    return done
+
+
+def write(
+    db: sqlite3.Connection,
+    answers: Iterable[Answers],
+    rows: Callable[[str, int], Iterable[tuple[Any, ...]]],
+    generation: int,
+    source: str,
+) -> Packed:
+    """Write a packed table to an empty database. `rows`: returns the rows of an SQL table in the order of its first
+    columns, whose number is given; `generation`, `source`: the generation and the digest of the table with the
+    measurements. Raises InputError if it exceeds the limits of a packed table."""
+    db.execute(f"PRAGMA page_size = {PAGE}")
+    db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {schema.PACKED_VERSION}")
+    with db:
+        for statement in schema.PACKED.values():
             db.execute(statement)
         for name, columns in bulk_reading.COPIED.items():
-            _insert(db, name, source.rows(name, columns))
-        done = _write_records(table, source, db)
+            _insert(db, name, rows(name, columns))
+        done = _write_records(db, answers)
         digest = bulk_reading.packed_digest(db)
         meta = {
-            "digest": digest, "generation": str(table.generation), "generation_digest": digest, "packed": "1",
-            "rows_digest": digest, "schema_version": str(schema.SCHEMA_VERSION), "source": table.digest,
+            "digest": digest, "generation": str(generation), "generation_digest": digest, "packed": "1",
+            "rows_digest": digest, "schema_version": str(schema.PACKED_VERSION), "source": source,
             "uid": digest[:16],
         }  # fmt: skip
         _insert(db, "meta", sorted(meta.items()))
-    if table.state() != before:
-        raise TableError(f"{table.path} changed while it was packed; try again when its writer is done")
     db.execute("VACUUM")
     return done
 
 
-def _write_records(table: Table, source: _Source, db: sqlite3.Connection) -> Packed:
-    """Write records with draft numbers, since the final ones depend on all records, so that only one record is in
-    memory at a time."""
-    entries: dict[Entry, int] = {}
-    classes: dict[str, int] = {}
-    done = Packed(0, 0, 0)
+def _answers(table: Table) -> Iterator[Answers]:
     for (problem, device), group in groupby(table.measurements(), key=lambda row: (row.problem, row.device)):
-        rows = list(group)
-        one = with_expectations(records.record(rows), problem, device)
-        data = packed_records.pack(
-            one,
-            lambda entry: entries.setdefault(entry, len(entries)),
-            lambda name: classes.setdefault(name, len(classes)),
-        )
-        db.execute("INSERT INTO record VALUES (?, ?, ?)", (problem.key, device.key, data))
-        times = sum(len(kind.times) for kind in one.groups)
-        done = Packed(done.problems + 1, done.measurements + len(rows), done.times + times)
-    texts = list(source.texts("config"))
-    families = {one.family for one, _ in source.problems()}
-    numbering = Numbering.of(entries, classes, (text for _, text, *_ in texts), families)
+        yield Answers.of(list(group), device, table.verdicts(problem, device))
+
+
+def _write_records(db: sqlite3.Connection, answers: Iterable[Answers]) -> Packed:
+    """Write the records with draft numbers to a temporary table, since the final numbers depend on all records, so that
+    only one record is in memory at a time."""
+    drafts = _Drafts()
+    done = Packed(0, 0, 0)
+    db.execute(_DRAFT)
+    for one in answers:
+        states, data = packed_records.measured(one.verdicts), drafts.pack(one)
+        db.execute("INSERT INTO draft VALUES (NULL, ?, ?, ?, ?)", (one.problem.text, one.device.key, states, data))
+        times = sum(len(group.times) for group in one.record.groups)
+        done = Packed(done.problems + 1, done.measurements + one.measurements, done.times + times)
+    numbering = drafts.numbering()
     _insert(db, "numbering", sorted(numbering.parts().items()))
-    short, shorter = numbering.short(), numbering.short_problem()
-    _insert(db, "config", ((key, short(text)) for key, text, *_ in texts))
-    _insert(db, "problem", ((one.key, shorter(one), *rest) for one, rest in source.problems()))
-    _number(db, list(entries), list(classes), numbering)
+    _number(db, drafts, numbering)
+    db.execute("DROP TABLE draft")
     return done
+
+
+@dataclass(frozen=True)
+class _Drafts:
+    """The values that records refer to, numbered in the order of their first use."""
+
+    entries: dict[Entry, int] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
+    contexts: dict[tuple[int, int], int] = field(default_factory=dict)
+    configs: dict[Config, int] = field(default_factory=dict)
+    families: set[str] = field(default_factory=set)
+    stamps: dict[int, int] = field(default_factory=dict)
+
+    def pack(self, one: Answers) -> bytes:
+        """Return the record with draft numbers."""
+        self.families.add(f"{one.problem.op} {one.problem.family}")
+        if self.stamps.setdefault(one.device.key, one.record.stamp) != one.record.stamp:
+            raise InputError("the expectations of a device have two stamps")
+        numbers = Numbers(
+            _numbered(self.entries), _numbered(self.classes), _numbered(self.contexts), _numbered(self.configs)
+        )  # fmt: skip
+        verdicts = sorted(one.verdicts, key=lambda verdict: (verdict.protocol.text, verdict.klass))
+        return packed_records.pack(one.record, numbers, packed_records.numbered(verdicts, numbers))
+
+    def numbering(self) -> Numbering:
+        """Return the final numbering."""
+        return Numbering.of(
+            self.entries, self.classes, self.contexts, self.stamps.items(), self.configs, self.families
+        )  # fmt: skip
+
+
+def _numbered(known: dict[T, int]) -> Callable[[T], int]:
+    return lambda value: known.setdefault(value, len(known))
+
+
+def _number(db: sqlite3.Connection, drafts: _Drafts, numbering: Numbering) -> None:
+    """Write the draft records with the final numbers."""
+    entries, classes = list(drafts.entries), list(drafts.classes)
+    contexts, configs = list(drafts.contexts), list(drafts.configs)
+    numbers = Numbers.of(numbering)
+
+    def final(one: Stored) -> Stored:
+        ties = packed_records.tie_bytes(numbers.config(configs[tie]) for tie in packed_records.tie_numbers(one.ties))
+        return one._replace(context=numbers.context(contexts[one.context]), ties=ties)
+
+    last = 0
+    while found := db.execute("SELECT * FROM draft WHERE id > ? ORDER BY id LIMIT ?", (last, _CHUNK)).fetchall():
+        rows = []
+        for last, text, device, states, data in found:  # noqa: B007 - the last one begins the next chunk
+            problem, record = Problem.parse(text), packed_records.unpack(data, entries.__getitem__, classes)
+            verdicts = list(map(final, packed_records.stored(data)))
+            packed = packed_records.pack(record, numbers, verdicts, states)
+            place = numbering.place(problem)
+            assert place is not None
+            rows.append((*place, numbering.device(device), problem.key,
+                         packed_records.sealed(packed, problem.key, device)))  # fmt: skip
+        db.executemany(_RECORD, rows)
 
 
 class _Source:
@@ -135,43 +226,12 @@ class _Source:
         with self._faults():
             yield from bulk_reading.ordered_rows(self._db, name, columns)
 
-    def texts(self, name: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of an SQL table whose columns start with a key and a text."""
-        for row in self.rows(name, 1):
-            if not isinstance(row[1], str):
-                raise dbfile.broken(self._path, ValueError(f"{name} {row[0]} is no text"))
-            yield row
-
-    def problems(self) -> Iterator[tuple[Problem, list[Any]]]:
-        """Yield the problems in key order, each with its columns after the text."""
-        for key, text, *rest in self.texts("problem"):
-            try:
-                found = Problem.parse(text)
-            except InputError as error:
-                fault = ValueError(f"problem {key} is not usable: {error}")
-                raise dbfile.broken(self._path, fault) from error
-            yield found, rest
-
     @contextlib.contextmanager
     def _faults(self) -> Iterator[None]:
         try:
             yield
         except dbfile.FAULTS as error:
             raise dbfile.broken(self._path, error) from error
-
-
-def _number(db: sqlite3.Connection, entries: list[Entry], classes: list[str], numbering: Numbering) -> None:
-    """Replace draft numbers, which are indices into `entries` and `classes`, by the final ones."""
-    number, places = numbering.number(), {name: place for place, name in enumerate(numbering.classes)}
-    last = (-(2**63), -(2**63))
-    while found := db.execute(_RECORDS, (*last, _CHUNK)).fetchall():
-        changed = []
-        for problem, device, data in found:
-            one = packed_records.unpack(data, entries.__getitem__, classes)
-            packed = packed_records.pack(one, number, places.__getitem__)
-            changed.append((packed_records.sealed(packed, problem, device), problem, device))
-        db.executemany("UPDATE record SET data = ? WHERE problem = ? AND device = ?", changed)
-        last = found[-1][:2]
 
 
 def _insert(db: sqlite3.Connection, name: str, rows: Iterable[tuple[Any, ...]]) -> None:

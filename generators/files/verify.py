@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
+import operator
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -23,8 +25,9 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import bulk_reading, dbfile, schema
 from gemmdb.table.measurement import Protocol, fingerprint, one_line
+from gemmdb.table.packed_records import MEASURED
 from gemmdb.table.reader import Table
-from gemmdb.table.row_cache import RowCache
+from gemmdb.table.row_cache import CONTEXT_BYTES, RowCache
 from gemmdb.table.verdict import decide_all
 from gemmdb.table.verdict_rows import verdict_values, without_checksum
 
@@ -38,6 +41,7 @@ _TEXTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
 )
 _ROWS = f"SELECT {', '.join(schema.COLUMNS)} FROM measurement ORDER BY problem, device, id"
 _VERDICTS = "SELECT * FROM verdict ORDER BY problem, device, protocol, klass"
+_RECORDS = "SELECT family, n, k, m, batch, device, problem, data FROM record"
 _SIZES = (
     ("measurements of a problem", "FROM measurement GROUP BY problem, device", schema.MOST_MEASUREMENTS),
     ("verdicts on a problem", "FROM verdict GROUP BY problem, device", schema.MOST_VERDICTS),
@@ -45,6 +49,11 @@ _SIZES = (
     ("families of problems", "FROM (SELECT DISTINCT family FROM problem)", schema.MOST_FAMILIES),
     ("protocols", "FROM protocol", schema.MOST_PROTOCOLS),
     ("devices", "FROM device", schema.MOST_DEVICES),
+)
+_PACKED_SIZES = (
+    ("problems of a family", "FROM record GROUP BY family, device", schema.MOST_PROBLEMS),
+    ("families of problems", "FROM (SELECT DISTINCT family FROM record)", schema.MOST_FAMILIES),
+    *_SIZES[-2:],
 )
 """Queries that a lookup reads completely, and their limits."""
 _MOST = 100
@@ -100,17 +109,19 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     yield from (Finding("integrity", line) for line in damage)
     if damage:
         return
-    yield from _sizes(db)
     head = schema.header(db, path)
+    yield from _sizes(db, _PACKED_SIZES if head.packed else _SIZES)
     cache = RowCache(path, lambda sql, args: db.execute(sql, args).fetchall(), head.packed)
     if head.packed:
         try:
             cache.numbering()
-        except TableError as error:  # Every text would have this fault.
+        except TableError as error:  # Every config would have this fault.
             yield Finding("text", str(error))
             return
-    faults = [fault for kind, parse in _TEXTS for fault in _texts(db, kind, parse, cache if head.packed else None)]
-    faults = faults or list(_columns(db, cache))
+    faults = [fault for kind, parse in _TEXTS if not (head.packed and kind in ("problem", "config"))
+              for fault in _texts(db, kind, parse)]  # fmt: skip
+    faults += _numbered(cache) if head.packed else ()
+    faults = faults or list(_columns(db, cache, head.packed))
     yield from faults[:_MOST]
     if faults:
         return
@@ -128,20 +139,16 @@ def _findings(db: sqlite3.Connection, path: Path) -> Iterator[Finding]:
         yield from _times(times)
 
 
-def _sizes(db: sqlite3.Connection) -> Iterator[Finding]:
-    for what, groups, most in _SIZES:
+def _sizes(db: sqlite3.Connection, sizes: Iterable[tuple[str, str, int]]) -> Iterator[Finding]:
+    for what, groups, most in sizes:
         (largest,) = db.execute(f"SELECT max(number) FROM (SELECT count(*) AS number {groups})").fetchone()
         if largest is not None and largest > most:
             yield Finding("size", f"{largest:,} {what} are more than the {most:,} that lookups accept")
 
 
-def _texts(
-    db: sqlite3.Connection, kind: str, parse: Callable[[str], Any], packed: RowCache | None
-) -> Iterator[Finding]:
+def _texts(db: sqlite3.Connection, kind: str, parse: Callable[[str], Any]) -> Iterator[Finding]:
     for key, text in db.execute(f"SELECT id, text FROM {kind}"):
         try:
-            if packed and kind in ("config", "problem"):
-                text = packed.long(kind, text)
             parse(text)
             good = canonical.key(text) == key
         except (InputError, TableError) as error:
@@ -154,9 +161,23 @@ def _texts(
             yield Finding("text", f"{kind} {key} is not the key of its text {str(text)[:120]!r}")
 
 
-def _columns(db: sqlite3.Connection, cache: RowCache) -> Iterator[Finding]:
+def _numbered(cache: RowCache) -> Iterator[Finding]:
+    """Check the configs and contexts of a packed table's numbering."""
+    numbering = cache.numbering()
+    try:
+        for number in range(len(numbering.configs)):
+            cache.config(number)
+        for protocol, toolchain in numbering.context_keys():
+            cache.protocol(protocol), cache.toolchain(toolchain)
+        for device, _ in numbering.devices:
+            cache.device(device)
+    except TableError as error:
+        yield Finding("text", str(error))
+
+
+def _columns(db: sqlite3.Connection, cache: RowCache, packed: bool) -> Iterator[Finding]:
     """Check the columns other than texts. Call it only if the texts are valid."""
-    for key, *columns in db.execute("SELECT id, op, m, n, k, family FROM problem"):
+    for key, *columns in () if packed else db.execute("SELECT id, op, m, n, k, family FROM problem"):
         problem = cache.problem(key)
         if columns != [problem.op, problem.m, problem.n, problem.k, problem.family_key]:
             yield Finding("text", f"problem {key}: its columns do not match its text")
@@ -177,24 +198,23 @@ def _columns(db: sqlite3.Connection, cache: RowCache) -> Iterator[Finding]:
 def _packed(db: sqlite3.Connection, head: schema.Header, cache: RowCache, times: Impossible) -> Iterator[Finding]:
     """Check a packed table with valid texts. Its verdicts cannot be derived again; their picks must be among the times.
     Impossible `times` are noted."""
-    for name in ("measurement", "pending"):
-        if db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone():
-            yield Finding("record", f"the table is packed and has rows in `{name}`, which no packed table has")
-    picks: dict[tuple[Any, Any], set[Any]] = {}
-    for problem, device, data in db.execute("SELECT problem, device, data FROM record"):
+    for *place, number, key, data in db.execute(_RECORDS):
         try:
-            found = cache.record(data, problem, device)
-            times.record(found, cache.problem(problem), cache.device(device))
+            problem, device = cache.problem_at(tuple(place), key), cache.device_at(number)
+            opened = cache.opened(data, key, device.key)
+            found = cache.record(opened, device)
+            times.record(found, problem, device)
+            verdicts = [(row, cache.context(device.kind, row[0])) for row in cache.verdicts(opened, problem)]
+            picks = [cache.ties(row[0][CONTEXT_BYTES:], context)[0] for row, context in verdicts]
         except TableError as error:
             yield Finding("record", str(error))
             continue
-        servable = {one.config.key for group in found.groups for one in group.times if one.servable}
-        picks[problem, device] = servable - {config.key for config in found.banned}
-    for row in db.execute(_VERDICTS):
-        if (row[0], row[1]) in picks and row[4] not in picks[row[0], row[1]]:
-            yield Finding("verdict", f"the verdict on problem {_short(row[0])} picks a config without a time")
-        elif (row[0], row[1]) not in picks:
-            yield Finding("verdict", f"the verdict on problem {_short(row[0])} has no record")
+        servable = {one.config for group in found.groups for one in group.times if one.servable} - found.banned
+        if not servable.issuperset(picks):
+            yield Finding("verdict", f"the verdict on problem {_short(key)} picks a config without a time")
+        states = [MEASURED[context.protocol.l2] for _, context in verdicts if context.protocol.clock != "model"]
+        if opened[1] != functools.reduce(operator.or_, states, 0):
+            yield Finding("verdict", f"the record of problem {_short(key)} does not say which verdicts it has")
     digest = bulk_reading.packed_digest(db)
     if digest != head.digest:
         yield Finding("digest", f"the digest of the content is {digest}, but the file has {head.digest}")

@@ -89,7 +89,7 @@ def test_a_malformed_entry_is_refused(tmp_path, served, changes):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"tables": 5, "schema_version": 1}', '{"tables": [], "schema_version": 3}', "[" * 99_999, "\xff"],
+    ["", "[]", "{}", '{"tables": 5, "schema_version": 1}', '{"tables": [], "schema_version": 4}', "[" * 99_999, "\xff"],
 )
 def test_a_malformed_manifest_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text, encoding="latin-1")

@@ -152,7 +152,7 @@ def lookups() -> str:
 
 ENTRIES: dict[str, Callable[[], object]] = {
     "tables": tables,
-    "schema": lambda: digest(sorted(schema.SCHEMA.items())),
+    "schema": lambda: digest([*sorted(schema.SCHEMA.items()), *sorted(schema.PACKED.items())]),
     "policy": lambda: Policy().text,
     "kernels": kernels,
     "sources": sources,

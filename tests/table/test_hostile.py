@@ -41,7 +41,8 @@ def test_what_is_no_table_is_refused_in_one_line(tmp_path, fault, immutable):
 OWN = "CREATE TABLE _sqlite_migrations (name TEXT, migration_set TEXT)"
 FOREIGN = "that no gemmdb table has"
 HOSTILE = [
-    ("upgrade gemmdb", "PRAGMA user_version = 3"),
+    ("upgrade gemmdb", "PRAGMA user_version = 4"),
+    ("holds a table", "PRAGMA user_version = 3"),
     ("no readable schema", "PRAGMA user_version = 0"),
     ("holds a view", "CREATE VIEW v AS SELECT 1"),
     ("holds a trigger", "CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END"),

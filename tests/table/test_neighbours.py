@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.btree import File, record
+from kit.tables import edit
 
 from gemmdb.errors import TableError
 from gemmdb.generators.files.pack import pack
@@ -47,10 +48,16 @@ def opened(lab, tmp_path, form):
         table.close()
 
 
+def is_packed(path):
+    with closing(sqlite3.connect(path)) as db:
+        return bool(db.execute("SELECT 1 FROM meta WHERE name = 'packed'").fetchone())
+
+
 def columns(path):
     """The row and its place in the index say that the far problem is the near one."""
+    name = "record" if is_packed(path) else "problem"
     with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute("UPDATE problem SET m = ?, n = ?, k = ? WHERE n = ?", (*NEAR, FAR[1])).rowcount == 1
+        assert db.execute(f"UPDATE {name} SET m = ?, n = ?, k = ? WHERE n = ?", (*NEAR, FAR[1])).rowcount == 1
 
 
 def listed(path, rows):
@@ -74,13 +81,19 @@ def listed(path, rows):
 
 
 def moved(path):
-    """Only the index says so."""
-    listed(path, lambda rows: [(f, NEAR[1], NEAR[2], NEAR[0], key) if n == FAR[1] else (f, n, k, m, key)
+    """Only the index says so, which is the primary key of a packed table's records."""
+    if is_packed(path):
+        return columns(path)
+    return listed(path, lambda rows: [(f, NEAR[1], NEAR[2], NEAR[0], key) if n == FAR[1] else (f, n, k, m, key)
                                for f, n, k, m, key in rows])  # fmt: skip
 
 
 def doubled(path):
     """The index has the far problem where it belongs, and where the near one is."""
+    if is_packed(path):
+        sizes = f"family, {NEAR[1]}, {NEAR[2]}, {NEAR[0]}"
+        edit(path, f"INSERT INTO record SELECT {sizes}, batch, device, problem, data FROM record WHERE n = {FAR[1]}")
+        return
     listed(path, lambda rows: [*rows, *((f, NEAR[1], NEAR[2], NEAR[0], key) for f, n, k, m, key in rows
                                         if n == FAR[1])])  # fmt: skip
 
@@ -112,8 +125,14 @@ def test_a_problem_with_the_sizes_of_another_is_not_near(lab, opened, change, ca
 
 def sized(m):
     """Changes M of the far problem, in the index alone."""
-    return lambda path: listed(path, lambda rows: [(f, n, k, m if n == FAR[1] else old, key)
-                                                   for f, n, k, old, key in rows])  # fmt: skip
+
+    def change(path):
+        if is_packed(path):
+            edit(path, ("UPDATE OR IGNORE record SET m = ? WHERE n = ?", (m, FAR[1])))
+        else:
+            listed(path, lambda rows: [(f, n, k, m if n == FAR[1] else old, key) for f, n, k, old, key in rows])
+
+    return change
 
 
 def said(method, *args):

@@ -18,7 +18,7 @@ from kit.tables import Kit
 
 from gemmdb import Problem, Status
 from gemmdb.kernels.config import ATEN
-from gemmdb.table import neighbours, schema
+from gemmdb.table import nearby_sql, schema
 from gemmdb.table.reader import Table
 
 KIT = Kit()
@@ -32,7 +32,7 @@ def plan(path, sql, args=(1, 2)):
 def test_rows_are_found_by_primary_key_and_neighbours_by_index(kit, path):
     assert plan(path, schema.VERDICT_SQL) == ["SEARCH verdict USING PRIMARY KEY (problem=? AND device=?)"]
     assert plan(path, schema.ROWS_SQL) == ["SEARCH measurement USING PRIMARY KEY (problem=? AND device=?)"]
-    found = plan(path, *neighbours.statement(kit.problem, kit.device.key, [kit.cold.key], (4, 1.25, 1.25)))
+    found = plan(path, *nearby_sql.statement(kit.problem, kit.device.key, [kit.cold.key], (4, 1.25, 1.25)))
     assert any(line.startswith("SEARCH problem USING COVERING INDEX problem_family (family=?") for line in found)
     assert not any(line.startswith("SCAN") for line in found)
 

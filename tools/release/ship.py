@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,11 @@ from benchmarks.h200.results import archives, folders
 from gemmdb import trust
 from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
-from gemmdb.generators.files.pack import pack
+from gemmdb.generators.files.pack import Answers, Packed, pack, write
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import UNSAFE, Measurement, Status
+from gemmdb.table import bulk_reading
+from gemmdb.table.measurement import UNSAFE, Measurement, Status, fingerprint
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict, decide_all
 from gemmdb.table.writer import Store
@@ -42,7 +45,6 @@ KEPT = 3
 OLDEST = 2
 """The first version of the protocol whose rows are shipped."""
 COMMAND = "python -m tools.release ship"
-_CHUNK = 5_000
 
 
 def holds(row: Measurement) -> bool:
@@ -93,17 +95,22 @@ def _picked(rows: Sequence[Measurement]) -> list[Verdict]:
     return [one._replace(ties=one.ties[:1]) for one in decide_all(rows)]
 
 
-def read(paths: Sequence[Path]) -> list[Measurement]:
-    """The rows of the archives that are shipped."""
-    groups: dict[tuple[int, int], list[Measurement]] = defaultdict(list)
+def read(paths: Sequence[Path]) -> list[list[Measurement]]:
+    """The rows of the archives that are shipped, by problem and device."""
+    groups: dict[tuple[int, int], dict[int, Measurement]] = defaultdict(dict)
     for row in (row for path in paths for row in archive.read(path)):
         if holds(row):
-            groups[row.problem.key, row.device.key].append(row)
-    return [row for key in sorted(groups) for row in fewest(groups[key])]
+            groups[row.problem.key, row.device.key][row.key] = row  # An archive may repeat rows of another.
+    return [fewest(list(groups[key].values())) for key in sorted(groups)]
 
 
-def _chunks(rows: Sequence[Measurement]) -> Iterator[Sequence[Measurement]]:
-    return (rows[at : at + _CHUNK] for at in range(0, len(rows), _CHUNK))
+def referred(groups: Iterable[Sequence[Measurement]]) -> list[Measurement]:
+    """One row for each device, protocol, toolchain and run of all rows."""
+    found: dict[object, Measurement] = {}
+    for row in (row for rows in groups for row in rows):
+        figures = tuple(sorted(row.device.figures.items()))
+        found.setdefault((row.device.key, figures, row.protocol.key, row.toolchain.key, row.run), row)
+    return list(found.values())
 
 
 def provenance(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -124,17 +131,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Put every row into a temporary table, pack that, and describe it."""
+    """Write the packed table of all rows without the table of the rows themselves, and describe it."""
     paths = [path for folder in options.folder or folders() for path in archives(folder)]
+    groups = [rows for rows in read(paths) if rows]
+    print(f"{sum(map(len, groups)):,} rows, {len(groups):,} problems", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        full, small = Path(folder) / "full.db", Path(folder) / "small.db"
-        rows = read(paths)
+        some, small = Path(folder) / "some.db", Path(folder) / "small.db"
+        rows = referred(groups)
         present = {row.run for row in rows}
-        with Store.open(full) as store:
-            added = sum(map(store.add, _chunks(rows)))
+        with Store.open(some) as store:
+            store.add(rows)
             store.add_runs([run for run in provenance(paths) if run["run"] in present])
-            print(f"{added:,} rows, {store.refresh():,} problems", flush=True)
-        done = pack(full, small)
+        done = packed(groups, some, small)
         size = small.stat().st_size
         print(f"{done.times:,} times in {size / 2**20:.2f} MiB", flush=True)
         if size > MOST_BYTES:
@@ -142,6 +150,16 @@ def main(options: argparse.Namespace) -> None:
         shutil.copyfile(small, options.out)
     pack_others(options.out.parent)
     write_manifest(options.out.parent)
+
+
+def packed(groups: Sequence[Sequence[Measurement]], some: Path, out: Path) -> Packed:
+    """Write the packed table of the rows of each problem and device. `some`: a table with what the rows refer to."""
+    with contextlib.closing(Table.open(some)) as table:
+        devices = {device.key: device for device in table.devices()}
+    answers = (Answers.of(rows, devices[rows[0].device.key], decide_all(rows)) for rows in groups)
+    digest = sum(fingerprint(row) for rows in groups for row in rows) % 2**128
+    with contextlib.closing(bulk_reading.connect(some)) as known, contextlib.closing(sqlite3.connect(out)) as db:
+        return write(db, answers, functools.partial(bulk_reading.ordered_rows, known), 1, f"{digest:032x}")
 
 
 def pack_others(folder: Path) -> None:

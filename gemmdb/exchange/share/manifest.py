@@ -60,9 +60,9 @@ def parse(text: bytes, where: str) -> dict[str, Listed]:
         version = document["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: not a manifest of tables") from error
-    if type(version) is not int or not schema.OLDEST_VERSION <= version <= schema.SCHEMA_VERSION:
+    if type(version) is not int or not schema.OLDEST_VERSION <= version <= schema.PACKED_VERSION:
         raise InputError(
-            f"{where}: its tables have schema version {version!r:.20}; this one reads up to {schema.SCHEMA_VERSION}"
+            f"{where}: its tables have schema version {version!r:.20}; this one reads up to {schema.PACKED_VERSION}"
         )
     if not isinstance(entries, list) or len(entries) > MAX_TABLES:
         raise InputError(f"{where}: its tables are not a list of at most {MAX_TABLES}")
@@ -75,7 +75,7 @@ def parse(text: bytes, where: str) -> dict[str, Listed]:
 def text_of(listed: Iterable[Listed]) -> str:
     """Return the text of a manifest with these files."""
     entries = [one.entry for one in sorted(listed, key=lambda one: one.file)]
-    return json.dumps({"schema_version": schema.SCHEMA_VERSION, "tables": entries}, indent=1, sort_keys=True) + "\n"
+    return json.dumps({"schema_version": schema.PACKED_VERSION, "tables": entries}, indent=1, sort_keys=True) + "\n"
 
 
 def listed(path: Path, file: str) -> Listed:

@@ -24,7 +24,7 @@ from gemmdb.lookup import expected, explain
 from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
 from gemmdb.settings import Policy, Settings
-from gemmdb.table import schema
+from gemmdb.table import packed_records, schema
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
@@ -170,7 +170,7 @@ def test_what_needs_measurements_says_so(small, tmp_path):
 
 def test_a_damaged_record_leaves_its_problem_out_with_one_warning(small, caplog):
     damaged = KIT.problems[1]
-    edit(small, f"UPDATE record SET data = x'0105' WHERE problem = {damaged.key}")
+    edit(small, f"UPDATE record SET data = x'0301010000000000' WHERE problem = {damaged.key}")
     query = Query(KIT.problem.resized(24, 512, 512), KIT.device)
     catalog = Catalog([(Source(small, "explicit"), Table.open(small))])
     with caplog.at_level(logging.WARNING, "gemmdb"):
@@ -179,9 +179,10 @@ def test_a_damaged_record_leaves_its_problem_out_with_one_warning(small, caplog)
     others = {KIT.problems[0].text, KIT.problems[2].text}
     assert {one["problem"] for one in near.evidence["neighbours"]} == others
     assert len([one for one in caplog.messages if "record" in one]) == 1
-    exact = explain(Query(damaged, KIT.device), catalog, Policy())[0]
-    assert exact.hit is not None
-    assert exact.hit.config == KIT.configs[1]
+    assert explain(Query(damaged, KIT.device), catalog, Policy())[0].hit is None
+    other = explain(Query(KIT.problems[0], KIT.device), catalog, Policy())[0]
+    assert other.hit is not None
+    assert other.hit.config == KIT.configs[1]
 
 
 @pytest.mark.parametrize(
@@ -189,17 +190,20 @@ def test_a_damaged_record_leaves_its_problem_out_with_one_warning(small, caplog)
     [
         ("UPDATE record SET data = x'0105'", "record"),
         ("UPDATE record SET data = zeroblob(8)", "record"),
-        ("DELETE FROM record", "verdict"),
-        ("UPDATE verdict SET ratio = 0.9", "digest"),
-        ("UPDATE verdict SET pick = 5", "verdict"),
-        ("UPDATE verdict SET keys = x'00'", "verdict"),
-        ("UPDATE config SET text = '0 1'", "text"),
-        ("UPDATE config SET text = '999'", "text"),
-        ("UPDATE problem SET text = '999 mm'", "text"),
-        ("UPDATE problem SET text = 'mm m=1'", "text"),
+        ("UPDATE record SET data = 'text'", "record"),
+        ("UPDATE record SET problem = 5", "record"),
+        ("UPDATE record SET problem = 'x'", "record"),
+        ("UPDATE record SET device = 1", "record"),
+        ("UPDATE record SET family = 'x'", "record"),
+        ("UPDATE record SET m = m + 1", "record"),
+        ("UPDATE record SET batch = 2", "record"),
+        ("DELETE FROM record WHERE m = (SELECT min(m) FROM record)", "digest"),
         ("UPDATE numbering SET data = x'05'", "text"),
+        ("UPDATE numbering SET data = x'05' WHERE name = 'configs'", "text"),
+        ("DELETE FROM numbering WHERE name = 'contexts'", "text"),
         ("DELETE FROM numbering", "text"),
-        ("INSERT INTO pending VALUES (1, 2)", "record"),
+        ("DELETE FROM protocol", "text"),
+        ("UPDATE toolchain SET id = id + 1", "text"),
         ("UPDATE meta SET value = printf('%032d', 0) WHERE name = 'digest'", "digest"),
     ],
 )
@@ -215,6 +219,10 @@ def test_verify_finds_what_was_changed(small, sql, check):
     [
         ("small", "UPDATE meta SET value = '2' WHERE name = 'packed'", "malformed"),
         ("full", "PRAGMA user_version = 1", "holds a table"),  # A table of version 1 has no table of records.
+        ("full", "PRAGMA user_version = 3", "holds a"),  # A packed table has no measurements.
+        ("small", "PRAGMA user_version = 2", "holds a table"),
+        ("small", "DELETE FROM meta WHERE name = 'packed'", "does not fit its version"),
+        ("small", "PRAGMA user_version = 4", "upgrade gemmdb"),
     ],
 )
 def test_a_malformed_header_is_refused(full, small, table, sql, message):
@@ -222,6 +230,26 @@ def test_a_malformed_header_is_refused(full, small, table, sql, message):
     edit(path, sql)
     with pytest.raises(TableError, match=message):
         Table.open(path)
+
+
+def test_a_table_that_an_older_version_packed_is_refused_with_a_remedy(full):
+    edit(full, "INSERT INTO meta VALUES ('packed', '1'), ('source', printf('%032d', 0))")
+    with pytest.raises(TableError, match="was packed by an older gemmdb; pack the table"):
+        Table.open(full)
+
+
+def test_a_pick_without_a_time_and_a_record_that_hides_its_verdicts_are_found(full, tmp_path, monkeypatch):
+    for name, change in (("measured", lambda verdicts: 0), ("pack", without_times)):
+        with monkeypatch.context() as patch:
+            patch.setattr(packed_records, name, change)
+            pack(full, tmp_path / "out.db")
+        assert {one.check for one in verify(tmp_path / "out.db")} == {"verdict"}
+
+
+def without_times(record, *rest, real=packed_records.pack):
+    """A packed record that has only the times of ATen."""
+    groups = (replace(one, times=tuple(t for t in one.times if t.entry.aten)) for one in record.groups)
+    return real(replace(record, groups=tuple(groups)), *rest)
 
 
 def test_outdated_verdicts_are_not_packed(full, tmp_path):
@@ -234,8 +262,8 @@ def test_outdated_verdicts_are_not_packed(full, tmp_path):
 
 
 def test_too_many_configs_are_refused_with_a_remedy(full, tmp_path, monkeypatch):
-    monkeypatch.setattr("gemmdb.table.numbering.MOST_ENTRIES", 3)
-    with pytest.raises(InputError, match=r"full\.db: 4 pairs .* exceed the 3"):
+    monkeypatch.setattr("gemmdb.table.numbering.MOST_NUMBERS", 3)
+    with pytest.raises(InputError, match=r"full\.db: 4 configs exceed the 3"):
         pack(full, tmp_path / "out.db")
 
 

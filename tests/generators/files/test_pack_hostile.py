@@ -1,9 +1,11 @@
 """Packed tables that are broken, or replaced while they are open: the other tables answer, and nothing is stale."""
 
 import json
+import math
 import shutil
 import sqlite3
 import struct
+import zlib
 from contextlib import closing
 from pathlib import Path
 
@@ -20,13 +22,14 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.problem import Query
 from gemmdb.lookup import explain
 from gemmdb.settings import Policy
+from gemmdb.table import packed_records
 from gemmdb.table.catalog import Catalog, Source
-from gemmdb.table.numbering import MOST_BYTES, MOST_SETS, Numbering
+from gemmdb.table.numbering import MOST_BYTES, MOST_NUMBERS, MOST_SETS, Numbering
 from gemmdb.table.reader import Table
 
 KIT = Kit()
 TILES = (tile(), tile(block_n=128))
-_HEAD, _GROUP, _TIME = struct.Struct("<BBHI"), struct.Struct("<BBHd"), struct.Struct("<HhBBh")
+_HEAD, _VERDICT, _GROUP, _TIME = (struct.Struct(f"<{one}") for one in ("BBBBH", "HHHddd", "BBH", "HhBBh"))
 
 
 @pytest.fixture
@@ -54,25 +57,71 @@ def near_of(*paths: Path):
 
 
 def part(path: Path, name: str) -> bytes:
+    """A part of a numbering, compressed."""
     with closing(sqlite3.connect(path)) as db:
         found: bytes = db.execute("SELECT data FROM numbering WHERE name = ?", (name,)).fetchone()[0]
         return found
 
 
-def split_where_there_is_none(path: Path) -> None:
-    """Say of every time of the first group that its split of K gives a program per multiprocessor."""
+def rewritten(path: Path, change) -> None:
+    """Change the records of a table, each with a checksum that holds."""
+    with Table.open(path) as table:
+        (device,) = table.devices()
     with closing(sqlite3.connect(path)) as db, db:
         for problem, data in db.execute("SELECT problem, data FROM record").fetchall():
-            torn, at = bytearray(data), _HEAD.size + 3 * _HEAD.unpack_from(data)[2]
-            for place in range(_GROUP.unpack_from(data, at)[2]):
-                torn[at + _GROUP.size + place * _TIME.size + 5] |= 8
-            db.execute("UPDATE record SET data = ? WHERE problem = ?", (bytes(torn), problem))
+            torn = bytearray(packed_records.opened(data, problem, device.key))
+            change(torn)
+            sealed = packed_records.sealed(bytes(torn), problem, device.key)
+            db.execute("UPDATE record SET data = ? WHERE problem = ?", (sealed, problem))
+
+
+def split_where_there_is_none(path: Path) -> None:
+    """Say of every time of the first group that its split of K gives a program per multiprocessor."""
+
+    def change(torn: bytearray) -> None:
+        assert torn[2] == 1
+        at = _HEAD.size + _VERDICT.size + 2 * _VERDICT.unpack_from(torn, _HEAD.size)[1]
+        what, _, count = _GROUP.unpack_from(torn, at)
+        assert what & 8
+        for place in range(count):
+            torn[at + _GROUP.size + 1 + place * _TIME.size + 5] |= 8
+
+    rewritten(path, change)
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "message"),
+    [
+        (0, "H", 999, "a verdict is malformed"),
+        (2, "H", 0, "a tie set is malformed"),
+        (2, "H", 65_535, "malformed"),
+        (4, "H", 0, "a verdict is malformed"),
+        (6, "d", 1e300, "a verdict is malformed"),
+        (6, "d", math.nan, "a verdict is malformed"),
+        (14, "d", -1.0, "a verdict is malformed"),
+        (22, "d", 0.0, "a verdict is malformed"),
+        (30, "H", 65_535, "unknown number"),
+    ],
+)
+def test_a_verdict_with_impossible_content_is_refused(bad, at, form, value, message):
+    rewritten(bad, lambda torn: struct.pack_into(f"<{form}", torn, _HEAD.size + at, value))
+    with Table.open(bad) as table, pytest.raises(TableError, match=message):
+        table.verdict(SIZES[0], H200)
+    assert verify(bad) != []
+
+
+def test_a_record_of_another_problem_is_not_served(bad):
+    edit(bad, f"UPDATE record SET problem = {SIZES[1].key} WHERE problem = {SIZES[0].key}")
+    with Table.open(bad) as table:
+        for call in (table.verdict, table.record, table.barred, table.verdicts):
+            with pytest.raises(TableError, match="does not match its key"):
+                call(SIZES[0], H200)
 
 
 def surrogates(name: str):
     def change(path: Path) -> None:
-        texts = [f"{text}\ud800" for text in json.loads(part(path, name))]
-        edit(path, ("UPDATE numbering SET data = ? WHERE name = ?", (json.dumps(texts).encode(), name)))
+        texts = [f"{text}\ud800" for text in json.loads(zlib.decompress(part(path, name)))]
+        edit(path, ("UPDATE numbering SET data = ? WHERE name = ?", (zlib.compress(json.dumps(texts).encode()), name)))
 
     return change
 
@@ -111,17 +160,23 @@ def test_whatever_a_table_raises_leaves_out_that_table_alone(small, bad, monkeyp
 @pytest.mark.parametrize("name", MOST_BYTES)
 def test_a_part_of_absurd_length_is_refused_before_it_is_parsed(small, name, monkeypatch):
     parts = {one: part(small, one) for one in MOST_BYTES}
-    assert all(len(parts[one]) * 3 < MOST_BYTES[one] for one in parts)
-    parts[name] = bytes(MOST_BYTES[name] + 1)
+    assert all(len(zlib.decompress(parts[one])) * 3 < MOST_BYTES[one] for one in parts)
     monkeypatch.setattr("gemmdb.table.numbering.json.loads", lambda _: pytest.fail("it was parsed"))
-    with pytest.raises(InputError, match=f"bytes of {name} exceed"):
-        Numbering.parse(parts)
+    for long in (bytes(2 * MOST_BYTES[name] + 2**10), zlib.compress(bytes(MOST_BYTES[name] + 1))):
+        with pytest.raises(InputError, match=f"numbering is .*{name}"):
+            Numbering.parse({**parts, name: long})
 
 
 def test_sets_of_toolchains_are_read_up_to_the_limit(small):
-    parts = {one: part(small, one) for one in MOST_BYTES} | {"toolchains": bytes(MOST_BYTES["toolchains"])}
+    parts = {one: part(small, one) for one in MOST_BYTES}
     with pytest.raises(InputError, match=f"{MOST_SETS + 1:,} sets of toolchains exceed"):
-        Numbering.parse(parts)
+        Numbering.parse(parts | {"toolchains": zlib.compress(bytes(MOST_BYTES["toolchains"]))})
+
+
+def test_configs_are_counted_before_they_are_read(small):
+    parts = {one: part(small, one) for one in MOST_BYTES}
+    with pytest.raises(InputError, match="configs exceed"):
+        Numbering.parse(parts | {"configs": zlib.compress(b"\n" * MOST_NUMBERS * 2)})
 
 
 def test_a_malformed_numbering_is_parsed_once_and_verify_stops_there(bad, monkeypatch):
@@ -132,7 +187,7 @@ def test_a_malformed_numbering_is_parsed_once_and_verify_stops_there(bad, monkey
         return real(parts)
 
     monkeypatch.setattr(Numbering, "parse", parse)
-    edit(bad, "UPDATE numbering SET data = x'5b5b5d2c5b5d5d' WHERE name = 'families'")  # [[],[]]
+    edit(bad, ("UPDATE numbering SET data = ? WHERE name = 'families'", (zlib.compress(b"[[],[]]"),)))
     with Table.open(bad) as table:
         for _ in range(3):
             with pytest.raises(TableError, match="numbering is malformed"):
