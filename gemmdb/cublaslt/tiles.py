@@ -32,24 +32,40 @@ def known(attributes: Mapping[str, int]) -> bool:
     return (
         attributes["algo"] == ALGORITHM
         and attributes["stages"] == STAGES
-        and attributes["tile"] in tiles()
-        and attributes["custom"] in CUSTOM
         and attributes["cluster"] in CLUSTERS
+        and attributes["custom"] in CUSTOM
+        and bool(_ways().get(attributes["tile"], 0) >> way(attributes["custom"], attributes["cluster"]) & 1)
         and 1 <= split <= MAX_SPLIT
         and attributes["reduction"] == (PARTIAL_SUMS if split > 1 else 0)
         and attributes["swizzle"] == attributes["inner"] == 0
     )
 
 
+def way(custom: int, cluster: int) -> int:
+    """The bit of a way to run a tile in `tiles.json`."""
+    return custom * len(CLUSTERS) + list(CLUSTERS).index(cluster)
+
+
 @functools.cache
 def tiles() -> Mapping[int, tuple[int, int]]:
     """The sides of each tile that ran, along M and along N, by its identifier (cublasLtMatmulTile_t).
 
-    `tiles.json` holds those of the timings in benchmarks/results as NVIDIA names them, rows first. cuBLASLt's matrices
-    lie by columns, so the rows of its output are our columns.
+    `tiles.json` holds those of the timings in benchmarks/results as NVIDIA names them, rows first, each with a bit for
+    every way in which it ran. cuBLASLt's matrices lie by columns, so the rows of its output are our columns.
     """
+    return {identifier: (columns, rows) for identifier, (rows, columns, _) in _listed().items()}
+
+
+@functools.cache
+def _ways() -> Mapping[int, int]:
+    """The bits of the ways in which each tile ran."""
+    return {identifier: ways for identifier, (_, _, ways) in _listed().items()}
+
+
+@functools.cache
+def _listed() -> Mapping[int, tuple[int, int, int]]:
     listed = json.loads((Path(__file__).parent / "tiles.json").read_text())
-    return {int(identifier): (columns, rows) for identifier, (rows, columns) in listed.items()}
+    return {int(identifier): tuple(values) for identifier, values in listed.items()}
 
 
 @functools.cache

@@ -1,8 +1,12 @@
 """The local search among cuBLASLt's algorithms, and the tiles that it walks along."""
 
+import json
+import lzma
+from pathlib import Path
+
 from kit.gpu import algorithm
 
-from gemmdb.cublaslt.tiles import identifiers, tiles
+from gemmdb.cublaslt.tiles import CLUSTERS, CUSTOM, identifiers, tiles
 from gemmdb.cublaslt.tiles import known as safe
 from gemmdb.kernels.menus.cublaslt_nearby import nearby
 
@@ -29,6 +33,22 @@ def test_what_never_ran_is_not_known_to_be_safe():
     changes = [{name: value} for name, value in others.items()] + [{"tile": 636}, {"split_k": 4}, {"reduction": 2}]
     for changed in (*changes, {**split, "split_k": 17}):
         assert not safe({**known, **changed})
+
+
+def test_all_that_was_explored_is_known_and_little_else():
+    raw = Path(__file__).parents[2] / "benchmarks" / "results" / "h100" / "cublaslt" / "explored.jsonl.xz"
+    with lzma.open(raw, "rt") as lines:
+        ran = {(tile, custom, cluster) for line in lines for tile, custom, cluster, *_ in json.loads(line)["res"]}
+    rest = {"algo": 66, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "inner": 0}
+    known = {
+        (tile, custom, cluster)
+        for tile in tiles()
+        for custom in CUSTOM
+        for cluster in CLUSTERS
+        if safe({**rest, "tile": tile, "custom": custom, "cluster": cluster})
+    }
+    assert ran <= known
+    assert len(known) < 1.05 * len(ran)  # The others ran in builds.
 
 
 def test_neighbours_differ_in_one_attribute_and_the_nearest_tiles_come_first():
