@@ -109,7 +109,8 @@ def remeasure(
         if wait_s is not None and (occupied := quiet.idle(backend, wait_s)):
             raise InputError(f"nothing was measured: {occupied}; --wait 10m waits longer, --wait 0s measures anyway")
         busy = quiet.wait(backend)
-        fresh = _measure(sampled, backend, progress, bool(busy))
+        slower = backend.slowdown() if wait_s is None else 1.0
+        fresh = _measure(sampled, backend, progress, bool(busy), slower)
     finally:
         backend.close()
     judged = Counter(holds(one.verdict, rows) for one, rows in zip(sampled, fresh, strict=True))
@@ -176,17 +177,19 @@ def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
 
 
 def _measure(
-    sampled: Sequence[Sampled], backend: Backend, progress: Progress | None, busy: bool
+    sampled: Sequence[Sampled], backend: Backend, progress: Progress | None, busy: bool, slower: float
 ) -> list[list[Measurement]]:
-    """Return the rows of each sample, timed on all devices of the machine, all of them disturbed if it is `busy`."""
+    """Return the rows of each sample, timed on all devices of the machine, all of them disturbed if it is `busy`.
+    `slower`: how many times as long as on an idle machine that takes."""
     workers, device = max(min(backend.workers, len(sampled)), 1), backend.device
     usual = effort.named(None, device.kind)
     seconds = [
-        estimate.retimed_s(one.verdict.problem, tuple(one.recorded), one.verdict.protocol.samples, device, usual)
+        slower
+        * estimate.retimed_s(one.verdict.problem, tuple(one.recorded), one.verdict.protocol.samples, device, usual)
         for one in sampled
     ]
     jobs = list(zip((one.verdict.problem for one in sampled), seconds, strict=True))
-    expected = Expected(estimate.start_s(device, usual), jobs, workers, len(jobs))
+    expected = Expected(slower * estimate.start_s(device, usual), jobs, workers, len(jobs))
     tracker, lock = Tracker(progress, len(sampled), 0, expected), Lock()
     measurers = [backend.measurer(worker, effort.named("full", device.kind)) for worker in range(workers)]
 

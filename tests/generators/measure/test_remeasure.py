@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from kit.replay import Replay
+from kit.replay import Replay, Watcher
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
@@ -182,3 +182,18 @@ def test_a_busy_machine_is_not_measured_on(table, replay_backend, rows, monkeypa
     with pytest.raises(InputError, match="nothing was measured: other programs keep 2 cores busy; --wait 10m waits"):
         remeasure(table, 1, backend=busy, wait_s=0.01)
     assert remeasure(table, 1, backend=replay_backend(rows), wait_s=0.01).problems == 1
+
+
+def test_it_says_how_long_it_takes_with_its_candidates_and_beside_other_programs(table, replay_backend, rows):
+    def expected_s(n: int, slower: float = 1.0, wait_s: float | None = None) -> float:
+        backend, watcher = replay_backend(rows), Watcher()
+        backend.slowdown = lambda: slower
+        remeasure(table, n, backend=backend, seed=1, progress=watcher, wait_s=wait_s)
+        assert watcher.states[-1].eta_s == 0.0
+        return watcher.states[0].eta_s
+
+    one, all_ = expected_s(1), expected_s(7)
+    assert 10 < one < 30  # The start of the processes, and two kernels to compile, load and time.
+    assert 3 * 5 < all_ - one < 6 * 10
+    assert expected_s(7, slower=3.0) == pytest.approx(3 * all_)
+    assert expected_s(7, slower=3.0, wait_s=1.0) == pytest.approx(all_)
