@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from gemmdb.cost import host
 from gemmdb.errors import InputError, TableError, checks_arguments, choices
@@ -21,7 +22,7 @@ from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.lookup import environment, lowering
 from gemmdb.lookup.ask import Ask, Exclude, Step
 from gemmdb.rejected import Rejected
-from gemmdb.settings import Policy
+from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 
@@ -166,10 +167,13 @@ def disturbed(hit: Hit, query: Query, tables: Sequence[Table]) -> bool:
 
 
 def outdated(hit: Hit, kind: str) -> bool:
-    """Return whether the rows of a hit are of another toolchain class than the installed one for devices of `kind`, so
-    that a build measures the problem again."""
-    running, measured = installed(kind), hit.evidence.get("class")
-    return running is not None and measured is not None and measured != running.klass
+    """Return whether the rows of a hit are not valid for the installed toolchain for devices of `kind`, and a build
+    measures the problem again: it keeps only the rows of the user's own tables, by their toolchain class."""
+    running = installed(kind)
+    if running is None or hit.evidence.get("verified") is not False:
+        return False
+    is_own = Path(hit.table).absolute().parent == data_home().absolute()
+    return not is_own or hit.evidence.get("class", running.klass) != running.klass
 
 
 _DEFAULTS = Policy()

@@ -154,7 +154,10 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         raise TableError(f"{path} is a SQLite file but not a gemmdb table; make tables with `gemmdb build`")
     version = _pragma(db, "user_version")
     if version > PACKED_VERSION:
-        raise TableError(f"{path} has schema {version} and this gemmdb reads up to {PACKED_VERSION}: upgrade gemmdb")
+        raise TableError(
+            f"{path} has schema {version} and this gemmdb reads up to {PACKED_VERSION}; to upgrade it:"
+            " pip install --upgrade gemmdb"
+        )
     if version < OLDEST_VERSION:
         raise TableError(f"{path} has no readable schema (version {version}); rebuild it with `gemmdb build`")
     wanted = PACKED if version == PACKED_VERSION else SCHEMA

@@ -2,17 +2,19 @@
 Rows of our own kernels hold while the source of the kernel does."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from kit.gpu import make
 
 from gemmdb import lookup
+from gemmdb.hit import Hit
 from gemmdb.kernels import cutlass, inductor
 from gemmdb.kernels import triton as kernels_triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
-from gemmdb.key.toolchain import Toolchain
-from gemmdb.settings import Policy, shipped_tables
+from gemmdb.key.toolchain import Toolchain, installed
+from gemmdb.settings import Policy, data_home, shipped_tables
 from gemmdb.table.reader import Table
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 80)
@@ -115,3 +117,16 @@ def test_every_kernel_source_in_a_shipped_table_is_the_present_one(path):
     assert all(source for (_, source), config in theirs.items() if config.spec.digest)
     ours = {pair: config for pair, config in pairs.items() if pair not in theirs}
     assert [pair for pair, config in ours.items() if not pair[1] or not config.is_current(pair[1])] == []
+
+
+@pytest.mark.parametrize(
+    ("own", "verified", "klass", "wanted"),
+    [(False, False, "", True), (True, False, "", False), (True, False, "cpu-torch1.0", True), (False, True, "", False)],
+)
+def test_rows_that_a_build_measures_again_are_outdated(own, verified, klass, wanted):
+    """A build keeps rows of the same class in its own table, whatever the source of their kernels."""
+    pytest.importorskip("torch")
+    running = installed("cpu")
+    path = data_home() / "t.db" if own else Path("/shipped/t.db")
+    evidence = {"verified": verified, "class": klass or running.klass}
+    assert lookup.outdated(Hit("exact", ATEN, 10.0, 1.0, str(path), evidence), "cpu") is wanted
