@@ -15,6 +15,7 @@ from typer import Argument, Option
 from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
+from gemmdb.files import check_target
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Settings
 from gemmdb.table.stats import Gain
@@ -102,7 +103,9 @@ def report(
 
     page.require()  # Report missing parts early.
     if len(file) > 1:
-        document, target = _of_program(file), out or Path("program-report.html")
+        target = out or Path("program-report.html")
+        check_target(target)  # The program may take an hour.
+        document = _of_program(file)
     else:
         path = Path(file[0])
         target = out or Path(f"{path.stem}-report.html")

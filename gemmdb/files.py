@@ -39,16 +39,24 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
         os.fsync(file.fileno())
 
 
-@contextlib.contextmanager
-def replacing(out: Path) -> Iterator[Path]:
-    """Yield a temporary path. If the block succeeds, it replaces `out`, or the file that `out` links to; what cannot be
-    replaced, a pipe, a device or `/dev/stdout`, is written instead. It is deleted otherwise. Raises InputError if `out`
-    cannot be written."""
+def check_target(out: Path) -> None:
+    """Raise InputError for a path that cannot become a file, before the work whose result it is to hold."""
     folder = out.absolute().parent
     if out.is_dir():
         raise InputError(f"{out} is a folder; name a file")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; make it, or name another file")
+    if not os.access(out if out.exists() else folder, os.W_OK):
+        raise InputError(f"{out} cannot be written (Permission denied); check its permissions, or name another")
+
+
+@contextlib.contextmanager
+def replacing(out: Path) -> Iterator[Path]:
+    """Yield a temporary path. If the block succeeds, it replaces `out`, or the file that `out` links to; what cannot be
+    replaced, a pipe, a device or `/dev/stdout`, is written instead. It is deleted otherwise. Raises InputError if `out`
+    cannot be written."""
+    check_target(out)
+    folder = out.absolute().parent
     target = Path(os.path.realpath(out))
     if is_stream := out.exists() and (not out.is_file() or folder == Path("/dev")):
         folder = Path(tempfile.gettempdir())

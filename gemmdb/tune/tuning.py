@@ -20,6 +20,7 @@ from gemmdb.generators.progress import Progress
 from gemmdb.report.workload import WorkloadReport, of_workload
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
 from gemmdb.tune import gained as gains
 from gemmdb.tune import plan as plans
 from gemmdb.tune.gained import Gained
@@ -104,6 +105,21 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     return known
 
 
+def check_table(path: Path) -> None:
+    """Raise InputError or TableError for a file that a build cannot write, before the program runs, which may take an
+    hour."""
+    if path.is_file() and not path.stat().st_size:
+        return
+    if path.exists():
+        with Table.open(path) as table:
+            if table.packed:
+                raise InputError(f"{path} is packed, and nothing can be added to it: name another --table")
+        return
+    folder = next(one for one in path.absolute().parents if one.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path} cannot be made in {folder}: name another --table")
+
+
 @dataclass(frozen=True)
 class Request:
     """Parameters of a run. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the
@@ -147,6 +163,8 @@ class Tuning:
     def __init__(self, request: Request, say: Say) -> None:
         if Settings.read().disabled:
             raise InputError("nothing can be tuned while GEMMDB_DISABLE is set")
+        if request.table is not None:
+            check_table(request.table)
         self._request, self._say = request, say
         self._state = open_folder(request.folder, request.command, request.fresh)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.generators.files.pack import pack
 from gemmdb.kernels import cutlass
 from gemmdb.key import epilogue
 from gemmdb.key.problem import Problem
@@ -160,6 +161,12 @@ tables pack mine.db | '--out'
 tables pack mine.db --out mine.db | would be lost
 tables pack mine.db --out other.db | not a packed table
 tune | COMMAND
+tune --table notes.txt -- PYTHON run.py | notes.txt is not a SQLite file
+tune --table . -- PYTHON run.py | is a directory
+tune --table packed.db -- PYTHON run.py | packed.db is packed | name another --table
+tune --table notes.txt/t.db -- PYTHON run.py | notes.txt/t.db | name another --table
+report --out no/page.html -- PYTHON run.py | no is not a folder
+report --out . -- PYTHON run.py | is a folder
 tune --budget soon -- true | 90s, 10m or 1h30m
 tune --repeats -1 -- true | -1
 report mine.db --out mine.db | is the file that the report is about
@@ -178,11 +185,13 @@ def cases(table: str) -> list[tuple[str, list[str]]]:
 def folder(workload, table, make_table, tmp_path: Path) -> Path:
     """The working directory, with the files that the calls name."""
     make_table("other.db")
+    pack(tmp_path / "other.db", tmp_path / "packed.db")
     for name, text in {
         "notes.txt": "no table and no workload", "empty.jsonl": "\n", "list.jsonl": "\n[]\n",
         "one.jsonl": json.dumps({"op": "mm", "m": 4, "n": 48, "k": 64, "dtype": "fp32"}) + "\n",
         "uncovered.jsonl": json.dumps({"uncovered": "baddbmm"}) + "\n",
         "fields.jsonl": json.dumps({"problem": "mm m=1"}) + "\n", "model.py": "import torch\n",
+        "run.py": "open('ran', 'w')\n",
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -203,7 +212,7 @@ def test_what_is_no_problem_is_refused(gemmdb, folder, command, call, words):
 
 @pytest.mark.parametrize(("call", "words"), cases(CALLS))
 def test_a_wrong_call_is_refused(gemmdb, folder, call, words):
-    arguments = shlex.split(call)
+    arguments = shlex.split(call.replace("PYTHON", sys.executable))
     package = NEEDS.get(arguments[0])
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
