@@ -85,15 +85,17 @@ class Certainty:
     def most(self, config: Config) -> float:
         """Return the upper bound on the log of a config's time relative to ATen's: negative if certainly faster.
 
-        Infinite for a config with too little evidence. On uncalibrated devices, two standard deviations plus the
-        distance penalty.
+        Infinite for a config with too little evidence, and for a library's algorithms: how fast one is changes from
+        size to size. On uncalibrated devices, two standard deviations plus the distance penalty.
         """
         log, spread, _ = self.prediction.estimates[config]
         if not calibrated(self.ask):
+            if config.spec.extern:
+                return math.inf
             return log + 2 * math.hypot(spread, self.prediction.estimates[ATEN].spread) + self.prediction.far
         features = self.features(config)
         no_trees, unseen, once = features[0], features[6], features[7]
-        if no_trees and (unseen or once):  # A single neighbour may be off by 2x.
+        if no_trees and (unseen or once or config.spec.extern):  # A single neighbour may be off by 2x.
             return math.inf
         added: float = sum(map(mul, WEIGHTS, features))
         return log + NEAR[self.ask.problem.op] + added + partial_step(self.ask.problem, config)

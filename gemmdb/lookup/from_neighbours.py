@@ -64,7 +64,7 @@ def predict(ask: Ask) -> Prediction | Rejected:
 
 def _predict(ask: Ask) -> Prediction | Rejected:
     used = _timings(ask, neighbours(ask))
-    if used and used[0][0] <= FARTHEST.get(ask.device.kind, FARTHEST_UNTESTED):
+    if used and used[0][0] <= _farthest(ask):
         return _possible(ask, predicted(ask, used))
     around = list(neighbours(ask))
     if not around:
@@ -90,22 +90,47 @@ def _possible(ask: Ask, prediction: Prediction) -> Prediction | Rejected:
 
 
 def _timings(ask: Ask, around: Iterable[Neighbour]) -> list[tuple[float, Timings]]:
-    """Return the nearest neighbours with a steady ATen row. Without one there is no reference for their configs."""
+    """Return the nearest neighbours with a steady ATen row. Without one there is no reference for their configs.
+    Neighbours with few kernels count only where the others are too far away: they say nothing about the other kernels,
+    and a win of ATen says little."""
+    passed_over: list[Neighbour] = []
+    found = _steady(ask, around, False, passed_over)
+    if passed_over and (not found or found[0][0] > _farthest(ask)):
+        found += _steady(ask, passed_over, True, [])
+        found.sort(key=itemgetter(0))
+    return found[:MOST_NEIGHBOURS]
+
+
+def _steady(
+    ask: Ask, around: Iterable[Neighbour], few: bool, passed_over: list[Neighbour]
+) -> list[tuple[float, Timings]]:
+    """Return the nearest neighbours with a steady ATen row. `few`: include those with few kernels. The others are added
+    to `passed_over`."""
     found: list[tuple[float, Timings]] = []
     for one in around:
         if one.distance > MOST_DISTANCE or len(found) == MOST_NEIGHBOURS:
             break
-        here = next((known for table in one.tables if (known := timings_of(ask, table, one.problem))), None)
+        here: Timings | None = None
+        for table in one.tables:
+            here = timings_of(ask, table, one.problem, few)
+            if here is not None:
+                break
         if here is not None and here.steady_aten:
             found.append((one.distance, here))
+        else:
+            passed_over.append(one)
     return found
 
 
 def nearest(ask: Ask) -> Neighbour | None:
     """Return the nearest neighbour; None if it is too far away."""
     first = next(neighbours(ask), None)
-    most = FARTHEST.get(ask.device.kind, FARTHEST_UNTESTED)
-    return first if first is not None and first.distance <= most else None
+    return first if first is not None and first.distance <= _farthest(ask) else None
+
+
+def _farthest(ask: Ask) -> float:
+    """Return the maximum distance to the nearest neighbour."""
+    return FARTHEST.get(ask.device.kind, FARTHEST_UNTESTED)
 
 
 def predicted(ask: Ask, used: Sequence[tuple[float, Timings]]) -> Prediction:

@@ -25,16 +25,22 @@ _KEPT = 4096
 
 
 class _Kept(NamedTuple):
-    """Cached data of a table in one `state`: Timings by device, L2 state and toolchain, then by problem; and failed
-    configs by device, then by problem."""
+    """Cached data of a table in one `state`: Timings by device, L2 state and toolchain, then by problem; and by device,
+    then by problem, the failed configs and whether few kernels were timed."""
 
     state: str
     timings: dict[tuple[int, str, object], dict[int, Timings | None]]
     failed: dict[int, dict[int, frozenset[Config]]]
+    few: dict[int, dict[int, bool]]
 
 
-_Here = tuple[dict[int, "Timings | None"], dict[int, frozenset[Config]]]
-"""The part of _Kept that a lookup needs."""
+class _Here(NamedTuple):
+    """The part of _Kept that a lookup needs."""
+
+    timings: dict[int, Timings | None]
+    failed: dict[int, frozenset[Config]]
+    few: dict[int, bool]
+
 
 _kept: WeakKeyDictionary[Table, _Kept] = WeakKeyDictionary()
 
@@ -112,13 +118,15 @@ class Timings:
         return codes_of(self.times, self.problem, self.device, self.aten_us, self.stamp)
 
 
-def timings_of(ask: Ask, table: Table, problem: Problem) -> Timings | None:
+def timings_of(ask: Ask, table: Table, problem: Problem, few: bool = True) -> Timings | None:
     """Return the Timings of `problem` in `table`: rows of the running toolchain class if there are any, else all rows.
-    None without a possible ATen time."""
+    None without a possible ATen time. `few`: accept a problem with few of our kernels beside a library's algorithms."""
     here = _here(ask, table)
     if here is None:
         return None
-    timings, key = here[0], problem.key
+    timings, key = here.timings, problem.key
+    if not few and (here.few[key] if key in here.few else _few_kernels(ask, here, table, problem)):
+        return None
     if key in timings:
         return timings[key]
     found = _read(ask, table, problem)
@@ -132,14 +140,22 @@ def failed(ask: Ask, table: Table, problem: Problem) -> frozenset[Config]:
     here = _here(ask, table)
     if here is None:
         return frozenset()
-    (timings, known), key = here, problem.key
+    known, key = here.failed, problem.key
     if key not in known:
-        one = timings.get(key)
+        one = here.timings.get(key)
         read = one.banned if one is not None else ask.read(Table.barred, table, problem, ask.device)
         if read is None:  # The read may succeed later.
             return frozenset()
         known[key] = read
     return known[key]
+
+
+def _few_kernels(ask: Ask, here: _Here, table: Table, problem: Problem) -> bool:
+    found = ask.read(Table.few_kernels, table, problem, ask.device)
+    if found is None:  # The read may succeed later.
+        return False
+    here.few[problem.key] = found
+    return found
 
 
 def _here(ask: Ask, table: Table) -> _Here | None:
@@ -150,11 +166,12 @@ def _here(ask: Ask, table: Table) -> _Here | None:
         if state is None:
             return None
         kept = _kept.get(table)
-        full = kept and any(sum(map(len, part.values())) > _KEPT for part in (kept.timings, kept.failed))
+        full = kept and any(sum(map(len, part.values())) > _KEPT for part in (kept.timings, kept.failed, kept.few))
         if kept is None or kept.state != state or full:
-            kept = _kept[table] = _Kept(state, {}, {})
-        timings = kept.timings.setdefault((ask.device.key, ask.query.l2, ask.toolchain), {})
-        here = ask.memo[table] = timings, kept.failed.setdefault(ask.device.key, {})
+            kept = _kept[table] = _Kept(state, {}, {}, {})
+        key = ask.device.key
+        timings = kept.timings.setdefault((key, ask.query.l2, ask.toolchain), {})
+        here = ask.memo[table] = _Here(timings, kept.failed.setdefault(key, {}), kept.few.setdefault(key, {}))
     return here
 
 

@@ -27,6 +27,7 @@ _CRC_BYTES = 4
 _HEAD, _GROUP = struct.Struct("<BBBBH"), struct.Struct("<BBH")
 _VERDICT, _MICROSECONDS = struct.Struct("<HHHddd"), struct.Struct("<d")
 _TIME, _FAILURE, _TIE = struct.Struct("<HhBBh"), struct.Struct("<HB"), struct.Struct("<H")
+_NUMBER = struct.Struct("<H6x")  # The first value of _TIME
 TIE_BYTES = _TIE.size
 _HOT, _MODELLED, _ALL, _SHARED = 1, 2, 4, 8
 _STATUSES = tuple(Status)
@@ -177,6 +178,19 @@ def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, St
     """Return only `Record.failed`. Raises InputError."""
     try:
         return tuple((entry(n).config, _STATUSES[s]) for n, s in _FAILURE.iter_unpack(_failures(data)[0]))
+    except (struct.error, IndexError) as error:
+        raise InputError(f"a record is malformed ({error})") from error
+
+
+def timed(data: Any, entry: Callable[[int], Entry]) -> list[Entry]:
+    """Return only the entries with measured times, including repeats. Raises InputError."""
+    try:
+        return [
+            entry(number)
+            for (what, _, count), _, begin in _heads(data, _failures(data)[1])
+            if not what & _MODELLED
+            for (number,) in _NUMBER.iter_unpack(data[begin : begin + count * _TIME.size])
+        ]
     except (struct.error, IndexError) as error:
         raise InputError(f"a record is malformed ({error})") from error
 

@@ -18,7 +18,7 @@ from gemmdb.table.handle import Handle
 from gemmdb.table.measurement import Measurement, fingerprint
 from gemmdb.table.neighbours import PLAIN, Families, Metric
 from gemmdb.table.numbering import Place
-from gemmdb.table.record import Record, Time, record
+from gemmdb.table.record import Entry, Record, Time, few_kernels, record
 from gemmdb.table.row_cache import RowCache
 from gemmdb.table.verdict import Verdict
 from gemmdb.table.verdict_rows import VerdictRows
@@ -143,6 +143,16 @@ class Table:
         found = self.record(problem, device)
         groups = (found.find(l2, klass, modelled) for modelled in (False, True)) if found else ()
         return next((group.times for group in groups if group), ())
+
+    def few_kernels(self, problem: Problem, device: Device) -> bool:
+        """Return whether few of our kernels were timed on a problem beside a library's algorithms. Much faster than
+        reading its record."""
+        keys = (problem.key, device.key)
+        if self._is_packed():
+            return self._cache.consistent(lambda: self._cache.few_kernels(keys, lambda: self._data(problem, device)))
+        found = self._file.fetch(schema.TIMED_SQL, keys, schema.MOST_MEASUREMENTS, "timed configs of a problem")
+        timed = {self._cache.config(key) for (key,) in found}
+        return few_kernels([Entry(config) for config in timed - self.barred(problem, device)])
 
     def disturbed(self, problem: Problem, device: Device, config: Config) -> bool:
         """Return whether a config of a problem, or ATen, was timed only while other programs kept the machine busy."""

@@ -31,24 +31,29 @@ STEADIEST, _PER_DOUBLING = 200, 16
 """A spread is NOISY times 2 ** ((width - STEADIEST) / _PER_DOUBLING), rounded up so that encoding does not change what
 counts as steady."""
 _WIDEST = 255
+FEW_KERNELS = 8
+"""With fewer of our kernels beside a library's algorithms, a problem was measured for these. A build of effort `lean`
+times 4 kernels, the algorithm search of a compile none; the other builds time 16 or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A config with the toolchains that measured it, ordered by text. The times of a table share entries. `memo`: cache
-    for values that callers derive from it. `key`: the config's key. `aten`: whether the config is ATen. `split`:
-    whether it splits K."""
+    for values that callers derive from it. `key`: the config's key. `aten`: whether the config is ATen. `extern`:
+    whether it is a library's algorithm. `split`: whether it splits K."""
 
     config: Config
     toolchains: tuple[Toolchain, ...] = ()
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     key: int = field(init=False, compare=False, repr=False)
     aten: bool = field(init=False, compare=False, repr=False)
+    extern: bool = field(init=False, compare=False, repr=False)
     split: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.config.key)
         object.__setattr__(self, "aten", self.config == ATEN)
+        object.__setattr__(self, "extern", self.config.spec.extern)
         object.__setattr__(self, "split", int(self.config.values.get("split_k", 1)) > 1)
 
 
@@ -166,6 +171,12 @@ def record(rows: Iterable[Measurement]) -> Record:
     groups = [one for _, found in groupby(timed, key=_kind) for one in _groups(list(found), banned)]
     failed = {(row.config, row.status) for row in rows if row.times is None}
     return Record(tuple(groups), tuple(sorted(failed, key=lambda pair: (pair[0].text, pair[1].value))))
+
+
+def few_kernels(timed: Collection[Entry]) -> bool:
+    """Return whether few of our kernels are among the entries that were timed, beside a library's algorithms."""
+    library = any(one.extern for one in timed)
+    return library and len({one.key for one in timed if not (one.extern or one.aten)}) < FEW_KERNELS
 
 
 def coded(log: float) -> int:

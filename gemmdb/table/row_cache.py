@@ -19,7 +19,7 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import packed_records, schema
 from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
 from gemmdb.table.numbering import Numbering, Place
-from gemmdb.table.record import Entry, Record
+from gemmdb.table.record import Entry, Record, few_kernels
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
@@ -67,6 +67,7 @@ class RowCache:
         """Clear all caches: the path has a different file now. `packed`: whether the new file is packed."""
         self.resets += 1
         self.packed = packed
+        self._few: dict[tuple[int, int], bool] = {}
         self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
         self._fault = ""
         for known in (self._configs, self._devices, self._protocols, self._toolchains, self._runs, self._problems):
@@ -214,6 +215,17 @@ class RowCache:
         with self.errors():
             found = packed_records.failures(data, entry)
             return frozenset(config for config, status in found if status in UNSAFE)
+
+    def few_kernels(self, keys: tuple[int, int], read: Callable[[], bytes | None]) -> bool:
+        """Return whether a packed table's record has times of few kernels beside a library's algorithms. `keys`: of its
+        problem and device; `read`: returns it, opened."""
+        found = self._few.get(keys)
+        if found is None:
+            data, entry = read(), self._numbers()[1]
+            with self.errors():
+                found = data is not None and few_kernels(packed_records.timed(data, entry))
+            _keep(self._few, keys, found)
+        return found
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """Build the Measurement of a row with the columns `schema.COLUMNS`."""

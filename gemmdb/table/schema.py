@@ -91,6 +91,8 @@ RECORDS_SQL = (
 PLACE_COLUMNS = len(_PLACE)
 BARRED_SQL = f"SELECT DISTINCT config FROM measurement {_OF_PAIR} AND status IN ('wrong', 'crash')"
 """Selects the configs of one problem that must not be served."""
+TIMED_SQL = f"SELECT DISTINCT config FROM measurement {_OF_PAIR} AND status IN ('ok', 'slow')"
+"""Selects the configs with times of one problem."""
 PENDING_SQL = f"SELECT 1 FROM pending {_OF_PAIR}"  # Finds a row if a problem's verdicts are older than its rows
 NUMBERING_SQL = "SELECT name, data FROM numbering LIMIT 9"  # The numbering of a packed table has eight parts.
 AFTER, PAGE = "(problem, device) > (?, ?)", "ORDER BY problem, device LIMIT 1000"

@@ -83,6 +83,5 @@ def test_no_answer_to_the_fresh_sample_is_slower_by_five_percent() -> None:
     for number in (1, 2, 3):
         lines = json_lines(ROOT / "benchmarks" / "results" / "offtable" / f"fresh-{number}.jsonl.gz")
         found.append(fresh_again.figures(list(fresh_again.scored(lines)))["all"])
-    # A lookup of addmm 6 x 256 x 2304 is uncertain since rows of the preset `dense` are its neighbors. There were 151.
-    assert [one["timed"] for one in found] == [227, 248, 150]
+    assert [one["timed"] for one in found] == [228, 248, 151]
     assert [one["by 5%"] for one in found] == [1, 0, 0]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from kit.gpu import make
+from kit.gpu import ALGORITHM, make
 
 from gemmdb.cost.transfer import group_of, members, programs
 from gemmdb.kernels.config import Config
@@ -130,3 +130,17 @@ def test_the_cost_model_proposes_nothing_that_was_wrong_at_a_neighbour(lab):
     wrong = [*lab.rows(KNOWN, {first.config: 0.5}, device=h200, clock="graph", status=Status.WRONG)]
     again = answer(lab.query(asked, h200), lab.catalog(wrong), policy)
     assert again is None or again.config != first.config
+
+
+def test_rows_in_which_few_kernels_were_timed_beside_a_librarys_algorithms_do_not_hide_other_neighbours(lab):
+    """A search of algorithms says nothing about the kernels that it did not time, although ATen won there."""
+    beside, asked = KNOWN.resized(16, 2112, 4096), KNOWN.resized(17, 2112, 4096)
+    algorithm = Config.of("cublaslt", "matmul", **ALGORITHM)
+    wide = rows(lab, KNOWN, {tile(): 0.8, tile(n=32): 0.82})
+    searched = rows(lab, beside, {algorithm: 1.0, tile(n=128): 1.3})
+    alone, both = near(lab, asked, wide), near(lab, asked, wide + searched)
+    assert alone.config == both.config == tile()
+    assert (both.speedup, both.evidence["expected_loss"]) == (alone.speedup, alone.evidence["expected_loss"])
+    assert [one["problem"] for one in both.evidence["neighbours"]] == [KNOWN.text]
+    only = near(lab, asked, searched)
+    assert (only.rung, [one["problem"] for one in only.evidence["neighbours"]]) == ("near", [beside.text])

