@@ -46,6 +46,7 @@ class Table:
         self.path = path
         self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced), check)
         self._unknown_devices: set[int] = set()
+        self._few: dict[tuple[int, int], bool] = {}
         self._cache = RowCache(path, self._file.fetch)
         self._verdicts = VerdictRows(self._file, self._cache)
         self._families = Families(self._file, self._cache)
@@ -149,7 +150,9 @@ class Table:
         reading its record."""
         keys = (problem.key, device.key)
         if self._is_packed():
-            return self._cache.consistent(lambda: self._cache.few_kernels(keys, lambda: self._data(problem, device)))
+            if keys not in self._few:
+                self._few[keys] = self._cache.consistent(lambda: few_kernels(self._timed(problem, device)))
+            return self._few[keys]
         found = self._file.fetch(schema.TIMED_SQL, keys, schema.MOST_MEASUREMENTS, "timed configs of a problem")
         timed = {self._cache.config(key) for (key,) in found}
         return few_kernels([Entry(config) for config in timed - self.barred(problem, device)])
@@ -209,6 +212,7 @@ class Table:
         """Take the new header and clear all caches: after a fork or `close`, the path had different content."""
         self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
         self._unknown_devices.clear()
+        self._few.clear()
         self._families.forget()
         self._cache.reset(self.packed)
 
@@ -251,6 +255,10 @@ class Table:
     def _banned(self, problem: Problem, device: Device) -> frozenset[Config]:
         data = self._data(problem, device)
         return frozenset() if data is None else self._cache.banned(data)
+
+    def _timed(self, problem: Problem, device: Device) -> list[Entry]:
+        data = self._data(problem, device)
+        return [] if data is None else self._cache.timed(data)
 
     def _data(self, problem: Problem, device: Device) -> bytes | None:
         """Return the opened record of a problem on a device in a packed table."""

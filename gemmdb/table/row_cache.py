@@ -19,7 +19,7 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import packed_records, schema
 from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
 from gemmdb.table.numbering import Numbering, Place
-from gemmdb.table.record import Entry, Record, few_kernels
+from gemmdb.table.record import Entry, Record
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
@@ -67,7 +67,6 @@ class RowCache:
         """Clear all caches: the path has a different file now. `packed`: whether the new file is packed."""
         self.resets += 1
         self.packed = packed
-        self._few: dict[tuple[int, int], bool] = {}
         self._numbered: tuple[Numbering, Callable[[int], Entry]] | None = None
         self._fault = ""
         for known in (self._configs, self._devices, self._protocols, self._toolchains, self._runs, self._problems):
@@ -211,21 +210,14 @@ class RowCache:
 
     def banned(self, data: bytes) -> frozenset[Config]:
         """Return the configs that were wrong or crashed according to an opened record."""
-        entry = self._numbers()[1]
         with self.errors():
-            found = packed_records.failures(data, entry)
+            found = packed_records.failures(data, self._numbers()[1])
             return frozenset(config for config, status in found if status in UNSAFE)
 
-    def few_kernels(self, keys: tuple[int, int], read: Callable[[], bytes | None]) -> bool:
-        """Return whether a packed table's record has times of few kernels beside a library's algorithms. `keys`: of its
-        problem and device; `read`: returns it, opened."""
-        found = self._few.get(keys)
-        if found is None:
-            data, entry = read(), self._numbers()[1]
-            with self.errors():
-                found = data is not None and few_kernels(packed_records.timed(data, entry))
-            _keep(self._few, keys, found)
-        return found
+    def timed(self, data: bytes) -> list[Entry]:
+        """Return the entries with measured times in an opened record, including repeats."""
+        with self.errors():
+            return packed_records.timed(data, self._numbers()[1])
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """Build the Measurement of a row with the columns `schema.COLUMNS`."""
