@@ -24,7 +24,8 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cublaslt
 from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.kernels.rules import reject_unaligned_rows
-from gemmdb.key.layout import VECTOR_BYTES
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.acceptance.extern import unfused
@@ -175,7 +176,7 @@ def rejection(decision: Decision, node: Any = None) -> Rejected | None:
     if problem.m < FEW_ROWS and decision.event.rung == "exact" and decision.config == ATEN:
         return Rejected("rows of our kernels settle it")
     found = rules.confirm_rejection(query, session.policy)
-    found = found or reject_unaligned_rows(problem) or legality.rejection(ANY, query)
+    found = found or _unaligned(problem) or legality.rejection(ANY, query)
     if found is None and node is not None and subgraph.computes_weight(node):
         found = Rejected("the program has just computed the weight")
     return found
@@ -194,11 +195,19 @@ def activation_rejection(decision: Decision, node: Any = None) -> Rejected | Non
         return Rejected("Inductor autotunes it")
     if extern.tried_activation(payoff.ask_of(decision.session, query)):
         return Rejected("rows settle it")
-    found = rules.confirm_rejection(query, decision.session.policy) or reject_unaligned_rows(decision.problem)
+    found = rules.confirm_rejection(query, decision.session.policy) or _unaligned(decision.problem)
     found = found or legality.rejection(activated(ANY, query.activation), query)
     if found is None and node is not None and subgraph.computes_weight(node):
         found = Rejected("the program has just computed the weight")
     return found
+
+
+def _unaligned(problem: Problem) -> Rejected | None:
+    """Return whether rows of an operand or of the output start between multiples of 16 bytes. Nothing was explored for
+    such outputs, and a search for a program with one (N = 30,522) ended with an illegal instruction on the GPU."""
+    if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
+        return Rejected("the tensor copy engine wants output rows that start at multiples of 16 bytes")
+    return reject_unaligned_rows(problem)
 
 
 def operands_of(node: Any, decision: Decision, with_activation: bool = False) -> Operands:
