@@ -151,7 +151,7 @@ def test_what_the_library_does_not_support_is_no_candidate(monkeypatch, library)
 
 def test_loading_kernels_ends_in_time(monkeypatch):
     found, _ = algorithms_of(monkeypatch, calls.Library())
-    now = iter([0.0, 0.0, 1.0, 1.0])
+    now = iter([0.0, 0.0, 100.0, 100.0])
     monkeypatch.setattr(limits, "now", lambda: next(now))
     assert list(found.loaded([FIRST, SECOND], 9)) == [FIRST]
 
