@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,7 @@ from gemmdb.lookup.saving import Saving, saving
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.reader import Table
 from gemmdb.workload.entries import Entry, Origin, Ranges, Workload, merged_origins
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
@@ -116,6 +118,21 @@ def seconds(text: str, option: str = "--budget", least: float = 1e-9) -> float:
     if not found or not text.strip() or not least <= total < 1e7:
         raise InputError(f"{option} {text!r}: a time such as 90s, 10m or 1h30m")
     return total
+
+
+def check_table(path: Path) -> None:
+    """Raise InputError or TableError for a file that a build cannot write, before the program runs, which may take an
+    hour."""
+    if path.is_file() and not path.stat().st_size:
+        return
+    if path.exists():
+        with Table.open(path) as table:
+            if table.packed:
+                raise InputError(f"{path} is packed, and nothing can be added to it: name another --table")
+        return
+    folder = next(one for one in path.absolute().parents if one.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path} cannot be made in {folder}: name another --table")
 
 
 def by_worth(wanted: Iterable[Wanted]) -> list[Wanted]:

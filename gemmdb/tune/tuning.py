@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from gemmdb.devices import load
@@ -20,7 +21,6 @@ from gemmdb.generators.progress import Progress
 from gemmdb.report.workload import WorkloadReport, of_workload
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
-from gemmdb.table.reader import Table
 from gemmdb.tune import gained as gains
 from gemmdb.tune import plan as plans
 from gemmdb.tune.gained import Gained
@@ -42,14 +42,15 @@ Say = Callable[[str], None]
 @dataclass
 class State:
     """Progress of one command. `recorded`: whether its run ended; `stopped`: whether Ctrl-C or SIGTERM ended it;
-    `pace`: how many times as long as expected the last build took; `tables`: the identity of the tables at the last
-    comparison; `gained`: its result."""
+    `run_s`: seconds that it took; `pace`: how many times as long as expected the last build took; `tables`: the
+    identity of the tables at the last comparison; `gained`: its result."""
 
     folder: Path
     command: tuple[str, ...]
     recorded: bool = False
     stopped: bool = False
     pace: float = 1.0
+    run_s: float = 0.0
     tables: str = ""
     gained: dict[str, Any] = field(default_factory=dict)
 
@@ -90,7 +91,7 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
             raise InputError(f"{path} is from another version of gemmdb; --fresh starts over")
         known = State(
             folder, tuple(map(str, item["command"])), item["recorded"] is True, item["stopped"] is True,
-            float(item.get("pace", 1.0)), str(item["tables"]), dict(item["gained"]),
+            _figure(item, "pace", 1.0), _figure(item, "run_s", 0.0), str(item["tables"]), dict(item["gained"]),
         )  # fmt: skip
     except InputError:
         raise
@@ -105,19 +106,11 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     return known
 
 
-def check_table(path: Path) -> None:
-    """Raise InputError or TableError for a file that a build cannot write, before the program runs, which may take an
-    hour."""
-    if path.is_file() and not path.stat().st_size:
-        return
-    if path.exists():
-        with Table.open(path) as table:
-            if table.packed:
-                raise InputError(f"{path} is packed, and nothing can be added to it: name another --table")
-        return
-    folder = next(one for one in path.absolute().parents if one.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"{path} cannot be made in {folder}: name another --table")
+def _figure(item: dict[str, Any], name: str, default: float) -> float:
+    value = float(item.get(name, default))
+    if not 0 <= value < 1e9:
+        raise ValueError(name)
+    return value
 
 
 @dataclass(frozen=True)
@@ -164,7 +157,7 @@ class Tuning:
         if Settings.read().disabled:
             raise InputError("nothing can be tuned while GEMMDB_DISABLE is set")
         if request.table is not None:
-            check_table(request.table)
+            plans.check_table(request.table)
         self._request, self._say = request, say
         self._state = open_folder(request.folder, request.command, request.fresh)
 
@@ -184,6 +177,7 @@ class Tuning:
     def _record(self, state: State) -> None:
         state.workload.unlink(missing_ok=True)  # From an interrupted run.
         self._say("1/4 recording: the program runs")
+        begun = monotonic()
         found = run(state.command, state.workload, stdout=self._request.stdout)
         if found.exit_code not in STOPPED_CODES:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
@@ -192,7 +186,7 @@ class Tuning:
             raise KeyboardInterrupt
         if not state.workload.exists():
             raise InputError(f"nothing was recorded: {found.obstacle}")
-        state.recorded, state.stopped = True, bool(found.exit_code)
+        state.recorded, state.stopped, state.run_s = True, bool(found.exit_code), monotonic() - begun
         state.save()
         if found.exit_code:
             self._say(f"the program ended with exit code {found.exit_code}")
@@ -253,6 +247,8 @@ class Tuning:
         runs: dict[bool, list[gains.Times]] = {False: [], True: []}
         # Without, with, with, without: a machine that drifts affects both sides equally.
         turns = [bool(side) ^ bool(turn % 2) for turn in range(repeats) for side in range(2)]
+        if state.run_s >= 1 and not state.stopped:
+            self._say(f"4/4 timing: the program runs {len(turns)} more times, about {len(turns) * state.run_s:.0f} s")
         for number, with_gemmdb in enumerate(turns, 1):
             runs[with_gemmdb].append(self._timed("with" if with_gemmdb else "without", f"{number} of {len(turns)}"))
         found = gains.gained(runs[False], runs[True], busy.others if busy else 0.0)

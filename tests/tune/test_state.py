@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gemmdb.tune.tuning import STATE, WORKLOAD, open_folder
 
 def test_what_was_done_is_found_again(tmp_path: Path):
     state = open_folder(tmp_path / "new", ("python", "a.py"), False)
-    state.recorded, state.pace, state.gained = True, 2.5, {"runs": 1}
+    state.recorded, state.pace, state.run_s, state.gained = True, 2.5, 20.0, {"runs": 1}
     state.save()
     assert open_folder(tmp_path / "new", ["python", "a.py"], False) == state
 
@@ -30,6 +31,19 @@ def test_a_damaged_state(tmp_path: Path, text: str):
     with pytest.raises(InputError, match="--fresh"):
         open_folder(tmp_path, ("true",), False)
     assert not open_folder(tmp_path, ("true",), True).recorded
+
+
+@pytest.mark.parametrize("figure", ["NaN", "-1", "Infinity", '"fast"', "1e300"])
+@pytest.mark.parametrize("name", ["pace", "run_s"])
+def test_a_state_with_an_impossible_figure_is_damaged(tmp_path: Path, name: str, figure: str):
+    open_folder(tmp_path, ("true",), False)
+    known = json.loads((tmp_path / STATE).read_text())
+    text = json.dumps({key: value for key, value in known.items() if key != name})
+    (tmp_path / STATE).write_text(text.removesuffix("}") + f', "{name}": {figure}}}')
+    with pytest.raises(InputError, match="--fresh"):
+        open_folder(tmp_path, ("true",), False)
+    (tmp_path / STATE).write_text(text)  # Of an older version.
+    assert open_folder(tmp_path, ("true",), False).command == ("true",)
 
 
 def test_a_folder_that_cannot_be_used(tmp_path: Path):

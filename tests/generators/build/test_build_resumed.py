@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from kit.replay import CPP, SPLIT_N, Emitting, Never, Replay, ReplayBackend, Watcher, record, stored, verdict
 
+from gemmdb.generators import estimate
 from gemmdb.generators.backend import ignore
 from gemmdb.generators.build import queue, scheduler
 from gemmdb.generators.build.build import build
@@ -186,6 +187,29 @@ def test_while_its_first_jobs_compile_a_build_does_not_say_that_it_waits(request
     phases = [state.phase for state in watcher.states]
     first = phases.index("compiling")
     assert set(phases[first : phases.index("racing")]) == {"compiling"}
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("expected_s", [0.1, 0.3, 0.9])
+def test_a_limit_of_time_is_kept_within_a_tenth(request_, rows, monkeypatch, expected_s):
+    """Jobs take 0.3 s: 0.1 to compile, to race and to confirm. Whatever was expected of them, the pace corrects it."""
+
+    class Steady(Replay):
+        def prepare(self, jobs, ready=ignore):
+            time.sleep(0.1 * len(jobs))
+            super().prepare(jobs, ready)
+
+        def measure(self, problem, configs, protocol, samples):
+            time.sleep(0.1 if samples > 5 else 0.0)  # Of the full measurements alone.
+            return super().measure(problem, configs, protocol, samples)
+
+    monkeypatch.setattr(estimate, "start_s", lambda device, effort: 0.01)
+    monkeypatch.setattr(estimate, "job_s", lambda job, device, effort: expected_s)
+    monkeypatch.setattr(estimate, "confirm_s", lambda job, device, effort: expected_s / 3)
+    limit_s = 1.5
+    done = build(replace(request_, minutes=limit_s / 60), backend=ReplayBackend(rows, replay=Steady, chunk=4))
+    assert 2 <= done.measured < 7
+    assert done.seconds < 1.1 * limit_s + 0.15  # With the files and threads of the build.
 
 
 def test_a_short_limit_prepares_few_jobs_together_and_ends_after_the_first(request_, rows):
