@@ -185,6 +185,11 @@ class Numbering:
         """Return the number of a device's key, None if the table has no record of it."""
         return self._devices.get(key)
 
+    def stamp(self, key: int) -> int:
+        """Return the stamp of the records of a device's key, 0 if the table has no record of it."""
+        number = self.device(key)
+        return 0 if number is None else self.devices[number][1]
+
     def place(self, problem: Problem) -> Place | None:
         """Return where the table holds a problem; None if it has none of the family."""
         family = self.family(problem)

@@ -189,17 +189,14 @@ class RowCache:
     def record(self, data: bytes, device: Device) -> Record:
         """Unpack an opened record of a packed table."""
         numbering, entry = self._numbers()
-        number = numbering.device(device.key)
         with self.errors():
-            stamp = 0 if number is None else numbering.devices[number][1]
-            return packed_records.unpack(data, entry, numbering.classes, stamp)
+            return packed_records.unpack(data, entry, numbering.classes, numbering.stamp(device.key))
 
     def verdicts(self, data: bytes, problem: Problem) -> list[tuple[Any, ...]]:
         """Return the verdicts in an opened record of a packed table like rows of `verdict`. Their `keys` have the
         number of the family in place of its key, and those of the configs, 2 bytes each."""
-        numbering = self.numbering()
-        head, family = problem.head, schema.pack_keys(numbering.family(problem) or 0)
-        contexts = numbering.contexts
+        contexts, number = self.numbering().contexts, self.numbering().family(problem)
+        head, family = problem.head, schema.pack_keys(number or 0)
         try:
             return [
                 (contexts[context] + family + ties, ratio, spread, aten_us, runs, head)
