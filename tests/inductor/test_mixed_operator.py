@@ -52,6 +52,7 @@ def ints(*sizes):
 
 OPERATORS = {
     "mixed_mm": (torch.randn(8, K).bfloat16(), ints(K, N), torch.rand(N).bfloat16()),
+    "mm_activation": (torch.rand(32, K), torch.rand(K, N), "gelu_tanh", torch.rand(N)),
     "int_mm_scaled": (ints(32, K), ints(K, N), torch.rand(N), torch.float16, torch.rand(32)),
     "horizontal_mm": (torch.randn(8, K).bfloat16(), [ints(K, N), ints(K, 16)], [torch.rand(N), torch.rand(16)], []),
     "horizontal_int4": (
