@@ -41,6 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     # A thread that waits for another one would keep a core from the other workers.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "COMPILER_PATH" not in os.environ and (gold := shutil.which("ld.gold")):
+        # It reads the symbols of libtorch in a third of the time, for each of a thousand small libraries.
+        os.environ["COMPILER_PATH"] = _folder(config, "linker-")
+        Path(os.environ["COMPILER_PATH"], "ld").symlink_to(gold)
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = _folder(config, "inductor-")
     if hasattr(config, "workerinput"):
