@@ -74,6 +74,8 @@ def test_who_stops_gets_a_line_to_paste(gemmdb, machine, monkeypatch) -> None:
     assert "not measured yet" not in done.out
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_who_waits_gets_a_build_when_the_machine_is_quiet(gemmdb, machine, monkeypatch) -> None:
     types(monkeypatch, "w\n")
     machine[:] = [BUSY, BUSY, QUIET]
@@ -83,6 +85,8 @@ def test_who_waits_gets_a_build_when_the_machine_is_quiet(gemmdb, machine, monke
     assert "1 of 1 measured now" in done.out
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_who_measures_anyway_is_not_asked_again(gemmdb, machine, monkeypatch) -> None:
     types(monkeypatch, "m\n")
     done = gemmdb(*BUILD)
