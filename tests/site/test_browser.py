@@ -17,7 +17,15 @@ pytest.importorskip("material", reason="pip install 'gemmdb[docs]'")
 pytest.importorskip("playwright", reason="pip install 'gemmdb[dev]'")
 
 pytestmark = [pytest.mark.slow, *MARKS]
-PAGES = ("index.html", "tutorial.html", "overview.html", "api.html", "cli.html", "how-to/ci.html", "CONTRIBUTING.html")
+PAGES = (
+    "index.html",
+    "tutorial.html",
+    "how-it-works.html",
+    "api.html",
+    "cli.html",
+    "how-to/ci.html",
+    "CONTRIBUTING.html",
+)
 
 
 class Quiet(SimpleHTTPRequestHandler):
