@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -56,6 +57,8 @@ def _of_table(path: Path, words: Sequence[str], order: str, limit: int) -> Listi
     gains: list[float] = []
     loaded = 0
     with Table.open(path) as table:
+        if table.packed:  # Records are read by key below; a file whose pages repeat is refused, whatever matches.
+            deque(table.pairs(), maxlen=0)
 
         def matching() -> Iterator[Row]:
             nonlocal loaded
