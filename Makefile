@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes. Each would compile gemmdb and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-all check docs site matrix programs lock release clean
+.PHONY: demo test test-slow check docs site matrix programs lock release clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
@@ -22,11 +22,6 @@ test: $(VENV)/.installed  ## the tests, divided among the cores, then those of t
 
 test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, searches, trials, packages of AOTInductor, jobs, examples
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --ignore tests/benchmarks/test_programs_all.py $(ARGS)
-
-# Both at once: short tests fill the cores while long ones wait for a process, a limit of time or their last step.
-test-all: $(VENV)/.installed  ## what `make test` and `make test-slow` run, at once
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow or not timed' --ignore tests/benchmarks/test_programs_all.py $(ARGS)
-	$(BIN)/python -m pytest -m 'timed and not slow' $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
 
 check: site  ## style, types, layers, and the site
 	$(BIN)/ruff check .
