@@ -55,12 +55,18 @@ def absorb(gemm: Any, activation: str) -> Any:
 
 def _name(gemm: Any, chain: Chain) -> str:
     alone = not (chain.kept or chain.reads or chain.beside) and len(chain.stored) == 1
-    if not alone or value(chain.stored[0]).dtype != value(gemm).dtype:
+    if not alone or _read_elsewhere(chain) or value(chain.stored[0]).dtype != value(gemm).dtype:
         return ""
     first, *others = chain.members
     if first.target is aten.relu.default and not others:
         return "relu" if _base(first.args[0]) is gemm else ""
     return "gelu_tanh" if all(_is_gelu(gemm, chain, x) for x in POINTS) else ""
+
+
+def _read_elsewhere(chain: Chain) -> bool:
+    """Return whether another kernel computes a value before the last again: the GEMM would then run twice."""
+    inner = (one for one in chain.members if one is not chain.stored[0])
+    return any(user not in chain.members for one in inner for user in fx.users(one, fx.VIEWS))
 
 
 def _is_gelu(gemm: Any, chain: Chain, x: float) -> bool:
@@ -73,8 +79,8 @@ def _gelu(x: float) -> float:
 
 
 def _evaluated(gemm: Any, chain: Chain, x: float) -> float | None:
-    """Return the epilogue's value where the GEMM's is `x`; None if it has operators other than ARITHMETIC's. Casts do
-    not round, as in Inductor's kernels."""
+    """Return the epilogue's value where the GEMM's is `x`; None if it has operators other than ARITHMETIC's, or no real
+    value there. Casts do not round, as in Inductor's kernels."""
     values = {gemm: x}
 
     def of(argument: Any) -> Any:
@@ -84,7 +90,10 @@ def _evaluated(gemm: Any, chain: Chain, x: float) -> float | None:
         function = _identity if _is_cast(node) else _ARITHMETIC.get(node.target)
         if function is None or node.kwargs or any(_base(one) not in values for one in node.all_input_nodes):
             return None
-        values[node] = function(*map(of, node.args))
+        try:
+            values[node] = function(*map(of, node.args))
+        except (ArithmeticError, TypeError, ValueError):
+            return None
     return values[chain.stored[0]]
 
 

@@ -59,6 +59,13 @@ def bare(x: Any, w: Any, b: Any) -> Any:
     return x @ w.t()
 
 
+def summed(x: Any, w: Any, b: Any) -> Any:
+    """The kernel of the sum computes the tanh again, and reads the GEMM's output."""
+    y = functional.linear(x, w, b)
+    t = torch.tanh(0.7978845608 * (y + 0.044715 * y**3))
+    return (0.5 * y * (1 + t)) @ w, t.sum(0)
+
+
 @pytest.mark.parametrize("linear", [functional.linear, tokens, bare])
 @pytest.mark.parametrize(
     ("activation", "name"),
@@ -86,6 +93,9 @@ def test_an_activation_is_recognised(monkeypatch, activation, name, linear):
         lambda x, w, b: (lambda y: (y, relu(y) @ w))(functional.linear(x, w, b)),
         lambda x, w, b: torch.softmax(relu(functional.linear(x, w, b)), -1),
         lambda x, w, b: functional.linear(x, w, b),
+        summed,
+        after(lambda x: torch.tanh(x**1.5)),
+        after(lambda x: torch.tanh(x**400.0)),
     ],
 )
 def test_other_epilogues_are_none(monkeypatch, model):
