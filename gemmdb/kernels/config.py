@@ -117,7 +117,7 @@ class Config:
         """Whether a row whose toolchain says `source` was measured with the kernel as it is rendered now. True for rows
         that name no source, for kernels without one, and for those of a library whose release is unknown here."""
         now = self.digest()
-        if not source or self.spec.digest is None or (self.spec.extern and not now):
+        if not source or self.spec.digest is None or (self.spec.library and not now):
             return True
         equivalent = self.spec.equivalent
         while source in equivalent:

@@ -114,14 +114,14 @@ _ATTRIBUTES: Mapping[str, Domain] = {
 }  # fmt: skip
 MATMUL = Kernel(
     "cublaslt", "matmul", OPS, ("cuda",), 1, _ATTRIBUTES, splits=("split_k",), rejection=_rejection, digest=release,
-    extern=True,
+    library=True, extern=True,
 )  # fmt: skip
 """`cublasLtMatmul` with one algorithm, named by the attributes of `gemmdb.cublaslt.library.CONFIG`, whose values are
 the identifiers in NVIDIA's `cublasLt.h`. A split K has partial sums of the accumulator's dtype (`reduction` 2)."""
 MATMUL_ACTIVATION = Kernel(
     "cublaslt", "matmul_activation", ("mm", "addmm"), ("cuda",), 1,
     {**_ATTRIBUTES, "activation": OneOf(tuple(ACTIVATIONS))}, splits=("split_k",), rejection=_activation_rejection,
-    digest=release, emitted=True,
+    digest=release, emitted=True, library=True,
 )  # fmt: skip
 """`cublasLtMatmul` that also computes the activation after the GEMM, on the accumulator, as fused epilogues of
 templates do. The class of an epilogue covers others, so a Query names the activation. Only code that Inductor emits has

@@ -109,8 +109,8 @@ class Kernel:
     `compiled`: what of the sizes decides how fast the compiled kernel is, beyond what the cost model counts: a time
     does not carry over to a problem with another value.
     `int4`: whether it solves a mixed_mm with an int4 weight, and no other.
-    `extern`: a library's call in place of ATen's. Nothing is fused into either, so what it saves does not depend on the
-    epilogue.
+    `library`: whether a config names a library's algorithm. `extern`: its call takes the place of ATen's. Nothing is
+    fused into either, so what it saves does not depend on the epilogue.
     `digest`: 16 hexadecimal digits of the source that it is rendered from, or the release of the library that has it;
     None for a kernel without either, empty if what has it is not installed. `equivalent` maps former digests to later
     ones that render the same kernels.
@@ -132,4 +132,5 @@ class Kernel:
     digest: Callable[[], str] | None = None
     equivalent: Mapping[str, str] = field(default_factory=dict)
     int4: bool = False
+    library: bool = False
     extern: bool = False

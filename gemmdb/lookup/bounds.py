@@ -90,12 +90,12 @@ class Certainty:
         """
         log, spread, _ = self.prediction.estimates[config]
         if not calibrated(self.ask):
-            if config.spec.extern:
+            if config.spec.library:
                 return math.inf
             return log + 2 * math.hypot(spread, self.prediction.estimates[ATEN].spread) + self.prediction.far
         features = self.features(config)
         no_trees, unseen, once = features[0], features[6], features[7]
-        if no_trees and (unseen or once or config.spec.extern):  # A single neighbour may be off by 2x.
+        if no_trees and (unseen or once or config.spec.library):  # A single neighbour may be off by 2x.
             return math.inf
         added: float = sum(map(mul, WEIGHTS, features))
         return log + NEAR[self.ask.problem.op] + added + partial_step(self.ask.problem, config)

@@ -39,7 +39,7 @@ times 4 kernels, the algorithm search of a compile none; the other builds time 1
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A config with the toolchains that measured it, ordered by text. The times of a table share entries. `memo`: cache
-    for values that callers derive from it. `key`: the config's key. `aten`: whether the config is ATen. `extern`:
+    for values that callers derive from it. `key`: the config's key. `aten`: whether the config is ATen. `library`:
     whether it is a library's algorithm. `split`: whether it splits K."""
 
     config: Config
@@ -47,13 +47,13 @@ class Entry:
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     key: int = field(init=False, compare=False, repr=False)
     aten: bool = field(init=False, compare=False, repr=False)
-    extern: bool = field(init=False, compare=False, repr=False)
+    library: bool = field(init=False, compare=False, repr=False)
     split: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.config.key)
         object.__setattr__(self, "aten", self.config == ATEN)
-        object.__setattr__(self, "extern", self.config.spec.extern)
+        object.__setattr__(self, "library", self.config.spec.library)
         object.__setattr__(self, "split", int(self.config.values.get("split_k", 1)) > 1)
 
 
@@ -175,8 +175,8 @@ def record(rows: Iterable[Measurement]) -> Record:
 
 def few_kernels(timed: Collection[Entry]) -> bool:
     """Return whether few of our kernels are among the entries that were timed, beside a library's algorithms."""
-    library = any(one.extern for one in timed)
-    return library and len({one.key for one in timed if not (one.extern or one.aten)}) < FEW_KERNELS
+    library = any(one.library for one in timed)
+    return library and len({one.key for one in timed if not (one.library or one.aten)}) < FEW_KERNELS
 
 
 def coded(log: float) -> int:

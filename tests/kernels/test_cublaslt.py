@@ -9,6 +9,7 @@ import pytest
 
 from gemmdb.kernels import cublaslt
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.key.device import Device
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
@@ -102,5 +103,6 @@ def test_the_package_of_cuda_12_counts_too(packages):
 
 
 def test_without_the_package_nothing_says_that_a_row_is_old(packages):
-    assert CONFIG.digest() == ""
-    assert CONFIG.is_current("cublas13.1")
+    for config in (CONFIG, activated(CONFIG, "relu")):
+        assert config.digest() == ""
+        assert config.is_current("cublas13.1")

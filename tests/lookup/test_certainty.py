@@ -13,6 +13,7 @@ from kit.gpu import ALGORITHM, make
 from gemmdb.cost import data
 from gemmdb.cost.features import TREE_OPS
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import calibration
@@ -50,11 +51,12 @@ def most(found, problem=PROBLEM, device=H200):
     return Certainty(ask(problem, device), found).most(TILE)
 
 
+@pytest.mark.parametrize("activation", ["", "relu"])
 @pytest.mark.parametrize("device", [H200, Device("cuda", "sm80", "Some GPU", 100, 80)])
-def test_an_algorithm_of_a_library_is_never_certain(device):
+def test_an_algorithm_of_a_library_is_never_certain(device, activation):
     """On 3,515 GEMMs of an H200, two of the six nearest agreed on the fastest in 417 cases. Of 182 of these that were
     timed, 41 were slower than ATen by 2%."""
-    library = Config.of("cublaslt", "matmul", **ALGORITHM)
+    library = activated(Config.of("cublaslt", "matmul", **ALGORITHM), activation)
     found = prediction(ratio=0.5)
     found = replace(found, estimates={**found.estimates, library: Estimate(math.log(0.5), 0.0, True)})
     certainty = Certainty(ask(device=device), found)

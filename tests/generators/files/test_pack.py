@@ -20,6 +20,7 @@ from gemmdb.generators.files.merge import merge
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup import expected, explain
@@ -91,12 +92,15 @@ def test_packing_changes_no_answer_on_a_gpu(tmp_path, rows, m, n, klass, policy)
     assert steps(small, query, toolchain, policy) == steps(full, query, toolchain, policy)
 
 
-@pytest.mark.parametrize(("kernels", "library", "few"), [(7, True, True), (8, True, False), (7, False, False)])
+@pytest.mark.parametrize(
+    ("kernels", "library", "few"),
+    [(7, LIBRARY, True), (8, LIBRARY, False), (7, activated(LIBRARY, "relu"), True), (7, None, False)],
+)
 def test_a_table_tells_where_few_kernels_were_timed_beside_a_librarys_algorithms(tmp_path, kernels, library, few):
     """A kernel that was wrong, or that failed, is not among the timed ones."""
     found = [make("tile", stages=stages) for stages in range(1, 1 + kernels)]
     wrong, failed = make("tile", block_n=32), make("tile", block_n=128)
-    rows = [*Lab.rows(GEMM, dict.fromkeys(found + [LIBRARY] * library, 0.5), device=H200, clock="graph")]
+    rows = [*Lab.rows(GEMM, dict.fromkeys(found + [library] * bool(library), 0.5), device=H200, clock="graph")]
     rows += [*Lab.rows(GEMM, {wrong: 0.5}, device=H200, clock="graph", run="first")][1:]
     for config, status in ((wrong, Status.WRONG), (failed, Status.ERROR)):
         rows += [*Lab.rows(GEMM, {config: 1.0}, device=H200, clock="graph", status=status, run="second")][1:]
