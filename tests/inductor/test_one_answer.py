@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,8 +20,12 @@ from kit.tables import Kit
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import look_up
+from gemmdb.inductor.benchmark import algorithms
+from gemmdb.inductor.benchmark.confirm import ConfirmJob
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.entry.table_session import TableSession
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.inductor.observe.stats import reset_stats, stats
 from gemmdb.inductor.observe.summary import of_events
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -119,7 +125,7 @@ def test_a_time_that_was_taken_on_a_busy_machine_is_no_expectation(tmp_path: Pat
     query = Query(kit.problem, kit.device)
     session = TableSession(POLICY, [path], NOWHERE)
     event = deciding.decide(session, query).event
-    assert (event.rung, event.config, event.expected_us, event.speedup) == ("exact", ATEN.text, None, None)
+    assert (event.rung, event.config, *event.shown) == ("exact", ATEN.text, None, None)
     found = look_up(entry(query), session.catalog(), POLICY)
     assert found.disturbed
     assert found.time_us == roofline_us(query.problem, query.device)
@@ -130,8 +136,21 @@ def test_the_gain_of_a_kernel_holds_where_aten_was_timed_on_a_busy_machine(tmp_p
     rows = [replace(kit.row(), detail=marks(False, True)), kit.row(kit.configs[1], 5.0)]
     path = kit.write(tmp_path / "busy.db", rows)
     query = Query(kit.problem, kit.device)
-    event = deciding.decide(TableSession(POLICY, [path], NOWHERE), query).event
-    assert (event.config, event.expected_us, event.speedup) == (kit.configs[1].text, None, 2.0)
+    decision = deciding.decide(TableSession(POLICY, [path], NOWHERE), query)
+    event = decision.event
+    assert (event.config, *event.shown) == (kit.configs[1].text, None, 2.0)
+    # What it saves decides whether a trial pays, and whether another kernel replaces it.
+    piece = SimpleNamespace(fakes=(), warm=(), outputs=0)
+    job = ConfirmJob(cast(Any, piece), None, decision)
+    job.add(decision)
+    assert job.saved_us == algorithms._saved_us(event) == 5.0
+    JOURNAL.add(json.dumps([asdict(event)]))
+    (product,) = stats()["products"]
+    reset_stats()
+    assert (product["expected_us"], product["speedup_vs_aten"]) == (None, 2.0)
+    assert of_events([event], 1).total.timed == 0
+    refused = event.refused("its calls take too long")
+    assert (refused.config, *refused.shown) == (ATEN.text, None, None)
 
 
 def test_a_refusal_stands_in_the_note_and_in_the_summary(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def is_guess(decision: Decision) -> bool:
 
 def aten_us(decision: Decision) -> float:
     """Return the expected microseconds of the GEMM with ATen, estimated if no rung answers."""
-    event = decision.event
-    if event.expected_us is None or event.speedup is None:
+    us, speedup = decision.event.shown
+    if us is None or speedup is None:
         return payoff.aten_us(decision.session, decision.query)
-    return event.expected_us * event.speedup
+    return us * speedup

@@ -109,6 +109,7 @@ def _activated(decision: Decision, found: Found | None) -> Decision:
     old = decision.event
     event = replace(
         old, rung="live", config=found.config.text, note="", expected_us=found.us, speedup=found.aten_us / found.us,
+        disturbed=False,
         evidence={name: one for name, one in old.evidence.items() if name != "confirmed"},
     )  # fmt: skip
     return replace(decision, config=found.config, refused=False, event=event)
@@ -155,7 +156,7 @@ def _event(decision: Decision, found: Found) -> Event:
     timed = {"config": found.config.text, "us": found.us, "aten_us": found.aten_us, "protocol": found.protocol}
     return replace(
         old, rung="live" if old.rung == "aten" else old.rung, config=found.config.text, note="",
-        expected_us=us - found.saved_us, speedup=us / (us - found.saved_us),
+        expected_us=us - found.saved_us, speedup=us / (us - found.saved_us), disturbed=False,
         evidence={**old.evidence, "confirmed": timed},
     )  # fmt: skip
 

@@ -143,6 +143,7 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
         config=old.config if ours else ATEN.text,
         expected_us=found.aten_us / speedup,
         speedup=speedup,
+        disturbed=False,
         evidence={**old.evidence, "confirmed": {**timed, "protocol": verdict.protocol.text}},
         note="" if ours else f"{name} takes {found.us:.1f} us here, ATen {found.aten_us:.1f}",
     )

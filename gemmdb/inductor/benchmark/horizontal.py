@@ -187,12 +187,13 @@ def _event(member: Member[Decision], group: Group[Decision], hit: Hit, timed: Ti
     an expected time, use its share of the columns. No table has measured the kernel with several weights, so the rung
     is never `exact`."""
     old, faster, count = member.decision.event, timed.apart_us / timed.us, len(group.members)
-    us = timed.us * member.width / sum(group.widths) if old.expected_us is None else old.expected_us / faster
+    old_us, old_speedup = old.shown
+    us = timed.us * member.width / sum(group.widths) if old_us is None else old_us / faster
     facts = {"products": count, "us": timed.us, "apart_us": timed.apart_us, "instead_of": old.config}
-    speedup = faster if old.speedup is None and old.config == ATEN.text else old.speedup and old.speedup * faster
+    speedup = faster if old_speedup is None and old.config == ATEN.text else old_speedup and old_speedup * faster
     return replace(
         old, rung="near" if hit.rung == "exact" else hit.rung, config=hit.config.text, table=hit.table,
-        expected_us=us, speedup=speedup,
+        expected_us=us, speedup=speedup, disturbed=False,
         note=f"one kernel for {count} products", evidence={"horizontal": facts},
     )  # fmt: skip
 

@@ -98,9 +98,7 @@ def _event(query: Query) -> Event:
 
 
 def _answered(session: Session, query: Query, hit: Hit) -> Decision:
-    event = _event(query).answered(hit)
-    if disturbed(hit, query, session.tables()):
-        event = replace(event, expected_us=None, speedup=None if hit.config == ATEN else event.speedup)
+    event = replace(_event(query).answered(hit), disturbed=disturbed(hit, query, session.tables()))
     if rejected := _rejection(session, query, hit):
         return Decision(session, query, ATEN, event.refused(rejected), refused=True)
     return Decision(session, query, hit.config, replace(event, note=left_out(hit.evidence)), hit.branches)

@@ -30,7 +30,8 @@ class Event:
     """One GEMM of one graph. `rung`: the source of the answer; `aten` and `live` for a miss, `uncovered` for a GEMM
     that gemmdb does not handle (`problem` is then its name). `config`: canonical text of the lowered config. `note`:
     why it differs from the table's config. `module`, `source`: the GEMM's location in the user's code, as in a
-    workload's Origin. A graph from the cache keeps the location in the program that first compiled it."""
+    workload's Origin. A graph from the cache keeps the location in the program that first compiled it. `disturbed`:
+    the time was taken only on a busy machine; it is good enough to weigh what may be saved, but never shown."""
 
     problem: str
     rung: str
@@ -44,6 +45,15 @@ class Event:
     note: str = ""
     module: str = ""
     source: str = ""
+    disturbed: bool = False
+
+    @property
+    def shown(self) -> tuple[float | None, float | None]:
+        """`expected_us` and `speedup` as they are shown: None for what is no expectation. A kernel's speedup over ATen
+        comes from quiet times."""
+        if not self.disturbed:
+            return self.expected_us, self.speedup
+        return None, None if self.config == ATEN.text else self.speedup
 
     @property
     def outcome(self) -> Outcome:

@@ -93,9 +93,10 @@ def stats() -> Stats:
 
 def _entry(event: Event) -> dict[str, Any]:
     backend, _, rest = event.config.partition(":")
+    expected_us, speedup = event.shown
     return {
         "problem": event.problem, "rung": event.rung, "backend": backend, "kernel": rest.partition(" ")[0],
-        "config": event.config, "expected_us": event.expected_us, "speedup_vs_aten": event.speedup,
+        "config": event.config, "expected_us": expected_us, "speedup_vs_aten": speedup,
         "table": event.table, "evidence": dict(event.evidence), "ranges": dict(event.ranges), "device": event.device,
         "note": event.note, "count": 0, **event.outcome.document(),
     }  # fmt: skip
