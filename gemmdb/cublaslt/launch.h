@@ -42,6 +42,7 @@ constexpr int MAX_DEVICES = 64;
 constexpr size_t MAX_OPERATIONS = 64;
 
 struct Library {
+  size_t (*version)();
   int (*create)(void**);
   int (*describe)(void**, int, int);
   int (*forget)(void*);
@@ -66,7 +67,7 @@ struct Library {
     for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
       from = from ? from : dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
     }
-    return from && find(from, "cublasLtCreate", create) && find(from, "cublasLtMatmulDescCreate", describe) &&
+    return from && find(from, "cublasLtGetVersion", version) && find(from, "cublasLtCreate", create) && find(from, "cublasLtMatmulDescCreate", describe) &&
         find(from, "cublasLtMatmulDescDestroy", forget) && find(from, "cublasLtMatmulDescSetAttribute", set) &&
         find(from, "cublasLtMatrixLayoutCreate", layout) &&
         find(from, "cublasLtMatrixLayoutSetAttribute", set_layout) &&
@@ -114,7 +115,22 @@ struct Product {
   uint32_t epilogue; // cublasLtEpilogue_t
   size_t workspace;
   int algorithm;
+  size_t release; // of cuBLASLt where the code was generated: 1301 for 13.1
+  int arch; // of the GPU there: 90 for sm90, 0 without one
 };
+
+// The arch of a GPU, 0 without a driver.
+int arch_of(int32_t device) {
+  int (*attribute)(int*, int, int) = nullptr;
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  int major = 0, minor = 0;
+  constexpr int MAJOR = 75, MINOR = 76; // CUdevice_attribute
+  if (!driver || !Library::find(driver, "cuDeviceGetAttribute", attribute) || attribute(&major, MAJOR, device) ||
+      attribute(&minor, MINOR, device)) {
+    return 0;
+  }
+  return 10 * major + minor;
+}
 
 using torch::aot_inductor::RAIIAtenTensorHandle;
 using Tensor = AtenTensorHandle;
@@ -136,18 +152,25 @@ struct Ready {
   std::mutex lock;
   std::map<Places, std::shared_ptr<void>> operations;
 
-  Ready(const Library& library, void* handle, const Product& product, const Attribute* attributes, size_t count)
+  Ready(
+      const Library& library, void* handle, const Product& product, int32_t device, const Attribute* attributes,
+      size_t count)
       : library(library), product(product), handle(handle) {
     if (product.scale == INT32) {
       alpha.whole = 1;
     } else {
       alpha.real = 1;
     }
-    usable = prepare(attributes, count);
+    usable = prepare(device, attributes, count);
   }
 
-  bool prepare(const Attribute* attributes, size_t count) {
+  // Only where the code was generated is it known that the library may be asked for the algorithm: others can end the
+  // process.
+  bool prepare(int32_t device, const Attribute* attributes, size_t count) {
     const auto& p = product;
+    if (!p.release || library.version() / 100 != p.release || arch_of(device) != p.arch) {
+      return false;
+    }
     // cuBLASLt's matrices lie by columns, so it computes out^T = b^T @ a^T.
     plain = operation({4096, 4096, 4096}); // Addresses that nothing reads.
     if (!handle || !plain || !describe(p.b, p.k, p.n, left) || !describe(p.a, p.m, p.k, right) ||
@@ -304,7 +327,7 @@ class Call {
     if (!handles[device] && library.create(&handles[device])) {
       handles[device] = nullptr;
     }
-    Ready* made = new Ready(library, handles[device], product, attributes, count);
+    Ready* made = new Ready(library, handles[device], product, device, attributes, count);
     ready[device].store(made, std::memory_order_release);
     return made;
   }

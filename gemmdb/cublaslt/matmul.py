@@ -10,7 +10,8 @@ from typing import Any
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm, Heuristic, call
-from gemmdb.cublaslt.tiles import known
+from gemmdb.cublaslt.tiles import ARCH, RELEASES, known
+from gemmdb.devices import detect
 from gemmdb.key.canonical import lazy
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.ops import SCALE_BLOCK
@@ -146,7 +147,7 @@ class Matmul:
     """The descriptors of a shape on a device. cuBLASLt's matrices lie by columns, so it computes out^T = b^T @ a^T."""
 
     def __init__(self, shape: Shape, device: int) -> None:
-        self.shape = shape
+        self.shape, self.device = shape, device
         self.handle = library.handle(device)
         self.places = (_ANYWHERE,) * len(shape.extras)
         self.operation = self.operation_with(self.places)
@@ -252,7 +253,7 @@ class Matmul:
         safe are refused, unless its heuristic names them here.
         """
         made = self.algorithm(attributes)
-        if not (self.shape.explored and known(attributes)) and bytes(made) not in self._named:
+        if not (self._explored and known(attributes)) and bytes(made) not in self._named:
             raise library.Error("cublasLtMatmulAlgoGetHeuristic", NOT_SUPPORTED)
         found = Heuristic()
         call(
@@ -260,6 +261,13 @@ class Matmul:
             byref(made), byref(found),
         )  # fmt: skip
         return made, int(found.workspace)
+
+    @lazy
+    def _explored(self) -> bool:
+        """Whether the algorithms that are known to be safe ran with this library, on such a GPU, on such matrices."""
+        gpu = detect.cuda(self.device)  # Without one, there is only a library that stands in for cuBLASLt.
+        here = gpu is None or gpu.arch == ARCH
+        return here and library.version() // 100 in RELEASES and self.shape.explored
 
     @lazy
     def _named(self) -> set[bytes]:

@@ -1,7 +1,10 @@
 """Which algorithms the library is asked for: those that are known to be safe, and those of its own heuristic."""
 
+from dataclasses import replace
+
 import pytest
 from kit.cublaslt import Library, instead
+from kit.devices import H200
 from kit.gpu import ALGORITHM
 
 from gemmdb.cublaslt import library
@@ -35,6 +38,15 @@ def test_the_library_is_not_asked_for_what_may_end_the_process(monkeypatch, attr
         matmul().supported(attributes)
     instead(monkeypatch, Library(workspace=64))
     assert matmul().supported(ALGORITHM)[1] == 64
+
+
+@pytest.mark.parametrize(("version", "arch"), [(130_200, "sm90"), (120_904, "sm90"), (130_100, "sm100")])
+def test_nothing_is_known_of_another_release_or_gpu(monkeypatch, version, arch):
+    instead(monkeypatch, Crashing())
+    monkeypatch.setattr(library, "version", lambda: version)
+    monkeypatch.setattr("gemmdb.cublaslt.matmul.detect.cuda", lambda index: replace(H200, arch=arch))
+    with pytest.raises(library.Error):
+        matmul().supported(ALGORITHM)
 
 
 @pytest.mark.parametrize(("n", "dtype"), [(30_522, "bf16"), (64, "int8")])

@@ -18,6 +18,7 @@ from torch._inductor.virtualized import V
 from gemmdb import cublaslt
 from gemmdb.cublaslt import launch, library
 from gemmdb.cublaslt.matmul import EXTRAS, Extra, Matrix, Shape
+from gemmdb.devices import detect
 from gemmdb.rejected import Rejected
 
 IMPORT = "from gemmdb.cublaslt import launch as gemmdb_cublaslt"
@@ -130,7 +131,7 @@ def _write_python(wrapper: Any, kernel: Kernel, device: torch.device, offsets: O
 def _write_cpp(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offsets, tensors: Tensors) -> None:
     wrapper.add_device_include(device.type)
     _define(wrapper, resources.files(cublaslt).joinpath("launch.h").read_text())
-    name = _define(wrapper, cpp_function(kernel, device.type, offsets))
+    name = _define(wrapper, cpp_function(kernel, device, offsets))
     extras = dict(zip(kernel.shape.extras, tensors.extras, strict=True))
     last = [tensors.workspace or "nullptr", *(extras.get(one, "nullptr") for one in EXTRAS)]
     wrapper.writeline(f"{name}({', '.join([tensors.a, tensors.b, tensors.out, *last])});")
@@ -149,18 +150,20 @@ _NAME = "GEMMDB_NAME"
 """Stands for the name of a definition within itself."""
 
 
-def cpp_function(kernel: Kernel, device: str, offsets: Offsets) -> str:
+def cpp_function(kernel: Kernel, device: torch.device, offsets: Offsets) -> str:
     """Return the C++ function of a call, whose name is GEMMDB_NAME. It may occur several times in one source: the graph
     that folds constants for AOTInductor is put before the graph that uses them."""
     shape, (a, b, *others) = kernel.shape, offsets
     scale = "int32" if shape.accumulate == "int32" else "fp32"
     extras = dict(zip(shape.extras, others, strict=True))
+    gpu = detect.cuda(device.index or 0)
     fields = (
         shape.m, shape.n, shape.k, shape.batch, kernel.op == "bmm", _matrix(shape.a, a), _matrix(shape.b, b),
         _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale],
         library.DTYPES[shape.bias] if shape.bias else -1, *(shape.scale_modes if shape.scales else (-1, -1)),
         shape.fast, _braces(*(_extra(shape.extras.get(name), extras.get(name, 0)) for name in EXTRAS)),
         library.EPILOGUES[shape.activation][bool(shape.bias)], kernel.workspace, kernel.attributes["algo"],
+        library.version() // 100, gpu.capability if gpu else 0,
     )  # fmt: skip
     attributes = [
         _braces(library.CONFIG[name][0], value, sizeof(library.CONFIG[name][1]))
@@ -178,7 +181,7 @@ static void {_NAME}(
       {_braces(*fields)}, attributes,
       [](AtenTensorHandle out, AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle bias, AtenTensorHandle scale_a,
          AtenTensorHandle scale_b) {{
-{_torch_cpp(kernel, device)}
+{_torch_cpp(kernel, device.type)}
       }});
   call(a, b, out, workspace, {{bias, scale_a, scale_b}});
 }}
