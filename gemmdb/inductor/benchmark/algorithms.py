@@ -101,7 +101,7 @@ def _run(jobs: Sequence[SearchJob]) -> dict[object, Found]:
 
 def _activated(decision: Decision, found: Found | None) -> Decision:
     """Return the decision for a kernel that computes the activation, too, if that saves more than the decision's own
-    config. It has not been timed as it is served."""
+    config. It has not been timed as it is served, so the old decision holds unless it is confirmed."""
     if found is None or found.config == ATEN or gain(found.ratio) < decision.session.policy.min_gain:
         return decision
     if found.saved_us <= _saved_us(decision.event):
@@ -112,7 +112,7 @@ def _activated(decision: Decision, found: Found | None) -> Decision:
         disturbed=False,
         evidence={name: one for name, one in old.evidence.items() if name != "confirmed"},
     )  # fmt: skip
-    return replace(decision, config=found.config, refused=False, event=event)
+    return replace(decision, config=found.config, refused=False, event=event, instead=decision)
 
 
 def _device_rejection(device: Device) -> Rejected | None:

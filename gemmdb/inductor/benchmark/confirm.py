@@ -75,6 +75,7 @@ class Confirmation(Step):
                 JOURNAL.failure(self.name, error)
             self._give_up([one for job in self.jobs for one in job.decisions], FAILED)
             self.jobs = []
+        self._give_up([one for _, one in pairs if one.instead is not None], FAILED)
         return [self._decided.get(decision.entry, decision) for _, decision in pairs]
 
     def _begin(self, doubted: Sequence[tuple[Any, Decision]]) -> None:
@@ -130,12 +131,18 @@ class Confirmation(Step):
 
 
 def _by_trial(decision: Decision, found: Result) -> Decision:
-    """Decide for the faster of the config and ATen. The config must reach the gain that the policy requires."""
+    """Decide for the faster of the config and ATen. The config must reach the gain that the policy requires. Where it
+    loses, another decision may hold instead."""
     assert decision.config is not None
     verdict, old, name = found.verdict, decision.event, decision.config.name
     if verdict is None:
-        return replace(decision, config=ATEN, event=old.refused(f"{name} is wrong: its result differs from ATen's"))
+        wrong = f"{name} is wrong: its result differs from ATen's"
+        lost = replace(decision, config=ATEN, event=old.refused(wrong))
+        return lost if decision.instead is None else _unconfirmed(decision, wrong)
     ours = verdict.pick == decision.config and gain(verdict.ratio) >= decision.session.policy.min_gain
+    note = "" if ours else f"{name} takes {found.us:.1f} us here, ATen {found.aten_us:.1f}"
+    if not ours and decision.instead is not None:
+        return _unconfirmed(decision, note)
     speedup = found.aten_us / found.us if ours else 1.0
     timed = {"config": decision.config.text, "us": found.us, "aten_us": found.aten_us}
     event = replace(
@@ -145,20 +152,32 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
         speedup=speedup,
         disturbed=False,
         evidence={**old.evidence, "confirmed": {**timed, "protocol": verdict.protocol.text}},
-        note="" if ours else f"{name} takes {found.us:.1f} us here, ATen {found.aten_us:.1f}",
+        note=note,
     )
-    return replace(decision, config=decision.config if ours else ATEN, event=event)
+    return replace(decision, config=decision.config if ours else ATEN, event=event, instead=None)
 
 
 def _unconfirmed(decision: Decision, why: object) -> Decision:
     """Decide as without confirmation; the event's note contains the reason."""
+    if decision.instead is not None:
+        return _kept(decision.instead, why)
     event, note = decision.event, f"not confirmed: {why}"
     if event.rung in UNMEASURED_RUNGS:
         return deciding.decide_again(decision, Mode.CERTAIN, note)
     if rules.unmeasured(decision):  # It was measured, but not as it is served.
-        return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
+        return _noted(decision, note)
     # It was measured with a cold weight, but the program computes the weight.
     return replace(decision, config=ATEN, event=event.refused(note))
+
+
+def _kept(decision: Decision, why: object) -> Decision:
+    """Return an earlier decision for a GEMM, whose own config was not confirmed either."""
+    return _unconfirmed(decision, why) if rules.in_doubt(decision) else _noted(decision, f"not confirmed: {why}")
+
+
+def _noted(decision: Decision, note: str) -> Decision:
+    event = decision.event
+    return replace(decision, event=replace(event, note=f"{event.note}; {note}" if event.note else note))
 
 
 @dataclass(frozen=True)

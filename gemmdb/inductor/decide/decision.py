@@ -23,7 +23,8 @@ class Decision:
     `event`: its journal event at decision time. `outcome` records later results of the lowering under `entry`, which
     all versions of a decision share. `branches`: as in a Hit. `is_branch`: one branch of a GEMM that is split by M; it
     has no separate journal entry, and its rows are the range of M in `query`. `refused`: the config from the tables
-    cannot be lowered, and `config` is ATen instead.
+    cannot be lowered, and `config` is ATen instead. `instead`: the decision for a config that has to be confirmed,
+    unless it is.
     """
 
     session: Session
@@ -33,6 +34,7 @@ class Decision:
     branches: Branches = ()
     is_branch: bool = False
     refused: bool = False
+    instead: Decision | None = field(default=None, compare=False, repr=False)
     entry: object = field(default_factory=object, compare=False, repr=False)
 
     @property

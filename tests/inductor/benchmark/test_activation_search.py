@@ -2,6 +2,7 @@
 times are invented."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,8 @@ from kit.sessions import stored
 
 from gemmdb import Problem
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs
-from gemmdb.inductor.benchmark import algorithm_trial, algorithms, rules
+from gemmdb.inductor.benchmark import algorithm_trial, algorithms, confirm, rules
+from gemmdb.inductor.benchmark.confirm import Result
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
@@ -22,6 +24,7 @@ from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.key.problem import Query
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import EMITTED, Measurement, Protocol, Status, Times
+from gemmdb.table.verdict import decide as verdict
 
 pytestmark = pytest.mark.usefixtures("alone")
 RELU, OTHER = activated(FIRST, "relu"), activated(SECOND, "relu")
@@ -100,6 +103,66 @@ def test_only_gemms_with_an_activation_alone(clock):
     assert clock.seen == []
 
 
+def measured(problem, config, us):
+    return Measurement(
+        problem, config, H200, Protocol("graph", "cold", 10, 15, version=4), jobs.installed("cuda"), "test",
+        Status.OK, Times(us, us, us, 15, 100.0), detail=EMITTED,
+    )  # fmt: skip
+
+
+EARLIER = pytest.mark.parametrize(
+    ("config", "rung", "speedup", "last"),
+    # The expected kernel was not confirmed either.
+    [(ATEN, "near", 1.0, ATEN), (FIRST, "exact", 1.2, FIRST), (TILE, "near", 1.2, ATEN)],
+    ids=["aten", "measured", "expected"],
+)
+"""Decisions before an activation is searched, and the config without it."""
+
+
+def activated_pair(config, rung, speedup):
+    ((node, one),) = decided(graph_of(fused), session(), us=100.0)
+    event = replace(one.event, rung=rung, config=config.text, expected_us=100 / speedup, speedup=speedup)
+    (decision,), _ = settled([(node, replace(one, config=config, event=event))])
+    assert decision.config == RELU
+    return node, decision
+
+
+@EARLIER
+def test_the_earlier_decision_holds_if_the_activation_loses(clock, config, rung, speedup, last):
+    _, decision = activated_pair(config, rung, speedup)
+    slow = verdict([measured(decision.problem, one, us) for one, us in ((ATEN, 100.0), (RELU, 110.0))])
+    for found in (Result(slow, 110.0, 100.0), Result(None)):
+        lost = confirm._by_trial(decision, found)
+        assert (lost.config, lost.entry) == (last, decision.entry)
+        assert "not confirmed: cublaslt:matmul_activation" in lost.event.note
+    fast = verdict([measured(decision.problem, one, us) for one, us in ((ATEN, 100.0), (RELU, 70.0))])
+    assert confirm._by_trial(decision, Result(fast, 70.0, 100.0)).config == RELU
+
+
+@EARLIER
+@pytest.mark.parametrize("failing", ["budget", "rules", "jobs", "nothing begins"])
+def test_the_earlier_decision_holds_where_nothing_is_confirmed(
+    clock, monkeypatch, failing, config, rung, speedup, last
+):
+    def raising(*args):
+        raise RuntimeError("something broke")
+
+    node, decision = activated_pair(config, rung, speedup)
+    confirmation = confirm.Confirmation(raising)
+    with monkeypatch.context() as patch:
+        if failing == "budget":
+            patch.setattr(confirm, "TrialLimit", lambda policy: SimpleNamespace(limit_s=0.0))
+        elif failing == "rules":
+            patch.setattr(rules, "in_doubt", raising)
+        elif failing == "jobs":
+            patch.setattr(confirm.cutting, "cut", raising)
+        if failing != "nothing begins":
+            confirmation.begin([(node, decision)])
+    (final,) = confirmation.decide([(node, decision)])
+    assert (final.config, final.entry) == (last, decision.entry)
+    assert "not confirmed: " in final.event.note
+
+
 def test_layers_share_a_trial_with_their_bias(clock):
     pairs = [*decided(graph_of(biased, n=1024), session(), 100.0), *decided(graph_of(biased, n=1024), session(), 100.0)]
     found, _ = settled(pairs)
@@ -122,13 +185,7 @@ def rows(path, problem, us):
     from gemmdb.table.writer import Store
 
     with Store.open(path) as store:
-        store.add(
-            Measurement(
-                problem, config, H200, Protocol("graph", "cold", 10, 15, version=4), jobs.installed("cuda"), "test",
-                Status.OK, Times(one, one, one, 15, 100.0), detail=EMITTED,
-            )
-            for config, one in {ATEN: 100.0, RELU: us}.items()
-        )  # fmt: skip
+        store.add(measured(problem, config, one) for config, one in {ATEN: 100.0, RELU: us}.items())
         store.refresh()
 
 
