@@ -41,13 +41,28 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 def check_target(out: Path) -> None:
     """Raise InputError for a path that cannot become a file, before the work whose result it is to hold."""
-    folder = out.absolute().parent
     if out.is_dir():
         raise InputError(f"{out} is a folder; name a file")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; make it, or name another file")
-    if not os.access(out if out.exists() else folder, os.W_OK):
+    if _is_stream(out):
+        writable = os.access(out, os.W_OK)
+    else:
+        target = Path(os.path.realpath(out))
+        if not target.parent.is_dir():
+            raise InputError(f"{target.parent} is not a folder; make it, or name another file")
+        writable = can_replace(target)
+    if not writable:
         raise InputError(f"{out} cannot be written (Permission denied); check its permissions, or name another")
+
+
+def can_replace(target: Path) -> bool:
+    """Return whether a file can be made at `target`, or replaced there, where no link is followed. Its folder must be
+    writable, too: a file is replaced by another one of that folder."""
+    return os.access(target.parent, os.W_OK | os.X_OK) and (not target.exists() or os.access(target, os.W_OK))
+
+
+def _is_stream(out: Path) -> bool:
+    """Return whether a path is a pipe, a device or `/dev/stdout`, which can be written but not replaced."""
+    return out.exists() and (not out.is_file() or out.absolute().parent == Path("/dev"))
 
 
 @contextlib.contextmanager
@@ -56,12 +71,8 @@ def replacing(out: Path) -> Iterator[Path]:
     replaced, a pipe, a device or `/dev/stdout`, is written instead. It is deleted otherwise. Raises InputError if `out`
     cannot be written."""
     check_target(out)
-    folder = out.absolute().parent
-    target = Path(os.path.realpath(out))
-    if is_stream := out.exists() and (not out.is_file() or folder == Path("/dev")):
-        folder = Path(tempfile.gettempdir())
-    else:
-        folder = target.parent
+    target, is_stream = Path(os.path.realpath(out)), _is_stream(out)
+    folder = Path(tempfile.gettempdir()) if is_stream else target.parent
     part = folder / f".{target.name}.{secrets.token_hex(4)}.part"
     try:
         yield part

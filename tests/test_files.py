@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.files import remedy, replacing
+from gemmdb.files import check_target, remedy, replacing
 
 
 def write(out: Path, text: str) -> None:
@@ -49,6 +49,28 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path):
     assert found == ["through"]
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_path_that_cannot_become_a_file_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    there, link, lost, pipe = tmp_path / "there", tmp_path / "link", tmp_path / "lost", tmp_path / "pipe"
+    there.mkdir()
+    (there / "old").write_text("old")
+    link.symlink_to(there / "old")
+    lost.symlink_to(tmp_path / "no folder" / "new")
+    os.mkfifo(pipe)
+    check_target(link)
+    with pytest.raises(InputError, match="no folder is not a folder"):
+        check_target(lost)
+    locked = {there}
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in locked)  # Modes do not stop root.
+    for one in (link, there / "old", there / "new"):
+        with pytest.raises(InputError, match="cannot be written"):
+            check_target(one)
+    locked.add(tmp_path)
+    check_target(pipe)  # It is written, not replaced.
+    locked.add(pipe)
+    with pytest.raises(InputError, match="cannot be written"):
+        check_target(pipe)
 
 
 @pytest.mark.parametrize(

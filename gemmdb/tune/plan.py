@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
+from gemmdb.files import can_replace
 from gemmdb.generators import effort as efforts
 from gemmdb.generators import estimate
 from gemmdb.generators.backend import Backend
@@ -123,15 +124,20 @@ def seconds(text: str, option: str = "--budget", least: float = 1e-9) -> float:
 def check_table(path: Path) -> None:
     """Raise InputError or TableError for a file that a build cannot write, before the program runs, which may take an
     hour."""
-    if path.is_file() and not path.stat().st_size:
-        return
-    if path.exists():
+    is_empty = path.is_file() and not path.stat().st_size
+    if path.exists() and not is_empty:
         with Table.open(path) as table:
             if table.packed:
                 raise InputError(f"{path} is packed, and nothing can be added to it: name another --table")
+    target = Path(os.path.realpath(path))
+    if target.exists():
+        if not can_replace(target):
+            raise InputError(
+                f"{path} cannot be written: check its permissions and its folder's, or name another --table"
+            )
         return
-    folder = next(one for one in path.absolute().parents if one.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
+    folder = next(one for one in target.parents if one.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path} cannot be made in {folder}: name another --table")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,3 +146,16 @@ def test_nothing_misses():
 def test_an_estimate_counts_all_sizes_of_a_range_as_a_span():
     one = replace(wanted(64, 1, 9, takes=240.0), least_s=60.0)
     assert expected(Plan((one,), {}, 600.0)) == "1 of 1 problem should fit into the budget, takes about 60 s to 4 min"
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_the_program_runs(tmp_path, monkeypatch):
+    there, link, empty = tmp_path / "there", tmp_path / "link.db", tmp_path / "there" / "empty.db"
+    there.mkdir()
+    empty.touch()
+    link.symlink_to(there / "new.db")
+    for one in (link, empty):
+        plans.check_table(one)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != there)  # Modes do not stop root.
+    for one in (link, empty, there / "folder" / "new.db"):
+        with pytest.raises(InputError, match="name another --table"):
+            plans.check_table(one)
