@@ -117,9 +117,12 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
         return None
     gemms, needs = _many(number, "GEMM"), "needs" if number == 1 else "need"
     if act is Act.FREEZE:
-        return Advice(
-            act, f"{gemms} {needs} constant weights: set this before the first compile and run again", FREEZE_LINE
+        # A graph with a backward is never frozen, so the line would change nothing there.
+        text = (
+            f"{gemms} {needs} constant weights: nothing to do in training; in inference, set this before the first"
+            " compile and run again"
         )
+        return Advice(act, text, FREEZE_LINE)
     if act is Act.BOUND:
         text = f"the batch of {gemms} has no upper bound, or a very large one: give one and run again"
         return Advice(act, text, f"torch._dynamo.mark_dynamic(x, 0, max={bound(found.largest)})")

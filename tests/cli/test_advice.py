@@ -55,6 +55,12 @@ def test_each_step_has_a_line_to_paste() -> None:
     )
 
 
+def test_training_is_told_that_freezing_does_not_help() -> None:
+    """A graph with a backward is never frozen, and a workload does not say which graphs have one."""
+    (only,) = advise(Situation({"it must be a constant (torch._inductor.config.freezing)": 8}))
+    assert str(only).startswith("8 GEMMs need constant weights: nothing to do in training; in inference, set this")
+
+
 def test_a_table_of_another_toolchain_is_upgraded() -> None:
     (only,) = advise(Situation(best=3, outdated=2, build=BUILD))
     assert (only.act, only.paste) == (Act.UPGRADE, BUILD)

@@ -117,8 +117,8 @@ def test_coverage_without_tables_is_all_misses_and_still_done(gemmdb, workload):
     gain, *steps = done.out.splitlines()[-3:]
     assert gain == "expected over ATen, weighted by calls and time: no gain, ATen runs every GEMM"
     assert steps == [
-        "next  2 GEMMs need constant weights: set this before the first compile and run again:"
-        " torch._inductor.config.freezing = True",
+        "next  2 GEMMs need constant weights: nothing to do in training; in inference, set this before the first"
+        " compile and run again: torch._inductor.config.freezing = True",
         f"next  1 GEMM runs on another device; build there: gemmdb build --arch native --shapes {workload}",
     ]  # fmt: skip
 
