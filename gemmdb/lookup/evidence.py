@@ -13,6 +13,7 @@ from gemmdb.cost.possible import least_us, possible
 from gemmdb.errors import TableError
 from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cublaslt import ACTIVATIONS, activation_of
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
@@ -29,13 +30,16 @@ without padding only."""
 
 def verdict_of(ask: Ask) -> tuple[Table, Verdict, bool | None] | None:
     """Return the first table with a verdict under the running toolchain class, else under any class; the verdict; and
-    whether it was measured under the running class (None if unknown). Modelled and impossible verdicts are ignored."""
+    whether it was measured under the running class (None if unknown). Modelled and impossible verdicts are ignored, and
+    those on activations alone."""
     passes = (None,) if ask.klass is None else (ask.klass, None)
     for klass in passes:
         for table in ask.tables:
             l2 = ask.query.l2
             verdict = ask.read(Table.verdict, table, ask.problem, ask.device, l2, klass)
-            if verdict is not None and verdict.protocol.clock != "model" and believed(ask, table, verdict):
+            if verdict is None or verdict.protocol.clock == "model" or not believed(ask, table, verdict):
+                continue
+            if not _only_activations(ask, table, verdict):
                 return table, verdict, verified(ask, verdict.pick, verdict.toolchain)
     return None
 
@@ -108,6 +112,19 @@ def _choose(ask: Ask, table: Table, verdict: Verdict) -> tuple[Config, float, li
             return config, ratios[config], refused
         refused.append({"config": config.text, "reason": rejected.reason})
     return ATEN, 1.0, refused
+
+
+def _only_activations(ask: Ask, table: Table, verdict: Verdict) -> bool:
+    """Return whether a verdict for ATen is on nothing but kernels that compute an activation. A compile stores such
+    rows, and they say nothing about kernels that fuse any epilogue of the class."""
+    pick = verdict.pick
+    if ask.problem.fusion not in ACTIVATIONS.values() or not (pick == ATEN or activation_of(pick)):
+        return False
+    if not ask.read(Table.few_kernels, table, ask.problem, ask.device):  # The usual case, and the quickest check.
+        return False
+    pooled = ask.read(Table.pooled, table, ask.problem, ask.device, ask.query.l2, verdict.klass) or ()
+    alone = all(one.entry.aten or activation_of(one.config) for one in pooled)
+    return alone and _choose(ask, table, verdict)[0] == ATEN
 
 
 def _rejection(ask: Ask, table: Table, config: Config) -> Rejected | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.key.problem import Query
 from gemmdb.lookup import evidence
 from gemmdb.lookup.ask import Ask, Step
@@ -19,11 +20,14 @@ SLOW_S = 20.0
 
 
 def exact(ask: Ask) -> Step:
-    """Rung `exact`: serve the candidate from the problem's own verdict, or ATen if its gain is too small."""
+    """Rung `exact`: serve the candidate from the problem's own verdict, or ATen if its gain is too small. It is a miss
+    if that computes an activation: other kernels may gain more."""
     found = evidence.exact(ask)
     if isinstance(found, Rejected):
         return Step("exact", None, found.reason)
     needed = required_gain(ask.policy, found.verified)
+    if activation_of(found.config) and found.gain < needed:
+        return Step("exact", None, f"{found.reason}; a gain of {needed:.1%} is needed", found.evidence)
     if found.config != ATEN and found.gain < needed:
         return found.held_back(needed).step(
             "exact", f"{found.reason}; ATen is served: a gain of {needed:.1%} is needed"

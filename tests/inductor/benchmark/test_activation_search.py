@@ -189,17 +189,24 @@ def rows(path, problem, us):
         store.refresh()
 
 
-@pytest.mark.parametrize(("us", "config"), [(70.0, RELU), (110.0, ATEN)])
-def test_the_next_process_finds_the_rows(clock, us, config):
+def test_the_next_process_finds_the_rows(clock):
     ((node, decision),) = decided(graph_of(fused))
-    rows(Settings.read().user_table, decision.problem, us)
+    rows(Settings.read().user_table, decision.problem, 70.0)
     new = TableSession(POLICY.resolved(Settings.read()), settings=Settings.read())
     hit = new.find(decision.query)
-    assert (hit.rung, hit.config) == ("exact", config)
+    assert (hit.rung, hit.config) == ("exact", RELU)
     again = replace(decision, session=new, config=hit.config, event=decision.event.answered(hit))
     assert jobs.activation_rejection(again, node) is not None
     # Another epilogue of the class gets no kernel that computes this one.
-    assert new.find(replace(decision.query, activation="")).config == ATEN
+    assert new.find(replace(decision.query, activation="")).rung == "model"
+
+
+def test_the_next_process_does_not_try_again_what_lost(clock):
+    ((node, decision),) = decided(graph_of(fused))
+    rows(Settings.read().user_table, decision.problem, 110.0)
+    new = TableSession(POLICY.resolved(Settings.read()), settings=Settings.read())
+    assert new.find(decision.query).rung == "model"
+    assert "settle" in str(jobs.activation_rejection(replace(decision, session=new), node))
 
 
 @pytest.mark.parametrize(
