@@ -138,12 +138,15 @@ def build(options: BuildOptions) -> None:
         require("torch", "building")
     require("jinja2", "building", "'gemmdb[build]'")  # It comes with torch too.
     from gemmdb.cli.build_summary import Summary
+    from gemmdb.generators.request import resumed
 
     request = options.request()
     with terminable():
         reports = _built(request)
         while len(reports) == 1 and (more := again(reports[0], options.wait)):
-            reports = _built(replace(request, wait_s=more.wait_s, minutes=_minutes_left(request, reports[0])))
+            (before,) = reports
+            rest = _built(replace(request, wait_s=more.wait_s, minutes=_minutes_left(request, before)))
+            reports = [resumed(before, report) if report.device == before.device else report for report in rest]
     summaries = [Summary(request, report) for report in reports]
     for summary in summaries:
         _say(options, summary)

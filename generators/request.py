@@ -130,6 +130,15 @@ def together(first: BuildReport, second: BuildReport) -> BuildReport:
     )
 
 
+def resumed(first: BuildReport, second: BuildReport) -> BuildReport:
+    """Combine the reports of a build that stopped and of its rest, as if it had not stopped. If the rest is complete,
+    it has repeated what was disturbed before."""
+    both, known = together(first, second), first.before + first.elsewhere + second.elsewhere
+    measured = max(second.jobs - known - second.left, 0)
+    whole = replace(both, problems=second.problems, jobs=second.jobs, before=first.before, measured=measured)
+    return whole if second.left else replace(whole, disturbed=second.disturbed, warnings=second.warnings)
+
+
 def brief(value: Any) -> Any:
     """Return a value of a request as a run keeps it. Paths are reduced to their names: tables are published and must
     not contain local paths. A text of more than MAX_WORD_CHARS characters is truncated."""

@@ -10,15 +10,19 @@ import pty
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gemmdb.cli import build as building
 from gemmdb.cli import busy
 from gemmdb.cli.busy import Answer
-from gemmdb.devices import load
+from gemmdb.devices import detect, load
 from gemmdb.devices.load import Load
+from gemmdb.generators.request import BuildReport
 from gemmdb.key.problem import Problem
+from gemmdb.table.writer import Store
 
 pytest.importorskip("torch")
 BUSY, QUIET = Load(2.0, programs=(("cc1plus", 2.0),)), Load(0.0)
@@ -95,6 +99,28 @@ def test_who_measures_anyway_is_not_asked_again(gemmdb, machine, monkeypatch) ->
     assert "1 of 1 measured now" in done.out
 
 
+def test_the_parts_of_a_build_that_goes_on_are_one(gemmdb, machine, monkeypatch) -> None:
+    """The minutes are those of all parts, and the report is about all of them."""
+    Store.open(Path("mine.db")).close()
+    one = BuildReport(out=Path("mine.db"), device=detect.cpu(), problems=9, jobs=9, before=1, measured=2, elsewhere=0,
+                      rows=4, statuses={"ok": 4}, seconds=60.0, stopped=TEXT, disturbed=1,
+                      warnings=("1 disturbed",))  # fmt: skip
+    # One of the first two was disturbed, so the second part measures it again.
+    two = replace(one, before=2, measured=3, rows=6, statuses={"ok": 5, "slow": 1}, seconds=90.0, disturbed=0,
+                  warnings=())  # fmt: skip
+    three = replace(two, before=5, measured=4, rows=8, statuses={"ok": 8}, seconds=30.0, stopped="")
+    parts, asked = iter((one, two, three)), []
+    monkeypatch.setattr(building, "_built", lambda request: asked.append(request.minutes) or [next(parts)])
+    types(monkeypatch, "m\nm\n")
+    done = gemmdb(*BUILD, "--minutes", "10", "--json")
+    assert done.code == 0, done.err
+    assert asked == [10, 9, 7.5]
+    said = json.loads(done.out)
+    names = ("jobs", "before", "measured", "left", "rows", "seconds", "disturbed", "warnings")
+    assert [said[name] for name in names] == [9, 1, 8, 0, 18, 180.0, 0, []]
+    assert said["statuses"] == {"ok": 17, "slow": 1}
+
+
 @pytest.mark.parametrize("flags", [(), ("--wait", "0.1s")])
 def test_nobody_is_asked_without_a_terminal_or_with_a_wait(gemmdb, machine, monkeypatch, flags) -> None:
     if flags:
@@ -108,7 +134,6 @@ def test_nobody_is_asked_without_a_terminal_or_with_a_wait(gemmdb, machine, monk
 
 
 def test_tune_asks_too(gemmdb, machine, monkeypatch) -> None:
-    from gemmdb.devices import detect
     from gemmdb.tune import tuning
 
     state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
