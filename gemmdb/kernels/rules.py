@@ -90,7 +90,8 @@ def summed_in_full(device: Device, by_warp_groups: bool) -> bool:
 def shallow(problem: Problem) -> bool:
     """Whether one step of a kernel multiplies the whole K. Such a GEMM takes the time of its loads and stores, and that
     of GEMMs with a larger K does not predict it."""
-    return not (problem.spec.batched or problem.spec.grouped) and 1 < problem.k <= hardware.SHALLOW_DEPTH
+    # Most GEMMs are deep, so K is asked first.
+    return 1 < problem.k <= hardware.SHALLOW_DEPTH and not (problem.spec.batched or problem.spec.grouped)
 
 
 def reject_empty(problem: Problem) -> Rejected | None:
