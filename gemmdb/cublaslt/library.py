@@ -129,6 +129,23 @@ def version() -> int:
 
 
 @functools.cache
+def capability(device: int) -> int:
+    """The compute capability of a GPU that torch uses, 90 for sm90; 0 if no driver is loaded."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_LOCAL | _NOLOAD)
+    except OSError:
+        return 0
+    major, minor = c_int(), c_int()
+    failed = driver.cuDeviceGetAttribute(byref(major), _MAJOR, device)
+    failed = failed or driver.cuDeviceGetAttribute(byref(minor), _MINOR, device)
+    return 0 if failed else 10 * major.value + minor.value
+
+
+_MAJOR, _MINOR = 75, 76
+"""CUdevice_attribute."""
+
+
+@functools.cache
 def handle(device: int) -> c_void_p:
     """A handle for the current device, whose number is `device`."""
     made = c_void_p()

@@ -20,8 +20,8 @@ CLUSTERS: Mapping[int, tuple[int, int]] = {
     2: (1, 1), 3: (2, 1), 4: (4, 1), 5: (1, 2), 6: (2, 2), 7: (4, 2), 8: (1, 4), 9: (2, 4)
 }  # fmt: skip
 """Tiles along N and along M that share their operands, by cublasLtClusterShape_t."""
-RELEASES, ARCH = (1301,), "sm90"
-"""The releases of the library in which they ran, as 1301 for 13.1, and the GPUs' arch."""
+RELEASES, CAPABILITY = (1301,), 90
+"""The releases of the library in which they ran, as 1301 for 13.1, and the GPUs' compute capability."""
 MAX_SPLIT = 16
 """The largest split of K."""
 PARTIAL_SUMS = 2
@@ -29,7 +29,7 @@ PARTIAL_SUMS = 2
 
 
 def known(attributes: Mapping[str, int]) -> bool:
-    """Whether the attributes are among those that ran without error on GPUs of ARCH, with one of RELEASES."""
+    """Whether the attributes are among those that ran without error on GPUs of that CAPABILITY with one of RELEASES."""
     split = attributes["split_k"]
     return (
         attributes["algo"] == ALGORITHM

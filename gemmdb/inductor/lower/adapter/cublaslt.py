@@ -18,7 +18,6 @@ from torch._inductor.virtualized import V
 from gemmdb import cublaslt
 from gemmdb.cublaslt import launch, library
 from gemmdb.cublaslt.matmul import EXTRAS, Extra, Matrix, Shape
-from gemmdb.devices import detect
 from gemmdb.rejected import Rejected
 
 IMPORT = "from gemmdb.cublaslt import launch as gemmdb_cublaslt"
@@ -156,14 +155,13 @@ def cpp_function(kernel: Kernel, device: torch.device, offsets: Offsets) -> str:
     shape, (a, b, *others) = kernel.shape, offsets
     scale = "int32" if shape.accumulate == "int32" else "fp32"
     extras = dict(zip(shape.extras, others, strict=True))
-    gpu = detect.cuda(device.index or 0)
     fields = (
         shape.m, shape.n, shape.k, shape.batch, kernel.op == "bmm", _matrix(shape.a, a), _matrix(shape.b, b),
         _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale],
         library.DTYPES[shape.bias] if shape.bias else -1, *(shape.scale_modes if shape.scales else (-1, -1)),
         shape.fast, _braces(*(_extra(shape.extras.get(name), extras.get(name, 0)) for name in EXTRAS)),
         library.EPILOGUES[shape.activation][bool(shape.bias)], kernel.workspace, kernel.attributes["algo"],
-        library.version() // 100, gpu.capability if gpu else 0,
+        library.version() // 100, library.capability(device.index or 0),
     )  # fmt: skip
     attributes = [
         _braces(library.CONFIG[name][0], value, sizeof(library.CONFIG[name][1]))
