@@ -120,11 +120,16 @@ def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Calla
 
 def test_the_head_counts_what_the_list_holds(visit: Callable[..., Any], tmp_path: Path) -> None:
     tab = visit(shipped_tables() / "sm90-nvidia-h200.db")
-    lead = tab.text_content(".lead")
-    assert f"NVIDIA H200: {shown(tab):,} GEMMs, " in lead
-    assert " more have timings, but no result." in lead
+    lead, problems = tab.text_content(".lead"), tab.evaluate("DATA.problems")
+    assert problems > shown(tab)
+    assert f"NVIDIA H200: {problems:,} GEMMs, " in lead
+    assert f" This page shows {shown(tab):,} results, a random part of the table." in lead
     assert tab.locator("#runs tbody tr").count() < 10, "runs of a day stand together"
     assert tab.locator(".card:last-child details").count() == 1
+    tab = visit(shipped_tables() / "sm90-nvidia-h100-80gb-hbm3.db")
+    lead, rest = tab.text_content(".lead"), tab.evaluate("DATA.problems") - shown(tab)
+    assert f"H100 80GB HBM3: {shown(tab):,} GEMMs, " in lead
+    assert f" {rest} GEMM more has timings, but no result." in lead
     tab = visit(report_files.table(tmp_path))
     assert "8 results rest on a busy machine's times, marked *." in tab.text_content(".lead")
     tab.fill("#filter-search", tab.evaluate("verdicts().find((row) => row.busy).problem"))

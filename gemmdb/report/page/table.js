@@ -109,7 +109,7 @@ function tableTiles(rows) {
 /** What the table holds, in one line. The results of a GEMM with a cold and with a hot cache count as two. */
 function tableLead(rows) {
   const names = DATA.devices.map((one) => (one.origin === "modelled" ? `${one.name} (modelled, nothing was measured)` : one.name)).join(", ");
-  const decided = new Set(rows.map((row) => `${row.device} ${row.problem}`)).size;
+  const decided = DATA.partial ? DATA.problems : new Set(rows.map((row) => `${row.device} ${row.problem}`)).size;
   const rest = DATA.problems - decided;
   const parts = [pluralised(decided, "GEMM")];
   if (rows.length > decided) parts.push(`${whole(rows.length)} results (cold and hot cache)`);
