@@ -67,7 +67,8 @@ struct Library {
     for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
       from = from ? from : dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
     }
-    return from && find(from, "cublasLtGetVersion", version) && find(from, "cublasLtCreate", create) && find(from, "cublasLtMatmulDescCreate", describe) &&
+    return from && find(from, "cublasLtGetVersion", version) && find(from, "cublasLtCreate", create) &&
+        find(from, "cublasLtMatmulDescCreate", describe) &&
         find(from, "cublasLtMatmulDescDestroy", forget) && find(from, "cublasLtMatmulDescSetAttribute", set) &&
         find(from, "cublasLtMatrixLayoutCreate", layout) &&
         find(from, "cublasLtMatrixLayoutSetAttribute", set_layout) &&

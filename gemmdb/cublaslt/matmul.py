@@ -248,8 +248,7 @@ class Matmul:
         """The algorithm with these attributes and the bytes of workspace that it needs for this shape.
 
         Raises library.Error if the library does not support it. Not every algorithm may be asked for: cuBLAS 13.1 ends
-        the process for some, and a kernel that cannot run ends the use of the GPU. So those that are not known to be
-        safe are refused, unless its heuristic names them here.
+        the process for some. So those that are not known to be safe are refused, unless its heuristic names them here.
         """
         made = self.algorithm(attributes)
         if not (self._explored and known(attributes)) and bytes(made) not in self._named:

@@ -1,8 +1,8 @@
 """Hopper's algorithm: the values of its attributes that ran without error, and the sizes of its tiles.
 
 cuBLASLt does not defend itself against attributes that its own heuristic never names: for some, cuBLAS 13.1 divides by
-zero, which ends the process, and others are kernels that the GPU cannot run. So a process asks for an algorithm only if
-it is one of these, or if the heuristic names it for the same GEMM.
+zero, which ends the process. So a process asks for an algorithm only if it is one of these, or if the heuristic names
+it for the same GEMM.
 """
 
 from __future__ import annotations
