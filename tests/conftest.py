@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -43,8 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "COMPILER_PATH" not in os.environ and (gold := shutil.which("ld.gold")):
         # It reads the symbols of libtorch in a third of the time, for each of a thousand small libraries.
-        os.environ["COMPILER_PATH"] = _folder(config, "linker-")
-        Path(os.environ["COMPILER_PATH"], "ld").symlink_to(gold)
+        folder = _folder(config, "linker-")
+        Path(folder, "ld").symlink_to(gold)
+        if _links(folder):
+            os.environ["COMPILER_PATH"] = folder
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = _folder(config, "inductor-")
     if hasattr(config, "workerinput"):
@@ -58,6 +61,14 @@ def pytest_collection_finish() -> None:
     """From here on garbage is collected, and no collection looks at torch, which takes a third of a second."""
     gc.freeze()
     gc.enable()
+
+
+def _links(folder: str) -> bool:
+    """Whether the compiler makes a library with the linker in `folder`. One that was installed elsewhere may not."""
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    command = [compiler, "-shared", "-x", "c++", os.devnull, "-o", str(Path(folder, "empty.so"))]
+    environ = {**os.environ, "COMPILER_PATH": folder}
+    return bool(compiler) and subprocess.run(command, env=environ, capture_output=True).returncode == 0
 
 
 def _folder(config: pytest.Config, prefix: str) -> str:

@@ -250,10 +250,9 @@ class Matmul:
         Raises library.Error if the library does not support it. Not every algorithm may be asked for: cuBLAS 13.1 ends
         the process for some. So those that are not known to be safe are refused, unless its heuristic names them here.
         """
-        made = self.algorithm(attributes)
-        if not (self._explored and known(attributes)) and bytes(made) not in self._named:
+        if not (self._explored and known(attributes)) and dict(attributes) not in self._named:
             raise library.Error("cublasLtMatmulAlgoGetHeuristic", NOT_SUPPORTED)
-        found = Heuristic()
+        made, found = self.algorithm(attributes), Heuristic()
         call(
             "cublasLtMatmulAlgoCheck", self.handle, self.operation, self.left, self.right, self.out, self.out,
             byref(made), byref(found),
@@ -267,9 +266,10 @@ class Matmul:
         return here and library.version() // 100 in RELEASES and self.shape.explored
 
     @lazy
-    def _named(self) -> set[bytes]:
-        """The algorithms that the heuristic names."""
-        return {bytes(one.algorithm) for one in self.heuristics(MAX_NAMED, MAX_WORKSPACE)}
+    def _named(self) -> list[dict[str, int]]:
+        """The attributes of the algorithms that the heuristic names. Some bytes of an older algorithm have no
+        attribute."""
+        return [attributes(one.algorithm) for one in self.heuristics(MAX_NAMED, MAX_WORKSPACE)]
 
     def run(
         self, algorithm: Algorithm, a: int, b: int, out: int, workspace: int, size: int, stream: int, *places: int

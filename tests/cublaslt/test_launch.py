@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from ctypes import POINTER, c_float, c_uint64, cast
+from ctypes import POINTER, c_float, c_int32, c_uint64, cast
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from kit.cublaslt import STATUS_NOT_SUPPORTED, Library, instead
 
-from gemmdb.cublaslt import launch
+from gemmdb.cublaslt import launch, library
 from gemmdb.cublaslt.matmul import Matrix, Shape
 
 M, N, K = 6, 4, 8
@@ -70,11 +70,11 @@ def test_the_algorithm_and_the_scalars_stay_where_the_library_reads_them(standin
     call = standing.calls[1]
     algorithm, alpha, beta = (cast(call[place], POINTER(kind)) for place, kind in _READ)
     assert len(others) == 20_000
-    assert algorithm.contents[:] == [0] * 8
+    assert algorithm.contents[:9] == [ATTRIBUTES[name] for name in library.CONFIG]
     assert (alpha.contents.value, beta.contents.value) == (1.0, 0.0)
 
 
-_READ = (12, c_uint64 * 8), (2, c_float), (7, c_float)
+_READ = (12, c_int32 * 16), (2, c_float), (7, c_float)
 
 
 def test_the_workspace_is_handed_over(standing):

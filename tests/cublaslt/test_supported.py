@@ -1,10 +1,13 @@
 """Which algorithms the library is asked for: those that are known to be safe, and those of its own heuristic."""
 
+from ctypes import POINTER, cast
+
 import pytest
 from kit.cublaslt import Library, instead
 from kit.gpu import ALGORITHM
 
 from gemmdb.cublaslt import library
+from gemmdb.cublaslt.library import Heuristic
 from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
 
 STRANGE = {**ALGORITHM, "tile": 636}
@@ -16,8 +19,6 @@ class Crashing(Library):
     named = ()
 
     def _answer(self, name, arguments):
-        if name == "cublasLtMatmulAlgoInit":
-            arguments[-1]._obj.data[0] = arguments[-2]
         if name == "cublasLtMatmulAlgoCheck":
             pytest.fail("the process ended")
         return super()._answer(name, arguments)
@@ -75,7 +76,19 @@ def test_for_fp8_and_activations_the_library_is_asked_for_what_its_heuristic_nam
 
 def test_what_the_heuristic_names_is_asked_for(monkeypatch):
     found = Crashing()
-    found.named = (7, 23)
+    found.named = (ALGORITHM, {**ALGORITHM, "algo": 23})
     instead(monkeypatch, found)
     with pytest.raises(pytest.fail.Exception):
         matmul().supported({**ALGORITHM, "algo": 23})
+
+
+def test_of_an_older_algorithm_its_heuristic_names_more_bytes_than_attributes(monkeypatch):
+    class Older(Library):
+        def _answer(self, name, arguments):
+            status = super()._answer(name, arguments)
+            if name == "cublasLtMatmulAlgoGetHeuristic":
+                cast(arguments[-2], POINTER(Heuristic))[0].algorithm.data[7] = 5
+            return status
+
+    instead(monkeypatch, Older(workspace=64))
+    assert matmul(dtype="int8").supported(ALGORITHM)[1] == 64

@@ -56,7 +56,7 @@ def proposed(activation: str, bias: bool, m: int = M, dtype: str = "bf16") -> tu
 
 
 def with_activation(config: Config, activation: str) -> Config:
-    return Config.of("cublaslt", "matmul_activation", **config.values, activation=activation)
+    return Config.of("cublaslt", "matmul_activation", **{**config.values, "activation": activation})
 
 
 def given(m: int = M, dtype: str = "bfloat16") -> tuple[Any, Any, Any]:

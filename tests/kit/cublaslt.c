@@ -12,7 +12,7 @@ typedef struct {
   const float *scale_a, *scale_b;
 } Operation;
 typedef struct { int32_t type, batch; uint64_t rows, columns; int64_t leading, apart; } Layout;
-typedef struct { uint64_t data[8]; } Algorithm;
+typedef struct { int32_t attributes[16]; } Algorithm;
 typedef struct { Algorithm algorithm; size_t workspace; int32_t state; float waves; int32_t reserved[4]; } Result;
 
 /* What tests read and set. */
@@ -57,23 +57,29 @@ int cublasLtMatmulPreferenceDestroy(void *one) { free(one); return 0; }
 int cublasLtMatmulPreferenceSetAttribute(void *one, int what, const void *value, size_t size) { return size != 8; }
 int cublasLtMatmulAlgoGetHeuristic(void *handle, Operation *operation, Layout *a, Layout *b, Layout *c, Layout *d,
                                    void *preference, int count, Result *found, int *got) {
-  memset(found, 0, sizeof *found);
-  found->algorithm.data[0] = 66; /* The only one. */
-  *got = 1;
+  static const Algorithm named[] = {{{66, 20, 1, 0, 0, 1, 35, 0, 2}}, {{66, 601, 1, 0, 0, 1, 35, 0, 2}}};
+  memset(found, 0, 2 * sizeof *found);
+  for (*got = 0; *got < 2; ++*got) found[*got].algorithm = named[*got];
   return 0;
 }
 int cublasLtMatmulAlgoGetIds() { return 7; }
 int cublasLtMatmulAlgoCapGetAttribute() { return 7; }
-int cublasLtMatmulAlgoConfigGetAttribute() { return 7; }
 
+static size_t size_of(int what) { return what < 7 ? 4 : 2; }
 int cublasLtMatmulAlgoInit(void *handle, int compute, int scale, int a, int b, int c, int d, int number, Algorithm *made) {
   memset(made, 0, sizeof *made);
-  made->data[0] = number;
+  made->attributes[0] = number;
   return number == 66 ? 0 : 15;
 }
 int cublasLtMatmulAlgoConfigSetAttribute(Algorithm *one, int what, const void *value, size_t size) {
-  static const size_t sizes[] = {4, 4, 4, 4, 4, 4, 4, 2, 2};
-  return what < 1 || what > 8 || size != sizes[what] ? 7 : 0;
+  if (what < 1 || what > 8 || size != size_of(what)) return 7;
+  memcpy(&one->attributes[what], value, size);
+  return 0;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const Algorithm *one, int what, void *value, size_t size, size_t *written) {
+  if (what < 0 || what > 8 || size != size_of(what)) return 7;
+  memcpy(value, &one->attributes[what], *written = size);
+  return 0;
 }
 int cublasLtMatmulAlgoCheck(void *handle, Operation *operation, Layout *a, Layout *b, Layout *c, Layout *d,
                             const Algorithm *algorithm, Result *found) {

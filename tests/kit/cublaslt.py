@@ -3,19 +3,21 @@ one in C that multiplies on the CPU."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from ctypes import POINTER, c_int32, c_size_t, cast, string_at
+from collections.abc import Callable, Mapping
+from ctypes import POINTER, byref, c_int32, c_size_t, cast, string_at
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemmdb.cublaslt import library
-from gemmdb.cublaslt.library import DESCRIPTION, Heuristic
+from gemmdb.cublaslt.library import CONFIG, DESCRIPTION, Algorithm, Heuristic
+from kit.gpu import ALGORITHM
 
 STATUS_NOT_SUPPORTED = 15
 _NAMES = {number: name for name, number in DESCRIPTION.items()}
@@ -33,8 +35,8 @@ def built(folder: Path) -> Path:
 class Library:
     """Each function returns success, or what `statuses` says of it. `workspace`: the bytes that an algorithm needs."""
 
-    named: tuple[int, ...] = (0,)
-    """The algorithms of its heuristic, by number. Those that tests ask for have none."""
+    named: tuple[Mapping[str, int], ...] = (ALGORITHM, {**ALGORITHM, "tile": 601})
+    """The attributes of the algorithms of its heuristic."""
 
     def __init__(self, workspace: int = 0, **statuses: int) -> None:
         self.workspace, self.statuses = workspace, statuses
@@ -66,9 +68,17 @@ class Library:
             self.calls.append(arguments)
         elif name == "cublasLtMatmulAlgoGetHeuristic":
             found = cast(arguments[-2], POINTER(Heuristic))
-            for place, number in enumerate(self.named):
-                found[place].algorithm.data[0] = number
+            for place, attributes in enumerate(self.named):
+                ctypes.memmove(byref(found[place].algorithm), _stored(attributes), ctypes.sizeof(Algorithm))
             cast(arguments[-1], POINTER(c_int32)).contents.value = len(self.named)
+        elif name == "cublasLtMatmulAlgoInit":
+            ctypes.memmove(arguments[-1], _stored({"algo": arguments[-2]}), ctypes.sizeof(Algorithm))
+        elif name == "cublasLtMatmulAlgoConfigSetAttribute":
+            made, what, value, size = arguments
+            ctypes.memmove(_place(made, what), value, size)
+        elif name == "cublasLtMatmulAlgoConfigGetAttribute":
+            made, what, value, size, _ = arguments
+            ctypes.memmove(value, _place(made, what), size)
         elif name == "cublasLtMatmulAlgoCheck":
             cast(arguments[-1], POINTER(Heuristic)).contents.workspace = self.workspace
         elif name == "cublasLtMatmulDescDestroy":
@@ -86,6 +96,16 @@ class Library:
 
     def cublasLtGetVersion(self) -> int:
         return 130100
+
+
+def _stored(attributes: Mapping[str, int]) -> Any:
+    """An algorithm here: each attribute at the place of its number."""
+    places = {CONFIG[name][0]: value for name, value in attributes.items()}
+    return (c_int32 * 16)(*(places.get(place, 0) for place in range(16)))
+
+
+def _place(algorithm: Any, number: int) -> int:
+    return ctypes.addressof(algorithm._obj) + 4 * number
 
 
 def instead(patch: pytest.MonkeyPatch, found: Library | None) -> None:

@@ -227,7 +227,7 @@ def operands_of(node: Any, decision: Decision, with_activation: bool = False) ->
     for fake, (name, extra) in zip(fakes[2:], operands.shape.extras.items(), strict=True):
         if not extra.fits(fake.shape, fake.stride()):
             raise Untimed(f"its {name} does not lie as cuBLASLt reads it")
-        if extra.sizes and fake.storage_offset() * fake.itemsize % VECTOR_BYTES:
+        if fake.storage_offset() * fake.itemsize % VECTOR_BYTES:
             raise Untimed(f"its {name} does not start at a multiple of 16 bytes")
     return operands
 

@@ -30,8 +30,7 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     shape = replace(_shape(problem, operands), activation=activation_of(config))
     given = dict(zip(("scale_a", "scale_b"), operands.scales, strict=False), bias=operands.bias)
     extras = [_extra(name, given[name], extra) for name, extra in shape.extras.items()]
-    vectors = [node for node, extra in zip(extras, shape.extras.values(), strict=True) if extra.sizes]
-    if not all(map(_aligned, (operands.a, operands.b, *vectors))):
+    if not all(map(_aligned, (operands.a, operands.b, *extras))):
         raise Refused("cuBLASLt's algorithms need operands aligned to 16 bytes, which nothing here guarantees")
     attributes = attributes_of(config)
     try:

@@ -26,11 +26,11 @@ from gemmdb.key.problem import Problem
 log = logging.getLogger("gemmdb")
 
 
-def confirmed(decision: Decision, args: tuple[Any, ...]) -> Config:
-    """Return the decided config. If the IR's operand layouts differ from those in the graph pass, decide again without
-    benchmarks."""
+def confirmed(decision: Decision, pair: tuple[Any, ...]) -> Config:
+    """Return the decided config. If the layouts of A and B in the IR differ from those in the graph pass, decide again
+    without benchmarks."""
     assert decision.config is not None
-    problem = ir_view.confirm(decision.problem, args)
+    problem = ir_view.confirm(decision.problem, pair)
     if problem == decision.problem:
         return decision.config
     again = deciding.decide_late(decision.session, replace(decision.query, problem=problem))

@@ -141,8 +141,7 @@ def _gemm(fused: Fused, constants: Mapping[str, Any], operands: Sequence[Any], o
 
 def _check_order(problem: Problem, a: Any, weight: Any) -> None:
     """Raise Refused if an operand's memory order differs from the problem's: some kernels rely on it."""
-    pair = (None, a, weight) if problem.spec.bias == "always" else (a, weight)
-    found = ir_view.confirm(problem, pair)
+    found = ir_view.confirm(problem, (a, weight))
     if [one.layout.order for one in (found.a, found.b)] != [one.layout.order for one in (problem.a, problem.b)]:
         raise triton.Refused("an operand's layout changed during lowering")
 

@@ -61,7 +61,7 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
         result = branches.lower(decision, args, kwargs)
         if result is not None:
             return result
-    config = ATEN if decision.branches else emit.confirmed(decision, args)
+    config = ATEN if decision.branches else emit.confirmed(decision, ir_view.pair_of(decision.problem, args))
     if config.backend in ("cpp", "cublaslt", "cutlass", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
             from_the_start = map(ir_view.from_the_start, args)

@@ -31,6 +31,10 @@ def other(x, w, s):
     return x @ (w.t().contiguous() * s)
 
 
+def other_biased(x, w, s):
+    return torch.addmm(s, x, w.t().contiguous() * s)
+
+
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch):
     """The rules say that padding is for GPUs; Inductor can carry it out here as well."""
@@ -70,9 +74,10 @@ def test_a_computed_operand_keeps_the_order_that_inductor_gives_it(asked):
     assert COL in product["problem"]
 
 
+@pytest.mark.parametrize("model", [other, other_biased])
 @pytest.mark.parametrize("rung", ["exact", "forced"])
-def test_what_is_measured_is_served_for_the_layout_that_it_became(asked, rung):
-    product = asked(other, FakeSession(by_order(row="near", col=rung), Policy(), None))
+def test_what_is_measured_is_served_for_the_layout_that_it_became(asked, rung, model):
+    product = asked(model, FakeSession(by_order(row="near", col=rung), Policy(), None))
     assert (product["rung"], product["config"]) == (rung, PADDED.text)
     assert COL in product["problem"]
 

@@ -250,3 +250,13 @@ def test_code_is_compiled_for_the_capability_that_is_asked_for():
     with emission.compiling_for(90):
         assert "-gencode=arch=compute_90a,code=[sm_90a,compute_90a]" in compile_utils._nvcc_compiler_options()
     cuda_env.get_cuda_arch.cache_clear()
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+def test_an_operand_in_another_memory_order_is_refused(tensor, op):
+    """The kernel would read other elements, or memory of something else."""
+    problem = Problem.gemm(op, m=24, n=256, k=512, layout="nn")
+    a, w = tensor("x", [24, 512], [512, 1], torch.bfloat16), tensor("w", [512, 256], [1, 512], torch.bfloat16)
+    b = tensor("b", [256], [1], torch.bfloat16) if op == "addmm" else None
+    with pytest.raises(Refused, match="memory order"):
+        lower(problem, Operands(a, w, bias=b))

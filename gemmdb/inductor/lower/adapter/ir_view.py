@@ -21,13 +21,18 @@ from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem
 
 
-def confirm(problem: Problem, args: tuple[Any, ...]) -> Problem:
-    """Return `problem` with its operands' IR layouts, if Inductor has fixed them already. Only for the arguments of a
-    plain or batched GEMM: (A, B), or (bias, A, B) of an addmm or baddbmm. A packed linear has lost its weight's layout,
-    and `_weight_int8pack_mm` takes [N, K] with a scale."""
+def pair_of(problem: Problem, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return A and B among the arguments of an operator: (A, B), or (bias, A, B) of an addmm or baddbmm. All arguments
+    of other operators: a packed linear has lost its weight's layout, and `_weight_int8pack_mm` takes [N, K] with a
+    scale."""
     op = problem.spec
     biased = op.bias == "always" or (op.batched and len(args) == 3)
-    pair = args[1:] if biased else args[:2] if op.scaled or op.grouped else args
+    return args[1:] if biased else args[:2] if op.scaled or op.grouped else args
+
+
+def confirm(problem: Problem, pair: tuple[Any, ...]) -> Problem:
+    """Return `problem` with the IR layouts of its operands, if Inductor has fixed them already. `pair`: A and B; the
+    problem does not change for anything else."""
     if len(pair) != 2 or not all(isinstance(one, (ir.TensorBox, ir.StorageBox, ir.ReinterpretView)) for one in pair):
         return problem
     if tuple(tuple(map(symbolic.hint, node.get_size())) for node in pair) != problem.shapes[:2]:
