@@ -8,4 +8,5 @@ TOOLS = (
     Tool("sample", "Draw GEMMs that no preset and no shipped table lists."),
     Tool("measure", "Time a sample in default mode, with gemmdb, and by cuBLASLt's heuristics.", gpu=True),
     Tool("report", "Print the figures of `measure`."),
+    Tool("rows", "Print what a build gains over ATen, by class of M, from its archives."),
 )

@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import lab
+from kit.devices import H200
+from kit.gpu import algorithm, make
 
-from benchmarks.dense import measure, report, sample
+from benchmarks.dense import measure, report, rows, sample
 from gemmdb.generators import shapes
+from gemmdb.generators.files import archive
+from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 
 ATEN, TILE = "aten:default", "triton:tile block_m=16"
@@ -126,6 +131,40 @@ def test_a_report_prints_text_and_json(tmp_path: Path, capsys: pytest.CaptureFix
     assert "| all | 4 | 1.250x (1.250 to 1.250) | 1.250x | 0 | 0%" in capsys.readouterr().out
     report.main(argparse.Namespace(files=[path], json=True))
     assert json.loads(capsys.readouterr().out)["gemmdb"]["by M"]["all"]["mean"] == pytest.approx(1.25)
+
+
+def test_the_rows_of_a_build_say_what_it_gains_by_class_of_m(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where both kinds of kernels win, where one does, and where neither does; more rows than the classes have."""
+    tile, padded, theirs = make("tile", block_m=64, block_n=128), Config.of("aten", "padded", multiple=8), algorithm()
+    times = dict(zip(PROBLEMS, ({tile: 0.8, theirs: 0.5}, {tile: 0.5, theirs: 1.3}, {padded: 0.5, theirs: 1.2},
+                                {tile: 1.1, theirs: 1.1}), strict=True))  # fmt: skip
+    few, many = (Problem.gemm("mm", m=m, n=704, k=1088) for m in (16, 8192))
+    measured = lab.rows_of(times | {few: {tile: 0.1}, many: {tile: 0.1}}, device=H200)
+    found = rows.figures(measured)
+    assert list(found) == ["17 to 64", "65 to 256", "1,025 to 4,096", "all"]
+    low = found["17 to 64"]
+    assert low["GEMMs"] == 2
+    assert [low[name]["gain"] for name in rows.KERNELS] == pytest.approx([2.0, 2**0.5, (1.25 * 2) ** 0.5])
+    assert [low[name]["kernels"] for name in rows.KERNELS] == [1.0, 0.5, 1.0]
+    assert low["own kernels"]["interval"] == pytest.approx([1.25, 2.0])
+    assert [found["65 to 256"][name]["gain"] for name in rows.KERNELS] == pytest.approx([2.0, 1.0, 1.0])
+    assert found["all"]["GEMMs"] == 4
+    with lab.Store.open(tmp_path / "table.db") as store:
+        store.add(measured)
+        store.add_runs([{"run": "run"}])
+    files = archive.write(tmp_path / "table.db", tmp_path / "rows")
+    rows.main(argparse.Namespace(files=files, json=True))
+    assert json.loads(capsys.readouterr().out) == found
+    rows.main(argparse.Namespace(files=files, json=False))
+    line = "| 1,025 to 4,096 | 1 | 1.000x (1.000 to 1.000) | 0% | 1.000x (1.000 to 1.000) | 0% |"
+    assert line in capsys.readouterr().out
+
+
+def test_rows_without_atens_time_say_nothing() -> None:
+    measured = [row for row in lab.rows(PROBLEMS[0], {algorithm(): 0.5}, device=H200) if row.config.backend != "aten"]
+    assert rows.figures(measured) == {}
 
 
 def test_two_gpus_share_a_sample_and_resume() -> None:

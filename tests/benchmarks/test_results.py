@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import ROOT, json_lines
+from benchmarks.dense import rows as dense_rows
 from benchmarks.h200 import peers_report
 from benchmarks.programs.figures import (
     DECODING,
@@ -30,6 +31,7 @@ from benchmarks.programs.figures import (
 )
 from benchmarks.programs.report import short
 from benchmarks.programs.suite import suite
+from gemmdb.generators.files import archive
 from gemmdb.key.problem import Problem
 from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
@@ -201,6 +203,15 @@ def test_dense_gemms_are_faster_below_17_rows_and_mostly_cublas_above() -> None:
     many = [gain > 1 for problem, gain in dense if 17 <= problem.m <= 4096]
     assert sum(few) > 0.8 * len(few)
     assert 0.25 * len(many) < sum(many) < 0.5 * len(many)
+
+
+@pytest.mark.slow
+def test_what_a_build_of_dense_gemms_gains_is_that_of_its_rows() -> None:
+    folder = RAW / "h200" / "2026-11-22"
+    measured = (row for number in (16, 17) for row in archive.read(folder / f"rows-{number}.jsonl.xz"))
+    found = dense_rows.figures(measured)
+    assert "\n".join(dense_rows.text(found)) in PAGE
+    assert f"the {found['all']['GEMMs']:,} GEMMs of the preset `dense`" in WORDS
 
 
 def test_the_numbers_of_shipped_problems_and_kernels_are_those_of_the_files() -> None:
