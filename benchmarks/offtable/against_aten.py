@@ -10,6 +10,9 @@ FOLDER holds archives; what they say of a problem is the truth. The table is the
   fit.
 - `m`: a third of the problems leaves the table, so M lies between others of its (N, K). The fits are those of `n, k`.
 
+`--fitted-to` fits to other archives than those that hold the truth: what do new rows add? `--parts` takes only some of
+these sets, each with a fit of its own: `pairs-0` to `pairs-4` (`n, k` and `m`), `rows-0` to `rows-3` (`class of m`).
+
 Two ways to ask: `certain`, where only what is faster than ATen for certain is served, and `confirming`, as before an
 answer is timed. An answer whose config was not timed on the problem is `unknown`. `gain`: the geometric mean over ATen
 of all problems, with ATen where no kernel is served or nothing is known.
@@ -77,6 +80,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", type=Path, default=FOLDERS, metavar="FOLDER", help="archives of the H200")
     parser.add_argument("--table", type=Path, default=SHIPPED, help="default: the shipped H200 table")
     parser.add_argument("--ops", nargs="+", metavar="OP", help="only these; what others have is not fitted anew")
+    parser.add_argument(
+        "--fitted-to", nargs="+", type=Path, metavar="FOLDER", help="archives of the fits; default: FOLDER"
+    )
+    parser.add_argument("--parts", nargs="+", metavar="PART", help="only these of pairs-0 to pairs-4, rows-0 to rows-3")
     parser.add_argument("--fits", type=Path, help="a folder that keeps what is fitted, for a second run")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of lines")
 
@@ -88,10 +95,12 @@ def main(options: argparse.Namespace) -> None:
         held_out.united(held_out.archives(options.folders), whole)
         truths = {p: truth for p, truth in held_out.truths(whole).items() if _asked(p, options.ops)}
         shutil.copyfile(options.table, rest)
-        every = cost_model.samples(write.rows(options.folders))
+        every = cost_model.samples(write.rows(options.fitted_to or options.folders))
         samples = [sample for sample in every if not options.ops or sample.problem.op in options.ops]
         lines = []
         for part in parts(list(truths)):
+            if options.parts and part.name not in options.parts:
+                continue
             keep = options.fits / f"{part.name}.pickle" if options.fits else None
             with fitted_to((s for s in samples if part.fits(s.problem)), keep):
                 for way, held in part.held.items():
