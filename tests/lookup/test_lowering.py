@@ -54,9 +54,9 @@ def test_slow_calls_are_left_out_unless_a_cuda_graph_captures_them() -> None:
     captured, hit = answer(query, SHIPPED, replace(POLICY, captured=True)), answer(query, SHIPPED, POLICY)
     assert captured is not None
     assert hit is not None
-    assert slow_calls(captured, query, False)
-    assert not slow_calls(captured, query, True)
-    assert not slow_calls(hit, query, False)
+    assert slow_calls(captured, query, POLICY)
+    assert not slow_calls(captured, query, replace(POLICY, captured=True))
+    assert not slow_calls(hit, query, POLICY)
     assert hit.evidence["left_out"][captured.config.text].startswith("host time")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gemmdb.cost import host
 from gemmdb.cublaslt.matmul import EXTRAS
 from gemmdb.inductor.benchmark import algorithm_trial, payoff, rules, subgraph
 from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
@@ -177,6 +178,7 @@ def rejection(decision: Decision, node: Any = None) -> Rejected | None:
         return Rejected("rows of our kernels settle it")
     found = rules.confirm_rejection(query, session.policy)
     found = found or _unaligned(problem) or legality.rejection(ANY, query)
+    found = found or _slow_calls(decision)
     if found is None and node is not None and subgraph.computes_weight(node):
         found = Rejected("the program has just computed the weight")
     return found
@@ -196,10 +198,18 @@ def activation_rejection(decision: Decision, node: Any = None) -> Rejected | Non
     if extern.tried_activation(payoff.ask_of(decision.session, query)):
         return Rejected("rows settle it")
     found = rules.confirm_rejection(query, decision.session.policy) or _unaligned(decision.problem)
-    found = found or legality.rejection(activated(ANY, query.activation), query)
+    found = found or legality.rejection(activated(ANY, query.activation), query) or _slow_calls(decision)
     if found is None and node is not None and subgraph.computes_weight(node):
         found = Rejected("the program has just computed the weight")
     return found
+
+
+def _slow_calls(decision: Decision) -> Rejected | None:
+    """Return why the calls of an algorithm take the host too long, however short the GEMM becomes."""
+    policy = state.applied(decision.session.policy)
+    if policy.captured:
+        return None
+    return host.rejection(ANY, decision.problem, 0.0, aten_us(decision), bool(policy.training))
 
 
 def _unaligned(problem: Problem) -> Rejected | None:

@@ -108,13 +108,7 @@ def _rejection(session: Session, query: Query, hit: Hit) -> Rejected | None:
     """Return why a hit is not used: Inductor cannot lower it, or its calls take the host too long. A lookup has left
     out such configs; a forced one is used however long its calls take."""
     found = legality.hit_rejection(hit, query)
-    return found if found or hit.rung == "forced" else slow_calls(hit, query, _captured(session))
-
-
-def _captured(session: Session) -> bool:
-    """Whether a CUDA graph captures the program, so that the host's time does not count."""
-    captured = session.policy.captured
-    return state.captured() if captured is None else captured
+    return found if found or hit.rung == "forced" else slow_calls(hit, query, state.applied(session.policy))
 
 
 def charged(decision: Decision) -> Decision:
@@ -123,9 +117,10 @@ def charged(decision: Decision) -> Decision:
     event, config, us, speedup = decision.event, decision.config, decision.event.expected_us, decision.event.speedup
     if config is None or us is None or speedup is None or decision.branches or event.rung == "forced":
         return decision
-    if decision.query.device.kind != "cuda" or _captured(decision.session):
+    policy = state.applied(decision.session.policy)
+    if decision.query.device.kind != "cuda" or policy.captured:
         return decision
-    rejected = host.rejection(config, decision.problem, us, us * speedup)
+    rejected = host.rejection(config, decision.problem, us, us * speedup, bool(policy.training))
     return replace(decision, config=ATEN, event=event.refused(rejected), refused=True) if rejected else decision
 
 

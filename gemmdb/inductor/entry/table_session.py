@@ -104,8 +104,7 @@ class TableSession(Session):
 
     def _applied(self, query: Query, policy: Policy) -> Policy:
         """Return the policy for one query."""
-        if policy.captured is None:
-            policy = replace(policy, captured=state.captured())
+        policy = state.applied(policy)
         if policy.on_miss == "error" and not any(low != high for low, high in query.ranges.values()):
             # The other rungs answer with unmeasured configs. Only some sizes of a range are ever measured.
             return replace(policy, near=False, sku=False, model=False)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 
-from gemmdb.inductor.lower.adapter import slots
+from gemmdb.inductor.lower.adapter import slots, state
 from gemmdb.inductor.lower.adapter.slots import patches_for
 from gemmdb.phases import PHASES
 
@@ -78,7 +78,8 @@ def with_another_attempt(original: Function, attempt: Attempt) -> Function:
             gm.recompile()
             return original(gm, *args, **kwargs)
 
-        return attempt(lambda: original(gm, *args, **kwargs), again)
+        with state.training(not kwargs.get("is_inference", True)):
+            return attempt(lambda: original(gm, *args, **kwargs), again)
 
     return fx_codegen_and_compile
 

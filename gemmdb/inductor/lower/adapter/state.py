@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from torch._inductor import ir
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
+
+from gemmdb.settings import Policy
 
 
 def benchmarks() -> int:
@@ -28,9 +32,25 @@ def autotuning() -> bool:
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
-def captured() -> bool:
-    """Whether Inductor captures the compile in progress in a CUDA graph, as in mode `reduce-overhead`."""
-    return bool(inductor_config.triton.cudagraphs)
+def applied(policy: Policy) -> Policy:
+    """Return the policy with what Inductor says of the graph that it compiles: whether it captures the graph in a CUDA
+    graph, as in mode `reduce-overhead`, and whether the graph is part of a training step."""
+    captured = bool(inductor_config.triton.cudagraphs) if policy.captured is None else policy.captured
+    training = _training.get() if policy.training is None else policy.training
+    return replace(policy, captured=captured, training=training)
+
+
+_training: ContextVar[bool] = ContextVar("_training", default=False)
+
+
+@contextmanager
+def training(found: bool) -> Iterator[None]:
+    """Context manager: the graph being compiled is part of a training step, or not."""
+    token = _training.set(found)
+    try:
+        yield
+    finally:
+        _training.reset(token)
 
 
 def multiplies_convolutions() -> bool:
