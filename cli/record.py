@@ -3,7 +3,6 @@ them, a table or a comparison."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import tempfile
 from pathlib import Path
@@ -15,7 +14,7 @@ from typer import Argument, Option
 from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
-from gemmdb.files import check_target
+from gemmdb.files import check_appendable, check_target
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.settings import Settings
 from gemmdb.table.stats import Gain
@@ -41,10 +40,10 @@ def record(
       gemmdb record --out decode.jsonl -- python -m serve --batch 8
 
     \b
-    Exit codes: that of COMMAND (128 + n when signal n ended it); 2 when it cannot be started.
+    Exit codes: that of COMMAND (128 + n when signal n ended it); 2 when it cannot be started, or
+    the workload cannot be written.
     """
-    if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
-        raise InputError(f"cannot write {out}: it is a directory, or its folder is missing or read-only")
+    check_appendable(out)  # The program may take an hour.
     before, _ = _in_workload(out)
     recorded = _run(command, out)
     after, unsupported = _in_workload(out)

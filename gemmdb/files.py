@@ -54,6 +54,23 @@ def check_target(out: Path) -> None:
         raise InputError(f"{out} cannot be written (Permission denied); check its permissions, or name another")
 
 
+def check_appendable(out: Path) -> None:
+    """Raise InputError for a path to which no lines can be appended, before the work whose result it is to hold. Opens
+    the file, which is made if it is missing and deleted again: permissions alone do not tell."""
+    try:
+        if out.is_dir():
+            raise InputError(f"{out} is a folder; name a file")
+        is_new = not out.exists()
+        if not (is_new or out.is_file()):
+            raise InputError(f"{out} is not a regular file; name another")
+        with out.open("ab"):
+            pass
+        if is_new:
+            Path(os.path.realpath(out)).unlink()
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror}); {remedy(error)}") from error
+
+
 def can_replace(target: Path) -> bool:
     """Return whether a file can be made at `target`, or replaced there, where no link is followed. Its folder must be
     writable, too: a file is replaced by another one of that folder."""

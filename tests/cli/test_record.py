@@ -48,6 +48,28 @@ def test_nothing_recorded_says_why(gemmdb, monkeypatch, command, disabled, words
     assert words in done.err
 
 
+@pytest.mark.parametrize(("out", "words"), [
+    ("/proc/workload.jsonl", "cannot be written"), ("missing/workload.jsonl", "check its folder"),
+    ("x" * 300, "cannot be written (File name too long)"), (".", "is a folder"), ("/dev/full", "not a regular file"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_written_is_refused_before_the_program_runs(gemmdb, out, words):
+    done = gemmdb("record", "--out", out, "--", "touch", "ran")
+    done.refused(out[:100], words)
+    assert not Path("ran").exists()
+
+
+def test_the_check_of_the_file_changes_nothing(gemmdb):
+    known = entries.line("uncovered", "conv", 1) + "\n"
+    WORKLOAD.write_text(known)
+    Path("link.jsonl").symlink_to("target.jsonl")
+    for out in (str(WORKLOAD), "new.jsonl", "link.jsonl"):
+        assert gemmdb("record", "--out", out, "--", "true").code == 0
+    assert WORKLOAD.read_text() == known
+    assert not Path("new.jsonl").exists()
+    assert not Path("target.jsonl").exists()
+    assert Path("link.jsonl").is_symlink()
+
+
 def test_a_killed_command(environment):
     assert run(["sh", "-c", "kill -9 $$"], WORKLOAD).exit_code == 128 + signal.SIGKILL
 
