@@ -35,6 +35,8 @@ class Act(StrEnum):
     """Time the program more often: its gain may be chance."""
     UPGRADE = "upgrade"
     """Measure again what another toolchain measured."""
+    CHECK = "check"
+    """Measure that ATen is the best kernel, which is only predicted."""
     OTHER_DEVICE = "other device"
     """Run the command for the other device."""
     NOTHING = "nothing"
@@ -57,15 +59,17 @@ class Advice:
 class Situation:
     """What a command knows at its end. `left_out`: number of GEMMs per reason that they were not measured; `unknown`:
     number of GEMMs that no table answers, for other reasons; `best`: number for which ATen was measured to be the best;
-    `disturbed` of `timed`: timings that other programs disturbed; `left`: problems for which there was no time;
-    `command`: repeats this command; `build`: measures what is unknown; `largest`: the largest recorded size of a batch
-    without an upper bound, 0 if unknown; `outdated`: number of GEMMs for which ATen runs by rows of another
-    toolchain; `busy`: the use by other programs for which the command stopped; `patient`: repeats it when the machine
-    is quiet; `more`: repeats it with more samples, empty unless a difference of the times may be chance."""
+    `predicted`: number for which it is predicted to be; `disturbed` of `timed`: timings that other programs disturbed;
+    `left`: problems for which there was no time; `command`: repeats this command; `build`: measures what is unknown;
+    `largest`: the largest recorded size of a batch without an upper bound, 0 if unknown; `outdated`: number of GEMMs
+    for which ATen runs by rows of another toolchain; `busy`: the use by other programs for which the command stopped;
+    `patient`: repeats it when the machine is quiet; `more`: repeats it with more samples, empty unless a difference of
+    the times may be chance."""
 
     left_out: Mapping[str, int] = field(default_factory=dict)
     unknown: int = 0
     best: int = 0
+    predicted: int = 0
     disturbed: int = 0
     timed: int = 0
     left: int = 0
@@ -98,6 +102,7 @@ def advise(found: Situation) -> tuple[Advice, ...]:
         numbers[of_reason(reason)] += number
     numbers[Act.BUILD] += found.unknown
     numbers[Act.UPGRADE] += found.outdated
+    numbers[Act.CHECK] += found.predicted
     numbers[Act.NOTHING] += found.best
     steps = [_step(act, numbers[act], found) for act in Act]
     useful = tuple(one for one in steps if one is not None and one.act is not Act.NOTHING)
@@ -133,6 +138,8 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
         return Advice(
             act, f"{gemms} {was} measured with another version of torch or CUDA; upgrade the table", found.build
         )
+    if act is Act.CHECK and found.build:
+        return Advice(act, f"that ATen is the best kernel for {gemms} is a prediction; measure it", found.build)
     if act is Act.OTHER_DEVICE:
         return Advice(act, f"{gemms} {'runs' if number == 1 else 'run'} on another device; build there", found.build)
     return _nothing(number) if act is Act.NOTHING else None

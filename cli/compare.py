@@ -28,7 +28,7 @@ from gemmdb.cli.progress import Pulse
 from gemmdb.errors import InputError
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.outcome import Kind
+from gemmdb.outcome import Kind, Outcome
 from gemmdb.table.stats import Gain, expected
 
 if TYPE_CHECKING:
@@ -121,14 +121,14 @@ def steps(found: Comparison, script: Path, calls: int) -> tuple[Advice, ...]:
     if found.verdict == "cannot tell":
         why = "other programs used the machine or default mode was noisy; run again when the machine is idle"
         return (Advice(Act.IDLE, why, command),)
-    served = [outcome.of(one["rung"], one["config"], one.get("note", "")) for one in found.products]
+    served = [Outcome(Kind(one["outcome"]), one["why"]) for one in found.products]
     kinds = Counter(one.kind for one in served)
     refused = Counter(f"{outcome.ONLY_ATEN}: {one.reason}" for one in served if one.kind is Kind.ATEN_REFUSED)
     # The script itself compiles nothing.
     workload = f"{script.stem}.jsonl"
     record = shlex.join(["gemmdb", "record", "--out", workload, "--", "gemmdb", "compare", str(script)])
     return advise(Situation(
-        refused, unknown=kinds[Kind.ATEN_UNKNOWN], best=kinds[Kind.ATEN_BEST],
+        refused, unknown=kinds[Kind.ATEN_UNKNOWN], best=kinds[Kind.ATEN_BEST], predicted=kinds[Kind.ATEN_PREDICTED],
         build=f"{record} && {shlex.join(['gemmdb', 'build', '--arch', 'native', '--shapes', workload])}",
         more=f"{command} --calls {MORE * calls}" if found.verdict == "no difference" else "",
     ))  # fmt: skip

@@ -142,7 +142,7 @@ def _steps(found: Coverage, workload: Path) -> tuple[Advice, ...]:
                 reasons[f"{ONLY_ATEN}: {serves.reason}"] += of.problems
     unknown = reasons.pop("", 0) + kinds[Kind.ATEN_UNKNOWN]
     return advise(Situation(
-        reasons, unknown, kinds[Kind.ATEN_BEST],
+        reasons, unknown, kinds[Kind.ATEN_BEST], kinds[Kind.ATEN_PREDICTED],
         build=shlex.join(["gemmdb", "build", "--arch", "native", "--shapes", str(workload)]),
         largest=max((Problem.parse(miss.problem).m for miss in found.misses if miss.ranges), default=0),
         outdated=sum(hits.outdated for hits in found.hits.values()),

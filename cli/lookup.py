@@ -102,11 +102,13 @@ def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...
     if hit is not None and disturbed(hit, query, catalog.tables):
         return advise(Situation(disturbed=1, command=build))
     reason = f"{ONLY_ATEN}: {serves.reason}" if serves.kind is Kind.ATEN_REFUSED else ""
-    if serves.kind is Kind.ATEN_UNKNOWN and query.device.sku != detect.native().sku:
+    here = query.device.sku == detect.native().sku
+    if serves.kind is Kind.ATEN_UNKNOWN and not here:
         reason = OTHER_DEVICE
     return advise(Situation(
         {reason: 1} if reason else {}, int(serves.kind is Kind.ATEN_UNKNOWN and not reason),
-        int(serves.kind is Kind.ATEN_BEST), build=build, largest=query.problem.m,
+        int(serves.kind is Kind.ATEN_BEST), int(serves.kind is Kind.ATEN_PREDICTED and here),
+        build=build, largest=query.problem.m,
         outdated=int(hit is not None and outdated(hit, query.device.kind)),
     ))  # fmt: skip
 

@@ -100,6 +100,7 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
     refused = Counter(f"{ONLY_ATEN}: {one.outcome.reason}" for one in products if one.outcome.kind is Kind.ATEN_REFUSED)
     return advise(Situation(
         {**skipped, **refused}, max(kinds[Kind.ATEN_UNKNOWN] - sum(skipped.values()) - left, 0), kinds[Kind.ATEN_BEST],
+        kinds[Kind.ATEN_PREDICTED],
         built.disturbed if built else 0, built.rows if built else 0, 0 if busy else left, commands.same,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),

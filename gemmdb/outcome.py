@@ -1,7 +1,7 @@
 """Outcome of one GEMM, in the words that all commands, pages and JSON share.
 
-`of` maps an answer (of a lookup, a compile's event or an entry of `stats()`) to one of seven outcomes. ATen runs for
-three different reasons, and each asks for something else: nothing, a build, or a change of the program.
+`of` maps an answer (of a lookup, a compile's event or an entry of `stats()`) to one of eight outcomes. ATen runs for
+four different reasons, and each asks for something else: nothing, a build, or a change of the program.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from gemmdb.kernels.config import ATEN, Config
 ONLY_ATEN = "ATen is the only kernel for it"
 """Prefix of the note on a GEMM that only ATen can run."""
 NOTHING_FASTER = "nothing measured is faster"
+NOTHING_EXPECTED = "no kernel is expected to be faster"
 NO_TABLE = "no table answers"
 _UNMEASURED_SIZE = "no measured or near answer"
 _GAVE_UP = ("not tuned: ", "not confirmed: ")
 """Prefixes of notes on GEMMs that a compile would have benchmarked."""
+_PREDICTING = ("near", "epilogue", "sku")
+"""Rungs whose times are predictions."""
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -38,6 +41,9 @@ class Kind(StrEnum):
     """A kernel that was benchmarked during this compile."""
     ATEN_BEST = "ATen (measured best)"
     """Measurements found nothing that is enough faster than ATen."""
+    ATEN_PREDICTED = "ATen (predicted best)"
+    """Nothing is expected to be enough faster than ATen, from measurements of other sizes, another epilogue or another
+    GPU: a build makes it certain."""
     ATEN_UNKNOWN = "ATen (nothing known)"
     """No table answers: a build may find a faster kernel."""
     ATEN_REFUSED = "ATen (refused)"
@@ -48,7 +54,7 @@ class Kind(StrEnum):
     @property
     def aten(self) -> bool:
         """Whether ATen runs the GEMM because of a decision of gemmdb."""
-        return self in (Kind.ATEN_BEST, Kind.ATEN_UNKNOWN, Kind.ATEN_REFUSED)
+        return self in (Kind.ATEN_BEST, Kind.ATEN_PREDICTED, Kind.ATEN_UNKNOWN, Kind.ATEN_REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,8 @@ def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
     reason = str(evidence.get("reason", ""))
     if rung == "model" or reason.startswith(_UNMEASURED_SIZE):
         return Outcome(Kind.ATEN_UNKNOWN, reason or _held_back(evidence) or NO_TABLE)
+    if rung in _PREDICTING:
+        return Outcome(Kind.ATEN_PREDICTED, _held_back(evidence, "is expected to gain") or reason or NOTHING_EXPECTED)
     return Outcome(Kind.ATEN_BEST, _held_back(evidence) or reason or NOTHING_FASTER)
 
 
@@ -138,11 +146,11 @@ def _refusal(evidence: Mapping[str, Any]) -> str:
     return left_out(evidence)
 
 
-def _held_back(evidence: Mapping[str, Any]) -> str:
+def _held_back(evidence: Mapping[str, Any], gains: str = "gains") -> str:
     held = evidence.get("held_back")
     if not held:
         return ""
-    return f"{_kernel(held['config'])} gains only {held['gain']:.1%} ({held['needed']:.1%} is needed)"
+    return f"{_kernel(held['config'])} {gains} only {held['gain']:.1%} ({held['needed']:.1%} is needed)"
 
 
 def _kernel(config: str) -> str:

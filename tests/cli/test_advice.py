@@ -78,6 +78,12 @@ def test_where_aten_is_the_best_there_is_nothing_to_do() -> None:
     assert [one.act for one in advise(Situation())] == [Act.NOTHING]
 
 
+def test_a_prediction_that_aten_is_the_best_is_measured() -> None:
+    (only,) = advise(Situation(best=6, predicted=2, build=BUILD))
+    assert (only.act, only.paste) == (Act.CHECK, BUILD)
+    assert str(only).startswith("that ATen is the best kernel for 2 GEMMs is a prediction; measure it: gemmdb build")
+
+
 @pytest.mark.parametrize(("largest", "proposed"), [(0, 64), (8, 64), (64, 64), (65, 128), (512, 512)])
 def test_the_bound_of_a_batch_covers_what_was_seen(largest: int, proposed: int) -> None:
     assert bound(largest) == proposed

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from gemmdb.cli.advice import Act
 from gemmdb.cli.compare import say_gemms, steps
 from gemmdb.inductor.entry.comparison import Comparison
 
@@ -104,8 +105,9 @@ def compared(gain: float, *products: dict[str, object]) -> Comparison:
     return Comparison(100.0, 100.0 / gain, 0.0, configs, {}, products=products, interval=(gain - 0.05, gain + 0.05))
 
 
-SERVED = {"problem": "a", "rung": "exact", "config": "cpp:packed_gemm", "note": ""}
-MISSED = {"problem": "b", "rung": "aten", "config": "aten:default", "note": ""}
+SERVED = {"problem": "a", "rung": "exact", "config": "cpp:packed_gemm", "outcome": "table", "why": ""}
+ATEN = {"problem": "b", "rung": "near", "config": "aten:default", "why": ""}
+MISSED = {**ATEN, "rung": "aten", "outcome": "ATen (nothing known)"}
 
 
 def test_what_compare_records_is_measured() -> None:
@@ -115,6 +117,15 @@ def test_what_compare_records_is_measured() -> None:
         "gemmdb record --out 'my model.jsonl' -- gemmdb compare 'my model.py'"
         " && gemmdb build --arch native --shapes 'my model.jsonl'"
     )
+
+
+@pytest.mark.parametrize(("outcome", "act"), [
+    ("ATen (measured best)", Act.NOTHING), ("ATen (predicted best)", Act.CHECK),
+])  # fmt: skip
+def test_what_is_advised_is_of_the_outcomes_that_it_prints(outcome: str, act: Act) -> None:
+    """A product of a comparison has no evidence: whether a compile timed ATen is known from its outcome alone."""
+    found = compared(1.0, {**ATEN, "outcome": outcome})
+    assert [one.act for one in steps(found, Path("model.py"), 50)] == [act]
 
 
 def test_a_gain_that_may_be_chance_is_timed_more_often() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from gemmdb.generators.build import queue
 from gemmdb.generators.measure.cpu.measurer import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.inductor.benchmark import limits
 from gemmdb.key.problem import Problem
+from gemmdb.lookup.ranking import LIVE_CANDIDATES
 
 RECORDED = Path(__file__).parents[2] / "benchmarks/results/h200/2026-11-22/build.json"
 FACTOR = 1.5
@@ -63,6 +66,16 @@ def test_a_build_on_a_cpu_takes_what_is_expected(monkeypatch, problems, queued, 
     monkeypatch.setattr(detect, "cores", lambda: 2)
     expected_s = CpuBackend(DEVICE).slowdown() * cpu_seconds(problems or shapes.load("cpu-quick", "cpu"))
     assert took_s / FACTOR < expected_s < took_s * FACTOR
+
+
+def test_a_compile_says_of_a_cpu_what_a_build_of_as_few_candidates_takes():
+    backend = ReplayBackend(rows_of(layers()), space=CpuSpace())
+    jobs = [replace(job, candidates=job.candidates[:LIVE_CANDIDATES]) for job in queue.jobs(layers(), backend, QUICK)]
+    # Live tuning confirms no winner.
+    seconds = [estimate.job_s(job, DEVICE, QUICK) - estimate.confirm_s(job, DEVICE, QUICK) for job in jobs]
+    first_s = estimate.start_s(DEVICE, QUICK) + seconds[0]
+    assert first_s / FACTOR < limits.CPU_FIRST_S < first_s * FACTOR
+    assert all(one / FACTOR < limits.CPU_FURTHER_S < one * FACTOR for one in seconds[1:])
 
 
 def recorded() -> list[dict]:

@@ -40,6 +40,8 @@ STORE_S = 1.0
 FIRST_S, FURTHER_S = 3.0, 1.0
 """Seconds that live tuning may take for the first GEMM of a process, including starting the measuring process, and for
 each further GEMM."""
+CPU_FIRST_S, CPU_FURTHER_S = 20.0, 10.0
+"""About how many seconds that takes on an idle CPU, as a message says it: candidates are compiled by a C++ compiler."""
 RESTART_S = 30.0
 """Minimum seconds between checks whether to start the measuring process."""
 IDLE_S = 30.0

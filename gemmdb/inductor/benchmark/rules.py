@@ -27,7 +27,7 @@ from gemmdb.lookup import acceptance, lowering
 from gemmdb.lookup.acceptance import SLOW_S, UNMEASURED_RUNGS, extern
 from gemmdb.lookup.saving import trivial
 from gemmdb.rejected import Rejected
-from gemmdb.settings import FAST_COMPILE_COST, UNLIMITED_LIVE_S, Policy
+from gemmdb.settings import FAST_COMPILE_COST, Policy
 from gemmdb.table.measurement import Protocol
 
 NEEDED = ("sqlite_utils", "jinja2")
@@ -122,8 +122,11 @@ def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | 
     """Return why a query is not tuned unless `live` is explicit."""
     kind = query.device.kind
     if kind != "cuda":
-        took = f"on a {kind.upper()} that takes {UNLIMITED_LIVE_S:.0f} s for the first problem and 10 s for each other"
-        return Rejected(f"{took}, but only {policy.live_s:.0f} s are allowed; GEMMDB_ON_MISS=live allows it")
+        first_s, further_s = limits.CPU_FIRST_S, limits.CPU_FURTHER_S
+        took = (
+            f"on a {kind.upper()} that takes about {first_s:g} s for the first GEMM and {further_s:g} s for each other"
+        )
+        return Rejected(f"{took}, but only {policy.live_s:g} s are allowed; GEMMDB_ON_MISS=live allows it")
     if symbolic:
         return Rejected("its sizes are symbolic")
     if emitted := _only_emitted(query.problem):

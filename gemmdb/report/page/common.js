@@ -113,8 +113,8 @@ const root = document.documentElement;
 const themed = [];
 
 /** What serves a GEMM, in the order of gemmdb.outcome. */
-const OUTCOMES = ["table", "near", "tuned", "ATen (measured best)", "ATen (nothing known)", "ATen (refused)", "not handled"];
-const [TABLE, NEAR, TUNED, BEST, UNKNOWN, REFUSED] = OUTCOMES;
+const OUTCOMES = ["table", "near", "tuned", "ATen (measured best)", "ATen (predicted best)", "ATen (nothing known)", "ATen (refused)", "not handled"];
+const [TABLE, NEAR, TUNED, BEST, PREDICTED, UNKNOWN, REFUSED] = OUTCOMES;
 const byOutcome = (a, b) => OUTCOMES.indexOf(a[0]) - OUTCOMES.indexOf(b[0]);
 
 /** Marks a time that was measured only on a busy machine. */

@@ -25,8 +25,8 @@ function aboutProduct(row) {
 }
 
 const SHADES = {
-  light: { [UNKNOWN]: "#f2d8a2", [REFUSED]: "#e3cfe8", [BEST]: "#e4e8ee", slower: "#e8a59d", faster: ["#d3ecdf", "#3da873"] },
-  dark: { [UNKNOWN]: "#69532a", [REFUSED]: "#553c60", [BEST]: "#3a4453", slower: "#8c3a30", faster: ["#2f5547", "#239a68"] },
+  light: { [UNKNOWN]: "#f2d8a2", [REFUSED]: "#e3cfe8", [BEST]: "#e4e8ee", [PREDICTED]: "#cdd5df", slower: "#e8a59d", faster: ["#d3ecdf", "#3da873"] },
+  dark: { [UNKNOWN]: "#69532a", [REFUSED]: "#553c60", [BEST]: "#3a4453", [PREDICTED]: "#4d5a6d", slower: "#8c3a30", faster: ["#2f5547", "#239a68"] },
 };
 
 /** The colour of a GEMM: ATen's by why it runs; a kernel's the greener, the larger its gain, up to 4x. */
@@ -82,7 +82,7 @@ function legendOf(rows) {
   const of = SHADES[root.dataset.theme];
   const found = rows.some((row) => !row.aten) ? [{ name: "faster than ATen, the greener the more", colour: of.faster[1], mark: "square" }] : [];
   if (rows.some((row) => !row.aten && row.gain < 1)) found.push({ name: "slower", colour: of.slower, mark: "square" });
-  for (const name of [BEST, UNKNOWN, REFUSED]) if (rows.some((row) => row.outcome === name)) found.push({ name, colour: of[name], mark: "square" });
+  for (const name of [BEST, PREDICTED, UNKNOWN, REFUSED]) if (rows.some((row) => row.outcome === name)) found.push({ name, colour: of[name], mark: "square" });
   return found;
 }
 
@@ -127,12 +127,15 @@ function buildList() {
     const missed = rows.filter((row) => row.outcome === UNKNOWN).sort((a, b) => (b.may_save_us ?? 0) - (a.may_save_us ?? 0) || b.total_us - a.total_us);
     const known = missed.filter((row) => row.may_save_us !== null);
     const us = sum(known, (row) => row.may_save_us);
-    words.textContent = missed.length === 0 ? "A build changes none of these GEMMs."
+    const guessed = rows.filter((row) => row.outcome === PREDICTED);
+    words.textContent = missed.length === 0 ? (guessed.length ? "A build makes predictions certain:" : "A build changes none of these GEMMs.")
       : known.length === 0 ? `No table answers ${pluralised(missed.length, "GEMM")}. What a build may save is not known for this device. To measure them:`
         : `No table answers ${pluralised(missed.length, "GEMM")}. A build may save about ${micro(us)} of ${micro(DATA.total_us)}. To measure them:`;
     const refused = [...groups(rows.filter((row) => row.outcome === REFUSED), (row) => row.why)];
-    left.replaceChildren(...refused.map(([why, some]) => el("li", "", `ATen runs ${pluralised(some.length, "GEMM")}, ${percent(sum(some, (row) => row.share))} of the time: ${why}.`)));
-    table.hidden = command.hidden = missed.length === 0;
+    const certain = guessed.length ? [el("li", "", `ATen is predicted to be the best kernel for ${pluralised(guessed.length, "GEMM")}, ${percent(sum(guessed, (row) => row.share))} of the time.`)] : [];
+    left.replaceChildren(...certain, ...refused.map(([why, some]) => el("li", "", `ATen runs ${pluralised(some.length, "GEMM")}, ${percent(sum(some, (row) => row.share))} of the time: ${why}.`)));
+    table.hidden = missed.length === 0;
+    command.hidden = missed.length + guessed.length === 0;
     fill(missed.slice(0, 15).map((row) => [
       row.name, row.may_save_us === null ? "unknown" : micro(row.may_save_us), bar((row.may_save_us ?? 0) / (missed[0].may_save_us || 1)), percent(row.share),
       whole(row.calls), oneCall(row),
@@ -180,7 +183,7 @@ function workloadPage(main) {
   main.append(tiles([
     [times(DATA.gain), "gain over ATen, all GEMMs weighted by time"],
     share(rows.filter((row) => !row.aten), "another kernel than ATen's"),
-    ...[BEST, UNKNOWN, REFUSED].filter((outcome) => of(outcome).length).map((outcome) => share(of(outcome), outcome)),
+    ...[BEST, PREDICTED, UNKNOWN, REFUSED].filter((outcome) => of(outcome).length).map((outcome) => share(of(outcome), outcome)),
     [DATA.may_save_us ? `~${micro(DATA.may_save_us)}` : "-", "more that a build may save"],
   ]));
   const note = rows.length > MOST_TILES ? ` The ${MOST_TILES} largest are drawn.` : "";

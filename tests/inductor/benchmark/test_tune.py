@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import gemmdb.inductor
 from gemmdb.devices import detect, registry
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import client, rules
+from gemmdb.inductor.benchmark import client, limits, rules
 from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.benchmark import tune as tuning
 from gemmdb.inductor.benchmark.limits import BUDGET, PROCESS_S
@@ -28,7 +28,7 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.ranking import LIVE_CANDIDATES
 from gemmdb.rejected import Rejected
-from gemmdb.settings import Policy, Settings
+from gemmdb.settings import LIVE_S, Policy, Settings
 from gemmdb.table import writer
 from gemmdb.table.measurement import Protocol
 from gemmdb.table.reader import Table
@@ -85,7 +85,10 @@ def test_by_default_a_cpu_is_not_kept_waiting(compile_live):
     (product,) = stats["products"]
     assert (stats["rungs"], stats["benchmarked"], stats["errors"]) == ({"aten": 1}, 0, [])
     assert product["config"] == ATEN.text
-    assert product["note"].startswith("not tuned: on a CPU that takes 60 s for the first problem")
+    assert product["note"].startswith(
+        f"not tuned: on a CPU that takes about {limits.CPU_FIRST_S:g} s for the first GEMM"
+        f" and {limits.CPU_FURTHER_S:g} s for each other, but only {LIVE_S:g} s are allowed"
+    )
     assert not Settings.read().user_table.exists()
 
 
