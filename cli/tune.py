@@ -139,7 +139,7 @@ def _built(tuning: Tuning, done: Tuned, wait: str | None) -> BuildReport:
             report = tuning.build(done, progress)
         if (more := again(report, wait)) is None:
             return report
-        tuning.go_on(more.wait_s, report.seconds)
+        tuning.go_on(done, more.wait_s)
 
 
 def _note_plan(done: Tuned) -> None:

@@ -18,6 +18,7 @@ from gemmdb.files import replacing
 from gemmdb.generators.build.build import BuildReport, BuildRequest
 from gemmdb.generators.build.build import build as build_table
 from gemmdb.generators.progress import Progress
+from gemmdb.generators.request import resumed
 from gemmdb.report.workload import WorkloadReport, of_workload
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
@@ -202,7 +203,8 @@ class Tuning:
         return Tuned(self._state.workload, plan, before, before)
 
     def build(self, done: Tuned, progress: Progress) -> BuildReport:
-        """Build the planned GEMMs in order. Ctrl-C ends the build and keeps the results so far."""
+        """Build the planned GEMMs in order. Ctrl-C ends the build and keeps the results so far. After a build that a
+        busy machine stopped, the report is about both."""
         state, wanted = self._state, done.plan.wanted
         state.queue.unlink(missing_ok=True)
         entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text, one.ranges) for one in wanted))
@@ -211,17 +213,18 @@ class Tuning:
             effort=self._request.effort, out=self._request.table, minutes=self._request.budget_s / 60,
             wait_s=self._request.wait_s,
         )  # fmt: skip
-        done.built = build_table(build, progress)
-        if done.built.measured:
-            state.pace = done.built.pace
+        before, part = done.built, build_table(build, progress)
+        if part.measured:
+            state.pace = part.pace
             state.save()
+        done.built = part if before is None else resumed(before, part)
         return done.built
 
-    def go_on(self, wait_s: float | None, spent_s: float) -> None:
-        """Prepare to go on with a build that a busy machine stopped, after `spent_s` seconds. `wait_s`: as for a
+    def go_on(self, done: Tuned, wait_s: float | None) -> None:
+        """Prepare to go on with a build that a busy machine stopped, within the same budget. `wait_s`: as for a
         build."""
-        left_s = max(self._request.budget_s - spent_s, 1e-9)
-        self._request = replace(self._request, wait_s=wait_s, budget_s=left_s)
+        left_s = done.plan.budget_s - (done.built.seconds if done.built else 0.0)
+        self._request = replace(self._request, wait_s=wait_s, budget_s=max(left_s, 1e-9))
 
     def compare(self, done: Tuned, workload: Workload) -> None:
         """Look up the workload again, and run the program without and with gemmdb alternately, unless the result is

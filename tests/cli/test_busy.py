@@ -25,6 +25,8 @@ from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
 
 pytest.importorskip("torch")
+from gemmdb.tune import tuning
+
 BUSY, QUIET = Load(2.0, programs=(("cc1plus", 2.0),)), Load(0.0)
 TEXT = "other programs keep 2.0 cores busy (cc1plus 2.0)"
 GEMM = Problem.gemm("mm", m=4, n=64, k=64, dtype="fp32", constant_weight=True)
@@ -99,17 +101,43 @@ def test_who_measures_anyway_is_not_asked_again(gemmdb, machine, monkeypatch) ->
     assert "1 of 1 measured now" in done.out
 
 
-def test_the_parts_of_a_build_that_goes_on_are_one(gemmdb, machine, monkeypatch) -> None:
-    """The minutes are those of all parts, and the report is about all of them."""
+def parts_of_a_build() -> tuple[BuildReport, BuildReport, BuildReport]:
+    """The reports of a build that a busy machine stops twice. One of its first two problems was disturbed, so the
+    second part measures it again."""
     Store.open(Path("mine.db")).close()
     one = BuildReport(out=Path("mine.db"), device=detect.cpu(), problems=9, jobs=9, before=1, measured=2, elsewhere=0,
                       rows=4, statuses={"ok": 4}, seconds=60.0, stopped=TEXT, disturbed=1,
                       warnings=("1 disturbed",))  # fmt: skip
-    # One of the first two was disturbed, so the second part measures it again.
     two = replace(one, before=2, measured=3, rows=6, statuses={"ok": 5, "slow": 1}, seconds=90.0, disturbed=0,
                   warnings=())  # fmt: skip
-    three = replace(two, before=5, measured=4, rows=8, statuses={"ok": 8}, seconds=30.0, stopped="")
-    parts, asked = iter((one, two, three)), []
+    return one, two, replace(two, before=5, measured=4, rows=8, statuses={"ok": 8}, seconds=30.0, stopped="")
+
+
+def recorded_earlier() -> None:
+    """Leave what `tune` has recorded of a program with one GEMM."""
+    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
+    state.recorded = True
+    state.save()
+    line = {"problem": GEMM.resized(64, 512, 512).text, "count": 1, "calls": 9, "device": detect.cpu().text}
+    state.workload.write_text(json.dumps(line) + "\n")
+
+
+def test_what_tune_reports_is_about_all_parts_of_its_build(gemmdb, machine, monkeypatch) -> None:
+    recorded_earlier()
+    asked, parts = [], iter(parts_of_a_build())
+    monkeypatch.setattr(tuning, "build_table", lambda request, progress: asked.append(request.minutes) or next(parts))
+    types(monkeypatch, "m\nm\n")
+    done = gemmdb("tune", "--budget", "10m", "--table", "mine.db", "--repeats", "0", "--json", "--", "no-such-program")
+    assert done.code == 0, done.err
+    assert asked == [10, 9, 7.5]
+    built = json.loads(done.out)["built"]
+    assert [built[name] for name in ("measured", "left", "seconds")] == [8, 0, 180.0]
+    assert "built 8 problems in 180 s" in done.err
+
+
+def test_the_parts_of_a_build_that_goes_on_are_one(gemmdb, machine, monkeypatch) -> None:
+    """The minutes are those of all parts, and the report is about all of them."""
+    asked, parts = [], iter(parts_of_a_build())
     monkeypatch.setattr(building, "_built", lambda request: asked.append(request.minutes) or [next(parts)])
     types(monkeypatch, "m\nm\n")
     done = gemmdb(*BUILD, "--minutes", "10", "--json")
@@ -134,13 +162,7 @@ def test_nobody_is_asked_without_a_terminal_or_with_a_wait(gemmdb, machine, monk
 
 
 def test_tune_asks_too(gemmdb, machine, monkeypatch) -> None:
-    from gemmdb.tune import tuning
-
-    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
-    state.recorded = True
-    state.save()
-    line = {"problem": GEMM.resized(64, 512, 512).text, "count": 1, "calls": 9, "device": detect.cpu().text}
-    state.workload.write_text(json.dumps(line) + "\n")
+    recorded_earlier()
     types(monkeypatch, "s\n")
     done = gemmdb("tune", "--", "no-such-program")
     assert done.code == 1, done.err
