@@ -32,7 +32,7 @@ HIDDEN_US = 30.0
 """A GEMM that takes the GPU this long hides its call and those of the small kernels around it: about three launches."""
 TRAINING_HIDDEN_US = 80.0
 """The same in a training step, which also runs autograd, casts and the optimizer: for each GEMM, steps of four models
-took the host 84 to 146 us (benchmarks/results/h200/programs-2026-11-28.jsonl.xz)."""
+took the host 84 to 146 us (benchmarks/results/h200/dense/programs-2026-11-28b.jsonl.xz)."""
 TRAINING_MARGIN_US = 5.0
 """What a call must save the host in such a step. It is not in the processor's cache there as it is in a loop: 24 calls
 of cuBLASLt and 6 kernels with tensor maps made a step of train-vit 370 us longer for the host."""

@@ -99,11 +99,9 @@ def _vector(node: Any, elements: int) -> Any:
 def leading(node: Any, operand: Operand) -> int:
     """Return the leading dimension of a matrix, or of each of a batch, in elements: the row stride of a row-major
     matrix, the column stride of a column-major one. A single row or column may have any stride, but a tensor map needs
-    an aligned one; then return the contiguous stride. Raises Refused if the matrix lies otherwise."""
+    an aligned one; then return the contiguous stride."""
     across, beside = (-2, -1) if operand.layout.order.startswith("row") else (-1, -2)
     size, stride, along = node.get_size()[across], node.get_stride()[across], node.get_size()[beside]
-    if symbolic.number(along) != 1 and symbolic.number(node.get_stride()[beside]) != 1:
-        raise Refused("the memory order of an operand changed during lowering")
     found = symbolic.number(stride if size != 1 else along)
     if found is None:
         raise Refused("the row stride of an operand is symbolic")

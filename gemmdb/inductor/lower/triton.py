@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -172,8 +172,8 @@ def template_kernel(
 
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
-    """Raise Refused unless the operands have the problem's sizes and dtypes, offsets fit 32 bits, and constants are
-    16-byte aligned, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their hints; the caller
+    """Raise Refused unless the operands have the problem's sizes, dtypes and memory orders, offsets fit 32 bits, and
+    constants are 16-byte aligned, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their hints; the caller
     then checks their offsets."""
     nodes = (operands.a, operands.b, operands.scale, operands.rows, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
@@ -187,11 +187,21 @@ def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
             raise Refused("symbolic sizes or strides")
         if found[0] != sizes or extract.dtype_name(node.get_dtype()) != operand.dtype:
             raise Refused(f"an operand is {node.get_dtype()} {found[0]}, not {operand.dtype} {sizes}")
+        if not _lies_in_order(*found, operand.layout.order):
+            # A kernel for the other order would read other elements, or memory of something else.
+            raise Refused("the memory order of an operand changed during lowering")
         steps = [] if fixed is None else list(zip(*fixed, strict=True))
         if problem.spec.grouped:
             steps = steps[-2:]  # Each matrix is addressed from its start.
         if sum((size - 1) * stride for size, stride in steps) >= LARGEST_OFFSET:
             raise Refused("offsets within an operand are 32 bits wide")
+
+
+def _lies_in_order(sizes: Sequence[int], strides: Sequence[int], order: str) -> bool:
+    """Whether the dimension with unit stride is that of a layout's order. Any is that of a strided matrix, and of a
+    single row or column."""
+    along = {"row": -1, "col": -2}.get(order.partition("-")[0])
+    return along is None or sizes[along] == 1 or strides[along] == 1
 
 
 def check_offsets(problem: Problem, operands: Operands) -> None:
