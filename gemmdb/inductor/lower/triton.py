@@ -173,8 +173,8 @@ def template_kernel(
 
 def check(problem: Problem, operands: Operands, symbolic: bool = False) -> None:
     """Raise Refused unless the operands have the problem's sizes, dtypes and memory orders, offsets fit 32 bits, and
-    constants are 16-byte aligned, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their hints; the caller
-    then checks their offsets."""
+    constants are 16-byte aligned, as Inductor assumes. `symbolic`: sizes may be symbols, and the problem has their
+    hints; the caller then checks their offsets."""
     nodes = (operands.a, operands.b, operands.scale, operands.rows, operands.bias, *operands.scales)
     if any(ir_view.misplaced(node) for node in nodes if node is not None):
         raise Refused("a constant is not aligned to 16 bytes")
