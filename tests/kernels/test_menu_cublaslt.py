@@ -25,6 +25,14 @@ def test_each_tile_of_the_menu_has_the_size_of_its_identifier():
         assert [tile.columns, tile.rows] == SIZES[str(tile.identifier)]
 
 
+@pytest.mark.parametrize("count", [0, 1, 5, 21])
+def test_a_ranking_for_some_features_gives_the_same_estimates(count):
+    tile, ranking = Ranking.read().tiles[3], Ranking.read()
+    values = features(Problem.gemm("mm", m=48, n=1024, k=2048, layout="tn"), tile, _way(), 132)
+    first, last = values[: len(values) - count], values[len(values) - count :]
+    assert ranking.of(last).loss(first) == pytest.approx(ranking.loss(values), rel=1e-9)
+
+
 def test_there_is_a_weight_for_each_product_of_two_features():
     tile = Ranking.read().tiles[0]
     problem = Problem.gemm("mm", m=100, n=256, k=512)

@@ -82,6 +82,17 @@ class Ranking:
             total += values[place] * (first + sum(map(mul, products, values[place:])))
         return total
 
+    def of(self, last: tuple[float, ...]) -> Ranking:
+        """The same ranking for candidates with these last features: a polynomial of the others. It is a third as long
+        for the features of a problem, and a compile ranks hundreds of candidates for each of its GEMMs."""
+        count = len(self.weights) - len(last)
+        constant = Ranking(self.tiles, self.constant, self.weights[count:]).loss(last)
+        rest = tuple(
+            (first + sum(map(mul, products[count - place :], last)), products[: count - place])
+            for place, (first, products) in enumerate(self.weights[:count])
+        )
+        return Ranking(self.tiles, constant, rest)
+
 
 def configs(problem: Problem, device: Device) -> list[Config]:
     """The configs to try, the most promising first. Empty where nothing was explored: off Hopper, and for int8."""
@@ -101,10 +112,10 @@ def configs(problem: Problem, device: Device) -> list[Config]:
 
 def _ranked(problem: Problem, units: int) -> Iterator[tuple[float, Tile, Way]]:
     """The candidates with their estimates: all ways to run the tiles that are the best in some way of their own."""
-    ranking = Ranking.read()
+    ranking = Ranking.read().of(_features_of(problem))
 
     def loss(tile: Tile, way: Way) -> float:
-        return ranking.loss(features(problem, tile, way, units))
+        return ranking.loss(_features_within(problem, tile, way, units))
 
     starts = {
         (tile, split): loss(tile, Way(0, USUAL_CLUSTER, split))
@@ -137,6 +148,22 @@ def _config(tile: Tile, way: Way) -> Config:
 
 def features(problem: Problem, tile: Tile, way: Way, units: int) -> tuple[float, ...]:
     """What decides how fast a candidate is, mostly as logarithms of base 2. `units`: multiprocessors of the GPU."""
+    return _features_within(problem, tile, way, units) + _features_of(problem)
+
+
+def _features_of(problem: Problem) -> tuple[float, ...]:
+    """The last features, equal for all candidates of a problem."""
+    return (
+        math.log2(problem.m),
+        math.log2(problem.n),
+        math.log2(problem.k),
+        not problem.a.row_major,
+        problem.b.layout.order.startswith("row"),
+    )
+
+
+def _features_within(problem: Problem, tile: Tile, way: Way, units: int) -> tuple[float, ...]:
+    """The features that differ between the candidates of a problem."""
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
     wide, high = CLUSTERS.get(way.cluster, (1, 1))
     across, down = -(-n // tile.columns), -(-m // tile.rows)
@@ -163,9 +190,4 @@ def features(problem: Problem, tile: Tile, way: Way, units: int) -> tuple[float,
         math.log2(wide),
         math.log2(high),
         math.log2(way.split),
-        math.log2(m),
-        math.log2(n),
-        math.log2(k),
-        not problem.a.row_major,
-        problem.b.layout.order.startswith("row"),
     )
