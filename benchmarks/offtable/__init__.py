@@ -9,6 +9,7 @@ TOOLS = (
     Tool("model", "Score the cost model by itself on held-out problems."),
     Tool("combined", "Score near and model together, live tuning, and peers without tables."),
     Tool("against-aten", "Count the held-out answers that are slower than ATen, and what all of them gain."),
+    Tool("fits", "Compare what two fits answer to the held-out problems of `against-aten`."),
     Tool("calibrate", "Fit the bounds of the lookup to the answers of `against-aten`."),
     Tool("fresh", "Time answers to problems that no preset lists, beside ATen.", gpu=True),
     Tool("fresh-report", "Print the figures of `fresh`."),

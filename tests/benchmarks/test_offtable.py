@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from benchmarks.common import ROOT, json_lines
-from benchmarks.offtable import fresh_again, light, peers, sku
+from benchmarks.offtable import fits, fresh_again, light, peers, sku
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
+from gemmdb.lookup.bounds import FEATURES
 
 CUTLASS = Config.of(
     "cutlass", "gemm", tile_m=64, tile_n=64, tile_k=128, cluster_m=1, cluster_n=1, schedule="pingpong", split_k=1,
@@ -56,6 +64,43 @@ def test_a_kernel_that_was_not_timed_is_no_score() -> None:
     assert found["all"] == {"served": 4, "timed": 3, "by 5%": 2, "by 10%": 1, "worst": 0.5}
     assert found["CUTLASS"] == {"served": 2, "timed": 2, "by 5%": 2, "by 10%": 1, "worst": 0.5}
     assert fresh_again.figures([])["all"]["worst"] is None
+
+
+def held(m: int, ratio: float | None, expected: float = -0.5, measured: float | None = -0.4) -> dict[str, Any]:
+    """A line of `against-aten`: rung near serves a kernel of that ratio before a confirmation, and rung model one that
+    is expected and measured at these logarithms."""
+    near = {"rung": "near", "config": tile(64, 64).text, "speedup": 1.5, "ratio": ratio}
+    found = [{"expected": -0.1, "measured": ratio and math.log(ratio), "features": [0.0] * len(FEATURES)}]
+    problem = Problem.gemm("mm", m=m, n=4096, k=4096)
+    return {
+        "held_out": "n, k", "problem": problem.text, "op": "mm", "m": m, "odd": False, "certain": None,
+        "confirming": near, "near": found, "model": {"expected": expected, "measured": measured},
+    }  # fmt: skip
+
+
+def test_two_fits_are_compared_on_what_was_timed_of_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = [held(8, 0.5), held(64, 1.25), held(128, None), {**held(256, 0.8), "confirming": None}]
+    new = [held(8, 0.4), held(64, 0.8), held(128, 0.5), {**held(256, 0.8, expected=-0.001), "confirming": None}]
+    found = fits.figures([old, new])["n, k"]
+    assert list(found) == ["all", "dense, 17 to 4,096 rows", "mm"]
+    before, after = found["all"]["near, confirming"]
+    assert (before["kernels"], before["timed"], before["slower"]) == (0.75, 2, 0.5)
+    assert before["median"] == pytest.approx((2 + 0.8) / 2)
+    assert before["all"] == pytest.approx((2 * 0.8) ** (1 / 3)), "the third was timed in one file only"
+    assert after["all"] == pytest.approx((2.5 * 1.25) ** (1 / 3))
+    assert after["over first"][0] == pytest.approx(after["all"] / before["all"])
+    assert before["over first"] is None
+    assert before["bounds"] == pytest.approx(2 / 3)
+    assert [one["kernels"] for one in found["all"]["near, certain"]] == [0.0, 0.0]
+    assert [one["kernels"] for one in found["all"]["model, certain"]] == [1.0, 0.75]
+    assert after["error"] == pytest.approx((sum((math.log(one) + 0.1) ** 2 for one in (0.4, 0.8, 0.5, 0.8)) / 4) ** 0.5)
+    paths = [tmp_path / f"{name}.jsonl.gz" for name in ("old", "new")]
+    for path, lines in zip(paths, (old, new), strict=True):
+        path.write_bytes(gzip.compress("".join(json.dumps(one) + "\n" for one in lines).encode()))
+    fits.main(argparse.Namespace(files=paths, json=False))
+    assert (
+        "| n, k | all | 4 | near, confirming | old | 75.0% | 2 | 1.400x | 0.800x | 50.0% |" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
