@@ -12,6 +12,7 @@ from typer import Option
 from gemmdb.cli.output import note
 
 if TYPE_CHECKING:
+    from gemmdb.generators.measure.remeasured import Remeasured
     from gemmdb.generators.request import BuildReport
 
 ASK_S = 5.0
@@ -45,7 +46,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True)
 class Again:
-    """How a build goes on. `wait_s`: as for a build."""
+    """How a command goes on. `wait_s`: as for a build."""
 
     wait_s: float | None
 
@@ -65,8 +66,8 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def again(report: BuildReport, wait: str | None) -> Again | None:
-    """Return how a build goes on that stopped because other programs use the machine; None if it does not. Without
+def again(report: BuildReport | Remeasured, wait: str | None) -> Again | None:
+    """Return how a command goes on that stopped because other programs use the machine; None if it does not. Without
     --wait it asks on a terminal, and waits if that is the answer."""
     if not report.stopped or wait is not None or not can_ask():
         return None

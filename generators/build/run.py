@@ -29,8 +29,6 @@ LEAST_GRACE_S = 5.0
 """Least seconds for confirming the last winner after the time limit."""
 SETTLE_S = 0.2
 """Seconds between checks whether the build stops while it waits for its results to count."""
-MAX_DISTURBED = 3
-"""Problems in a row of which all times were disturbed, after which a build stops."""
 
 
 class Run:
@@ -52,7 +50,7 @@ class Run:
         self.statuses: Counter[str] = Counter()
         self.rows = self.measured = self.elsewhere = self.workers = self.disturbed = 0
         self.busy = self.stopped = ""
-        self.disturbed_in_a_row = 0
+        self.disturbances = quiet.Disturbances()
         self.unconfirmed: dict[int, float] = {}
         self.worker_seconds = 0.0
         self.busy_seconds: float | None = None
@@ -133,12 +131,9 @@ class Run:
         if self.request.wait_s is None:
             return
         for result in results:
-            times = [one for one in result.outcomes if one.times]
-            if times:
-                is_lost = all(one.disturbed for one in times)
-                self.disturbed_in_a_row = self.disturbed_in_a_row + 1 if is_lost else 0
-        if self.disturbed_in_a_row >= MAX_DISTURBED:
-            self.stopped = self.stopped or self.backend.occupied() or "other programs disturbed the timings"
+            self.disturbances.add(result.outcomes)
+        if why := self.disturbances.why(self.backend):
+            self.stopped = self.stopped or why
             work.stop.set()
 
     def _expected(self, more: Sequence[Problem]) -> Expected:

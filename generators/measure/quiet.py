@@ -19,6 +19,8 @@ POLL_S = 1.0
 """Seconds between checks whether others still use the devices."""
 WAITING_TEXT, TIMING_TEXT = "waiting for a quiet machine", "timing"
 """What is said when it waits, and when that ends."""
+MAX_DISTURBED = 3
+"""Problems in a row of which all times were disturbed, after which timing stops."""
 T = TypeVar("T")
 
 
@@ -71,6 +73,24 @@ class Watch:
             self.say(TIMING_TEXT)
         self.patience_s -= max(monotonic() - start - load.SAMPLE_S, 0.0)  # The first check is free.
         return True
+
+
+@dataclass
+class Disturbances:
+    """Problems in a row of which all times were disturbed."""
+
+    in_a_row: int = 0
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Count a measured problem. One without times tells nothing."""
+        if times := [one for one in outcomes if one.times]:
+            self.in_a_row = self.in_a_row + 1 if all(one.disturbed for one in times) else 0
+
+    def why(self, backend: Backend) -> str:
+        """Return why nothing more should be timed: what others use. Empty if it should."""
+        if self.in_a_row < MAX_DISTURBED:
+            return ""
+        return backend.occupied() or "other programs disturbed the timings"
 
 
 def wait(backend: Backend, say: Callable[[str], None] = silent) -> str:

@@ -20,6 +20,8 @@ from gemmdb.cli import busy
 from gemmdb.cli.busy import Answer
 from gemmdb.devices import detect, load
 from gemmdb.devices.load import Load
+from gemmdb.generators.measure import remeasure as remeasuring
+from gemmdb.generators.measure.remeasured import Remeasured
 from gemmdb.generators.request import BuildReport
 from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
@@ -169,6 +171,32 @@ def test_tune_asks_too(gemmdb, machine, monkeypatch) -> None:
     assert "(w), stop (s)" in done.err
     assert done.out.splitlines()[-1].endswith("; wait until they end: gemmdb tune --wait 1h -- no-such-program")
     assert "1.00x" not in done.out
+
+
+def test_verify_asks_too_and_goes_on_with_what_is_left(gemmdb, machine, make_table, monkeypatch) -> None:
+    table = str(make_table("own.db", device=detect.cpu()))
+    stopped = Remeasured(detect.cpu(), (), stopped=TEXT)
+    asked, parts = [], iter((stopped, replace(stopped, stopped="")))
+    monkeypatch.setattr(
+        remeasuring, "remeasure",
+        lambda *_, wait_s, before, **__: asked.append((wait_s, before)) or next(parts),
+    )  # fmt: skip
+    types(monkeypatch, "m\n")
+    done = gemmdb("verify", table, "--remeasure", "1")
+    assert (done.code, done.err.count("(w), stop (s)")) == (0, 1)
+    assert asked == [(busy.ASK_S, None), (None, stopped)]
+
+
+@pytest.mark.parametrize("flags", [(), ("--wait", "0.1s")])
+def test_verify_stops_where_nobody_can_be_asked(gemmdb, machine, make_table, monkeypatch, flags) -> None:
+    monkeypatch.setattr(busy, "WAIT", "0.1s")
+    table = str(make_table("own.db", device=detect.cpu()))
+    done = gemmdb("verify", table, "--remeasure", "1", *flags)
+    assert (done.code, done.out) == (1, f"{table}: no faults found\n")
+    said = f"gemmdb: nothing was measured: {TEXT}; --wait 10m waits longer, --wait 0s measures anyway"
+    assert done.err.splitlines()[-1] == said
+    found = json.loads(gemmdb("verify", table, "--remeasure", "1", "--json", *flags).out)["remeasured"]
+    assert (found["problems"], found["stopped"]) == (0, TEXT)
 
 
 def test_a_real_terminal_is_asked(machine) -> None:
