@@ -15,7 +15,8 @@ from benchmarks.dense.ways import Compiled, compile_all, host_times, ways
 from benchmarks.interleaved import rounds
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matmul, attributes, shape_of
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matmul, attributes
+from gemmdb.cublaslt.shape import shape_of
 from gemmdb.generators.measure.cuda.backend import UNROLL, VERSION
 from gemmdb.generators.measure.cuda.bench import Bench, alive
 from gemmdb.generators.measure.operands import Operands

@@ -14,7 +14,8 @@ from typing import Any
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
+from gemmdb.cublaslt.matmul import Matmul
+from gemmdb.cublaslt.shape import Matrix, Shape
 
 log = logging.getLogger("gemmdb")
 MAX_OPERATIONS = 64

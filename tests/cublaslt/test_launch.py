@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from kit.cublaslt import STATUS_NOT_SUPPORTED, Library, instead
 
 from gemmdb.cublaslt import launch, library
-from gemmdb.cublaslt.matmul import Matrix, Shape
+from gemmdb.cublaslt.shape import Matrix, Shape
 
 M, N, K = 6, 4, 8
 ATTRIBUTES = {"algo": 66, "tile": 601, "stages": 35, "split_k": 1, "reduction": 0, "swizzle": 0, "custom": 1,

@@ -8,7 +8,8 @@ from kit.gpu import ALGORITHM
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Heuristic
-from gemmdb.cublaslt.matmul import Matmul, Matrix, Shape
+from gemmdb.cublaslt.matmul import Matmul
+from gemmdb.cublaslt.shape import Matrix, Shape
 
 STRANGE = {**ALGORITHM, "tile": 636}
 

@@ -18,7 +18,8 @@ from kit.gpu import algorithm, anew, close, compiled, rand, served
 import gemmdb.inductor
 from gemmdb import Config, Policy, Problem
 from gemmdb.cublaslt import library
-from gemmdb.cublaslt.matmul import Matmul, shape_of
+from gemmdb.cublaslt.matmul import Matmul
+from gemmdb.cublaslt.shape import shape_of
 from gemmdb.inductor.benchmark import algorithm_trial, algorithms
 from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.kernels.config import ATEN

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gemmdb.cost import host
-from gemmdb.cublaslt.matmul import EXTRAS
+from gemmdb.cublaslt.shape import EXTRAS
 from gemmdb.inductor.benchmark import algorithm_trial, payoff, rules, subgraph
 from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
 from gemmdb.inductor.benchmark.trial import GPU, Untimed, noisy

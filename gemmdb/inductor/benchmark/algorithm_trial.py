@@ -19,7 +19,8 @@ import torch
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.launch import call_torch
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import MAX_NAMED, MAX_WORKSPACE, Matmul, Shape, shape_of
+from gemmdb.cublaslt.matmul import MAX_NAMED, MAX_WORKSPACE, Matmul
+from gemmdb.cublaslt.shape import Shape, shape_of
 from gemmdb.inductor.benchmark import limits, trial
 from gemmdb.inductor.benchmark.tensors import differ, inputs
 from gemmdb.inductor.benchmark.timers import Call, Prepare, elapsed, in_turn

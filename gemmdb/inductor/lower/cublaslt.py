@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.cublaslt import launch
-from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Extra, Shape, shape_of
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE
+from gemmdb.cublaslt.shape import Extra, Shape, shape_of
 from gemmdb.inductor.lower.adapter import cublaslt, cutlass, ir_view, templates
 from gemmdb.inductor.lower.cutlass import leading
 from gemmdb.inductor.lower.triton import Operands, Refused, check

@@ -10,7 +10,8 @@ import torch
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm
-from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matmul, shape_of
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matmul
+from gemmdb.cublaslt.shape import shape_of
 from gemmdb.devices import detect
 from gemmdb.generators.measure.literals import literal
 from gemmdb.kernels.config import Config

@@ -18,7 +18,8 @@ from torch._inductor.virtualized import V
 
 from gemmdb import Config, Problem
 from gemmdb.cublaslt import launch
-from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matrix, Shape
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE
+from gemmdb.cublaslt.shape import Matrix, Shape
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.kernels.config import ATEN

@@ -17,7 +17,7 @@ from torch._inductor.virtualized import V
 
 from gemmdb import cublaslt
 from gemmdb.cublaslt import launch, library
-from gemmdb.cublaslt.matmul import EXTRAS, Extra, Matrix, Shape
+from gemmdb.cublaslt.shape import EXTRAS, Extra, Matrix, Shape
 from gemmdb.rejected import Rejected
 
 IMPORT = "from gemmdb.cublaslt import launch as gemmdb_cublaslt"

@@ -11,7 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Config, Problem
 from gemmdb.cublaslt import launch
-from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matrix, Shape
+from gemmdb.cublaslt.matmul import MAX_WORKSPACE
+from gemmdb.cublaslt.shape import Matrix, Shape
 from gemmdb.inductor.lower import inductor_templates
 from gemmdb.inductor.lower.adapter import cublaslt, emission
 
