@@ -34,6 +34,9 @@ CUTLASS = Config.of(
     swizzle=1, raster="auto", swap=1,
 )  # fmt: skip
 KERNELS = [TILE, TMA, PERSISTENT, INDUCTOR_TMA, CUTLASS]
+ALGORITHM = Config.of(
+    "cublaslt", "matmul", algo=66, tile=20, stages=35, split_k=1, reduction=0, swizzle=0, custom=1, inner=0, cluster=2
+)
 
 
 class Net(torch.nn.Module):
@@ -255,3 +258,22 @@ def test_caches_hit_across_processes_and_know_the_config(tmp_path: Path) -> None
     assert [bool(reply["hit"]) for reply in replies] == [False, True, False]
     assert [reply["configs"] for reply in replies] == [[TILE.text], [TILE.text], [other.text]]
     assert all(reply["error"] < 0.02 and reply["benchmarked"] == 0 for reply in replies)
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+@pytest.mark.parametrize("config", [*KERNELS, ALGORITHM], ids=lambda config: config.name)
+def test_a_padded_weight_is_read_in_the_order_that_inductor_gives_it(kit: Any, config: Config, op: str) -> None:
+    """The graph has it by rows, as default mode pads the weight of a classifier with 30,522 outputs. Inductor stores it
+    by columns, as it reads it."""
+    x, w, b = kit.rand(64, 256), kit.rand(506, 256), kit.rand(512)
+
+    def model(x: Any, w: Any, b: Any) -> Any:
+        padded = torch.constant_pad_nd(w.t(), [0, 6])
+        return torch.addmm(b, x, padded) if op == "addmm" else torch.mm(x, padded)
+
+    with torch.no_grad(), gemmdb.inductor.force(config):
+        found = torch.compile(model)(x, w, b)
+    kit.close(found, model(x, w, b))
+    (product,) = gemmdb.inductor.stats()["products"]
+    assert product["config"] == config.text, product["note"]
+    assert " b=bf16:col:8 " in product["problem"]
