@@ -124,7 +124,7 @@ def _torch(memory: Memory) -> Check:
 
 def _torch_compile(memory: Memory) -> Check:
     command, remedy = [sys.executable, "-c", COMPILE_PROBE], "see the C++ compiler above; on a GPU, triton"
-    words = "compiling a small function with torch.compile, 5 to 30 s"
+    words = "compiling a small function with torch.compile, 5 to 30 s on an idle machine"
     with tempfile.TemporaryDirectory(prefix="gemmdb-doctor-") as cache:
         # An empty cache: a cached kernel would hide a compiler that no longer works.
         done = memory.run("torch.compile", words, command, TORCHINDUCTOR_CACHE_DIR=cache)

@@ -86,6 +86,7 @@ def tune(options: TuneOptions) -> None:
     Only calls of compiled graphs are timed, not compilation. Outputs are not compared; `gemmdb compare` does that.
     While other programs use the machine, it asks on a terminal whether to wait, stop or measure anyway; --wait decides.
     You can stop at any time and continue with the same command. After a complete run it prints the result again.
+    A program whose script has changed is recorded again; --fresh also notices what it imports.
 
     \b
     Examples:

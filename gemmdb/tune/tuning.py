@@ -3,18 +3,15 @@ any time; the next run with the same folder continues from there."""
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from gemmdb.devices import load
 from gemmdb.errors import InputError
-from gemmdb.files import replacing
 from gemmdb.generators.build.build import BuildReport, BuildRequest
 from gemmdb.generators.build.build import build as build_table
 from gemmdb.generators.progress import Progress
@@ -27,91 +24,14 @@ from gemmdb.tune import plan as plans
 from gemmdb.tune.gained import Gained
 from gemmdb.tune.plan import Plan
 from gemmdb.tune.running import run
+from gemmdb.tune.state import State, open_folder, scripts
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry, Workload
 
-VERSION = 1
-WORKLOAD = "workload.jsonl"
-QUEUE = "build.jsonl"
-STATE = "tune.json"
 STOPPED_CODES = (0, 130, 143)
 """Accepted exit codes: success, or stopped by Ctrl-C or SIGTERM, as servers are."""
 TABLES = "GEMMDB_TABLES"
 Say = Callable[[str], None]
-
-
-@dataclass
-class State:
-    """Progress of one command. `recorded`: whether its run ended; `stopped`: whether Ctrl-C or SIGTERM ended it;
-    `run_s`: seconds that it took; `pace`: how many times as long as expected the last build took; `tables`: the
-    identity of the tables at the last comparison; `gained`: its result."""
-
-    folder: Path
-    command: tuple[str, ...]
-    recorded: bool = False
-    stopped: bool = False
-    pace: float = 1.0
-    run_s: float = 0.0
-    tables: str = ""
-    gained: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def workload(self) -> Path:
-        """Path of the recorded workload."""
-        return self.folder / WORKLOAD
-
-    @property
-    def queue(self) -> Path:
-        """Path of the workload to build, in order."""
-        return self.folder / QUEUE
-
-    def save(self) -> None:
-        """Write the state. Raises InputError."""
-        document = {"version": VERSION, **asdict(self)}
-        del document["folder"]
-        with replacing(self.folder / STATE) as part:
-            part.write_text(json.dumps(document, indent=2) + "\n")
-
-
-def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
-    """Return the state of `command` in `folder`, which is created if missing. `fresh`: discard existing state. Raises
-    InputError if the folder belongs to another command or its state cannot be read."""
-    new, path = State(folder, tuple(command)), folder / STATE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists() and new.workload.exists():
-            raise InputError(f"{new.workload} was not created by `gemmdb tune`: choose another --folder")
-        if fresh:
-            for name in (WORKLOAD, QUEUE, STATE):
-                (folder / name).unlink(missing_ok=True)
-        if not path.exists():
-            new.save()
-            return new
-        item = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(item, dict) and item.get("version", VERSION) != VERSION:
-            raise InputError(f"{path} is from another version of gemmdb; --fresh starts over")
-        known = State(
-            folder, tuple(map(str, item["command"])), item["recorded"] is True, item["stopped"] is True,
-            _figure(item, "pace", 1.0), _figure(item, "run_s", 0.0), str(item["tables"]), dict(item["gained"]),
-        )  # fmt: skip
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"cannot use the folder {folder}: {error.strerror}; name another --folder") from error
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged; --fresh starts over") from error
-    if known.command != new.command:
-        raise InputError(
-            f"{folder} belongs to `{' '.join(known.command)[:200]}`: choose another --folder or use --fresh"
-        )
-    return known
-
-
-def _figure(item: dict[str, Any], name: str, default: float) -> float:
-    value = float(item.get(name, default))
-    if not 0 <= value < 1e9:
-        raise ValueError(name)
-    return value
 
 
 @dataclass(frozen=True)
@@ -166,10 +86,13 @@ class Tuning:
         """Return the program's workload, recorded now or earlier. Raises InputError if the program cannot be run,
         fails, or compiles no GEMM."""
         state = self._state
-        if state.recorded and state.workload.exists():
-            self._say("1/4 already recorded")
-        else:
+        if not (state.recorded and state.workload.exists()):
             self._record(state)
+        elif state.scripts != scripts(state.command):
+            self._say("the program has changed: it is recorded again")
+            self._record(state)
+        else:
+            self._say("1/4 already recorded; --fresh records again, if what the program imports has changed")
         workload = entries.read(state.workload)
         if not workload.entries:
             raise InputError(f"{state.workload} holds only GEMMs that gemmdb does not support")
@@ -178,7 +101,8 @@ class Tuning:
     def _record(self, state: State) -> None:
         state.workload.unlink(missing_ok=True)  # From an interrupted run.
         self._say("1/4 recording: the program runs")
-        begun = monotonic()
+        state.recorded, state.gained = False, {}
+        begun, state.scripts = monotonic(), scripts(state.command)
         found = run(state.command, state.workload, stdout=self._request.stdout)
         if found.exit_code not in STOPPED_CODES:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")

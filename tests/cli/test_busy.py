@@ -27,7 +27,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
 
 pytest.importorskip("torch")
-from gemmdb.tune import tuning
+from gemmdb.tune import state, tuning
 
 BUSY, QUIET = Load(2.0, programs=(("cc1plus", 2.0),)), Load(0.0)
 TEXT = "other programs keep 2.0 cores busy (cc1plus 2.0)"
@@ -117,11 +117,11 @@ def parts_of_a_build() -> tuple[BuildReport, BuildReport, BuildReport]:
 
 def recorded_earlier() -> None:
     """Leave what `tune` has recorded of a program with one GEMM."""
-    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
-    state.recorded = True
-    state.save()
+    known = state.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
+    known.recorded = True
+    known.save()
     line = {"problem": GEMM.resized(64, 512, 512).text, "count": 1, "calls": 9, "device": detect.cpu().text}
-    state.workload.write_text(json.dumps(line) + "\n")
+    known.workload.write_text(json.dumps(line) + "\n")
 
 
 def test_what_tune_reports_is_about_all_parts_of_its_build(gemmdb, machine, monkeypatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gemmdb.cli.tune import FOLDER, REPEATS, TuneOptions
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.tune import tuning
+from gemmdb.tune import state, tuning
 
 DEVICE = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
 
@@ -105,10 +105,10 @@ def test_a_plan_of_what_was_recorded_before(gemmdb, table):
     packed = Problem.gemm("mm", m=99, n=512, k=1024, dtype="fp32", constant_weight=True)
     lines = [{"problem": one.text, "count": 1, "calls": 9, "device": device} for one in (plain, packed)]
     lines[1]["origins"] = [{"module": "blocks.0.up", "source": "net/model.py:7"}]
-    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
-    state.recorded = True
-    state.save()
-    state.workload.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    known = state.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
+    known.recorded = True
+    known.save()
+    known.workload.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     done = gemmdb("tune", "--dry-run", "--", "no-such-program")
     assert done.code == 0, done.err
     assert "already recorded" in done.err
@@ -140,10 +140,10 @@ def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_pat
 def test_a_program_without_answers_is_not_timed(gemmdb):
     """The program, which would fail, is not run."""
     plain = Problem.gemm("mm", m=17, n=67, k=129, dtype="fp32")
-    state = tuning.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
-    state.recorded = True
-    state.save()
-    state.workload.write_text(json.dumps({"problem": plain.text, "count": 1, "calls": 9, "device": DEVICE.text}) + "\n")
+    known = state.open_folder(Path("gemmdb-tune"), ["no-such-program"], False)
+    known.recorded = True
+    known.save()
+    known.workload.write_text(json.dumps({"problem": plain.text, "count": 1, "calls": 9, "device": DEVICE.text}) + "\n")
     done = gemmdb("tune", "--", "no-such-program")
     assert done.code == 0, done.err
     assert "4/4 not timed: no table answers" in done.err

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from gemmdb.errors import InputError
-from gemmdb.tune.tuning import STATE, WORKLOAD, open_folder
+from gemmdb.key.problem import Problem
+from gemmdb.tune.state import STATE, WORKLOAD, open_folder
+from gemmdb.workload import entries
 
 
 def test_what_was_done_is_found_again(tmp_path: Path):
@@ -52,3 +54,31 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path):
         with pytest.raises(InputError, match=said):
             open_folder(folder, ("true",), False)
     assert (tmp_path / WORKLOAD).read_text() == "mine\n"
+
+
+def test_a_program_that_has_changed_is_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A user who has followed an advice runs the same command again."""
+    pytest.importorskip("torch")
+    from gemmdb.tune import tuning
+    from gemmdb.tune.running import Recorded
+
+    script, runs, said = tmp_path / "serve.py", [], []
+
+    def run(command: tuple[str, ...], workload: Path, **_: object) -> Recorded:
+        runs.append(command)
+        problem = Problem.gemm("mm", m=4, n=64, k=64, dtype="fp32", constant_weight="freezing" in script.read_text())
+        workload.write_text(entries.line("problem", problem.text) + "\n")
+        return Recorded(0, 1, 1, ())
+
+    def constant() -> bool:
+        request = tuning.Request(("python", str(script)), tmp_path / "folder")
+        (entry,) = tuning.Tuning(request, said.append).record().entries
+        return entry.problem.constant
+
+    monkeypatch.setattr(tuning, "run", run)
+    script.write_text("import torch\n")
+    assert [constant(), constant(), len(runs)] == [False, False, 1]
+    assert said[-1].startswith("1/4 already recorded; --fresh records again")
+    script.write_text("import torch\ntorch._inductor.config.freezing = True\n")
+    assert [constant(), constant(), len(runs)] == [True, True, 2]
+    assert "the program has changed: it is recorded again" in said
