@@ -30,8 +30,8 @@ _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Counters at one moment, in seconds: `at`: wall clock; `busy_s`: CPU time of all cores that this process may use;
-    `own_s`: CPU time of this process and all its descendants; `others`: name and CPU time of all other processes, by
-    process ID."""
+    `own_s`: CPU time of this process and all its descendants; `others`: name and CPU time of all other processes
+    without that of their children, by process ID."""
 
     at: float
     busy_s: float
@@ -143,7 +143,8 @@ def _split(root: int) -> tuple[float, dict[int, tuple[str, float]]]:
     CPU seconds of all other processes, by process ID."""
     names: dict[int, str] = {}
     children: dict[int, list[int]] = defaultdict(list)
-    ticks: dict[int, int] = {}
+    alone: dict[int, int] = {}
+    ticks: dict[int, int] = {}  # With the children that have exited, whose time is added all at once.
     for folder in PROC.iterdir():
         if not folder.name.isdecimal():
             continue
@@ -154,11 +155,12 @@ def _split(root: int) -> tuple[float, dict[int, tuple[str, float]]]:
             continue  # It has just exited.
         fields = tail.split()
         names[int(folder.name)] = head.partition("(")[2]
-        ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+        alone[int(folder.name)] = sum(map(int, fields[11:13]))
+        ticks[int(folder.name)] = alone[int(folder.name)] + sum(map(int, fields[13:15]))
         children[int(fields[1])].append(int(folder.name))
     total, todo = 0, [root]
     while todo:
         one = todo.pop()
         total += ticks.pop(one, 0)
         todo += children[one]
-    return total / _TICK, {process: (names[process], used / _TICK) for process, used in ticks.items()}
+    return total / _TICK, {process: (names[process], alone[process] / _TICK) for process in ticks}

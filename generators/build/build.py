@@ -71,7 +71,7 @@ def build(
 @dataclass(frozen=True)
 class Builder:
     """State shared by all rounds of one build. `renew`: makes a backend for another round, since each round closes its
-    own."""
+    own. `waits_s`: seconds that the rounds waited for a quiet machine."""
 
     request: BuildRequest
     effort: Effort
@@ -80,6 +80,7 @@ class Builder:
     say: Callable[[str], None]
     renew: Callable[[], Backend]
     started: float = field(default_factory=monotonic)
+    waits_s: list[float] = field(default_factory=list)
 
     def build(
         self, backend: Backend, store: Store, problems: Sequence[Problem], more: Sequence[Problem] = ()
@@ -87,11 +88,13 @@ class Builder:
         """Measure problems. `more`: problems of further rounds that may follow."""
         request = self.request
         if request.minutes is not None:
-            request = replace(request, minutes=max(request.minutes - (monotonic() - self.started) / 60, 1e-9))
+            spent_s = monotonic() - self.started - sum(self.waits_s)
+            request = replace(request, minutes=max(request.minutes - spent_s / 60, 1e-9))
         backend.expect(problems, self.effort)
         jobs = select(queue.jobs(problems, backend, self.effort), request.allow, request.deny)
         run = Run(request, backend, store, jobs, self.progress, more)
         run.execute()
+        self.waits_s.append(run.waited_s)
         return run.report(self.out, len(problems))
 
 

@@ -40,6 +40,7 @@ class Run:
         self.request, self.backend, self.store, self.jobs = request, backend, store, jobs
         self.effort = effort.named(request.effort, backend.device.kind)
         self.started = monotonic()
+        self.waited_s = 0.0
         self.pending = queue.left(jobs, store.path, backend, self.effort)
         self.before = len(jobs) - len(self.pending)
         self.count = min(backend.workers, request.gpus or backend.workers)
@@ -67,11 +68,16 @@ class Run:
             self.store.refresh()
             self.tracker.say("finished")
 
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the start, without the waiting for a quiet machine, which is no work and has its own limit."""
+        return monotonic() - self.started - self.waited_s
+
     def report(self, out: Path, problems: int) -> BuildReport:
         return BuildReport(
             out=out, device=self.backend.device, problems=problems, jobs=len(self.jobs), before=self.before,
             measured=self.measured, elsewhere=self.elsewhere, rows=self.rows,
-            statuses=dict(sorted(self.statuses.items())), seconds=monotonic() - self.started,
+            statuses=dict(sorted(self.statuses.items())), seconds=self.spent_s,
             interrupted=self.interrupted, warnings=self._warnings(), disturbed=self.disturbed, workers=self.workers,
             stopped=self.stopped, expected_s=self.expected.start_s + self.tracker.done_s,
             worker_seconds=self.worker_seconds, busy_seconds=self.busy_seconds,
@@ -120,10 +126,18 @@ class Run:
 
     def _occupied(self, wait_s: float) -> bool:
         """Wait for a quiet machine, and return whether it is still in use, or Ctrl-C ended the waiting."""
+        begun = monotonic()
+
+        def waiting(text: str) -> None:
+            self.tracker.started = monotonic()  # Waiting brings the end no nearer.
+            self.tracker.say(text)
+
         try:
-            self.stopped = quiet.idle(self.backend, wait_s, self.tracker.say)
+            self.stopped = quiet.idle(self.backend, wait_s, waiting)
         except KeyboardInterrupt:
             self.interrupted = True
+        finally:
+            self.waited_s = monotonic() - begun
         return self.interrupted or bool(self.stopped)
 
     def _give_up_on_a_busy_machine(self, results: Sequence[Result], work: queue.Work) -> None:
@@ -160,7 +174,7 @@ class Run:
         runs."""
         if self.request.minutes is None:
             return
-        fitting = self._fitting(60 * self.request.minutes, monotonic() - self.started)
+        fitting = self._fitting(60 * self.request.minutes, self.spent_s)
         work.chunk = min(self.backend.chunk, max(fitting, 1))
         if self.measured and not fitting:
             work.stop.set()
@@ -182,7 +196,7 @@ class Run:
     def _deadline(self, work: queue.Work) -> Timer:
         """Return a running timer that stops the work at the request's time limit."""
         limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
-        timer = Timer(min(max(limit_s - (monotonic() - self.started), 0.0), TIMEOUT_MAX), work.stop.set)
+        timer = Timer(min(max(limit_s - self.spent_s, 0.0), TIMEOUT_MAX), work.stop.set)
         timer.daemon = True
         timer.start()
         return timer

@@ -19,7 +19,7 @@ from gemmdb.generators.backend import Backend, Measurer, row
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.quiet import judged
 from gemmdb.generators.measure.remeasured import TOLERANCE, Checked, Remeasured, Sampled
-from gemmdb.generators.progress import Expected, Progress, Tracker
+from gemmdb.generators.progress import Expected, Progress, State, Tracker
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.table.reader import Table
@@ -51,8 +51,13 @@ def remeasure(
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {klass}")
     earlier = before.done if before else ()
+
+    def waiting(text: str) -> None:
+        if progress is not None:
+            progress.update(State(len(sampled), 0, phase=text))
+
     try:
-        if wait_s is not None and (occupied := quiet.idle(backend, wait_s)):
+        if wait_s is not None and (occupied := quiet.idle(backend, wait_s, waiting)):
             return Remeasured(backend.device, earlier, tuple(sampled), tolerance, stopped=occupied)
         busy = quiet.wait(backend)
         timing = _Timing(backend, bool(busy), wait_s is not None)

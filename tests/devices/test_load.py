@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,24 @@ def test_the_programs_that_work_are_named(other: None) -> None:
     assert found is not None
     assert any(name.startswith("python") for name, _ in found.programs)
     assert "(" in found.text
+
+
+def test_a_program_whose_child_ends_is_not_named_for_all_that_the_child_did(tmp_path, monkeypatch) -> None:
+    """Linux adds the time of a child to its parent's at once, when it ends: `python 39.7` on two cores."""
+    monkeypatch.setattr(load, "PROC", tmp_path)
+    (tmp_path / "7").mkdir()
+
+    def counters(own: int, children: int) -> Reading | None:
+        (tmp_path / "stat").write_text(f"cpu0 {own} 0 0 0 0 0 0 0\n")
+        (tmp_path / "7" / "stat").write_text(f"7 (python) S 0 {'0 ' * 9}{own} 0 {children} 0 0\n")
+        return load.reading(root=1)
+
+    before, after = counters(100, 0), counters(150, 4000)
+    assert before is not None
+    assert after is not None
+    found = between(replace(before, at=0.0), replace(after, at=1.0))
+    assert found is not None
+    assert found.programs == (("python", 0.5),)
 
 
 def test_waiting_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,26 @@ def test_a_busy_machine_is_not_measured_on_unless_asked_for(request_, rows):
     assert build(request_, backend=Occupied(rows)).stopped == ""
 
 
+def test_waiting_takes_nothing_of_the_time_limit_and_nothing_of_what_is_left(request_, rows, monkeypatch):
+    """`--wait 1h` of a command to paste has the budget of the command that stopped."""
+    monkeypatch.setattr("gemmdb.generators.measure.quiet.POLL_S", 0.2)
+
+    class Occupied(ReplayBackend):
+        asked = 0
+
+        def occupied(self) -> str:
+            self.asked += 1
+            return "other programs keep 2.0 cores busy" if self.asked < 10 else ""
+
+    watcher = Watcher()
+    done = build(replace(request_, wait_s=60.0, minutes=1.5 / 60), watcher, Occupied(rows))
+    assert (done.stopped, done.measured, done.left) == ("", 7, 0)
+    assert done.seconds < 1.5
+    left = [state.eta_s for state in watcher.states if state.phase.startswith("waiting for a quiet machine")]
+    assert len(left) == 9
+    assert left == pytest.approx([left[0]] * 9, abs=0.5)
+
+
 def test_a_machine_that_becomes_busy_ends_the_build(request_, rows):
     done = build(replace(request_, wait_s=0.01), backend=ReplayBackend(busy(rows)))
     assert done.stopped == "other programs disturbed the timings"
