@@ -50,6 +50,7 @@ device = "cuda" if torch.cuda.device_count() else "cpu"
 x = torch.arange(8., device=device)
 assert torch.equal(torch.compile(lambda t: t * 2 + 1)(x), x * 2 + 1)
 """
+FROZEN = "in force: compiles time and write nothing; the tables are"
 CPP_SOURCE = "#include <omp.h>\nint threads() { return omp_get_max_threads(); }\n"
 
 
@@ -210,9 +211,25 @@ def _variable(name: str, value: str) -> Check:
             return Check(name, OK, f"{path}: {len(trust.listed(path.expanduser()))} digests")
         except InputError as error:
             return Check(name, BROKEN, str(error), "name a file that `sha256sum` wrote, or unset it")
+    if name == "GEMMDB_FROZEN":
+        return _frozen(name)
     if fault := fault_of(name, value):
         return Check(name, BROKEN, fault, f"set {name} to one of these, or unset it")
     return Check(name, OK, value)
+
+
+def _frozen(name: str) -> Check:
+    """Check the frozen mode. Its tables have their own checks."""
+    settings = Settings.read()
+    if not settings.frozen:
+        return Check(name, OK, "off")
+    if settings.pins is None:
+        return Check(name, OK, f"{FROZEN} those named, and the shipped ones")
+    try:
+        pinned = trust.pinned(settings.pins)
+    except InputError as error:
+        return Check(name, BROKEN, str(error), "name the file that `gemmdb freeze` wrote, or unset it")
+    return Check(name, OK, f"{FROZEN} those of {settings.pins}: {', '.join(pinned)}")
 
 
 def _catalog() -> list[Check]:
@@ -223,8 +240,10 @@ def _catalog() -> list[Check]:
     except InputError:
         return []  # The environment is invalid: the check of that variable has reported it.
     except GemmdbError as error:
-        found.append(Check("catalog", BROKEN, str(error), "move the file away, or take it out of GEMMDB_TABLES"))
-        catalog = Catalog.load(Settings.read())
+        frozen = Settings.read().pins is not None  # The message has the remedy, and compiles read no other table.
+        remedy = "" if frozen else "move the file away, or take it out of GEMMDB_TABLES"
+        found.append(Check("catalog", BROKEN, str(error), remedy))
+        catalog = Catalog(()) if frozen else Catalog.load(Settings.read())
     for table in catalog.tables:
         found.append(Check("table", OK, f"{table.path}: {', '.join(device.sku for device in table.devices())}"))
     device = detect.native()

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "GEMMDB_USER_TABLE": "the file that confirming and live tuning write to; read after GEMMDB_TABLES",
     "GEMMDB_ON_MISS": "the action on a miss: live (default, if it is fast), aten or error",
     "GEMMDB_CONFIRM": "0: serve configs not measured for this exact problem without timing them against ATen first",
+    "GEMMDB_FROZEN": "1, or a file that `gemmdb freeze` wrote: time nothing, write nothing, read only the named tables",
     "GEMMDB_TRUST": "a file of SHA-256 digests; third-party tables are used only if they are listed in it",
     "GEMMDB_DISABLE": "1 disables gemmdb: torch.compile behaves as if it were not installed",
     "GEMMDB_LOG": "a logging level, for example INFO or DEBUG",
@@ -67,7 +68,9 @@ class Policy:
     `horizontal`: whether to merge GEMMs that share an activation into one kernel where that is faster in the program;
     only configs that may be confirmed qualify. `captured`: whether CUDA graphs capture the compiled code, so that the
     time of the host does not count; None: if Inductor captures it, as in mode `reduce-overhead`. `training`: whether
-    the compiled code is part of a training step; None: if Inductor compiles it for a backward pass.
+    the compiled code is part of a training step; None: if Inductor compiles it for a backward pass. `frozen`: whether
+    compiles time and write nothing and read the named tables alone, whatever `on_miss` and `confirm` say; None means
+    GEMMDB_FROZEN.
     """
 
     on_miss: str = ""
@@ -92,6 +95,7 @@ class Policy:
     horizontal: bool = True
     captured: bool | None = None
     training: bool | None = None
+    frozen: bool | None = None
 
     def __post_init__(self) -> None:
         if self.on_miss not in ("", *ON_MISS):
@@ -123,14 +127,17 @@ class Policy:
 
     def resolved(self, settings: Settings, on_miss: str | None = None) -> Policy:
         """Return the policy with every default filled in. `on_miss`: the caller's choice, which takes precedence."""
+        frozen = settings.frozen if self.frozen is None else self.frozen
         explicit = on_miss or self.on_miss or settings.on_miss
+        if frozen and explicit != "error":  # Which times nothing either.
+            explicit = "aten"
         limit_s, calls = (EXPLICIT_LIVE_S, EXPLICIT_LIVE_CALLS) if explicit == "live" else (LIVE_S, LIVE_CALLS)
         on_miss = explicit or "live"
         # Strict mode serves nothing that needs confirming.
-        confirm = on_miss != "error" and (settings.confirm if self.confirm is None else self.confirm)
+        confirm = not frozen and on_miss != "error" and (settings.confirm if self.confirm is None else self.confirm)
         return replace(
             self, on_miss=on_miss, live_s=self.live_s or limit_s, live_calls=self.live_calls or calls,
-            confirm=confirm, confirm_s=self.confirm_s or CONFIRM_S,
+            confirm=confirm, confirm_s=self.confirm_s or CONFIRM_S, frozen=frozen,
         )  # fmt: skip
 
 
@@ -148,7 +155,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
         ("compile_cost", "cutlass_size", "live_cost", "live_calls"), "a whole number that is not negative",
         lambda x: isinstance(x, int) and x >= 0,
     ),
-    (("confirm", "captured", "training"), "True, False or None", lambda x: isinstance(x, bool | None)),
+    (("confirm", "captured", "training", "frozen"), "True, False or None", lambda x: isinstance(x, bool | None)),
     (("horizontal",), "True or False", lambda x: isinstance(x, bool)),
 )  # fmt: skip
 """Policy fields, their requirement in words, and a check for it."""
@@ -158,7 +165,9 @@ _RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
 class Settings:
     """The environment, read once. `tables`: the tables in GEMMDB_TABLES, in order. `user_table`: the file that `live`
     writes. `on_miss`: empty if GEMMDB_ON_MISS is not set. `confirm`: the default for a Policy with `confirm=None`.
-    `trust`: a file with the digests of trusted tables; None trusts all tables."""
+    `trust`: a file with the digests of trusted tables; None trusts all tables. `frozen`: the default for a Policy with
+    `frozen=None`. `pins`: the file with the names and digests of the tables that a frozen compile reads; None: those
+    that are named, and the shipped ones."""
 
     tables: tuple[Path, ...]
     user_table: Path
@@ -167,24 +176,37 @@ class Settings:
     log: str = ""
     confirm: bool = True
     trust: Path | None = None
+    frozen: bool = False
+    pins: Path | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from `environ` (default: the process environment). Raises InputError for a value that is
         not one of CHOICES, unless gemmdb is disabled."""
         env = os.environ if environ is None else environ
-        disabled = env.get("GEMMDB_DISABLE", "").strip().lower() not in ("", "0", "false", "no", "off")
+        disabled = env.get("GEMMDB_DISABLE", "").strip().lower() not in _OFF
         for name in CHOICES if not disabled else ():
             if fault := fault_of(name, env.get(name, "")):
                 raise InputError(fault)
         on_miss, confirm = env.get("GEMMDB_ON_MISS", "").strip(), env.get("GEMMDB_CONFIRM", "").strip()
         named = filter(None, _LISTED.findall(env.get("GEMMDB_TABLES", "")))
         user = env.get("GEMMDB_USER_TABLE") or str(data_home(env) / "user.db")
-        trust = env.get("GEMMDB_TRUST", "")
+        trust, frozen = env.get("GEMMDB_TRUST", ""), env.get("GEMMDB_FROZEN", "").strip()
+        pins = _expanded(frozen) if frozen.lower() not in (*_OFF, *_ON) else None
         return cls(
             tuple(map(_expanded, named)), _expanded(user), on_miss if on_miss in ON_MISS else "", disabled,
             env.get("GEMMDB_LOG", ""), confirm != "0", _expanded(trust) if trust else None,
+            frozen.lower() not in _OFF, pins,
         )  # fmt: skip
+
+    def with_frozen(self, frozen: bool | str | Path | None) -> Settings:
+        """Return the settings with a program's own choice: frozen or not, or by a file of digests. None changes
+        nothing."""
+        if frozen is None:
+            return self
+        if isinstance(frozen, bool):
+            return replace(self, frozen=frozen)
+        return replace(self, frozen=True, pins=Path(frozen))
 
 
 def fault_of(name: str, value: str) -> str:
@@ -223,6 +245,7 @@ def url_of(path: Path) -> str | None:
     return str(path).replace(":/", "://", 1) if _URL.match(str(path)) else None
 
 
+_OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+-]+:/")
 _LISTED = re.compile(rf"(?:[A-Za-z][A-Za-z0-9+-]+://[^/{os.pathsep}]*(?::\d+(?=/))?)?[^{os.pathsep}]*")
 """One item of a PATH-like list. A URL stays whole, so that error messages can name it."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gemmdb.errors import InputError
@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 """The manifest next to the shipped files."""
 MAX_BYTES = 2**24
 """Maximum size of a manifest or digest file in bytes."""
-_LINE = re.compile(r"\\?([0-9a-f]{64})(?: [ *].*)?", re.DOTALL)
+_LINE = re.compile(r"\\?([0-9a-f]{64})(?: [ *](.*))?", re.DOTALL)
 """A leading backslash means that the file name is escaped."""
 _PIECE = 2**20
 
@@ -72,17 +72,30 @@ def shipped(folder: Path) -> Mapping[str, str]:
 
 def listed(path: Path) -> frozenset[str]:
     """Return the digests in a file of `sha256sum` lines; `#` starts a comment. Raises InputError."""
+    return frozenset(digest for digest, _ in _lines(path, "GEMMDB_TRUST", "make it with `sha256sum`"))
+
+
+def pinned(path: Path) -> Mapping[str, str]:
+    """Return the digests in a file of `sha256sum` lines by file name, in its order. Raises InputError."""
+    found = {}
+    for digest, name in _lines(path, "GEMMDB_FROZEN", "`gemmdb freeze` makes it; 1 freezes without it"):
+        if not name:
+            raise InputError(f"{path}: the line of {digest[:12]}... names no file")
+        found[name] = digest
+    return found
+
+
+def _lines(path: Path, variable: str, remedy: str) -> Iterator[tuple[str, str]]:
+    """Yield (digest, file name) for each line."""
     try:
         lines = read_bounded(path, MAX_BYTES).decode().split("\n")  # File names may contain other line separators.
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError(f"GEMMDB_TRUST={path}: it cannot be read ({why}); make it with `sha256sum`") from error
-    found = set()
+        raise InputError(f"{variable}={path}: it cannot be read ({why}); {remedy}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line.rstrip())
         if match is None:
             raise InputError(f"{path}:{number}: not a line that `sha256sum` prints")
-        found.add(match[1])
-    return frozenset(found)
+        yield match[1], match[2] or ""

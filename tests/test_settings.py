@@ -42,11 +42,42 @@ def test_every_variable_is_read():
             "GEMMDB_TRUST": "/trusted",
             "GEMMDB_DISABLE": "1",
             "GEMMDB_LOG": "DEBUG",
+            "GEMMDB_FROZEN": "/pins",
         }
     )
     assert settings == Settings(
-        (Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", False, Path("/trusted")
-    )
+        (Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", False, Path("/trusted"),
+        True, Path("/pins"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "found"), [
+    ("", (False, None)), ("0", (False, None)), ("off", (False, None)), ("1", (True, None)), ("True", (True, None)),
+    ("~/serve/frozen.sha256", (True, Path.home() / "serve" / "frozen.sha256")),
+])  # fmt: skip
+def test_frozen_is_a_switch_or_a_file(value, found):
+    settings = Settings.read({"GEMMDB_FROZEN": value})
+    assert (settings.frozen, settings.pins) == found
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(on_miss="live", confirm=True, live_s=300.0)])
+def test_frozen_overrules_what_times(policy):
+    settings = Settings.read({"GEMMDB_FROZEN": "1", "GEMMDB_ON_MISS": "live", "GEMMDB_CONFIRM": "1"})
+    for on_miss in (None, "live", "aten"):
+        found = policy.resolved(settings, on_miss)
+        assert (found.on_miss, found.confirm, found.frozen) == ("aten", False, True)
+    assert policy.resolved(settings, "error").on_miss == "error"
+
+
+def test_a_program_may_decide_itself_whether_it_is_frozen():
+    on, off = Settings.read({"GEMMDB_FROZEN": "1"}), Settings.read({})
+    assert not Policy(frozen=False).resolved(on).frozen
+    assert Policy(frozen=True).resolved(off).frozen
+    assert Policy(frozen=True).resolved(off).text != Policy(frozen=False).resolved(off).text
+    assert off.with_frozen("pins") == replace(off, frozen=True, pins=Path("pins"))
+    assert off.with_frozen(None) == off
+    with pytest.raises(InputError, match="frozen must be True, False or None"):
+        Policy(frozen="yes")  # type: ignore[arg-type]
 
 
 def test_confirming_is_switched_by_0_and_1():

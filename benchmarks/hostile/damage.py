@@ -37,7 +37,7 @@ from gemmdb.lookup.acceptance.near import near
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.neighbours import MOST_NEIGHBOURS, MOST_RATIOS, metric
 from gemmdb.settings import Policy
-from gemmdb.table.catalog import shipped_check
+from gemmdb.table.admission import shipped_check
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.record import Record

@@ -17,7 +17,7 @@ from gemmdb.exchange.foreign.races import Given
 from gemmdb.files import replacing
 from gemmdb.generators.files.merge import unite
 from gemmdb.table import schema
-from gemmdb.table.catalog import check_inputs
+from gemmdb.table.admission import check_inputs
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 

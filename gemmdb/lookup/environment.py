@@ -35,7 +35,9 @@ class Environment:
         if self._catalog is None:
             from gemmdb.table.catalog import Catalog  # It loads SQLite.
 
-            self._catalog = Catalog.load(self.settings)
+            # A lookup in a part of the pinned tables would not say what a frozen program runs.
+            pinned = self.settings.frozen and self.settings.pins is not None
+            self._catalog = Catalog.load(self.settings, strict=pinned)
         return self._catalog
 
     def resolve(self, name: str | None) -> Device:
@@ -81,8 +83,9 @@ def current_catalog() -> Catalog:
 
 def _files(settings: Settings) -> tuple[FileState, ...]:
     """Return the state of every possible table file and of the trusted-digest file."""
-    trust = () if settings.trust is None else (settings.trust,)
-    return tuple(file_states({*settings.tables, settings.user_table, *trust, *_databases()}))
+    lists = filter(None, (settings.trust, settings.pins))
+    near = () if settings.pins is None else _in_folder(settings.pins.parent)
+    return tuple(file_states({*settings.tables, settings.user_table, *lists, *near, *_databases()}))
 
 
 def file_states(paths: set[Path]) -> Iterator[FileState]:
@@ -99,5 +102,9 @@ def _databases() -> Iterator[Path]:
 
     yield from packaged_tables()
     for folder in (data_home(), shipped_tables()):
-        with suppress(OSError), os.scandir(folder) as entries:
-            yield from (folder / entry.name for entry in entries if entry.name.endswith(".db"))
+        yield from _in_folder(folder)
+
+
+def _in_folder(folder: Path) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from (folder / entry.name for entry in entries if entry.name.endswith(".db"))

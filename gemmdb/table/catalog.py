@@ -7,8 +7,7 @@ import importlib.util
 import logging
 import os
 import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +17,14 @@ from gemmdb.errors import GemmdbError, InputError, TableError
 from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.settings import Settings, data_home, shipped_tables
-from gemmdb.table import dbfile
+from gemmdb.table import admission, dbfile
 from gemmdb.table.file_locks import real
 from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
 
 GROUP = "gemmdb.tables"  # Entry-point group of packages with tables: `sm90 = "gemmdb_tables_example"`
 MOST_PACKAGED = 1000  # Maximum number of tables from all packages
-_INSTALLED = ("package", "shipped")  # Origins of files that only an install writes
+_INSTALLED = ("package", "shipped", "pinned")  # Origins of files that only an install writes
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _log = logging.getLogger("gemmdb")
 _warned: set[str] = set()
@@ -34,10 +33,11 @@ _warned: set[str] = set()
 @dataclass(frozen=True)
 class Source:
     """A table file to open. `origin`: `explicit` (an argument or GEMMDB_TABLES), `user`, `package` (of an
-    installed package) or `shipped`."""
+    installed package), `shipped`, or `pinned` (of GEMMDB_FROZEN, with its SHA-256)."""
 
     path: Path
     origin: str
+    digest: str = ""
 
 
 class Catalog:
@@ -54,7 +54,10 @@ class Catalog:
 
         An unusable file is skipped with one warning; with `strict` it raises TableError. The user table may be missing.
         Shipped files must match their manifest. If GEMMDB_TRUST is set, other files must be listed in it, except the
-        user table. Raises InputError if GEMMDB_TRUST cannot be read.
+        user table. Raises InputError if GEMMDB_TRUST or GEMMDB_FROZEN cannot be read.
+
+        Frozen settings leave out the user's and packages' tables. With pinned tables, only these are opened, and copies
+        of them; none if one is unusable: a part of them would give other kernels than the whole.
         """
         entries = []
         settings = settings or Settings.read()
@@ -63,11 +66,14 @@ class Catalog:
         for source in sources(settings, tables):
             path = source.path
             try:
-                check = shipped_check(path) if source.origin == "shipped" else _policy_check(path, settings)
+                check = admission.check_of(path, source.origin, source.digest, settings)
                 entries.append((source, Table.open(path, immutable=source.origin in _INSTALLED, check=check)))
             except TableError as error:
                 if strict:
                     raise
+                if source.origin == "pinned":
+                    _warn(str(error), "so no table is used, and ATen runs")
+                    return cls(())
                 _warn(str(error))
         return cls(entries)
 
@@ -134,6 +140,8 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
         if origin != "user" or written(path):
             found.setdefault(real(path), Source(path, origin))
 
+    if settings.frozen:
+        return _frozen_sources(settings, tables)
     for path in map(Path, (*tables, *settings.tables)):
         # Live tuning writes to the user table even if it is also listed here: cached graphs must stay valid.
         add(path, "user" if real(path) == user_table else "explicit")
@@ -143,6 +151,23 @@ def sources(settings: Settings, tables: Sequence[Path] = ()) -> list[Source]:
         add(path, "package")
     for path in _databases(shipped_tables()):
         add(path, "shipped")
+    return list(found.values())
+
+
+def _frozen_sources(settings: Settings, tables: Sequence[Path]) -> list[Source]:
+    """Return the pinned files; without pins, the explicit and the shipped ones. A pinned name is that of a file next to
+    the digests, else of a shipped one. An explicit file has to be pinned, too."""
+    found = dict[str, Source]()
+    for path in map(Path, (*tables, *settings.tables)):
+        found.setdefault(real(path), Source(path, "explicit"))
+    if settings.pins is None:
+        for path in _databases(shipped_tables()):
+            found.setdefault(real(path), Source(path, "shipped"))
+        return list(found.values())
+    for name, digest in trust.pinned(settings.pins).items():
+        near, shipped = settings.pins.parent / name, shipped_tables() / name
+        path = shipped if not near.exists() and shipped.exists() else near
+        found[real(path)] = Source(path, "pinned", digest)
     return list(found.values())
 
 
@@ -211,70 +236,7 @@ def _package_files(package: str) -> Iterator[Path]:
     yield from files
 
 
-def shipped_check(path: Path) -> Callable[[], None]:
-    """Return a check that raises TableError for a shipped file that does not match its manifest. Without a manifest,
-    every file passes."""
-
-    def check() -> None:
-        try:
-            known = trust.shipped(path.parent)
-        except (InputError, OSError, ValueError) as error:
-            raise TableError(str(error)) from error
-        if known and known.get(path.name) != _digest(path):
-            raise TableError(f"{path} is not the file that {trust.MANIFEST} describes; install gemmdb again")
-
-    return check
-
-
-def _policy_check(path: Path, settings: Settings) -> Callable[[], None] | None:
-    """Return a check that raises TableError for any other file that the trust policy does not list. None if no check is
-    needed: without a policy, or for the user table. Raises InputError for an unreadable policy."""
-    if settings.trust is None or _is_user_table(path, settings):
-        return None
-    policy, allowed = settings.trust, trust.listed(settings.trust)
-
-    def check() -> None:
-        if _digest(path) not in allowed:
-            add = f"sha256sum {shlex.quote(str(path))} >> {shlex.quote(str(policy))}"
-            raise TableError(f"{path} is not trusted: {policy} does not list its SHA-256; add it with `{add}`")
-
-    return check
-
-
-def check_inputs(out: Path, inputs: Iterable[Path], settings: Settings | None = None) -> None:
-    """Raise TableError if `out` is the user table, which is trusted without being listed, and the policy does not list
-    one of the `inputs`. Raises InputError for an unreadable policy."""
-    settings = settings or Settings.read()
-    for path in inputs if _is_user_table(out, settings) else ():
-        if not _is_user_table(path, settings):
-            check_digest(out, path, _digest(path), settings)
-
-
-def check_digest(out: Path, path: Path, digest: str, settings: Settings | None = None) -> None:
-    """Check one input file by its SHA-256, like `check_inputs`."""
-    settings = settings or Settings.read()
-    if _is_user_table(out, settings) and settings.trust is not None and digest not in trust.listed(settings.trust):
-        add = f"echo {digest} >> {shlex.quote(str(settings.trust))}"  # A file to be pulled is not on disk yet.
-        raise TableError(
-            f"{path} is not trusted: {settings.trust} does not list its SHA-256, and lookups use {out} without that;"
-            f" add it with `{add}`, or name another table"
-        )
-
-
-def _is_user_table(path: Path, settings: Settings) -> bool:
-    """Return whether a trust policy is set and the path is the user table."""
-    return settings.trust is not None and real(path) == real(settings.user_table)
-
-
-def _digest(path: Path) -> str:
-    dbfile.check_file(path)
-    try:
-        return trust.sha256_in_use(path)
-    except OSError as error:
-        raise TableError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
-
-
-def _warn(message: str) -> None:
+def _warn(message: str, effect: str = "this table is not used") -> None:
     if message not in _warned:
         _warned.add(message)
-        _log.warning("%s (this table is not used)", message)
+        _log.warning("%s (%s)", message, effect)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gemmdb.errors import InputError, TableError
 from gemmdb.table import file_locks
-from gemmdb.table.catalog import check_inputs
+from gemmdb.table.admission import check_inputs
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 

@@ -18,7 +18,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
 from gemmdb.table import bulk_reading, dbfile, packed_records, schema
 from gemmdb.table import record as records
-from gemmdb.table.catalog import check_inputs
+from gemmdb.table.admission import check_inputs
 from gemmdb.table.measurement import Measurement, one_line
 from gemmdb.table.numbering import Numbering
 from gemmdb.table.packed_records import Numbers, Stored

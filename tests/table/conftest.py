@@ -31,7 +31,7 @@ def path(kit: Kit, tmp_path: Path) -> Path:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty place for the user's, the pulled and the shipped tables."""
-    for name in ("GEMMDB_TABLES", "GEMMDB_USER_TABLE", "GEMMDB_TRUST"):
+    for name in ("GEMMDB_TABLES", "GEMMDB_USER_TABLE", "GEMMDB_TRUST", "GEMMDB_FROZEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     (tmp_path / "data" / "gemmdb").mkdir(parents=True)

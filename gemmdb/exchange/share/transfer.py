@@ -25,7 +25,7 @@ from gemmdb.generators.files.manifest import NAME
 from gemmdb.generators.files.merge import held
 from gemmdb.rejected import Rejected
 from gemmdb.table import file_locks
-from gemmdb.table.catalog import check_digest
+from gemmdb.table.admission import check_digest
 
 PULLED = ".pulled.json"
 """File beside pulled tables with the sha256 of each at pull time. A file that still matches may be replaced."""

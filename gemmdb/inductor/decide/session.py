@@ -99,6 +99,10 @@ class Session:
         """Return the tables in lookup order."""
         return ()
 
+    def frozen_to(self) -> dict[str, Any] | None:
+        """Return what a frozen session reads, as in `stats()["frozen"]`; None for any other."""
+        return None
+
 
 class ForcedSession(Session):
     """Uses one config for each GEMM, or the one that a function of its Problem returns (None: Inductor's choice). Reads

@@ -48,10 +48,10 @@ def again() -> bool:
     return bool(getattr(_local, "again", False))
 
 
-def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
+def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T], frozen: Callable[[], bool] = bool) -> T:
     """Return the result of `compile_graph`. If it raises and the graph contained kernels from gemmdb, return the result
     of `with_aten`, during which `again()` is true. No later graph in this process gets these kernels for the same
-    problems.
+    problems; in a frozen compile it is not remembered, since what other graphs get must not depend on their order.
 
     Forced kernels are not replaced: a measurement must report that they do not compile. If ATen does not compile
     either, the kernels are not the cause, and its exception is raised.
@@ -74,7 +74,7 @@ def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T]) -> T:
         _local.again = False
     JOURNAL.error(said := f"compiling {', '.join(sorted({config for _, config in served}))}: {text}")
     log.warning("gemmdb: running ATen instead of kernels that failed to compile: %s", said)
-    for problem, config in served:
+    for problem, config in () if frozen() else served:
         remember(problem, config, text)
     return result
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gemmdb.errors import InputError, choices
 from gemmdb.inductor.entry import active
-from gemmdb.inductor.entry.enable import install, paths_of, policy_of
+from gemmdb.inductor.entry.enable import install, paths_of, policy_of, settings_of
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.lookup import environment
 from gemmdb.lookup.environment import FileState, file_states
@@ -17,12 +17,13 @@ from gemmdb.settings import Policy, Settings, name_unknown_variables
 
 PREFIX = "gemmdb."
 """Prefix of gemmdb's own options."""
-OWN = ("gemmdb.on_miss", "gemmdb.tables", "gemmdb.policy")
+OWN = ("gemmdb.on_miss", "gemmdb.tables", "gemmdb.policy", "gemmdb.frozen")
 
 
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
-    """Compile an FX graph. `mode` and `options` are Inductor's; options `gemmdb.on_miss`, `gemmdb.tables` and
-    `gemmdb.policy` are `enable`'s arguments. Raises InputError for an unknown mode or option, before it compiles."""
+    """Compile an FX graph. `mode` and `options` are Inductor's; options `gemmdb.on_miss`, `gemmdb.tables`,
+    `gemmdb.policy` and `gemmdb.frozen` are `enable`'s arguments. Raises InputError for an unknown mode or option,
+    before it compiles."""
     install()
     name_unknown_variables()
     options = options or {}
@@ -40,9 +41,11 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     if Settings.read().disabled or (not given and active.requested() is not None):
         return run()
     here = environment.current()
-    policy = policy_of(given.get("on_miss"), given.get("policy"), here.settings)
+    frozen = given.get("frozen")
+    settings = here.settings if frozen is None else settings_of(frozen)
+    policy = policy_of(given.get("on_miss"), given.get("policy"), settings, frozen)
     tables = paths_of(given.get("tables", ()))
-    with active.use(_session(policy, tables, here.settings, (*here.files, *file_states(set(tables))))):
+    with active.use(_session(policy, tables, settings, (*here.files, *file_states(set(tables))))):
         return run()
 
 

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,16 +38,19 @@ _wrapped = False
 
 @checks_arguments
 def enable(
-    on_miss: str | None = None, tables: str | Path | Sequence[str | Path] = (), policy: Policy | None = None
-) -> None:
+    on_miss: str | None = None, tables: str | Path | Sequence[str | Path] = (), policy: Policy | None = None,
+    frozen: bool | str | Path | None = None,
+) -> None:  # fmt: skip
     """Look up the GEMMs of every compile in this process. A second call replaces the settings.
 
     `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: one or more
-    files to look up before all others. `policy`: all other settings. The tables are opened at the first compile, but a
-    missing file is reported immediately. Raises InputError for a wrong argument or a wrong environment variable.
+    files to look up before all others. `policy`: all other settings. `frozen`: whether compiles time and write nothing
+    and read the named tables alone, or the file of digests that `gemmdb freeze` wrote; default GEMMDB_FROZEN. The
+    tables are opened at the first compile, but a missing file is reported immediately. Raises InputError for a wrong
+    argument or a wrong environment variable.
     """
-    settings = Settings.read()
-    chosen = policy_of(on_miss, policy, settings)
+    settings = settings_of(frozen)
+    chosen = policy_of(on_miss, policy, settings, frozen)
     paths = paths_of(tables)
     set_up_log()
     name_unknown_variables()
@@ -54,6 +58,10 @@ def enable(
         from gemmdb import trust
 
         trust.listed(settings.trust)
+    if chosen.frozen and settings.pins is not None and not settings.disabled:
+        from gemmdb import trust
+
+        trust.pinned(settings.pins)
     if not settings.disabled and not all(map(os.path.exists, (*paths, *settings.tables))):
         from gemmdb.table.catalog import warn_of_missing
 
@@ -62,7 +70,7 @@ def enable(
     def session() -> Session:
         from gemmdb.inductor.entry.table_session import TableSession  # The first compile imports what a lookup needs.
 
-        return TableSession(chosen, paths)
+        return TableSession(chosen, paths, settings_of(frozen))
 
     active.set_enabled(session)
     install()
@@ -178,12 +186,24 @@ class _Loader:
         return getattr(self._loader, name)
 
 
-def policy_of(on_miss: str | None, policy: Policy | None, settings: Settings) -> Policy:
-    """Return `policy` or the default, with `on_miss` from the argument, the policy or GEMMDB_ON_MISS. Raises
-    InputError."""
+def policy_of(
+    on_miss: str | None, policy: Policy | None, settings: Settings, frozen: bool | str | Path | None = None
+) -> Policy:
+    """Return `policy` or the default, with `on_miss` and `frozen` from the argument, the policy or the environment.
+    Raises InputError."""
     if policy is not None and not isinstance(policy, Policy):
         raise InputError(f"policy: a gemmdb.Policy, not {policy!r}")
-    return (policy or Policy()).resolved(settings, on_miss)
+    chosen = policy or Policy()
+    if frozen is not None:
+        chosen = replace(chosen, frozen=bool(frozen))
+    return chosen.resolved(settings, on_miss)
+
+
+def settings_of(frozen: bool | str | Path | None) -> Settings:
+    """Return the settings of the environment with the argument `frozen`. Raises InputError."""
+    if frozen is not None and not (isinstance(frozen, bool | Path) or (isinstance(frozen, str) and frozen)):
+        raise InputError(f"frozen: True, False or the file that `gemmdb freeze` wrote, not {frozen!r}")
+    return Settings.read().with_frozen(frozen)
 
 
 def paths_of(tables: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:

@@ -48,7 +48,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
     """Return the wrappers for the registered patches, by name."""
     return {
         "compile_fx": partial(hooks.with_passes, choose=bodies, after=_after),
-        "codegen": partial(hooks.with_another_attempt, attempt=uncompiled.attempt),
+        "codegen": partial(hooks.with_another_attempt, attempt=partial(uncompiled.attempt, frozen=_is_frozen)),
         "graph_init": partial(hooks.keeping_events, take=_take, provisional=lambda: JOURNAL.provisional),
         "graph_ready": partial(hooks.reporting, add=PHASES("report")(JOURNAL.add)),
         "save_graph": hooks.unless_provisional,
@@ -77,6 +77,7 @@ def bodies() -> Mapping[str, Any] | None:
             session = active.current()
         if session is not None:
             compare_ranks(session)
+            JOURNAL.frozen = session.frozen_to()
     except (TableError, InputError):
         raise
     except Exception as error:
@@ -127,6 +128,11 @@ def compare_ranks(session: Session) -> None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_frozen() -> bool:
+    session = active.current()
+    return session is not None and bool(session.policy.frozen)
 
 
 def _take() -> str:

@@ -37,7 +37,7 @@ class JointPass:
 
     def __init__(self, session: Session, later: PostGradPass) -> None:
         self.session, self.later, self.apart = session, later, later.apart
-        self.identity = session.identity
+        self.identity, self.frozen = session.identity, later.frozen
 
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()

@@ -39,7 +39,7 @@ class PostGradPass:
 
     def __init__(self, session: Session, apart: DecomposedGemms) -> None:
         self.session, self.apart = session, apart
-        self.identity = session.identity
+        self.identity, self.frozen = session.identity, bool(session.policy.frozen)
         self.ahead: Ahead = {}
 
     def __call__(self, graph: Any) -> None:
@@ -57,7 +57,8 @@ class PostGradPass:
         with PHASES("live"):
             tuned = {decision.entry: decision for decision in tuning.tune(missed)}
         pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
-        for node, decision in pairs if uncompiled.again() else self._timed(pairs):
+        settled = uncompiled.again() or self.frozen
+        for node, decision in pairs if settled else self._timed(pairs):
             try:
                 self.carry_out(node, decision)
             except Exception as error:

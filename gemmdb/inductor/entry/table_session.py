@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gemmdb import __version__
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.session import Mode, Session
@@ -30,11 +32,12 @@ class TableSession(Session):
 
     A broken table is skipped with a warning; with `on_miss="error"` it raises TableError. Once live tuning has created
     the user table, a new catalog includes it, so that later graphs hit what was measured for earlier ones. The old
-    catalog stays open: another thread may be reading it.
+    catalog stays open: another thread may be reading it. A frozen policy reads the named tables alone, and opens them
+    once.
     """
 
     def __init__(self, policy: Policy, tables: Sequence[Path] = (), settings: Settings | None = None) -> None:
-        self._settings, self._named = settings or Settings.read(), tables
+        self._settings, self._named = (settings or Settings.read()).with_frozen(policy.frozen), tables
         self._policy = policy
         untuned = replace(policy, on_miss="aten") if policy.on_miss == "live" else policy
         self._policies = {
@@ -43,7 +46,7 @@ class TableSession(Session):
             Mode.WITHOUT_CUTLASS: replace(untuned.without_cutlass, confirm=False),
             Mode.DENSE: replace(untuned.without_views, confirm=False),
         }
-        self._complete = self._has_user_table()
+        self._complete = self._settings.frozen or self._has_user_table()
         self._catalog = self._load()
         identity = f"{policy.text} catalog={self._catalog.identity()} kernels={prebuilt.identity()}"
         super().__init__(policy, identity, self._settings.user_table)
@@ -85,6 +88,14 @@ class TableSession(Session):
 
     def tables(self) -> Sequence[Table]:
         return self.catalog().tables
+
+    def frozen_to(self) -> dict[str, Any] | None:
+        if not self._policy.frozen:
+            return None
+        pins = self._settings.pins
+        identity = hashlib.sha256(f"{__version__} {self.identity}".encode()).hexdigest()[:16]
+        tables = [{"path": str(table.path), "digest": table.digest} for table in self.tables()]
+        return {"pins": None if pins is None else str(pins), "tables": tables, "identity": identity}
 
     def catalog(self) -> Catalog:
         """The current catalog."""

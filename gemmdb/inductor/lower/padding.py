@@ -22,9 +22,12 @@ def answered(current: Session | None, node: Any) -> bool:
     For misaligned rows, live tuning also tries padded GEMMs. The lookup uses the unpadded GEMM. On a GPU, Inductor
     splits the bias from an fp32 addmm before elementwise work, so there an answer for the remaining GEMM counts too.
     Without an answer, ATen without padding could run, so Inductor decides. It also decides where the graph returns the
-    output and padding may be fastest: its pass returns a view of padded rows, and gemmdb would copy them."""
+    output and padding may be fastest: its pass returns a view of padded rows, and gemmdb would copy them. A frozen
+    session answers everything: Inductor's decision would be a benchmark."""
     if current is None:
         return False
+    if current.policy.frozen:
+        return True
     try:
         gemm = gemms.read(node)
     except Exception:

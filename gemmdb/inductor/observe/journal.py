@@ -86,7 +86,8 @@ class Event:
 
 
 class Journal:
-    """All events of the process. `graphs`: the number of compiled graphs. `pending`: events of the graph that this
+    """All events of the process. `graphs`: the number of compiled graphs. `frozen`: what the latest compile was frozen
+    to, None if it was not. `pending`: events of the graph that this
     thread is compiling."""
 
     def __init__(self) -> None:
@@ -95,6 +96,7 @@ class Journal:
         self.events: list[Event] = []
         self.errors: list[str] = []
         self.graphs = 0
+        self.frozen: Mapping[str, Any] | None = None
         self.listeners: list[Callable[[list[Event], Any], None]] = []
 
     def pending(self) -> list[Event]:
@@ -191,7 +193,7 @@ class Journal:
         with self._lock:
             self.events.clear()
             self.errors.clear()
-            self.graphs = 0
+            self.graphs, self.frozen = 0, None
 
 
 JOURNAL = Journal()

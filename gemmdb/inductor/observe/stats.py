@@ -70,7 +70,9 @@ def stats() -> Stats:
     `speedup_vs_aten`, `table`, `evidence`, `ranges`, `note`, `count`, `outcome` (what serves it, a value of
     `gemmdb.outcome.Kind`) and `why` (the reason, if the outcome needs one); `rungs`: GEMMs per rung; `hits`, `misses`;
     `uncovered`: GEMMs that gemmdb does not handle, by name; `benchmarked`: how often Inductor benchmarked a choice list
-    or a padding; `errors`: failures inside gemmdb, which never fail a compile; `seconds`: gemmdb's overhead in the
+    or a padding; `frozen`: None, or for a latest compile that was frozen its `tables` (`path`, and the `digest` of the
+    content), the `pins` file, and the `identity` that replicas with the same tables, policy and version share;
+    `errors`: failures inside gemmdb, which never fail a compile; `seconds`: gemmdb's overhead in the
     compiles, by phase (gemmdb.phases).
     """
     rungs: Counter[str] = Counter()
@@ -87,7 +89,7 @@ def stats() -> Stats:
     return Stats(
         products=list(merged.values()), rungs=dict(rungs), hits=hits, misses=sum(rungs.values()) - hits,
         uncovered=dict(uncovered), benchmarked=BENCHMARKS.tick(), errors=list(JOURNAL.errors),
-        seconds=PHASES.seconds(),
+        seconds=PHASES.seconds(), frozen=JOURNAL.frozen and dict(JOURNAL.frozen),
     )  # fmt: skip
 
 

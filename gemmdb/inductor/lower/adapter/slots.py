@@ -152,13 +152,19 @@ def in_force(slot: str) -> Any | None:
     return None
 
 
+SETTLED = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_pointwise": False}
+"""What a frozen compile sets in Inductor's config: a search would decide by times."""
+
+
 def patches_for(bodies: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the config patches `given`, with `bodies` (our passes by slot) added to the passes that the user set there
-    or in the config. Return `given` unchanged if our passes are already active."""
-    added = {}
+    or in the config; those of a frozen session also switch Inductor's searches off. Return `given` unchanged if our
+    passes are already active."""
+    added: dict[str, Any] = {}
     for slot, body in bodies.items():
         user = (given or {}).get(slot, getattr(inductor_config, slot))
         if holds_ours(user):
             return dict(given) if given else None
         added[slot] = compose(user, GraphPass(body))
+        added |= SETTLED if getattr(body, "frozen", False) else {}
     return {**(given or {}), **added}
