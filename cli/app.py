@@ -89,8 +89,8 @@ def gemmdb_command(
     Exit codes: 0 done; 1 a negative answer: a miss, a difference, a problem found;
     2 bad usage or bad input, with one line on stderr; 70 a bug in gemmdb; 130 interrupted.
 
-    Environment: GEMMDB_TABLES, GEMMDB_USER_TABLE, GEMMDB_ON_MISS, GEMMDB_CONFIRM, GEMMDB_DISABLE and GEMMDB_LOG;
-    `gemmdb doctor` shows those that are set.
+    Environment: GEMMDB_TABLES, GEMMDB_USER_TABLE, GEMMDB_ON_MISS, GEMMDB_CONFIRM, GEMMDB_FROZEN, GEMMDB_DISABLE and
+    GEMMDB_LOG; `gemmdb doctor` shows those that are set.
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
