@@ -107,16 +107,18 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 @pytest.fixture(scope="session")
-def vector_units(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What the compiler and the CPU can do, found out once for all workers: else each process that compiles C++ tries
-    it anew, with an import of torch per kind of vector unit. Only where all that the CPU has came out to be usable."""
+def vector_units() -> None:
+    """What the compiler and the CPU can do, found out once for all workers and all runs with one cache: else each
+    process that compiles C++ tries it anew, with an import of torch per kind of vector unit. Only where all that the
+    CPU has came out to be usable."""
+    torch = pytest.importorskip("torch")
     pytest.importorskip("torch._inductor.cpu_vec_isa")
     from gemmdb.inductor.lower.adapter import vector_units as units
 
-    shared = tmp_path_factory.getbasetemp()
-    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
-    found = shared / "vector-units"
-    with (shared / "vector-units-lock").open("a") as lock:
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    cache.mkdir(parents=True, exist_ok=True)
+    found = cache / f"vector-units-{torch.__version__}"
+    with (cache / "vector-units-lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.exists():
             found.write_text("usable" if units.all_usable() else "not all")

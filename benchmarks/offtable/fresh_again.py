@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import json_lines
-from benchmarks.offtable.fresh import answers, shipped
+from benchmarks.offtable.fresh import shipped
+from benchmarks.offtable.ways import WAYS
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup import answer
 
 Scored = tuple[Config, float | None]
 """A kernel that is served, and ATen's time relative to its; None if it was not timed."""
@@ -52,7 +54,7 @@ def scored(lines: Sequence[dict[str, Any]]) -> Iterator[Scored]:
     for line in lines:
         if "problem" not in line:
             continue
-        hit = answers(Problem.parse(line["problem"]), device)["certain"]
+        hit = answer(Query(Problem.parse(line["problem"]), device), shipped(), WAYS["certain"])
         if hit is not None and hit.config != ATEN:
             times = line["timed"].get(hit.config.text, {})
             yield hit.config, times["aten_us"] / times["us"] if "us" in times else None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,24 @@ def test_a_program_of_a_file_is_measured(tmp_path: Path, vector_units: None) -> 
     (program,) = chosen("mine", str(source))
     found = processes.in_process("cold", program, ["gemmdb"], processes.Place("cpu", ""), tmp_path, given)
     assert found["stats"]["rungs"], found
+
+
+@pytest.mark.slow
+def test_measure_compiles_a_tiny_program_cold_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source, out = tmp_path / "mine.py", tmp_path / "rows.jsonl"
+    source.write_text(PROGRAM)
+    flags = ["--device", "cpu", "--size", "tiny", "--jobs", "1", "--cold", "--cpus", "1"]
+    call = [sys.executable, "-m", "benchmarks.programs", "measure", "--out", str(out), "--source", str(source), *flags]
+    for expected in (1, 1):  # The second time the file has it.
+        subprocess.run(call, check=True, cwd=ROOT, capture_output=True)
+        lines = out.read_text().splitlines()
+        assert len(lines) == expected
+    found = json.loads(lines[0])
+    assert (found["cold"], found["cpus"], set(found) & {"taken", "failure"}) == (True, 1, set())
+    assert {name: set(facts) for name, facts in found["ways"].items()} == {
+        "default": {"cold_s", "enabling_s", "waited_s"}, "gemmdb": {"cold_s", "enabling_s", "waited_s", "stats"},
+    }  # fmt: skip
 
 
 def test_programs_that_are_not_in_the_suite_have_other_names() -> None:

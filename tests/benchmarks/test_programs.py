@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import ROOT
 from benchmarks.programs import choices, figures, locks, measure, processes
 from benchmarks.programs.program import Program
 from benchmarks.programs.suite import chosen, suite
@@ -220,23 +219,6 @@ def test_suspects_are_the_longest_gemms_that_aten_does_not_solve() -> None:
     ]
     assert [one["config"] for one in suspects(products, 2)] == ["triton:gemv", "triton:tile"]
     assert len(suspects(products, 9)) == 3
-
-
-@pytest.mark.slow
-def test_measure_compiles_a_tiny_program_cold_and_nothing_else(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    out, command = tmp_path / "rows.jsonl", [sys.executable, "-m", "benchmarks.programs", "measure"]
-    flags = ["--device", "cpu", "--size", "tiny", "--jobs", "1", "--cold", "--cpus", "1"]
-    call = [*command, "--out", str(out), "--programs", PLAIN[0], *flags]
-    for expected in (1, 1):  # The second time the file has it.
-        subprocess.run(call, check=True, cwd=ROOT, capture_output=True)
-        lines = out.read_text().splitlines()
-        assert len(lines) == expected
-    found = json.loads(lines[0])
-    assert (found["cold"], found["cpus"], set(found) & {"taken", "failure"}) == (True, 1, set())
-    assert {name: set(facts) for name, facts in found["ways"].items()} == {
-        "default": {"cold_s", "enabling_s", "waited_s"}, "gemmdb": {"cold_s", "enabling_s", "waited_s", "stats"},
-    }  # fmt: skip
 
 
 @pytest.mark.slow

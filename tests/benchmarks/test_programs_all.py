@@ -10,7 +10,13 @@ import pytest
 from benchmarks.programs.packages import missing
 from benchmarks.programs.suite import suite
 
-NAMES = [name for name, program in suite().items() if program.needs]
+ALIKE = {
+    "torchao-int8wo-decode-16": "torchao-int8wo-decode-4", "torchao-fp8wo-decode-16": "torchao-fp8wo-decode-4",
+    "llama-decode-32": "llama-decode-16", "llama-decode-64": "llama-decode-16", "llama-decode-128": "llama-decode-16",
+    "llama-prefill-1x2048": "llama-prefill-1x1024",
+}  # fmt: skip
+"""Programs whose tiny version, of at most two rows, is that of another program: it is compiled once."""
+NAMES = [name for name, program in suite().items() if program.needs and name not in ALIKE]
 
 
 @pytest.mark.slow
@@ -27,6 +33,19 @@ def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
     with compiled_at_once():
         found = checked(program, "cpu")
     assert "gemmdb" in found, found
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_is_left_out_computes_what_another_computes(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.programs.work import answered
+
+    both = [suite()[one] for one in (name, ALIKE[name])]
+    if why := missing(both[0].needs):
+        pytest.skip(why)
+    assert len({(one.kind, one.tuned, one.tolerance, str(one.options)) for one in both}) == 1
+    left_out, other = (answered(program.make("tiny", "cpu")) for program in both)
+    torch.testing.assert_close(left_out, other, rtol=0, atol=0)
 
 
 def test_filling_the_cache_of_a_decode_step_computes_no_logits() -> None:

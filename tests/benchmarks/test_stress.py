@@ -44,7 +44,7 @@ def test_processes_compile_while_a_build_writes_their_table(tmp_path: Path) -> N
     pytest.importorskip("torch")
     out = tmp_path / "building.jsonl"
     command = [sys.executable, "-m", "benchmarks.stress", "building", "--processes", "2", "--rows", "4"]
-    call = [*command, "--pause", "1", "--out", str(out)]
+    call = [*command, "--pause", "4", "--out", str(out)]
     subprocess.run(call, cwd=ROOT, check=True, capture_output=True, timeout=600)
     (found,) = json_lines(out)
     assert (found["code"], found["errors"], found["error"], found["last"]) == (0, 0, "", 2)
