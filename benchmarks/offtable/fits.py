@@ -28,10 +28,9 @@ from typing import Any
 
 from benchmarks.dense.report import bootstrap, mean
 from benchmarks.offtable import against_aten
-from benchmarks.offtable.calibrate import modelled, outcomes, read
+from benchmarks.offtable.calibrate import SHIPPED, modelled, outcomes, read
 from benchmarks.offtable.ways import WAYS
-from gemmdb.generators.fit.bounds import Bounds
-from gemmdb.lookup.calibration import MODEL, NEAR, WEIGHTS
+from gemmdb.lookup.calibration import MODEL, NEAR
 from gemmdb.settings import Policy
 
 SLOWER = 1.02
@@ -132,8 +131,7 @@ def scores(lines: Sequence[Line], rung: str) -> dict[str, Any]:
     """How far off the candidates of a rung are, and the share within their bounds."""
     if rung == "near":
         found = [one for one in outcomes(lines) if one.op in NEAR]
-        bounds = Bounds(NEAR, tuple(WEIGHTS))
-        pairs = [(one.expected, one.measured, bounds.of(one)) for one in found]
+        pairs = [(one.expected, one.measured, SHIPPED.of(one)) for one in found]
     else:
         pairs = [(one, measured, one + MODEL[op]) for op, one, measured in modelled(lines) if op in MODEL]
     if not pairs:

@@ -6,13 +6,15 @@ import argparse
 import gzip
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.common import ROOT, json_lines
-from benchmarks.offtable import fits, fresh_again, light, peers, sku
+from benchmarks.offtable import calibrate, fits, fresh_again, light, peers, sku
+from gemmdb.generators.fit.bounds import Bounds, Outcome
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.bounds import FEATURES
@@ -66,15 +68,17 @@ def test_a_kernel_that_was_not_timed_is_no_score() -> None:
     assert fresh_again.figures([])["all"]["worst"] is None
 
 
-def held(m: int, ratio: float | None, expected: float = -0.5, measured: float | None = -0.4) -> dict[str, Any]:
-    """A line of `against-aten`: rung near serves a kernel of that ratio before a confirmation, and rung model one that
-    is expected and measured at these logarithms."""
-    near = {"rung": "near", "config": tile(64, 64).text, "speedup": 1.5, "ratio": ratio}
-    found = [{"expected": -0.1, "measured": ratio and math.log(ratio), "features": [0.0] * len(FEATURES)}]
+def held(
+    m: int, ratio: float | None, expected: float = -0.5, measured: float | None = -0.4, near: float = -0.1
+) -> dict[str, Any]:
+    """A line of `against-aten`: rung near serves a kernel of that ratio before a confirmation, which it expects at the
+    logarithm `near`, and rung model one that is expected and measured at these logarithms."""
+    served = {"rung": "near", "config": tile(64, 64).text, "speedup": 1.5, "ratio": ratio}
+    found = [{"expected": near, "measured": ratio and math.log(ratio), "features": [0.0] * len(FEATURES)}]
     problem = Problem.gemm("mm", m=m, n=4096, k=4096)
     return {
         "held_out": "n, k", "problem": problem.text, "op": "mm", "m": m, "odd": False, "certain": None,
-        "confirming": near, "near": found, "model": {"expected": expected, "measured": measured},
+        "confirming": served, "near": found, "model": {"expected": expected, "measured": measured},
     }  # fmt: skip
 
 
@@ -101,6 +105,27 @@ def test_two_fits_are_compared_on_what_was_timed_of_both(tmp_path: Path, capsys:
     assert (
         "| n, k | all | 4 | near, confirming | old | 75.0% | 2 | 1.400x | 0.800x | 50.0% |" in capsys.readouterr().out
     )
+
+
+def test_bounds_that_do_not_know_a_fold_are_counted_beside_the_shipped_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that are fitted to three lines let all kernels through that are expected to be faster, the shipped ones
+    only those that are expected to be much faster."""
+    lines = [held(8, 0.5, near=-0.5), held(8, 0.9, near=-0.02), held(8, 1.06, near=-0.02), held(8, 1.5, near=0.2)]
+    asked: list[int] = []
+
+    def fit(found: Sequence[Outcome], level: float) -> Bounds:
+        asked.append(len(found))
+        return Bounds({"mm": 0.0}, (0.0,) * len(FEATURES))
+
+    monkeypatch.setattr(calibrate.bounds, "fit", fit)
+    anew, shipped = calibrate.checked(lines, list(calibrate.outcomes(lines)), 0.99)
+    assert asked == [0], "all have one (N, K)"
+    assert anew.startswith(
+        "n, k, anew: 4 problems, 3 kernels, 3 timed, 1 slower by 2%, 1 slower by 5%, 0 slower by 10%"
+    )
+    assert "50.0% of the candidates" in anew
+    assert shipped.startswith("n, k, shipped: 4 problems, 1 kernels, 1 timed, 0 slower by 2%")
+    assert f"gain {2**0.25:.4f}x" in shipped
 
 
 @pytest.mark.slow
