@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemmdb import outcome
 from gemmdb.cli.advice import Act, Advice, Situation, advise
 from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.output import note
@@ -21,7 +22,7 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import TIMED
 from gemmdb.table.reader import Table
 from gemmdb.table.stats import weighted
-from gemmdb.table.verdict import TIE
+from gemmdb.table.verdict import TIE, Verdict
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Workload
 
@@ -42,8 +43,8 @@ class Summary:
             workload = entries.read(Path(request.shapes or ""))
         except InputError:
             self.is_workload, self.weighed = False, "one call of each"
-            kernels = [one for one in self.verdicts if one.pick != ATEN]
-            self.kinds = [Kind.ATEN_BEST] * (len(self.verdicts) - len(kernels)) + [Kind.TABLE] * len(kernels)
+            with Table.open(report.out) as table:
+                self.kinds = [_kind(verdict, table) for verdict in self.verdicts]
             self.gain = weighted(
                 (one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
             )
@@ -142,3 +143,11 @@ class Summary:
                 for row in table.rows(problem, self.report.device):
                     if row.status not in TIMED:
                         note(f"{row.status}: {row.config.text} on {problem.text}: {row.detail or 'no detail'}")
+
+
+def _kind(verdict: Verdict, table: Table) -> Kind:
+    """Return what a verdict serves."""
+    if verdict.pick != ATEN:
+        return Kind.TABLE
+    disturbed = table.disturbed(verdict.problem, verdict.device, ATEN)
+    return outcome.of("exact", ATEN.text, disturbed=disturbed).kind

@@ -63,10 +63,10 @@ def lookup(
     hit = _hit(query, catalog, confirm)
     if json:
         found = {"rung": "miss"} if hit is None else _hit_document(hit, query, catalog)
-        say_json("lookup", {**found, **_outcome(query, hit).document()})
+        say_json("lookup", {**found, **_outcome(query, hit, catalog).document()})
     elif hit is None:
         steps = advice.facts(_steps(query, hit, catalog))
-        say_facts([("outcome", str(_outcome(query, hit)), "yellow"), *steps], hang=not wide)
+        say_facts([("outcome", str(_outcome(query, hit, catalog)), "yellow"), *steps], hang=not wide)
         text = names.ranged(query.problem.text, query.ranges)
         why = only_aten(query) or "`gemmdb explain` with the same arguments shows why"
         note(("" if confirm else _unconfirmed(query, catalog, None)) or f"no table answers {text}; {why}")
@@ -74,7 +74,7 @@ def lookup(
         known = _hit_facts(hit, query, catalog)
         facts = full_facts(hit.evidence, known) if wide else brief_facts(hit.evidence)
         steps = advice.facts(_steps(query, hit, catalog))
-        say_facts([("outcome", str(_outcome(query, hit))), *known.items(), *facts, *steps], hang=not wide)
+        say_facts([("outcome", str(_outcome(query, hit, catalog))), *known.items(), *facts, *steps], hang=not wide)
         if confirm and _is_timed_first(hit, query):
             note("a compile benchmarks this kernel against ATen if that pays off, and serves the faster one")
         elif not confirm and (kernel := _unconfirmed(query, catalog, hit)):
@@ -88,13 +88,15 @@ def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
     return answer(query, catalog, policy, installed(query.device.kind))
 
 
-def _outcome(query: Query, hit: Hit | None) -> Outcome:
-    return outcome.of_hit(hit, str(only_aten(query) or "") if hit is None else "")
+def _outcome(query: Query, hit: Hit | None, catalog: Catalog) -> Outcome:
+    if hit is None:
+        return outcome.of_hit(None, str(only_aten(query) or ""))
+    return outcome.of_hit(hit, disturbed=disturbed(hit, query, catalog.tables))
 
 
 def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...]:
     """Return what to do where ATen runs; empty for another kernel."""
-    serves = _outcome(query, hit)
+    serves = _outcome(query, hit, catalog)
     if not serves.kind.aten:
         return ()
     line = {"problem": query.problem.text, **({"ranges": query.ranges} if query.ranges else {})}
@@ -175,7 +177,7 @@ def explain(
     loads = _under_load(query, catalog)
     answers = next((step for step in steps if step.hit is not None), None)
     rung = answers.rung if answers else "miss"
-    serves = _outcome(query, answers.hit if answers else None)
+    serves = _outcome(query, answers.hit if answers else None, catalog)
     alone = str(only_aten(query) or "") if rung == "miss" else ""
     if json:
         known = {"answer": rung, "under_load": list(map(_load_document, loads)), "only_aten": alone}

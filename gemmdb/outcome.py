@@ -22,6 +22,7 @@ ONLY_ATEN = "ATen is the only kernel for it"
 NOTHING_FASTER = "nothing measured is faster"
 NOTHING_EXPECTED = "no kernel is expected to be faster"
 NO_TABLE = "no table answers"
+DISTURBED = "it was timed only while other programs kept the machine busy"
 _UNMEASURED_SIZE = "no measured or near answer"
 _GAVE_UP = ("not tuned: ", "not confirmed: ")
 """Prefixes of notes on GEMMs that a compile would have benchmarked."""
@@ -45,7 +46,7 @@ class Kind(StrEnum):
     """Nothing is expected to be enough faster than ATen, from measurements of other sizes, another epilogue or another
     GPU: a build makes it certain."""
     ATEN_UNKNOWN = "ATen (nothing known)"
-    """No table answers: a build may find a faster kernel."""
+    """No table answers, or only with disturbed times: a build may find a faster kernel."""
     ATEN_REFUSED = "ATen (refused)"
     """No other kernel can run, or the table's kernel cannot run here."""
     NOT_HANDLED = "not handled"
@@ -80,22 +81,26 @@ class Outcome:
         return {"outcome": self.kind.value, "why": self.reason}
 
 
-def of(rung: str, config: str, note: str = "", evidence: Mapping[str, Any] = _NOTHING) -> Outcome:
+def of(
+    rung: str, config: str, note: str = "", evidence: Mapping[str, Any] = _NOTHING, disturbed: bool = False
+) -> Outcome:
     """Return the outcome of an answer: its rung (`aten` for a miss, `live`, `forced`, `uncovered`), the canonical text
     of the config that runs, and the note and evidence of an event. A config of max_autotune's search counts as tuned,
-    and a forced one as one of a table."""
+    and a forced one as one of a table. `disturbed`: the
+    time was taken only on a busy machine: such times decide nothing against ATen, so they say nothing for it."""
     if rung == "uncovered":
         return Outcome(Kind.NOT_HANDLED, note)
     if config == ATEN.text and "kernels" not in evidence:
-        return _of_aten(rung, note, evidence)
+        found = _of_aten(rung, note, evidence)
+        return Outcome(Kind.ATEN_UNKNOWN, DISTURBED) if disturbed and found.kind is Kind.ATEN_BEST else found
     if rung in ("live", "aten"):
         return Outcome(Kind.TUNED)
     return Outcome(Kind.TABLE if rung in ("exact", "forced") else Kind.NEAR)
 
 
-def of_hit(hit: Hit | None, reason: str = "") -> Outcome:
-    """Return the outcome of a lookup. `reason`: why it missed."""
-    return of("aten", ATEN.text, reason) if hit is None else of(hit.rung, hit.config.text, "", hit.evidence)
+def of_hit(hit: Hit | None, reason: str = "", disturbed: bool = False) -> Outcome:
+    """Return the outcome of a lookup. `reason`: why it missed; `disturbed`: as for `of`."""
+    return of("aten", ATEN.text, reason) if hit is None else of(hit.rung, hit.config.text, "", hit.evidence, disturbed)
 
 
 def counted(kinds: Iterable[Kind]) -> str:

@@ -150,7 +150,9 @@ class EntryHit:
     @property
     def outcome(self) -> Outcome:
         """What serves the GEMM at the recorded sizes, and why."""
-        return outcome.of_hit(self.at_recorded, "" if self.hit else str(lowering.only_aten(self.query) or ""))
+        return outcome.of_hit(
+            self.at_recorded, "" if self.hit else str(lowering.only_aten(self.query) or ""), self.disturbed
+        )
 
     @property
     def outdated(self) -> bool:

@@ -47,7 +47,7 @@ class Product(EntryHit):
     @property
     def outcome(self) -> Outcome:
         """What serves the GEMM, and why."""
-        return outcome.of_hit(self.at_recorded, only_aten_reason(self.reason))
+        return outcome.of_hit(self.at_recorded, only_aten_reason(self.reason), self.disturbed)
 
     @property
     def kernels(self) -> tuple[Config, ...]:

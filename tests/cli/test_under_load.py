@@ -68,6 +68,20 @@ def test_no_command_quotes_a_disturbed_time_as_expected(gemmdb, environment, tmp
     assert "16.03 ms" not in gemmdb("lookup", *flags, "--wide").out + gemmdb("explain", *flags, "--wide").out
 
 
+def test_no_command_calls_aten_the_best_by_disturbed_times(gemmdb, environment, tmp_path, monkeypatch) -> None:
+    path = KIT.write(tmp_path / "t.db", [loaded(KIT.row()), loaded(KIT.row(FAST, 5.0))])
+    monkeypatch.setenv("GEMMDB_TABLES", str(path))
+    Path("w.jsonl").write_text(
+        json.dumps({"problem": KIT.problem.text, "count": 1, "calls": 9, "device": KIT.device.text}) + "\n"
+    )
+    flags = (KIT.problem.text, "--device", KIT.device.sku)
+    said = [gemmdb("lookup", *flags).out, gemmdb("explain", *flags).out, gemmdb("coverage", "w.jsonl").out]
+    assert ["ATen (nothing known)" in text for text in said] == [True] * 3
+    assert not any("measured best" in text or "nothing to do" in text for text in said)
+    documents = [json.loads(gemmdb(name, *flags, "--json").out) for name in ("lookup", "explain")]
+    assert {one["outcome"] for one in documents} == {"ATen (nothing known)"}
+
+
 def test_a_packed_table_says_the_same(gemmdb, busy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = explain(gemmdb, KIT.problem, "--json").out, gemmdb("show", str(busy)).out
     packed = tmp_path / "packed" / busy.name

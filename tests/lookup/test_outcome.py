@@ -65,6 +65,15 @@ def test_words(rung: str, config: str, note: str, evidence: dict[str, Any], word
     assert str(outcome.of(rung, config, note, evidence)) == words
 
 
+def test_disturbed_times_say_nothing_for_aten() -> None:
+    """Five of five timings were disturbed, and `tune` said that nothing measured is faster."""
+    said = outcome.of("exact", ATEN, "", {"pick": ATEN}, disturbed=True)
+    assert said == Outcome(Kind.ATEN_UNKNOWN, "it was timed only while other programs kept the machine busy")
+    assert outcome.of("exact", TILE, disturbed=True) == Outcome(Kind.TABLE)
+    refused = outcome.of("exact", ATEN, "M may be 0", {"pick": TILE}, disturbed=True)
+    assert refused.kind is Kind.ATEN_REFUSED
+
+
 def test_the_reason_stands_beside_the_kind() -> None:
     assert outcome.of("aten", ATEN).reason == "no table answers"
     assert outcome.of("aten", ATEN, "not tuned: too late; near: none").reason == "not tuned: too late"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kit.devices import H200
 
+from gemmdb import outcome
 from gemmdb.inductor.observe import report as reporting
 from gemmdb.key.problem import Problem
 from gemmdb.report import workload
@@ -20,7 +21,9 @@ def product(problem: str, **more: Any) -> dict[str, Any]:
         "problem": problem, "rung": "exact", "config": "aten:default", "expected_us": None, "speedup_vs_aten": None,
         "table": "", "device": H200.text, "note": "", "count": 1,
     }  # fmt: skip
-    return {**given, **more}
+    entry = {**given, **more}
+    served = outcome.of(entry["rung"], entry["config"], entry["note"], entry.get("evidence", {}))
+    return {**entry, **served.document()}
 
 
 def test_gemms_are_weighted_by_their_occurrences() -> None:

@@ -58,7 +58,7 @@ class Event:
     @property
     def outcome(self) -> Outcome:
         """What serves the GEMM, and why."""
-        return outcome.of(self.rung, self.config, self.note, self.evidence)
+        return outcome.of(self.rung, self.config, self.note, self.evidence, self.disturbed)
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gemmdb import outcome
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError, checks_arguments
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -157,7 +156,7 @@ def _served(one: Mapping[str, Any]) -> Served | None:
         return None
     evidence = one.get("evidence", {})
     spread = evidence.get("spread", 0.0)
-    serves = outcome.of(one["rung"], one["config"], one["note"], evidence)
+    serves = Outcome(Kind(one["outcome"]), one["why"])
     missed = one["rung"] == "aten"
     unanswered = missed and serves.kind is Kind.ATEN_UNKNOWN
     ranges = {side: (ends[0], ends[1]) for side, ends in one.get("ranges", {}).items()}
