@@ -21,6 +21,7 @@ from gemmdb.cli import (
     doctor,
     exchange,
     files,
+    freeze,
     kernels,
     lookup,
     record,
@@ -48,15 +49,15 @@ kernels_app = typer.Typer(name="kernels", rich_markup_mode=None, context_setting
 kernels_app.callback(invoke_without_command=True)(kernels.kernels)
 kernels_app.command()(kernels.build)
 for command in (
-    tune.tune, record.record, build.build, coverage.coverage, lookup.lookup, lookup.explain, tables_app, kernels_app,
-    files.verify, files.merge, files.diff, exchange.export, exchange.import_, compare.compare, record.report,
-    tables.show, doctor.doctor, demo.demo,
+    tune.tune, freeze.freeze, record.record, build.build, coverage.coverage, lookup.lookup, lookup.explain,
+    tables_app, kernels_app, files.verify, files.merge, files.diff, exchange.export, exchange.import_,
+    compare.compare, record.report, tables.show, doctor.doctor, demo.demo,
 ):  # fmt: skip
     if isinstance(command, typer.Typer):
         app.add_typer(command)
         continue
-    # COMMAND of `record` and `tune` has its own options, so everything after its first word is passed through.
-    settings = {"allow_interspersed_args": command not in (tune.tune, record.record)}
+    # COMMAND has its own options, so everything after its first word is passed through.
+    settings = {"allow_interspersed_args": command not in (tune.tune, freeze.freeze, record.record)}
     # A trailing underscore distinguishes a function name from a Python keyword.
     app.command(command.__name__.removesuffix("_"), context_settings=settings)(command)
 

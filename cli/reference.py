@@ -34,7 +34,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
     """Yield the section of a command and of its subcommands."""
     arguments = [_value(p) if p.required else f"[{_value(p)}]" for p in command.params if not _is_option(p)]
     required = [f"{p.opts[0]} {_value(p)}" for p in command.params if _is_option(p) and p.required]
-    separator = ["--"] if name in ("record", "tune") else []
+    separator = ["--"] if name in ("record", "tune", "freeze") else []
     usage = " ".join(["gemmdb", name, *required, "[OPTIONS]", *separator, *arguments])
     yield from (f"## gemmdb {name}", f"`{usage}`", *_prose(command.help), _table(command.params))
     for inner, one in getattr(command, "commands", {}).items():

@@ -108,10 +108,10 @@ def tune(options: TuneOptions) -> None:
         note(outlook.of_device(detect.native()))
         workload = tuning.record()
         done = tuning.plan(workload)
-        _note_plan(done)
+        note_plan(done)
         if not options.dry_run:
             if done.plan.wanted:
-                _note_built(_built(tuning, done, options.wait))
+                note_built(built(tuning, done, options.wait))
             if not (done.built and done.built.stopped):
                 tuning.compare(done, workload)
     if options.as_json:
@@ -133,7 +133,7 @@ def tune(options: TuneOptions) -> None:
         raise typer.Exit(1)
 
 
-def _built(tuning: Tuning, done: Tuned, wait: str | None) -> BuildReport:
+def built(tuning: Tuning, done: Tuned, wait: str | None) -> BuildReport:
     """Build what is planned. On a busy machine it goes on as the user says."""
     while True:
         with BuildProgress() as progress:
@@ -143,7 +143,8 @@ def _built(tuning: Tuning, done: Tuned, wait: str | None) -> BuildReport:
         tuning.go_on(done, more.wait_s)
 
 
-def _note_plan(done: Tuned) -> None:
+def note_plan(done: Tuned) -> None:
+    """Say what is built, and what is not."""
     from gemmdb.tune import outlook
 
     report, wanted = done.before, {one.problem for one in done.plan.wanted}
@@ -156,7 +157,8 @@ def _note_plan(done: Tuned) -> None:
     note(f"3/4 build: {expected(done.plan) if done.plan.wanted else 'nothing to build'}")
 
 
-def _note_built(report: BuildReport) -> None:
+def note_built(report: BuildReport) -> None:
+    """Say what was built."""
     rest = f", {report.left} left for the next run" if report.left else ""
     note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
     for reason, number in report.left_out.items():

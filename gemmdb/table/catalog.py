@@ -77,6 +77,11 @@ class Catalog:
                 _warn(str(error))
         return cls(entries)
 
+    @property
+    def entries(self) -> Sequence[tuple[Source, Table]]:
+        """Each table with its source."""
+        return self._entries
+
     def identity(self) -> str:
         """Return the tables' part of compile-cache keys. A shipped or explicit table contributes its digest. The user
         table contributes its generation and the digest at that generation, which live tuning does not change, so its

@@ -77,6 +77,8 @@ class Tuning:
     def __init__(self, request: Request, say: Say) -> None:
         if Settings.read().disabled:
             raise InputError("nothing can be tuned while GEMMDB_DISABLE is set")
+        if Settings.read().frozen:
+            raise InputError("nothing can be tuned while GEMMDB_FROZEN is set; unset it for this command")
         if request.table is not None:
             plans.check_table(request.table)
         self._request, self._say = request, say
@@ -118,7 +120,7 @@ class Tuning:
 
     def plan(self, workload: Workload) -> Tuned:
         """Plan the build and check the current coverage. Raises TableError for a file that is not a table."""
-        request, catalog = self._request, self._catalog()
+        request, catalog = self._request, self.catalog()
         before = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
         plan = plans.plan(
             workload, catalog, request.table, request.budget_s, request.effort, self._state.pace,
@@ -153,7 +155,7 @@ class Tuning:
     def compare(self, done: Tuned, workload: Workload) -> None:
         """Look up the workload again, and run the program without and with gemmdb alternately, unless the result is
         known or no table answers."""
-        catalog = self._catalog()
+        catalog = self.catalog()
         done.after = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
         if not any(one.hit for one in done.after.products):
             self._say("4/4 not timed: no table answers, so ATen runs all GEMMs with and without gemmdb")
@@ -198,7 +200,8 @@ class Tuning:
                 raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
             return gains.read(Path(folder))
 
-    def _catalog(self) -> Catalog:
+    def catalog(self) -> Catalog:
+        """Return the current tables, first the one that is built."""
         table = self._request.table
         return Catalog.load(tables=[table] if table and table.exists() else [])
 

@@ -25,6 +25,7 @@ RUN_ELSEWHERE = (
     "gemmdb compare",
     "gemmdb demo",
     "gemmdb doctor",
+    "gemmdb freeze",
     "gemmdb kernels build",
     "gemmdb verify mine.db --remeasure",
     "gemmdb report --",
