@@ -13,6 +13,7 @@ TOOLS = (
     Tool("prebuilt", "Time compiles of products whose CUTLASS kernel is compiled in advance.", gpu=True),
     Tool("host", "Time what the host takes to launch each kind of GEMM, beside ATen.", gpu=True),
     Tool("search", "Time the search of cuBLASLt's algorithms for single GEMMs, by stage.", gpu=True),
+    Tool("activations", "Time linear layers whose activation cuBLASLt computes within its call.", gpu=True),
     Tool("cubins", "Time what shipped Triton kernels would save of a compile of that model.", gpu=True),
     Tool("live", "Measure what live tuning costs and finds, on a GPU or a CPU."),
     Tool("lookup", "Time lookups in a table of a million problems."),
