@@ -134,16 +134,20 @@ def _steps(found: Coverage, workload: Path) -> tuple[Advice, ...]:
     here, reasons = detect.native().sku, Counter[str]()
     for miss in found.misses:
         reasons[miss.reason if miss.reason or miss.device == here else OTHER_DEVICE] += 1
-    kinds = Counter[Kind]()
+    kinds, disturbed = Counter[Kind](), 0
+    build = shlex.join(["gemmdb", "build", "--arch", "native", "--shapes", str(workload)])
     for hits in found.hits.values():
         for serves, of in hits.outcomes.items():
+            if serves.disturbed:
+                disturbed += of.problems
+                continue
             kinds[serves.kind] += of.problems
             if serves.kind is Kind.ATEN_REFUSED:
                 reasons[f"{ONLY_ATEN}: {serves.reason}"] += of.problems
     unknown = reasons.pop("", 0) + kinds[Kind.ATEN_UNKNOWN]
     return advise(Situation(
         reasons, unknown, kinds[Kind.ATEN_BEST], kinds[Kind.ATEN_PREDICTED],
-        build=shlex.join(["gemmdb", "build", "--arch", "native", "--shapes", str(workload)]),
+        disturbed=disturbed, command=build, build=build,
         largest=max((Problem.parse(miss.problem).m for miss in found.misses if miss.ranges), default=0),
         outdated=sum(hits.outdated for hits in found.hits.values()),
     ))  # fmt: skip

@@ -93,7 +93,7 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
     built, plan, products = done.built, done.plan, done.after.products
     busy = built.stopped if built else ""
     left = built.left if built else len(plan.wanted)
-    kinds = Counter(one.outcome.kind for one in products)
+    kinds = Counter(one.outcome.kind for one in products if not one.outcome.disturbed)
     left_out = Counter(plan.left_out)
     left_out.update(built.left_out if built else {})
     skipped = {reason: number for reason, number in left_out.items() if not reason.startswith(ONLY_ATEN)}

@@ -72,9 +72,14 @@ class Outcome:
 
     @property
     def group(self) -> Outcome:
-        """What GEMMs are counted by: the kind, and the reason of a refusal. Other reasons differ between GEMMs of a
-        kind that ask for the same."""
-        return self if self.kind is Kind.ATEN_REFUSED else Outcome(self.kind)
+        """What GEMMs are counted by: the kind, and the reason of a refusal, or that times were disturbed. Other reasons
+        differ between GEMMs of a kind that ask for the same."""
+        return self if self.kind is Kind.ATEN_REFUSED or self.disturbed else Outcome(self.kind)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether ATen runs because all times were disturbed: an idle machine is needed."""
+        return self.reason == DISTURBED
 
     def document(self) -> dict[str, str]:
         """The fields `outcome` and `why` of JSON output."""

@@ -194,12 +194,13 @@ def _sizes(one: Wanted) -> tuple[list[Problem], list[Problem]]:
 
 
 def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
-    """Return the GEMMs that miss, one per problem, device and range."""
+    """Return the GEMMs that miss, or whose times were all disturbed, one per problem, device and range."""
     found: dict[tuple[Problem, Device, Ranges], Wanted] = {}
     for entry in entries:
         answer = look_up(entry, catalog, LOOKUP)
         missing = () if answer.served else _missing(answer.query, catalog)
-        if answer.hit is not None and not missing:
+        lost = answer.disturbed and not answer.served  # The build repeats what was disturbed.
+        if answer.hit is not None and not missing and not lost:
             continue
         problem, device, calls = entry.problem, answer.device, entry.calls or entry.count
         key = problem, device, entry.ranges

@@ -9,19 +9,24 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.replay import CPP
 
 from gemmdb.cli.tuned import expected
 from gemmdb.devices import detect, load, registry
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.candidates import ONLY_ATEN
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
 from gemmdb.lookup import answer
 from gemmdb.lookup.saving import Saving
 from gemmdb.report.workload import of_workload
 from gemmdb.settings import Policy, shipped_tables
 from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.measurement import Measurement, Protocol, Status, Times, marks
 from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 from gemmdb.tune import plan as plans
 from gemmdb.tune.plan import Plan, Wanted, by_worth, plan, seconds
 from gemmdb.workload.entries import Entry, Workload
@@ -137,6 +142,25 @@ def test_what_only_another_gpu_measured_is_built():
         report = of_workload(Workload((Entry(decode, 1, 10, h100.text),), {}), "w", catalog, plans.LOOKUP)
     assert missed.problem == decode
     assert [one.rung for one in report.products] == ["miss"]
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_what_was_disturbed_is_built_again(tmp_path: Path, disturbed: bool):
+    """`run again when the machine is idle` names the same command."""
+    device, problem, path = detect.cpu(), product(512, constant_weight=True), tmp_path / "mine.db"
+    toolchain = installed("cpu")
+    assert toolchain is not None
+    with Store.open(path) as store:
+        run_id = store.begin_run({"command": "tests"})
+        store.add(
+            Measurement(problem, config, device, Protocol("host", "cold", 1, 30), toolchain, run_id, Status.OK,
+                        Times(us, us * 0.99, us * 1.01, 30, 100.0), detail=marks(False, disturbed))
+            for config, us in ((ATEN, 100.0), (CPP, 100.0))
+        )  # fmt: skip
+        store.refresh()
+    workload = Workload((Entry(problem, 1, 9, device.text),), {})
+    found = plan(workload, Catalog.load(tables=[path]), path, 600.0, None)
+    assert [one.problem for one in found.wanted] == [problem] * disturbed
 
 
 def test_nothing_misses():
