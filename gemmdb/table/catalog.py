@@ -67,7 +67,8 @@ class Catalog:
             path = source.path
             try:
                 check = admission.check_of(path, source.origin, source.digest, settings)
-                entries.append((source, Table.open(path, immutable=source.origin in _INSTALLED, check=check)))
+                installed, pinned = source.origin in _INSTALLED, source.origin == "pinned"
+                entries.append((source, Table.open(path, immutable=installed, check=check, pinned=pinned)))
             except TableError as error:
                 if strict:
                     raise

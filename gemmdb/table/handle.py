@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 from gemmdb.errors import TableError
 from gemmdb.table import dbfile, file_locks, read_timeouts, schema
 from gemmdb.table.lookup_cache import LookupCache
-from gemmdb.table.read_timeouts import Budget, Deadline, bulk_seconds, interrupted, refuse_slow, remember_slow
+from gemmdb.table.read_timeouts import (
+    Budget,
+    Deadline,
+    NoDeadline,
+    bulk_seconds,
+    interrupted,
+    refuse_slow,
+    remember_slow,
+)
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -35,7 +43,8 @@ _inherited: list[sqlite3.Connection] = []
 
 
 class Handle:
-    """A table file that is open for reading, or opens at the next read. `immutable`: no process writes the file. `db`:
+    """A table file that is open for reading, or opens at the next read. `immutable`: no process writes the file.
+    `pinned`: `check` compares its digest with a known one, so its statements have no time limit. `db`:
     the connection, None while the file is closed; hold `lock` to use it, and set `busy` meanwhile: SQLite does not
     allow a second statement while it calls the deadline of the first. `replaced`: called with the header when the file
     reopens with a different one; it must not read the file. `check`: called before the file is opened, and raises
@@ -48,6 +57,7 @@ class Handle:
         immutable: bool,
         replaced: weakref.WeakMethod[Callable[[schema.Header], None]],
         check: Callable[[], None] | None = None,
+        pinned: bool = False,
     ) -> None:
         self.path, self.immutable, self._check = path, immutable, check
         self._replaced = replaced  # Weak, so that the connection closes with the last reference to its table.
@@ -56,7 +66,7 @@ class Handle:
         self.db: sqlite3.Connection | None = None
         self.cache: LookupCache | None = None
         self.busy = False
-        self.deadline = Deadline()
+        self.deadline = NoDeadline() if pinned else Deadline()
         self._lookups = threading.local()
         self._file: file_locks.Identity = None
         _handles.add(self)
@@ -190,7 +200,7 @@ class Handle:
 
     def _read_beside(self, read: Callable[[sqlite3.Connection], T], budget: Budget | None) -> T:
         """Like `_read`, on another connection: a signal handler runs a lookup while this thread reads."""
-        deadline = Deadline()
+        deadline = type(self.deadline)()
         if self._check:
             self._check()
         with closing(dbfile.connect(self.path, self.immutable, deadline)) as db:

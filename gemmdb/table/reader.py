@@ -42,9 +42,11 @@ class Table:
     different file.
     """
 
-    def __init__(self, path: Path, immutable: bool = False, check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, path: Path, immutable: bool = False, check: Callable[[], None] | None = None, pinned: bool = False
+    ) -> None:
         self.path = path
-        self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced), check)
+        self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced), check, pinned)
         self._unknown_devices: set[int] = set()
         self._few: dict[tuple[int, int], bool] = {}
         self._cache = RowCache(path, self._file.fetch)
@@ -53,10 +55,13 @@ class Table:
         self._replaced(self._file.header())
 
     @classmethod
-    def open(cls, path: Path, *, immutable: bool = False, check: Callable[[], None] | None = None) -> Table:
+    def open(
+        cls, path: Path, *, immutable: bool = False, check: Callable[[], None] | None = None, pinned: bool = False
+    ) -> Table:
         """Open the table at `path`. `immutable`: no process writes the file. `check`: called whenever the file is
-        opened, and raises TableError if it may not be used. Raises TableError."""
-        return cls(Path(path), immutable, check)
+        opened, and raises TableError if it may not be used. `pinned`: that compares its digest with a known one, so
+        reading it has no time limit. Raises TableError."""
+        return cls(Path(path), immutable, check, pinned)
 
     def __enter__(self) -> Table:
         return self

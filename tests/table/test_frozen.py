@@ -13,7 +13,9 @@ from kit.tables import names
 from gemmdb import InputError, TableError
 from gemmdb.lookup import environment
 from gemmdb.settings import Settings
+from gemmdb.table import read_timeouts
 from gemmdb.table.catalog import Catalog, sources
+from gemmdb.table.reader import Table
 
 
 @pytest.fixture
@@ -120,3 +122,13 @@ def test_reading_pinned_tables_writes_nothing_beside_them(pinned, kit):
         assert sorted(path.name for path in pinned.iterdir()) == ["frozen.db", "frozen.sha256"]
     finally:
         pinned.chmod(0o755)
+
+
+def test_a_slow_machine_does_not_change_what_a_pinned_table_answers(pinned, kit, monkeypatch):
+    """Reading any other table ends at a deadline."""
+    monkeypatch.setattr(read_timeouts, "_STEPS", 1)
+    monkeypatch.setattr(read_timeouts.Deadline, "__call__", lambda self: True)
+    (table, *_) = Catalog.load().tables
+    assert table.devices()
+    with pytest.raises(TableError, match="takes too long to read"):
+        Table.open(pinned / "frozen.db")
