@@ -44,20 +44,21 @@ class Frozen:
 
 
 def settle(command: Sequence[str], table: Path, say: Say, stdout: int | None = None) -> int:
-    """Run a program with gemmdb's default mode, which stores in `table` what it times (confirming, algorithms of
-    cuBLASLt), until a run stores nothing new. Returns the number of runs: 0 on a CPU, where nothing is timed. Raises
+    """Run a program, whose compiles store in `table` what they time (confirming, algorithms of cuBLASLt), until a run
+    stores nothing new. Returns the number of runs: 0 on a CPU, where nothing is timed. Raises
     InputError for a program that fails, KeyboardInterrupt if a signal ends it."""
     if detect.native().kind != "cuda":
         return 0
     environment = {
-        "GEMMDB_USER_TABLE": str(table.absolute()), "GEMMDB_ON_MISS": "aten", "GEMMDB_CONFIRM": "1",
+        "GEMMDB_USER_TABLE": str(table.absolute()),
         "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "VLLM_DISABLE_COMPILE_CACHE": "1",
     }  # fmt: skip
     for number in range(1, MAX_RUNS + 1):
         say(f"4/4 the program runs with gemmdb and times what a build cannot, run {number} of {MAX_RUNS} at most")
         before = _state(table)
-        with tempfile.TemporaryDirectory(prefix="gemmdb-times-") as folder:
-            ended = run(command, Path(folder), "with", environment, stdout)
+        ended = run(command, table, "settle", environment, stdout)
+        if ended.failures:
+            raise InputError(f"the program cannot be timed: {ended.failures[0]}")
         if ended.exit_code in STOPPED_CODES[1:] and _state(table) == before:
             raise KeyboardInterrupt
         if ended.exit_code not in STOPPED_CODES:

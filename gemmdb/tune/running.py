@@ -55,7 +55,8 @@ def run(
 ) -> Recorded:
     """Run `command` to completion with stdin, stdout and stderr passed through; signals that would end this process go
     to the command. `what`: `record` appends the compiled GEMMs to the workload `target`; `without` and `with` write the
-    time of each compiled graph, without and with gemmdb, to the folder `target`. `environment`: extra variables;
+    time of each compiled graph, without and with gemmdb, to the folder `target`; `settle` writes nothing there, and its
+    compiles time what a frozen one cannot. `environment`: extra variables;
     `stdout`: the file descriptor of its stdout, None for this process's own. Raises InputError if it cannot start."""
     with tempfile.TemporaryDirectory(prefix="gemmdb-record-") as name:
         folder = Path(name)

@@ -25,8 +25,8 @@ def leave(name: str, text: str = "") -> None:
 
 
 def start() -> None:
-    """Start the mode in the adjacent file `target`: `record` and the workload path, or `without` or `with` and the
-    folder for graph times."""
+    """Start the mode in the adjacent file `target`: `record` and the workload path, `without` or `with` and the folder
+    for graph times, or `settle`."""
     leave("torch")
     try:
         with open(os.path.join(HERE, "target")) as file:  # noqa: PTH118
@@ -35,6 +35,10 @@ def start() -> None:
             from gemmdb.inductor import record
 
             record(path)
+        elif what == "settle":
+            from gemmdb.tune import settling
+
+            settling.start()
         else:
             from gemmdb.tune import stopwatch
 

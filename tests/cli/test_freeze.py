@@ -20,7 +20,7 @@ from gemmdb.key.device import Device
 from gemmdb.lookup.environment import refresh
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
-from gemmdb.tune import freeze, tuning
+from gemmdb.tune import freeze, running, tuning
 from gemmdb.tune.running import Recorded
 
 DEVICE = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
@@ -161,15 +161,38 @@ def test_a_program_runs_until_it_times_nothing_new(environment, on_a_gpu, monkey
     monkeypatch.setattr(freeze, "run", run)
     assert freeze.settle(COMMAND, path, said.append) == 2
     command, what, variables = runs[0]
-    assert (command, what, len(said)) == (COMMAND, "with", 2)
-    assert (variables["GEMMDB_USER_TABLE"], variables["GEMMDB_CONFIRM"]) == (str(path), "1")
-    assert variables["GEMMDB_ON_MISS"] == "aten"
+    assert (command, what, len(said)) == (COMMAND, "settle", 2)
+    assert variables["GEMMDB_USER_TABLE"] == str(path)
+    assert variables["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] == "1", "a cached graph would time nothing"
 
 
 def test_a_program_that_fails_is_not_frozen(environment, on_a_gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(freeze, "run", lambda *_: Recorded(3, 1, 1, ()))
     with pytest.raises(InputError, match="exit code 3; it has to run without an error"):
         freeze.settle(COMMAND, tmp_path / "table.db", lambda _: None)
+    monkeypatch.setattr(freeze, "run", lambda *_: Recorded(0, 1, 1, ("python: it is too old",)))
+    with pytest.raises(InputError, match="cannot be timed: python: it is too old"):
+        freeze.settle(COMMAND, tmp_path / "table.db", lambda _: None)
+
+
+SETTLED = """
+import torch
+import gemmdb.inductor
+from gemmdb.inductor.entry import active
+
+gemmdb.inductor.enable(on_miss="error", frozen=True)
+torch.compile(torch.nn.Linear(8, 8))(torch.ones(4, 8))
+policy = active.current().policy
+assert (policy.on_miss, policy.confirm, policy.horizontal, policy.frozen) == ("aten", True, False, False), policy
+assert gemmdb.inductor.stats()["errors"] == []
+"""
+
+
+def test_a_program_that_is_settled_confirms_whatever_it_enables(environment, tmp_path):
+    """And its GEMMs stay apart, as in a frozen compile."""
+    Path("serve.py").write_text(SETTLED)
+    done = running.run([sys.executable, "serve.py"], tmp_path / "table.db", "settle")
+    assert (done.exit_code, done.failures, done.torches) == (0, (), 1)
 
 
 def test_on_a_cpu_the_program_times_nothing(monkeypatch, tmp_path):

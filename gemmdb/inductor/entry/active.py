@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)
 _enabled: Session | Callable[[], Session] | None = None
 _fallbacks: list[Session] = []
-_pinned: Session | None = None
+_pinned: Session | Callable[[], Session] | None = None
 _lock = threading.Lock()
 _holders = 0
 
@@ -28,13 +28,16 @@ def current() -> Session | None:
 
 def requested() -> Session | None:
     """Return the session from `use`, else from `enable`. None if GEMMDB_DISABLE is set or only a recorder is active."""
-    global _enabled
+    global _enabled, _pinned
     if Settings.read().disabled:
         return None
-    override = _pinned or _override.get()
-    if override is not None:
+    if _pinned is None and (override := _override.get()) is not None:
         return override
     with _lock:
+        if callable(_pinned):
+            _pinned = _pinned()
+        if _pinned is not None:
+            return _pinned
         if callable(_enabled):
             _enabled = _enabled()
         return _enabled
@@ -47,9 +50,9 @@ def set_enabled(session: Session | Callable[[], Session] | None) -> None:
         _enabled = session
 
 
-def pin(session: Session) -> None:
-    """Force every compile in this process to use `session`, even if something else is enabled: a program that is timed
-    without gemmdb may call `enable` itself."""
+def pin(session: Session | Callable[[], Session]) -> None:
+    """Force every compile in this process to use `session`, or the result of calling it at the first compile, even if
+    something else is enabled: a program that is timed without gemmdb may call `enable` itself."""
     global _pinned
     _pinned = session
     hold()
