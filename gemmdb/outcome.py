@@ -91,8 +91,8 @@ def of(
 ) -> Outcome:
     """Return the outcome of an answer: its rung (`aten` for a miss, `live`, `forced`, `uncovered`), the canonical text
     of the config that runs, and the note and evidence of an event. A config of max_autotune's search counts as tuned,
-    and a forced one as one of a table. `disturbed`: the
-    time was taken only on a busy machine: such times decide nothing against ATen, so they say nothing for it."""
+    and a forced one as one of a table. `disturbed`: the time was taken only on a busy machine. Such
+    times decide nothing against ATen, so they say nothing for it."""
     if rung == "uncovered":
         return Outcome(Kind.NOT_HANDLED, note)
     if config == ATEN.text and "kernels" not in evidence:
