@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,8 +213,11 @@ PROGRAM = """
 def test_fresh_processes_and_another_order_give_the_same_code(kit, table, tmp_path):
     path = table({key(): kit.CPP, **{key(n=32, constant=1).replace("m=8", f"m={m}"): kit.CPP for m in (2, 4, 16)}})
     enable = f"    import gemmdb.inductor; gemmdb.inductor.enable(frozen=True, tables={str(path)!r})\n"
-    environment = {name: value for name, value in os.environ.items() if name == "XDG_DATA_HOME"}
-    replies = [kit.forked(f"\n{enable}{PROGRAM}", environment, [order]) for order in ("1", "1", "-1")]
+    runs = (("1", "1"), ("2", "1"), ("3", "-1"))  # The seed of sets and dicts, and the order.
+    replies = [
+        kit.run(f"\n{enable}{PROGRAM}", {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "2"}, [order])
+        for seed, order in runs
+    ]
     assert replies[0]["codes"] == replies[1]["codes"] == replies[2]["codes"]
     assert len(set(replies[0]["codes"].values())) == 3
     for reply in replies:
