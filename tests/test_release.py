@@ -191,10 +191,16 @@ def test_a_form_for_issues_has_what_forms_need_and_names_commands_that_exist(pat
     assert named <= {one.strip("`") for one in commands}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> build.Distributions:
+    return build.build("HEAD", tmp_path_factory.mktemp("release"), REPOSITORY)
+
+
 @pytest.mark.slow
-def test_two_builds_of_a_commit_are_the_same_bytes_and_hold_what_is_committed(tmp_path: Path) -> None:
-    one = build.build("HEAD", tmp_path / "one", REPOSITORY)
-    two = build.build("HEAD", tmp_path / "two", REPOSITORY, build.ELSEWHERE)
+def test_two_builds_of_a_commit_are_the_same_bytes_and_hold_what_is_committed(
+    made: build.Distributions, tmp_path: Path
+) -> None:
+    one, two = made, build.build("HEAD", tmp_path, REPOSITORY, build.ELSEWHERE)
     assert one.digests == two.digests
     with zipfile.ZipFile(one.wheel) as archive:
         names = set(archive.namelist())
@@ -216,9 +222,8 @@ def test_two_builds_of_a_commit_are_the_same_bytes_and_hold_what_is_committed(tm
 
 
 @pytest.mark.slow
-def test_the_bill_of_materials_lists_what_an_installation_brings(tmp_path: Path) -> None:
+def test_the_bill_of_materials_lists_what_an_installation_brings(made: build.Distributions, tmp_path: Path) -> None:
     pytest.importorskip("cyclonedx_py")
-    made = build.build("HEAD", tmp_path)
     text = sbom.write(made.wheel, tmp_path / "sbom").read_text()
     document = json.loads(text)
     assert document["bomFormat"] == "CycloneDX"
@@ -233,9 +238,10 @@ def test_the_bill_of_materials_lists_what_an_installation_brings(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_an_installation_answers_and_does_not_see_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_answers_and_does_not_see_the_checkout(
+    made: build.Distributions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # With an egg-info there, pip takes gemmdb for installed.
-    made = build.build("HEAD", tmp_path)
     (tmp_path / "here").mkdir()
     for path in made.paths:
         python = rehearse.environment(tmp_path / path.suffix, path)
