@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from kit.browser import launched
 
 from gemmdb.report import documents, page
-from gemmdb.settings import Settings
+from gemmdb.settings import Settings, shipped_tables
 from gemmdb.table.catalog import Catalog
 
 
@@ -18,6 +19,20 @@ from gemmdb.table.catalog import Catalog
 def browser() -> Iterator[Any]:
     with launched() as started:
         yield started
+
+
+def rendered(path: Path, settings: Settings | None) -> str:
+    """The page of a file."""
+    catalog = Catalog.load(settings) if settings else Catalog(())
+    text = page.render(documents.document(path, catalog))
+    catalog.close()
+    return text
+
+
+@functools.cache
+def of_shipped(path: Path) -> str:
+    """The page of a table that ships: it takes seconds, and no test changes such a table."""
+    return rendered(path, None)
 
 
 @pytest.fixture
@@ -29,10 +44,9 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     def opened(
         path: Path, width: int = 768, scheme: str = "light", settings: Settings | None = None, **more: bool
     ) -> Any:
-        catalog = Catalog.load(settings) if settings else Catalog(())
         target = tmp_path / "page.html"
-        page.write(page.render(documents.document(path, catalog)), target)
-        catalog.close()
+        ships = path.parent == shipped_tables() and settings is None
+        page.write(of_shipped(path) if ships else rendered(path, settings), target)
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
         contexts.append(context)
         tab = context.new_page()
