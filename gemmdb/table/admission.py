@@ -32,7 +32,7 @@ def _pin_check(path: Path, digest: str, pins: Path) -> Callable[[], None]:
     def check() -> None:
         if not path.exists():
             raise TableError(f"{path} does not exist, but {pins} lists it; copy it there, or run `gemmdb freeze` again")
-        if _digest(path) not in digests:
+        if digest_of(path) not in digests:
             raise TableError(
                 f"{path} is not the table that {pins} lists: its SHA-256 differs; restore the file, or run"
                 " `gemmdb freeze` again"
@@ -50,7 +50,7 @@ def shipped_check(path: Path) -> Callable[[], None]:
             known = trust.shipped(path.parent)
         except (InputError, OSError, ValueError) as error:
             raise TableError(str(error)) from error
-        if known and known.get(path.name) != _digest(path):
+        if known and known.get(path.name) != digest_of(path):
             raise TableError(f"{path} is not the file that {trust.MANIFEST} describes; install gemmdb again")
 
     return check
@@ -64,7 +64,7 @@ def _policy_check(path: Path, settings: Settings) -> Callable[[], None] | None:
     policy, allowed = settings.trust, trust.listed(settings.trust)
 
     def check() -> None:
-        if _digest(path) not in allowed:
+        if digest_of(path) not in allowed:
             add = f"sha256sum {shlex.quote(str(path))} >> {shlex.quote(str(policy))}"
             raise TableError(f"{path} is not trusted: {policy} does not list its SHA-256; add it with `{add}`")
 
@@ -77,7 +77,7 @@ def check_inputs(out: Path, inputs: Iterable[Path], settings: Settings | None = 
     settings = settings or Settings.read()
     for path in inputs if _is_user_table(out, settings) else ():
         if not _is_user_table(path, settings):
-            check_digest(out, path, _digest(path), settings)
+            check_digest(out, path, digest_of(path), settings)
 
 
 def check_digest(out: Path, path: Path, digest: str, settings: Settings | None = None) -> None:
@@ -96,7 +96,8 @@ def _is_user_table(path: Path, settings: Settings) -> bool:
     return settings.trust is not None and real(path) == real(settings.user_table)
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a table's file, as lists of digests have it. Raises TableError."""
     dbfile.check_file(path)
     try:
         return trust.sha256_in_use(path)

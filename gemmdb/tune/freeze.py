@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemmdb import __version__, trust
+from gemmdb import __version__
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.files import replacing
@@ -20,6 +20,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.toolchain import installed
 from gemmdb.report.workload import Product, WorkloadReport, of_workload
 from gemmdb.settings import Policy, Settings
+from gemmdb.table.admission import digest_of
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
 from gemmdb.tune.running import run
@@ -98,18 +99,18 @@ def _written(folder: Path, used: Iterable[tuple[Source, Table]]) -> Iterable[tup
         with tempfile.TemporaryDirectory(dir=folder) as name:
             unite(measured, whole := Path(name, MEASURED))
             pack(whole, folder / PACKED)
-        yield PACKED, trust.sha256_of(folder / PACKED)
+        yield PACKED, digest_of(folder / PACKED)
     for source, table in used:
         if not table.packed:
             continue
         if source.origin == "shipped":
-            yield table.path.name, trust.sha256_of(table.path)
+            yield table.path.name, digest_of(table.path)
             continue
         # Tables of two folders may have the same name.
         copy = folder / f"{table.digest[:8]}-{table.path.name}"
         with replacing(copy) as part:
             shutil.copyfile(table.path, part)
-        yield copy.name, trust.sha256_of(copy)
+        yield copy.name, digest_of(copy)
 
 
 def _serves(table: Table, devices: Iterable[Device]) -> bool:
