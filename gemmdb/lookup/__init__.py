@@ -138,17 +138,16 @@ def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, Rejected] | None:
         rejected = lowering.rejection(config, ask.query, rows) or (ask.excluded and ask.excluded(config, rows))
         if rejected is not None:
             return config, rejected
-    slow = slow_calls(hit, ask.query, ask.policy)
+    slow = slow_calls(hit.config, ask.query, hit.expected_us, hit.speedup, ask.policy)
     return None if slow is None else (hit.config, slow)
 
 
-def slow_calls(hit: Hit, query: Query, policy: Policy) -> Rejected | None:
-    """Return why the calls of a hit's config take the host too long. They count on a GPU, unless a CUDA graph captures
-    the program."""
-    if query.device.kind != "cuda" or policy.captured or hit.config == ATEN:
+def slow_calls(config: Config, query: Query, us: float, speedup: float, policy: Policy) -> Rejected | None:
+    """Return why the calls of a config take the host too long. They count on a GPU, unless a CUDA graph captures the
+    program. `us`, `speedup`: of the config, over ATen."""
+    if query.device.kind != "cuda" or policy.captured or config == ATEN:
         return None
-    us, aten_us = hit.expected_us, hit.expected_us * hit.speedup
-    return host.rejection(hit.config, query.problem, us, aten_us, bool(policy.training))
+    return host.rejection(config, query.problem, us, us * speedup, bool(policy.training))
 
 
 def disturbed(hit: Hit, query: Query, tables: Sequence[Table]) -> bool:

@@ -54,9 +54,13 @@ def test_slow_calls_are_left_out_unless_a_cuda_graph_captures_them() -> None:
     captured, hit = answer(query, SHIPPED, replace(POLICY, captured=True)), answer(query, SHIPPED, POLICY)
     assert captured is not None
     assert hit is not None
-    assert slow_calls(captured, query, POLICY)
-    assert not slow_calls(captured, query, replace(POLICY, captured=True))
-    assert not slow_calls(hit, query, POLICY)
+
+    def slow(hit: Hit, policy: Policy) -> object:
+        return slow_calls(hit.config, query, hit.expected_us, hit.speedup, policy)
+
+    assert slow(captured, POLICY)
+    assert not slow(captured, replace(POLICY, captured=True))
+    assert not slow(hit, POLICY)
     assert hit.evidence["left_out"][captured.config.text].startswith("host time")
 
 

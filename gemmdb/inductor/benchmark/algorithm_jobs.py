@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from gemmdb.cost import host
 from gemmdb.cublaslt.shape import EXTRAS
 from gemmdb.inductor.benchmark import algorithm_trial, payoff, rules, subgraph
 from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
@@ -28,6 +27,7 @@ from gemmdb.kernels.rules import reject_unaligned_rows
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import installed
+from gemmdb.lookup import slow_calls
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.acceptance.extern import unfused
 from gemmdb.lookup.ask import Ask
@@ -177,8 +177,7 @@ def rejection(decision: Decision, node: Any = None) -> Rejected | None:
     if problem.m < FEW_ROWS and decision.event.rung == "exact" and decision.config == ATEN:
         return Rejected("rows of our kernels settle it")
     found = rules.confirm_rejection(query, session.policy)
-    found = found or _unaligned(problem) or legality.rejection(ANY, query)
-    found = found or _slow_calls(decision)
+    found = found or _unaligned(problem) or legality.rejection(ANY, query) or _slow_calls(decision)
     if found is None and node is not None and subgraph.computes_weight(node):
         found = Rejected("the program has just computed the weight")
     return found
@@ -205,11 +204,10 @@ def activation_rejection(decision: Decision, node: Any = None) -> Rejected | Non
 
 
 def _slow_calls(decision: Decision) -> Rejected | None:
-    """Return why the calls of an algorithm take the host too long, however short the GEMM becomes."""
+    """Return why the calls of an algorithm take the host too long, whatever it saves on the GPU. Outside of training
+    steps, they take no longer than ATen's."""
     policy = state.applied(decision.session.policy)
-    if policy.captured:
-        return None
-    return host.rejection(ANY, decision.problem, 0.0, aten_us(decision), bool(policy.training))
+    return slow_calls(ANY, decision.query, aten_us(decision), 1.0, policy) if policy.training else None
 
 
 def _unaligned(problem: Problem) -> Rejected | None:

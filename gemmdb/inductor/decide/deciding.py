@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmdb.cost import host
 from gemmdb.errors import MissError, TableError
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide import legality, uncompiled
@@ -108,7 +107,9 @@ def _rejection(session: Session, query: Query, hit: Hit) -> Rejected | None:
     """Return why a hit is not used: Inductor cannot lower it, or its calls take the host too long. A lookup has left
     out such configs; a forced one is used however long its calls take."""
     found = legality.hit_rejection(hit, query)
-    return found if found or hit.rung == "forced" else slow_calls(hit, query, state.applied(session.policy))
+    if found or hit.rung == "forced":
+        return found
+    return slow_calls(hit.config, query, hit.expected_us, hit.speedup, state.applied(session.policy))
 
 
 def charged(decision: Decision) -> Decision:
@@ -117,10 +118,7 @@ def charged(decision: Decision) -> Decision:
     event, config, us, speedup = decision.event, decision.config, decision.event.expected_us, decision.event.speedup
     if config is None or us is None or speedup is None or decision.branches or event.rung == "forced":
         return decision
-    policy = state.applied(decision.session.policy)
-    if decision.query.device.kind != "cuda" or policy.captured:
-        return decision
-    rejected = host.rejection(config, decision.problem, us, us * speedup, bool(policy.training))
+    rejected = slow_calls(config, decision.query, us, speedup, state.applied(decision.session.policy))
     return replace(decision, config=ATEN, event=event.refused(rejected), refused=True) if rejected else decision
 
 

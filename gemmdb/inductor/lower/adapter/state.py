@@ -35,6 +35,8 @@ def autotuning() -> bool:
 def applied(policy: Policy) -> Policy:
     """Return the policy with what Inductor says of the graph that it compiles: whether it captures the graph in a CUDA
     graph, as in mode `reduce-overhead`, and whether the graph is part of a training step."""
+    if None not in (policy.captured, policy.training):
+        return policy
     captured = bool(inductor_config.triton.cudagraphs) if policy.captured is None else policy.captured
     training = _training.get() if policy.training is None else policy.training
     return replace(policy, captured=captured, training=training)
