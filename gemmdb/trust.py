@@ -81,6 +81,8 @@ def pinned(path: Path) -> Mapping[str, str]:
     for digest, name in _lines(path, "GEMMDB_FROZEN", "`gemmdb freeze` makes it; 1 freezes without it"):
         if not name:
             raise InputError(f"{path}: the line of {digest[:12]}... names no file")
+        if Path(name).name != name or name == "..":
+            raise InputError(f"{path}: {name!r} is not the name of a file next to it: run `sha256sum` in that folder")
         found[name] = digest
     return found
 

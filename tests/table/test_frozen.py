@@ -103,6 +103,9 @@ def test_a_missing_table_is_named_with_its_remedy(pinned, caplog):
         (None, "GEMMDB_FROZEN=.*it cannot be read .*; `gemmdb freeze` makes it"),
         ("nonsense\n", "frozen.sha256:1: not a line that `sha256sum` prints"),
         (f"{'0' * 64}\n", "the line of 000000000000... names no file"),
+        (f"{'0' * 64}  ../other.db\n", "is not the name of a file next to it"),
+        (f"{'0' * 64}  /srv/other.db\n", "is not the name of a file next to it"),
+        (f"{'0' * 64}  ..\n", "is not the name of a file next to it"),
     ],
 )
 def test_a_list_that_cannot_be_read_is_an_error(pinned, text, said):
