@@ -9,6 +9,7 @@ TOOLS = (
     Tool("models", "Time decode and prefill of a Llama-3-8B-shaped model in three modes.", gpu=True),
     Tool("compile", "Time the compilation of that model in three modes, in fresh processes.", gpu=True),
     Tool("blocks", "Time blocks of transformers with and without horizontal fusion.", gpu=True),
+    Tool("symbolic", "Compare one compile for a range of rows with a compile for each size.", gpu=True),
     Tool("lowering", "Time single products as Inductor compiles them with a table.", gpu=True),
     Tool("prebuilt", "Time compiles of products whose CUTLASS kernel is compiled in advance.", gpu=True),
     Tool("host", "Time what the host takes to launch each kind of GEMM, beside ATen.", gpu=True),
