@@ -96,8 +96,9 @@ def compiled(piece: Piece, mode: str, rows: int, options: dict[str, Any]) -> Com
     how = dict(MODES[mode])
     if mode == "gemmdb":
         how["options"] = {"gemmdb.on_miss": options["on_miss"]}
-    for one in given if bounds else ():
-        torch._dynamo.mark_dynamic(one, 0, min=bounds[0], max=bounds[1])
+    if bounds is not None:
+        for one in given:
+            torch._dynamo.mark_dynamic(one, 0, min=bounds[0], max=bounds[1])
     with fresh(), torch.no_grad():
         start = time.perf_counter()
         run = torch.compile(piece, dynamic=None if bounds else False, **how)

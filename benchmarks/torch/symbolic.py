@@ -133,11 +133,10 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         math.exp(statistics.mean(math.log(one[name]) for one in found.values())) for name in ("static", "symbolic")
     )
     slower = [rows for rows, one in found.items() if one["symbolic"] < 1 - STEADY]
-    kept = (
-        f"{symbolic / static:.3f} of its speed, {(symbolic - 1) / (static - 1):.3f} of its gain" if static > 1 else ""
-    )
+    kept = f", {(symbolic - 1) / (static - 1):.3f} of its gain" if static > 1 else ""
     return (
-        f"{len(found)} sizes: static {static:.3f}x of default mode, symbolic {symbolic:.3f}x, {kept or 'no static gain'}; "
+        f"{len(found)} sizes: static {static:.3f}x of default mode, symbolic {symbolic:.3f}x, "
+        f"{symbolic / static:.3f} of its speed{kept}; "
         f"slower than default mode: {', '.join(map(str, slower)) or 'none'}; "
         f"worst against static {min(one['symbolic'] / one['static'] for one in found.values()):.3f}x"
     )

@@ -32,7 +32,9 @@ def test_the_summary_says_what_of_the_gain_is_kept_and_what_is_slower() -> None:
     assert symbolic.line(rows[1]) == "64 rows: default 100.0 us, static 83.3 us (1.200x), symbolic 90.9 us (1.100x)"
     assert symbolic.line(rows[3]) == "4 rows: out of memory"
     said = symbolic.summary(rows)
-    assert said.startswith("3 sizes: static 1.129x of default mode, symbolic 1.090x, 0.694 of its gain")
+    assert said.startswith(
+        "3 sizes: static 1.129x of default mode, symbolic 1.090x, 0.965 of its speed, 0.693 of its gain"
+    )
     assert "slower than default mode: 512; worst against static 0.917x" in said
     assert symbolic.summary(rows[3:]) == "nothing was measured"
 
