@@ -17,6 +17,7 @@ TOOLS = (
     Tool("activations", "Time linear layers whose activation cuBLASLt computes within its call.", gpu=True),
     Tool("cubins", "Time what shipped Triton kernels would save of a compile of that model.", gpu=True),
     Tool("live", "Measure what live tuning costs and finds, on a GPU or a CPU."),
+    Tool("frozen", "Prove frozen mode: cold starts on all GPUs with the same code, no timing, and its gain."),
     Tool("lookup", "Time lookups in a table of a million problems."),
     Tool("near", "Time rung near for held-out problems, from a table and its packed form."),
     Tool("matrix", "Run the integration's CPU tests on every supported torch."),

@@ -22,9 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.command import command
@@ -100,13 +101,16 @@ def child(mode: str, kind: str, layers: int, rows: int) -> dict[str, Any]:
     return found
 
 
-def in_process(command: Sequence[str], caches: Path, gpu: str) -> dict[str, Any]:
-    """The JSON object that a fresh process on one GPU prints last."""
+def in_process(
+    command: Sequence[str], caches: Path, gpu: str, more: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The JSON object that a fresh process on one GPU prints last. `more`: additional environment variables."""
     environ = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": gpu,
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "t"),
+        **more,
     }
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
