@@ -24,8 +24,8 @@ SHIPPED = shipped_tables() / "sm90-nvidia-h200.db"
 
 @pytest.fixture(scope="module")
 def asked():
-    """Asks a new question about each of ASKED held-out problems, whose records are in memory. They are of the preset, so
-    that a table with more problems is asked the same questions."""
+    """Asks a new question about each of ASKED held-out problems, whose records are in memory. They are of the
+    preset, so that a table with more problems is asked the same questions."""
     with Table.open(SHIPPED, immutable=True) as table:
         (device,) = table.devices()
         decided = {p for p, _ in table.decided()}
