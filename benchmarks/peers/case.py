@@ -1,0 +1,57 @@
+"""What a rival gets, and what it gives back. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.peers.packing import Weight, weight_of
+from gemmdb.generators.measure.cuda.bench import Bench
+from gemmdb.generators.measure.operands import Operands
+from gemmdb.key.problem import Problem
+
+
+class Unfit(Exception):
+    """A rival has no kernel for a problem, with the reason."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, and equal operands at several addresses. The copies of a grouped GEMM have several splits in turn.
+    `bench`: what the copies belong to."""
+
+    problem: Problem
+    sets: Sequence[Operands]
+    bench: Bench | None = None
+
+    def weights(self) -> list[Weight]:
+        """The integer weight of each copy."""
+        assert all(made.scale is not None for made in self.sets)
+        return [weight_of(self.problem, made.b, made.scale) for made in self.sets if made.scale is not None]
+
+    def multiple(self, n: int = 1, k: int = 1, m: int = 1) -> None:
+        """Raise Unfit unless the sizes are multiples."""
+        for name, step in (("n", n), ("k", k), ("m", m)):
+            if getattr(self.problem, name) % step:
+                raise Unfit(f"{name} is no multiple of {step}")
+
+
+def whole(result: torch.Tensor, _: int) -> torch.Tensor:
+    """The result itself."""
+    return result
+
+
+@dataclass(frozen=True)
+class Made:
+    """A rival that is ready. `call`: runs it on the copy with that number. `product`: the product [m, n] in the result
+    of such a call."""
+
+    call: Callable[[int], torch.Tensor]
+    product: Callable[[torch.Tensor, int], torch.Tensor] = whole
+
+
+def each(calls: Sequence[Callable[[], torch.Tensor]]) -> Made:
+    """A rival with one call per copy, which gives the product."""
+    return Made(lambda index: calls[index]())

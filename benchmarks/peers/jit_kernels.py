@@ -1,0 +1,38 @@
+"""Rivals that compile CUDA kernels on the spot: humming and QuACK. Imports torch."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.peers.case import Case, Made, each
+from benchmarks.peers.packing import Weight, words
+from gemmdb.generators.measure.operands import Operands
+
+
+def humming(case: Case) -> Made:
+    """humming's layer with the weight in its own layout and its heuristic's config."""
+    layer_of = importlib.import_module("humming.layer").HummingLayer
+    pairs = zip(case.sets, case.weights(), strict=True)
+    return each([_humming(layer_of, case, made, weight) for made, weight in pairs])
+
+
+def _humming(layer_of: Any, case: Case, made: Operands, weight: Weight) -> partial[torch.Tensor]:
+    problem = case.problem
+    config: dict[str, Any] = {"dtype": f"uint{weight.bits}"}
+    if weight.scale.shape[1] > 1:
+        config["group_size"] = problem.k // weight.scale.shape[1]
+    layer = layer_of(problem.n, problem.k, config, torch_dtype=made.a.dtype).to(made.a.device)
+    layer.load_from_tensors({"weight": words(weight.codes, weight.bits), "weight_scale": weight.scale})
+    layer.transform()
+    return partial(layer, made.a)
+
+
+def quack(case: Case) -> Made:
+    """QuACK's GEMM with the config that its autotuner finds."""
+    gemm = importlib.import_module("quack.gemm_interface").gemm
+    case.multiple(n=8, k=8)
+    return each([partial(gemm, made.a, made.b) for made in case.sets])

@@ -1,0 +1,119 @@
+"""What a measuring process of `measure` does with one problem: prepare each rival, check it, time all in turn. Imports
+torch."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compiling import Call, settled
+from benchmarks.dense.ways import compile_all, ways
+from benchmarks.dense.worker import DIGITS, unrolled
+from benchmarks.interleaved import rounds
+from benchmarks.peers.case import Case, Made, Unfit
+from benchmarks.peers.rivals import Rival
+from gemmdb.generators.measure.correctness import Reference
+from gemmdb.generators.measure.cuda.backend import VERSION
+from gemmdb.generators.measure.cuda.bench import Bench, alive
+from gemmdb.generators.measure.operands import Operands
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol, one_line
+
+RIVAL_S, SLOW_S = 60.0, 240.0
+"""Seconds that a rival may take to pack, compile, tune and run once; those of a slow one."""
+STUCK = 75
+"""The exit code of a process whose rival took longer."""
+Begin = Callable[[str], None]
+"""Is told each rival that begins, so that a process that dies can be blamed on it."""
+
+
+def measure(
+    problem: Problem, rivals: Sequence[Rival], samples: int, folder: Path, begin: Begin
+) -> dict[str, Any]:  # fmt: skip
+    """The result of a problem, JSON-ready: `taken`, microseconds in each round by name; `ways`, the facts of each, with
+    a `failure` if it has no times. `folder`: a new one, for user tables. `fatal`: this process cannot measure any
+    more."""
+    try:
+        bench = Bench.of(problem)
+        sets = [Operands.of(copy) for copy in bench.copies]
+        begin("gemmdb")
+        calls, facts = compile_all(problem, sets, bench.expected[0], ways(None), problem.key % 2 == 1, folder)
+        case = Case(problem, sets, bench)
+        for rival in rivals:
+            begin(rival.name)
+            with deadline(SLOW_S if rival.slow else RIVAL_S):
+                call, facts[rival.name] = ready(rival, case, bench.expected)
+            if call is not None:
+                calls[rival.name] = call
+        begin("")
+        unroll = unrolled(problem)
+        taken = rounds(calls, len(sets), Protocol("graph", "cold", unroll, samples, version=VERSION))
+    except Exception as error:
+        return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not alive()}
+    rounded = {name: [round(one, DIGITS) for one in times] for name, times in taken.items()}
+    return {"tolerance": tolerance(problem), "ways": facts, "taken": rounded, "unroll": unroll}
+
+
+def ready(rival: Rival, case: Case, expected: Sequence[Reference]) -> tuple[Call | None, dict[str, Any]]:
+    """A rival's call, None if it failed, and its facts. Raises what means that this process cannot go on."""
+    start = time.perf_counter()
+    if rival.missing:
+        return None, {"failure": rival.missing}
+    try:
+        made: Made = rival.load()(case)
+        worst = error(made, len(case.sets), expected)
+    except Exception as problem:
+        settled()
+        kind = "" if isinstance(problem, Unfit) else f"{type(problem).__name__}: "
+        return None, {"failure": one_line(f"{kind}{problem}"), "seconds": time.perf_counter() - start}
+    facts = {"error": worst, "seconds": time.perf_counter() - start, "version": rival.version}
+
+    def call(index: int) -> None:
+        made.call(index)
+
+    return call, facts
+
+
+def error(made: Made, copies: int, expected: Sequence[Reference]) -> float:
+    """The largest error of runs on one copy per reference, the first of them twice, and on the last copy."""
+    made.call(0)
+    found = []
+    for index in dict.fromkeys((*range(min(len(expected), copies)), copies - 1)):
+        exact = expected[index % len(expected)]
+        product = made.product(made.call(index), index).reshape(exact.sizes)
+        found.append(float(exact.error(product)))
+    return max(found)
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """End this process if the body takes longer. Compilers and kernels that hang cannot be interrupted."""
+    timer = threading.Timer(seconds, os._exit, [STUCK])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def warm(problem: Problem, rivals: Sequence[Rival]) -> str:
+    """Compile what rivals compile for a problem, so that it lies in their caches; says what failed."""
+    bench = Bench.of(problem)
+    # A copy of each split: the sizes of groups can choose a kernel.
+    bench = replace(bench, copies=bench.copies[: len(bench.expected)])
+    case = Case(problem, [Operands.of(copy) for copy in bench.copies], bench)
+    failed = []
+    for rival in rivals:
+        with deadline(RIVAL_S):
+            call, facts = ready(rival, case, bench.expected)
+        if call is None:
+            failed.append(f"{rival.name}: {facts['failure']}")
+    return "; ".join(failed)
