@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import dense, h200, hostile, offtable, programs, stress
+from benchmarks import dense, h200, hostile, offtable, peers, programs, stress
 from benchmarks import torch as torch_tools
 from benchmarks.command import Tool
 from tools import release
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (dense, h200, hostile, offtable, programs, stress, torch_tools, release)
+PACKAGES = (dense, h200, hostile, offtable, peers, programs, stress, torch_tools, release)
 FOLDERS = ("benchmarks", "tools")
 HELP = """
 import runpy, sys

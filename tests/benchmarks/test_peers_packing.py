@@ -1,0 +1,132 @@
+"""Weights in the layouts of rivals, and rivals that a CPU can run, against a float64 reference."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.peers import packing, torch_kernels, worker
+from benchmarks.peers.case import Case, Made, Unfit, each
+from benchmarks.peers.ops import OPS
+from benchmarks.peers.rivals import Rival
+from gemmdb.generators.measure.correctness import reference
+from gemmdb.generators.measure.operands import operands
+from gemmdb.generators.measure.tolerance import tolerance
+from gemmdb.inductor.match.ops import dequantised
+from gemmdb.key.problem import Problem
+
+CPU = torch.device("cpu")
+
+
+def case_of(problem: Problem) -> Case:
+    """A case with two copies on the CPU."""
+    made = operands(problem, CPU, 1)
+    return Case(problem, [made, made])
+
+
+def weight_of(name: str) -> tuple[Case, packing.Weight]:
+    """The weight of a small problem of an op."""
+    case = case_of(OPS[name].problem(3, 256, 384))
+    return case, case.weights()[0]
+
+
+def test_an_int4_weight_has_the_values_of_its_problem() -> None:
+    case, weight = weight_of("int4")
+    made, own = case.sets[0], case.problem.int4
+    assert own is not None
+    assert torch.equal(weight.exact, dequantised(made.b, made.scale, None, own, torch.float64))
+
+
+def test_an_int8_weight_has_the_values_of_its_problem() -> None:
+    case, weight = weight_of("int8-weight")
+    made = case.sets[0]
+    assert made.scale is not None
+    assert torch.equal(weight.exact, (made.b.double() * made.scale.double()).t())
+
+
+@pytest.mark.parametrize("name", ["int4", "int8-weight"])
+def test_words_hold_the_codes_from_the_lowest_bits_up(name: str) -> None:
+    _, weight = weight_of(name)
+    found, per = packing.words(weight.codes, weight.bits), 32 // weight.bits
+    assert found.dtype is torch.int32
+    assert found.shape == (256, 384 // per)
+    for place in range(per):
+        got = found.to(torch.int64) >> weight.bits * place & (1 << weight.bits) - 1
+        assert torch.equal(got, weight.codes[:, place::per].to(torch.int64))
+    gptq = packing.gptq(weight)
+    assert gptq.shape == (384 // per, 256)
+    assert int(gptq[1, 7]) >> weight.bits & (1 << weight.bits) - 1 == int(weight.codes[7, per + 1])
+
+
+def test_an_int4_weight_in_bytes_is_one_in_words() -> None:
+    """humming takes the bytes of a problem as they are."""
+    case, weight = weight_of("int4")
+    assert torch.equal(packing.words(weight.codes, 4), case.sets[0].b.view(torch.int32))
+
+
+def test_tinygemm_has_the_first_of_two_in_the_high_bits() -> None:
+    _, weight = weight_of("int4")
+    packed = packing.tinygemm_bytes(weight)
+    assert torch.equal(packed >> 4, weight.codes[:, ::2])
+    assert torch.equal(packed & 15, weight.codes[:, 1::2])
+
+
+def test_scales_of_groups_are_transposed_in_blocks_of_64_columns() -> None:
+    scale = torch.arange(128.0).repeat(2, 1).t()  # [n, groups]: the number of the column.
+    found = packing.marlin_scales(packing.Weight(torch.zeros(128, 256, dtype=torch.uint8), scale, 4))
+    assert found.shape == (2, 128)
+    blocks = found[1].view(2, 8, 8)
+    assert torch.equal(blocks[1].t().reshape(-1), torch.arange(64.0, 128.0))
+
+
+def test_scales_of_columns_lie_as_threads_hold_them() -> None:
+    weight = packing.Weight(torch.zeros(64, 64, dtype=torch.uint8), torch.arange(64.0)[:, None], 8)
+    found = packing.marlin_scales(weight)
+    assert found[0, :16].tolist() == [0, 1, 8, 9, 16, 17, 24, 25, 2, 3, 10, 11, 18, 19, 26, 27]
+    assert sorted(found[0].tolist()) == list(range(64))
+
+
+def test_rows_of_groups_begin_at_multiples() -> None:
+    place, group = packing.padded_rows([3, 3, 8], 4)
+    assert place.tolist() == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert group.tolist() == [0, 0, 0, -1, 2, 2, 2, 2, 2, -1, -1, -1]
+
+
+@pytest.mark.parametrize("name", ["bf16", "int4", "int8-weight", "int8", "grouped"])
+def test_what_a_user_can_spell_is_right(name: str) -> None:
+    op = OPS[name]
+    case = case_of(op.problem(40, 256, 256, 4 if op.grouped else 0))
+    exact = [reference(case.problem, made) for made in case.sets[:1]]
+    made = torch_kernels.cublas(case)
+    assert worker.error(made, 2, exact) <= tolerance(case.problem)
+
+
+def test_a_rival_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of(OPS["bf16"].problem(4, 64, 72))
+    exact = [reference(case.problem, case.sets[0])]
+    rival = Rival("mine", ("bf16",), "x:y")
+
+    def found(adapter: object) -> tuple[object, dict[str, object]]:
+        monkeypatch.setattr(Rival, "load", lambda _: adapter)
+        return worker.ready(rival, case, exact)
+
+    def unfit(case: Case) -> Made:
+        case.multiple(n=64, k=64)
+        raise AssertionError("k is 72")
+
+    def right(case: Case) -> Made:
+        return each([lambda made=made: made.a @ made.b for made in case.sets])
+
+    def raises(_: Case) -> Made:
+        raise RuntimeError("no\nkernel")
+
+    with pytest.raises(Unfit):
+        unfit(case)
+    assert found(unfit)[1]["failure"] == "k is no multiple of 64"
+    assert str(found(raises)[1]["failure"]).startswith("RuntimeError: no")
+    call, facts = found(right)
+    assert call is not None
+    assert float(str(facts["error"])) <= tolerance(case.problem)
+    missing, facts = worker.ready(Rival("other", (), "x:y", "no_such_package"), case, exact)
+    assert (missing, facts) == (None, {"failure": "no_such_package is not installed"})
