@@ -26,7 +26,7 @@ from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
 
-RIVAL_S, SLOW_S = 60.0, 240.0
+RIVAL_S, SLOW_S = 100.0, 300.0
 """Seconds that a rival may take to pack, compile, tune and run once; those of a slow one."""
 STUCK = 75
 """The exit code of a process whose rival took longer."""
