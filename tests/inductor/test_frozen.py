@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor_config
+from torch._inductor.codegen.triton import TritonKernel
+from torch._inductor.runtime import triton_heuristics
+from torch._inductor.runtime.hints import DeviceProperties, ReductionHint, TileHint
+from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
 from gemmdb import InputError, Policy, Problem
@@ -17,7 +24,9 @@ from gemmdb.inductor.decide import uncompiled
 from gemmdb.inductor.lower import padding
 from gemmdb.inductor.lower.adapter import slots
 from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.kernels.config import Config
 from gemmdb.settings import Settings, data_home
+from gemmdb.table.writer import Store
 
 TIMING = (
     (algorithms.Search, "run"), (algorithms.Search, "settle"), (confirm.Confirmation, "begin"), (confirm, "store"),
@@ -174,6 +183,84 @@ def test_a_kernel_that_fails_in_one_graph_is_not_remembered_for_the_next(kit, fr
     finally:
         uncompiled.clear()
         JOURNAL.drop()
+
+
+def test_a_frozen_compile_takes_what_another_graph_failed_to_compile(kit, table, two):
+    """It would otherwise depend on the compiles before it, frozen or not."""
+    gemmdb.inductor.enable(on_miss="aten", tables=[path := table({key(): kit.CPP})])
+    (failed,) = (
+        one["problem"] for one in kit.checked(*two, freezing=True)["products"] if one["config"] == kit.CPP.text
+    )
+    gemmdb.inductor.reset_stats()
+    try:
+        uncompiled.remember(failed, kit.CPP.text, "no memory")
+        assert {one["config"] for one in kit.checked(*two, freezing=True)["products"]} == {kit.ATEN.text}
+        gemmdb.inductor.reset_stats()
+        gemmdb.inductor.enable(frozen=True, tables=[path])
+        assert kit.CPP.text in {one["config"] for one in kit.checked(*two, freezing=True)["products"]}
+        assert not JOURNAL.provisional, "the graph is the same in every process, so it is cached"
+    finally:
+        uncompiled.clear()
+
+
+def test_a_kernel_wins_a_part_of_a_symbolic_range(kit, tmp_path, nothing_times):
+    """Without a confirmation or a search: the rows alone divide the range."""
+    pack, problem = Config.of("aten", "int8pack_mm"), Problem.gemm("mixed_mm", m=32, n=96, k=64, fusion="scale")
+    path = tmp_path / "table.db"
+    with Store.open(path) as store:
+        for m in (2, 4, 8, 16, 32, 64, 128, 256):
+            store.add(kit.rows(replace(problem, m=m), {pack: 50.0 if m <= 64 else 150.0}))
+        store.refresh()
+    weight, scale = torch.randint(-9, 9, (96, 64), dtype=torch.int8), torch.rand(96).bfloat16()
+
+    def model(x, weight, scale):
+        return nn.functional.linear(x, weight.to(x.dtype)) * scale
+
+    def inputs(rows):
+        x = torch.randn(rows, 64).bfloat16()
+        torch._dynamo.mark_dynamic(x, 0)
+        return x, weight, scale
+
+    gemmdb.inductor.enable(tables=[path], policy=Policy(near=False, frozen=True))
+    run, codes = torch.compile(model), []
+    for rows in (32, 64, 65, 300):
+        x, *rest = inputs(rows)
+        kit.close(run(x, *rest), model(x, *rest))
+    for _ in range(2):
+        torch._dynamo.reset()
+        codes.append(run_and_get_code(torch.compile(model), *inputs(32))[1])
+    assert len({re.sub("# AOT ID.*", "", one[0]) for one in codes}) == 1
+    (product,) = gemmdb.inductor.stats()["products"]
+    kernels = [(one["config"], one["m"][-1]) for one in product["evidence"]["kernels"]]
+    assert (kernels[0], kernels[1][0]) == ((pack.text, 64), kit.ATEN.text)
+    assert "<= 64" in codes[0][0]
+
+
+class LaunchConfig(SimpleNamespace):
+    """Triton's Config, which is not installed for a CPU."""
+
+    def __init__(self, kwargs, num_warps=4, num_stages=2, **_):
+        super().__init__(kwargs=kwargs, num_warps=num_warps, num_stages=num_stages)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_each_kernel_has_one_launch_configuration(monkeypatch, frozen):
+    """Inductor times them at the first call; a reduction's sums depend on it."""
+    monkeypatch.setattr(torch.utils._triton, "triton_hash_with_backend", lambda: "hash")
+    for name in ("Config", "InductorConfig"):
+        monkeypatch.setattr(triton_heuristics, name, LaunchConfig)
+    with inductor_config.patch(slots.SETTLED if frozen else {}):
+        meta = TritonKernel.inductor_meta_common()
+    assert meta["dynamic_scale_rblock"] is not frozen
+    made = {"triton_meta": {"device": DeviceProperties("cuda", 0, 132, 90, 9, 65536, 2048, 1024, 32), "signature": {}}}
+    made = {"inductor_meta": meta, "return_configs": True, **made}
+    numbers = [
+        len(triton_heuristics.pointwise({"x": 2**20}, **made)),
+        len(triton_heuristics.pointwise({"x": 4096, "y": 4096}, tile_hint=TileHint.DEFAULT, **made)),
+        len(triton_heuristics.reduction({"x": 4096, "r0_": 4096}, ReductionHint.DEFAULT, **made)),
+        len(triton_heuristics.persistent_reduction({"x": 4096, "r0_": 64}, ReductionHint.DEFAULT, **made)),
+    ]
+    assert numbers == [1] * 4 if frozen else all(number > 1 for number in numbers)
 
 
 PROGRAM = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import uncompiled
-from gemmdb.inductor.lower.adapter import prebuilt_kernels
+from gemmdb.inductor.lower.adapter import prebuilt_kernels, slots
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.key.problem import Problem, Query
@@ -23,8 +23,11 @@ def rejection(config: Config, query: Query, rows: Range | None = None) -> Reject
 
 
 def process_rejection(query: Query, config: Config, rows: Range | None = None) -> Rejected | None:
-    """Return why this process cannot compile a config that Inductor can lower for `query`."""
-    return _unloadable(config, query.problem) or uncompiled.rejection(config, query.problem)
+    """Return why this process cannot compile a config that Inductor can lower for `query`. A frozen compile does not
+    ask what other graphs of the process failed to compile: what it gets must not depend on them."""
+    return _unloadable(config, query.problem) or (
+        None if slots.frozen() else uncompiled.rejection(config, query.problem)
+    )
 
 
 def hit_rejection(hit: Hit, query: Query) -> Rejected | None:

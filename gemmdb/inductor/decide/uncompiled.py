@@ -51,13 +51,15 @@ def again() -> bool:
 def attempt(compile_graph: Callable[[], T], with_aten: Callable[[], T], frozen: Callable[[], bool] = bool) -> T:
     """Return the result of `compile_graph`. If it raises and the graph contained kernels from gemmdb, return the result
     of `with_aten`, during which `again()` is true. No later graph in this process gets these kernels for the same
-    problems; in a frozen compile it is not remembered, since what other graphs get must not depend on their order.
+    problems, except in `frozen` compiles: nothing is remembered of them or used in them, since what a graph gets must
+    not depend on those before it.
 
     Forced kernels are not replaced: a measurement must report that they do not compile. If ATen does not compile
     either, the kernels are not the cause, and its exception is raised.
     """
     before = JOURNAL.entries()
-    JOURNAL.provisional |= bool(_rejected)  # Graphs in this process may differ from those in another.
+    # Graphs in this process may differ from those in another.
+    JOURNAL.provisional |= bool(_rejected) and not frozen()
     try:
         return compile_graph()
     except Exception as error:

@@ -18,6 +18,7 @@ from gemmdb.inductor.entry.joint_pass import JointPass
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower import lowering, padding
 from gemmdb.inductor.lower.adapter import codegen, cutlass, decomposition, hooks, patches, prebuilt_kernels, state
+from gemmdb.inductor.lower.adapter.slots import frozen
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.observe import summary
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -48,7 +49,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
     """Return the wrappers for the registered patches, by name."""
     return {
         "compile_fx": partial(hooks.with_passes, choose=bodies, after=_after),
-        "codegen": partial(hooks.with_another_attempt, attempt=partial(uncompiled.attempt, frozen=_is_frozen)),
+        "codegen": partial(hooks.with_another_attempt, attempt=partial(uncompiled.attempt, frozen=frozen)),
         "graph_init": partial(hooks.keeping_events, take=_take, provisional=lambda: JOURNAL.provisional),
         "graph_ready": partial(hooks.reporting, add=PHASES("report")(JOURNAL.add)),
         "save_graph": hooks.unless_provisional,
@@ -128,11 +129,6 @@ def compare_ranks(session: Session) -> None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _is_frozen() -> bool:
-    session = active.current()
-    return session is not None and bool(session.policy.frozen)
 
 
 def _take() -> str:

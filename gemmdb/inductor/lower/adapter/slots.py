@@ -152,8 +152,21 @@ def in_force(slot: str) -> Any | None:
     return None
 
 
-SETTLED = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_pointwise": False}
-"""What a frozen compile sets in Inductor's config: a search would decide by times."""
+def frozen() -> bool:
+    """Return whether the compile in progress is frozen."""
+    return bool(getattr(in_force("post_grad_custom_post_pass"), "frozen", False))
+
+
+SETTLED: Mapping[str, Any] = {
+    "max_autotune": False, "max_autotune_gemm": False, "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False, "benchmark_fusion": False, "benchmark_combo_kernel": False,
+    "triton.multi_kernel": 0, "triton.mix_order_reduction_autotune_split_size": False,
+    # One launch configuration for each kernel, of Inductor's own heuristics. That of a reduction changes its sums.
+    "triton.autotune_pointwise": False, "test_configs.force_filter_reduction_configs": True,
+    "dynamic_scale_rblock": False,
+}  # fmt: skip
+"""What a frozen compile sets in Inductor's config: a search would decide by times. Not Inductor's `deterministic`: it
+also fuses less, and takes the first of CUTLASS's kernels without their workspace."""
 
 
 def patches_for(bodies: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -166,5 +179,12 @@ def patches_for(bodies: Mapping[str, Any], given: Mapping[str, Any] | None) -> d
         if holds_ours(user):
             return dict(given) if given else None
         added[slot] = compose(user, GraphPass(body))
-        added |= SETTLED if getattr(body, "frozen", False) else {}
+        added |= _settled() if getattr(body, "frozen", False) else {}
     return {**(given or {}), **added}
+
+
+@functools.cache
+def _settled() -> dict[str, Any]:
+    """Return what of SETTLED this torch knows."""
+    known = inductor_config.get_config_copy()
+    return {name: value for name, value in SETTLED.items() if name in known}
