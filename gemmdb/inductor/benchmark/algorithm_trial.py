@@ -1,7 +1,8 @@
 """A trial of cuBLASLt's algorithms: ATen's call and the algorithms, on the same random operands in this process.
 
-Nothing is compiled. First, all candidates get a short estimate: single calls, timed between two events. Then ATen and
-the best few are timed in turn, as in any trial: CUDA graphs, the weight cold, the activation in the cache.
+Nothing is compiled. First, all candidates get a short estimate: single calls, timed between two events, which is a
+microsecond off for many. So the best few are timed in CUDA graphs, a few rounds in turn. Then ATen and the best of
+these are timed in turn, as in any trial: CUDA graphs, the weight cold, the activation in the cache.
 """
 
 from __future__ import annotations
@@ -44,9 +45,13 @@ fewer candidates, but at least as many as LEAST."""
 BACKLOG = 32
 """Number of flushes before the first estimate. The host launches the calls in the meantime, so that the GPU never waits
 for it between two events."""
-FINALISTS, CLOSE = 3, 1.05
-"""Maximum number of algorithms timed against ATen, and their maximum estimate relative to ATen's. The best algorithm is
-always timed."""
+FINALISTS, CLOSE = 8, 1.05
+"""Maximum number of algorithms timed in CUDA graphs, and their maximum estimate relative to ATen's. The best algorithm
+is always timed."""
+ROUNDS, ROUND_SAMPLE_US = 3, 500.0
+"""Number of rounds in which these are compared, and the maximum time of the calls in one of their graphs."""
+LAST = 2
+"""Maximum number of algorithms timed against ATen, in samples of their own: the best of many is too fast by chance."""
 FINAL_S = 0.06
 """Once every finalist has the minimum number of rounds, a trial ends after this many seconds."""
 FINAL_SAMPLE_US = 1000.0
@@ -148,14 +153,14 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
     if more := algorithms.loaded(around, NEARBY):
         calls |= more
         estimates |= _estimates({ATEN: aten, **more}, prepare)
-    best = finalists(estimates)
+    best = _ranked({config: calls[config] for config in finalists(estimates)}, prepare, len(copies))
     wrong = _wrong(best, {ATEN: aten, **calls}, output)
     if operands.activation:
         # A maximum loses what is not a number, unless it takes care.
         copies[0][0][0, 0] = float("nan")
         wrong += _wrong((one for one in best if one not in wrong), {ATEN: aten, **calls}, output)
         copies[0][0][0, 0] = 0
-    right = [config for config in best if config not in wrong]
+    right = [config for config in best if config not in wrong][:LAST]
     if not right:
         return Race((), {}, wrong)
     until = limits.now() + FINAL_S
@@ -167,6 +172,19 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
     timed: list[Call] = [aten, *(calls[config] for config in right)]
     first, *others = in_turn(prepare, timed, len(copies), trial.GPU, FINAL_SAMPLE_US, enough)
     return Race(first, dict(zip(right, others, strict=True)), wrong)
+
+
+def _ranked(calls: Mapping[Config, Call], prepare: Prepare, copies: int) -> list[Config]:
+    """Return the configs by their median of a few rounds, fastest first."""
+    if len(calls) <= LAST:
+        return list(calls)
+
+    def enough(samples: Sequence[Sequence[float]]) -> bool:
+        return len(samples[0]) == ROUNDS
+
+    samples = in_turn(prepare, list(calls.values()), copies, trial.GPU, ROUND_SAMPLE_US, enough)
+    us = {config: median(found) for config, found in zip(calls, samples, strict=True)}
+    return sorted(us, key=us.__getitem__)
 
 
 def _alternating(suggested: Sequence[Config], proposed: Sequence[Config]) -> Iterator[Config]:
