@@ -37,9 +37,10 @@ from gemmdb.phases import PHASES
 CANDIDATES, BEST, NEARBY = 24, 2, 16
 """Maximum number of algorithms to estimate first; then the best BEST are varied, and at most NEARBY algorithms near
 them are estimated."""
-LOAD_S = 0.03
-"""After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code."""
-ESTIMATES, ESTIMATE_S, LEAST = 3, 0.02, 6
+LOAD_S = 0.1
+"""After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code: that
+takes 1 ms, and for the first kernels of a process up to 20 ms."""
+ESTIMATES, ESTIMATE_S, LEAST = 3, 0.03, 6
 """Number of calls per estimate; fewer if the estimates would take longer than ESTIMATE_S seconds together, and then
 fewer candidates, but at least as many as LEAST."""
 BACKLOG = 32
