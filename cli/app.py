@@ -27,6 +27,7 @@ from gemmdb.cli import (
     record,
     tables,
     tune,
+    verify,
 )
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
@@ -50,7 +51,7 @@ kernels_app.callback(invoke_without_command=True)(kernels.kernels)
 kernels_app.command()(kernels.build)
 for command in (
     tune.tune, freeze.freeze, record.record, build.build, coverage.coverage, lookup.lookup, lookup.explain,
-    tables_app, kernels_app, files.verify, files.merge, files.diff, exchange.export, exchange.import_,
+    tables_app, kernels_app, verify.verify, files.merge, files.diff, exchange.export, exchange.import_,
     compare.compare, record.report, tables.show, doctor.doctor, demo.demo,
 ):  # fmt: skip
     if isinstance(command, typer.Typer):

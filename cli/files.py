@@ -1,32 +1,22 @@
-"""Commands on table files: `gemmdb merge`, `diff`, `verify` and `tables pack`."""
+"""Commands on table files: `gemmdb merge`, `diff` and `tables pack`."""
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from typer import Argument, Option
 
-from gemmdb.cli import advice
-from gemmdb.cli.busy import AskOption, again, patience
-from gemmdb.cli.options import JsonFlag, require
-from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
-from gemmdb.cli.progress import BuildProgress, Pulse
+from gemmdb.cli.options import JsonFlag
+from gemmdb.cli.output import count, note, say, say_json, say_table
 from gemmdb.errors import InputError, TableError
 from gemmdb.table.reader import Table
 
 if TYPE_CHECKING:
     from gemmdb.generators.files.diff import Diff
-    from gemmdb.generators.files.verify import Finding
-    from gemmdb.generators.measure.remeasured import Remeasured
 
 # The generators are imported inside the commands: they need sqlite-utils, which takes 0.25 s to import.
-SQLITE_HEADER = b"SQLite format 3\0"
-"""First bytes of a table."""
 
 
 def merge(
@@ -141,129 +131,3 @@ def _say_diff(found: Diff) -> None:
         for one in found.changed
     ]  # fmt: skip
     say_table(("verdict", "speedup in A", "in B", "pick in A", "in B", "problem"), changed, right=("speedup in A",))
-
-
-def verify(
-    file: Path = Argument(metavar="FILE", help="A table, or an archive of compiled kernels."),
-    remeasure: int = Option(0, metavar="N", min=0, help="Also benchmark N of its problems again on this machine."),
-    seed: int | None = Option(
-        None,
-        metavar="S",
-        help="Seed of the sample; the same seed selects the same problems.",
-        show_default=False,
-    ),
-    wait: AskOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Check a table; with --remeasure, benchmark it again.
-
-    It checks that the file's structure is intact, each row is well-formed and has the right key, the digest matches the
-    rows, the verdicts follow from the rows, and no time is shorter than the device allows. For an archive (`gemmdb
-    kernels`) it checks that each kernel matches the index and was compiled from the current source.
-
-    --remeasure benchmarks a random sample of the problems again. It reports times that changed by more than 2%, and how
-    many verdicts hold, no longer hold, or are unclear because other programs kept the machine busy or the intervals are
-    too wide. Times that other programs disturbed, now or when they were recorded, are not compared. While other
-    programs use the machine, it asks on a terminal whether to wait, stop or measure anyway; --wait decides. It needs
-    torch and the table's device, and uses all GPUs of the machine; on a CPU it uses the table's number of threads.
-    --seed repeats a sample.
-
-    \b
-    Examples:
-      gemmdb verify mine.db
-      gemmdb verify mine.db --remeasure 50
-      gemmdb verify mine.db --remeasure 50 --seed 1
-
-    \b
-    Exit codes: 0 no faults, even if verdicts are unclear; 1 faults, a verdict that no longer holds, or stopped because
-    other programs use the machine, 2 bad usage or bad input.
-    """
-    from gemmdb.generators.files.verify import verify as verify_rows
-    from gemmdb.generators.files.verify import verify_kernels
-
-    if remeasure:
-        require("torch", "--remeasure")
-    archive = _is_archive(file)
-    if archive and remeasure:
-        raise InputError("--remeasure: an archive of kernels has no times; name a table")
-    with Pulse() as pulse:
-        pulse.begin(f"checking {file}", aloud=False)
-        faults = verify_kernels(file) if archive else verify_rows(file)
-    result = _remeasured(file, remeasure, seed, wait) if remeasure and not faults else None
-    if as_json:
-        say_json("verify", _document(file, faults, result))
-    else:
-        for fault in faults:
-            say(f"{fault.check}: {one_line(fault.message)}")
-        if not faults:
-            say(f"{file}: no faults found")
-        if result is not None:
-            _say_remeasured(result)
-    if faults or (result is not None and (result.failed or result.stopped)):
-        raise typer.Exit(1)
-
-
-def _remeasured(file: Path, number: int, seed: int | None, wait: str | None) -> Remeasured:
-    """Benchmark a sample again. On a busy machine it goes on as the user says."""
-    from gemmdb.generators.measure.remeasure import remeasure
-
-    wait_s, result = patience(wait), None
-    while True:
-        with BuildProgress() as progress:
-            result = remeasure(file, number, seed=seed, progress=progress, wait_s=wait_s, before=result)
-        if (more := again(result, wait)) is None:
-            return result
-        wait_s = more.wait_s
-
-
-def _is_archive(file: Path) -> bool:
-    """Return whether a file is an archive of kernels. A ZIP file is recognized by its end, so it may start like a
-    table."""
-    if not file.is_file() or not zipfile.is_zipfile(file):
-        return False
-    with file.open("rb") as opened:
-        return opened.read(len(SQLITE_HEADER)) != SQLITE_HEADER
-
-
-def _document(file: Path, faults: Sequence[Finding], result: Remeasured | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"path": str(file), "faults": [asdict(fault) for fault in faults]}
-    if result is None:
-        return found
-    moved = [
-        {"problem": m.problem.text, "config": m.config.text, "recorded_us": m.recorded_us, "now_us": m.now_us}
-        for m in result.moved
-    ]
-    names = ("problems", "held", "failed", "unclear", "rows", "within", "disturbed", "doubtful", "stopped")
-    return {**found, "remeasured": {**{name: getattr(result, name) for name in names}, "moved": moved}}
-
-
-def _say_remeasured(result: Remeasured) -> None:
-    from gemmdb.generators.measure.remeasured import TOLERANCE
-
-    judged = f"{result.held} of {result.problems} verdicts hold"
-    judged += f", {result.failed} no longer hold" if result.failed else ""
-    judged += f", of {result.unclear} it cannot tell" if result.unclear else ""
-    near = f"{result.within} of {result.rows} times are within {TOLERANCE:.0%} of the recorded ones"
-    if result.problems:
-        say(f"{judged}; {near if result.rows else 'no time could be compared'}")
-    if result.disturbed:
-        why = result.busy or "other programs kept the machine busy, or the reference was unsteady"
-        (step,) = advice.advise(advice.Situation(disturbed=result.disturbed, timed=result.timed))
-        note(f"{step} ({why})")
-    if result.doubtful:
-        was = "was" if result.doubtful == 1 else "were"
-        note(
-            f"{count(result.doubtful, 'recorded time')} {was} disturbed by other programs and {was} not compared;"
-            " build again when the machine is idle"
-        )
-    if result.stopped:
-        left = f"; {count(len(result.rest), 'problem')} of the sample not timed" if result.problems else ""
-        what = "stopped" if result.problems else "nothing was measured"
-        note(f"{what}: {result.stopped}{left}; --wait 10m waits longer, --wait 0s measures anyway")
-    if result.moved:
-        say()
-        rows = []
-        for one in result.moved:
-            now = "failed" if one.now_us is None else microseconds(one.now_us)
-            rows.append((microseconds(one.recorded_us), now, one.config.text, one.problem.text))
-        say_table(("recorded", "now", "config", "problem"), rows, right=("recorded", "now"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median
 from threading import Lock
+from time import monotonic
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
@@ -45,12 +47,21 @@ def remeasure(
     to go on with its rest. Raises InputError if the table has no verdicts for this machine, TableError if the file is
     not a table."""
     with closing(Table.open(path)) as table:
-        backend = backend or _backend(table, path)
+        backend = backend or local_backend(table.devices(), str(path))
         klass = backend.toolchain.klass
         sampled = list(before.rest) if before else sample(table, backend.device, klass, n, seed)
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {klass}")
-    earlier = before.done if before else ()
+    result = check(sampled, backend, progress, wait_s)
+    return replace(result, done=(*(before.done if before else ()), *result.done), tolerance=tolerance)
+
+
+def check(
+    sampled: Sequence[Sampled], backend: Backend, progress: Progress | None = None, wait_s: float | None = None,
+    until: float = inf,
+) -> Remeasured:  # fmt: skip
+    """Re-time the configs of verdicts, and close the backend. `wait_s`: as for `remeasure`; `until`: the time of the
+    monotonic clock after which no verdict is begun, except the first of each worker."""
 
     def waiting(text: str) -> None:
         if progress is not None:
@@ -58,33 +69,33 @@ def remeasure(
 
     try:
         if wait_s is not None and (occupied := quiet.idle(backend, wait_s, waiting)):
-            return Remeasured(backend.device, earlier, tuple(sampled), tolerance, stopped=occupied)
+            return Remeasured(backend.device, (), tuple(sampled), stopped=occupied)
         busy = quiet.wait(backend)
-        timing = _Timing(backend, bool(busy), wait_s is not None)
+        timing = _Timing(backend, bool(busy), wait_s is not None, until)
         fresh = timing.measure(sampled, progress)
     finally:
         backend.close()
     # What was disturbed until it stopped is timed again.
     done = tuple(one for one in fresh if one and not (timing.stopped and one.is_lost))
     rest = tuple(one for one in sampled if all(one is not known.sampled for known in done))
-    return Remeasured(backend.device, (*earlier, *done), rest, tolerance, busy, timing.stopped)
+    return Remeasured(backend.device, done, rest, busy=busy, stopped=timing.stopped)
 
 
-def _backend(table: Table, path: Path) -> Backend:
-    """Return the backend of a local device that the table is for. A CPU gets the table's thread count, as in a
-    build."""
-    cpu, devices = detect.cpu(), table.devices()
+def local_backend(devices: Collection[Device], where: str) -> Backend:
+    """Return the backend of a local device that is one of `devices`, those of `where`. A CPU gets their thread count,
+    as in a build. Raises InputError if there is none."""
+    cpu = detect.cpu()
     for device in (detect.cuda(), cpu):
-        if device in devices:
+        if device is not None and device in devices:
             return backends.backend_for(device)
     threads = sorted({one.units for one in devices if replace(one, units=cpu.units) == cpu})
     if len(threads) > 1:
         counts = " and ".join(map(str, threads))
-        raise InputError(f"{path} was measured with {counts} threads: set OMP_NUM_THREADS to one of them")
+        raise InputError(f"{where} was measured with {counts} threads: set OMP_NUM_THREADS to one of them")
     if threads:
         return backends.backend_for(replace(cpu, units=threads[0]))
     has = ", ".join(f"{device.sku} ({device.units} units)" for device in devices) or "no device"
-    raise InputError(f"{path} is for {has}; re-timing needs that device")
+    raise InputError(f"{where} is for {has}; re-timing needs that device")
 
 
 def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = None) -> list[Sampled]:
@@ -93,10 +104,10 @@ def sample(table: Table, device: Device, klass: str, n: int, seed: int | None = 
     pairs = (pair for pair in table.pairs() if pair[1] == device)
     verdicts = [verdict for pair in pairs for verdict in table.verdicts(*pair) if verdict.klass == klass]
     chosen = random.Random(seed).sample(verdicts, min(n, len(verdicts)))
-    return [_sampled(verdict, table, device) for verdict in chosen]
+    return [sampled_of(verdict, table, device) for verdict in chosen]
 
 
-def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
+def sampled_of(verdict: Verdict, table: Table, device: Device) -> Sampled:
     """Return a verdict with the recorded times of the configs to re-time. Times of a packed table are relative to
     ATen's."""
     us: dict[Config, float] = {}  # The fastest first.
@@ -125,10 +136,11 @@ def _sampled(verdict: Verdict, table: Table, device: Device) -> Sampled:
 
 class _Timing:
     """Times samples again on all devices of the machine. `busy`: whether all times count as disturbed. `may_stop`:
-    whether it stops, as a build does, once nothing of the last problems can be used; `stopped` is then why."""
+    whether it stops, as a build does, once nothing of the last problems can be used; `stopped` is then why. `until`: as
+    for `check`."""
 
-    def __init__(self, backend: Backend, busy: bool, may_stop: bool) -> None:
-        self._backend, self._busy, self._may_stop = backend, busy, may_stop
+    def __init__(self, backend: Backend, busy: bool, may_stop: bool, until: float) -> None:
+        self._backend, self._busy, self._may_stop, self._until = backend, busy, may_stop, until
         self._lock, self._disturbances = Lock(), quiet.Disturbances()
         self.stopped = ""
 
@@ -156,7 +168,7 @@ class _Timing:
         measurer.prepare(jobs)
         found: list[Checked | None] = []
         for one, job in zip(share, jobs, strict=True):
-            if self.stopped:
+            if self.stopped or (found and monotonic() > self._until):
                 found.append(None)
                 continue
             with self._lock:

@@ -28,6 +28,7 @@ RUN_ELSEWHERE = (
     "gemmdb freeze",
     "gemmdb kernels build",
     "gemmdb verify mine.db --remeasure",
+    "gemmdb verify workload.jsonl --requalify",
     "gemmdb report --",
     "gemmdb tables p",
     "gemmdb tune",

@@ -1,0 +1,135 @@
+"""Requalifying a program's verdicts after an upgrade, over recorded outcomes and real tables."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from kit.replay import CPP, DEVICE, TOOLCHAIN
+
+from gemmdb.errors import InputError
+from gemmdb.generators.build.build import BuildRequest, build
+from gemmdb.generators.files.pack import pack
+from gemmdb.generators.files.verify import verify
+from gemmdb.generators.measure import quiet
+from gemmdb.generators.measure.requalify import Limits, requalify
+from gemmdb.key.problem import Query
+from gemmdb.lookup import answer
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog, Source
+from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
+from gemmdb.table.reader import Table
+from gemmdb.workload.entries import Entry, Workload
+
+SAME_CLASS, OTHER_CLASS = (replace(TOOLCHAIN, torch=version) for version in ("2.13.1", "2.14.0"))
+
+
+@pytest.fixture(autouse=True)
+def unsteady(unknown_load, monkeypatch):
+    """References may be unsteady here."""
+    monkeypatch.setattr(quiet, "NOISY", NOISY)
+
+
+@pytest.fixture
+def old(shapes_file, tmp_path, replay_backend, rows):
+    """The table of the old toolchain, in which the template that is split over N takes 60% of ATen's time."""
+    request = BuildRequest(shapes=str(shapes_file), out=tmp_path / "old.db")
+    build(request, backend=replay_backend(rows))
+    return request.out
+
+
+@pytest.fixture
+def run(old, tmp_path, replay_backend, rows, problems):
+    """Requalify a workload of all problems, with what has become of the rows."""
+
+    def ran(change=lambda row: row, entries=(), path=old, toolchain=OTHER_CLASS, **limits):
+        backend = replay_backend(list(map(change, rows)), toolchain=toolchain)
+        workload = Workload(tuple(entries) or tuple(map(Entry, problems)), {})
+        with Table.open(path) as table:
+            return requalify(workload, [table], tmp_path / "new.db", Limits(**limits), backend)
+
+    return ran
+
+
+def is_pick(row):
+    return row.config.values.get("threads_n") == 2
+
+
+def slower(row):
+    """The old pick now takes 30% more than ATen."""
+    return replace(row, times=Times(130.0, 129.0, 131.0, 30, 100.0)) if is_pick(row) else row
+
+
+def at(problem, change):
+    return lambda row: change(row) if row.problem == problem else row
+
+
+def served(problem, toolchain, *paths):
+    """The config that a lookup under a toolchain serves from these tables."""
+    with ExitStack() as stack:
+        tables = [(Source(path, "explicit"), stack.enter_context(Table.open(path))) for path in paths]
+        hit = answer(Query(problem, DEVICE), Catalog(tables), Policy(near=False), toolchain)
+    return hit and hit.config
+
+
+@pytest.mark.parametrize("toolchain", [SAME_CLASS, OTHER_CLASS])
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_no_longer_holds_is_demoted_and_the_rest_is_kept(run, problems, old, tmp_path, toolchain, packed):
+    path = old
+    if packed:
+        pack(old, path := tmp_path / "packed.db")
+    pick = served(problems[2], TOOLCHAIN, path)
+    found = run(at(problems[2], slower), path=path, toolchain=toolchain)
+    assert (found.checked.problems, found.checked.held, found.checked.failed, found.unmeasured) == (7, 6, 1, 0)
+    (changed,) = found.changed
+    assert (changed.problem, changed.before, changed.now) == (problems[2], pick, CPP)
+    assert (round(changed.recorded, 2), round(changed.found, 2)) == (1.67, 1.25)
+    assert verify(found.table) == []
+    assert served(problems[2], toolchain, found.table, path) == CPP
+    assert served(problems[1], toolchain, found.table, path) == pick
+    assert served(problems[2], toolchain, path) == pick, "until then the old table decides"
+
+
+def test_a_pick_that_crashes_now_is_demoted(run, problems):
+    found = run(at(problems[0], lambda row: replace(row, status=Status.CRASH, times=None) if is_pick(row) else row))
+    assert [(one.problem, one.now) for one in found.changed] == [(problems[0], CPP)]
+    with Table.open(found.table) as table:
+        assert {row.toolchain.torch for row in table.measurements()} == {"2.14.0"}
+        assert len(table.provenance()) == 1
+
+
+def test_what_is_not_conclusive_is_left_to_the_old_table(run, problems):
+    found = run(at(problems[3], lambda row: replace(row, detail=DISTURBED) if row.times else row))
+    assert (found.checked.held, found.checked.unclear, found.changed) == (6, 1, ())
+    assert served(problems[3], OTHER_CLASS, found.table) is None
+    found.table.unlink()
+    assert run(lambda row: replace(row, detail=DISTURBED) if row.times else row).table is None
+
+
+def test_a_range_stands_for_its_measured_sizes(run, problems):
+    entry = Entry(problems[3], ranges=(("m", 4, 32),))
+    found = run(entries=[entry])
+    assert sorted(one.sampled.verdict.problem.m for one in found.checked.done) == [4, 8, 16, 32]
+    found.table.unlink()
+    found = run(entries=[replace(entry, ranges=(("m", 16, None),))])
+    assert sorted(one.sampled.verdict.problem.m for one in found.checked.done) == [16, 32, 64]
+
+
+def test_the_budget_is_for_what_takes_the_most_time(run, problems):
+    found = run(entries=[Entry(problem, calls=problem.m) for problem in problems], budget_s=0.001)
+    assert [one.verdict.problem.m for one in found.checked.rest] == [32, 16, 8, 4, 2, 1]
+
+
+def test_what_no_table_has_is_counted_and_other_devices_are_left_out(run, problems):
+    unknown = replace(problems[0], k=999)
+    entries = [Entry(problems[0]), Entry(unknown), Entry(problems[1], device=replace(DEVICE, units=64).text)]
+    found = run(entries=entries)
+    assert (found.checked.problems, found.unmeasured) == (1, 1)
+    found.table.unlink()
+    with pytest.raises(InputError, match="no table has verdicts for the workload on Test CPU"):
+        run(entries=[Entry(unknown)])
+
+
+def test_an_existing_file_is_not_mixed_with_new_rows(run, tmp_path):
+    (tmp_path / "new.db").touch()
+    with pytest.raises(InputError, match=r"new\.db exists: name a new file"):
+        run()
