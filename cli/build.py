@@ -145,7 +145,8 @@ def build(options: BuildOptions) -> None:
         reports = _built(request)
         while len(reports) == 1 and (more := again(reports[0], options.wait)):
             (before,) = reports
-            rest = _built(replace(request, wait_s=more.wait_s, minutes=_minutes_left(request, before)))
+            later = replace(request.after(before), wait_s=more.wait_s, minutes=_minutes_left(request, before))
+            rest = _built(later)
             reports = [resumed(before, report) if report.device == before.device else report for report in rest]
     summaries = [Summary(request, report) for report in reports]
     for summary in summaries:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from gemmdb.cost.roofline import work_us
 from gemmdb.generators.backend import Backend, Job
 from gemmdb.generators.effort import Effort
-from gemmdb.kernels import cublaslt
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -23,26 +22,31 @@ CALL_S = 0.008
 class Rates:
     """Seconds on an idle machine. `start_s`: imports and first processes; `problem_s`: per problem, whatever its
     candidates; `compile_s`: processor time to compile a candidate other than ATen; `candidate_s`: to load, check and
-    time one; `confirm_s`: to confirm a winner in a new process, 0 if `candidate_s` contains that; `call_s`: per timed
-    call besides the call."""
+    time one; `library_s`: the same for one of a library, which is not compiled; `confirm_s`: to confirm a winner in a
+    new process, 0 if `candidate_s` contains that; `call_s`: per timed call besides the call."""
 
     start_s: float
     problem_s: float = 0.0
     compile_s: float = 0.0
     candidate_s: float = 0.0
+    library_s: float = 0.0
     confirm_s: float = 0.0
     call_s: float = 0.0
 
 
 RATES = {
     "cpu": Rates(start_s=8.0, problem_s=1.0, compile_s=3.2, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S),
-    "quick": Rates(start_s=35.0, candidate_s=0.05),
-    "standard": Rates(start_s=35.0, candidate_s=0.05),
-    "lean": Rates(start_s=35.0, candidate_s=0.0165),
-    "full": Rates(start_s=35.0, candidate_s=0.1),
+    "quick": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0165),
+    "standard": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0165),
+    "lean": Rates(start_s=20.0, candidate_s=0.0165, library_s=0.0165),
+    "full": Rates(start_s=20.0, candidate_s=0.1, library_s=0.033),
 }
 """For a CPU (two cores of an EPYC), and for a GPU by effort (`benchmarks/results/h200/2026-11-22/build.json`). `full`
-was not recorded: it takes twice as many samples as `standard`."""
+was not recorded: it takes twice as many samples as `standard`. Most candidates of `lean` are cuBLASLt's."""
+_ALGORITHM = Config.of(
+    "cublaslt", "matmul", algo=0, tile=0, stages=0, split_k=1, reduction=0, swizzle=0, custom=0, inner=0, cluster=0
+)
+"""Any algorithm of cuBLASLt: which problems it solves does not depend on its attributes."""
 
 
 def rates(device: Device, effort: Effort) -> Rates:
@@ -60,9 +64,11 @@ def job_s(job: Job, device: Device, effort: Effort) -> float:
     if job.searched:
         return confirm_s(job, device, effort)
     rate, configs, problem = rates(device, effort), job.legal, job.problem
-    proposed = effort.proposals + effort.neighbours if device.kind != "cpu" and _proposes(problem) else 0
+    proposed = 0 if _ALGORITHM.rejection(problem, device) else effort.proposals + effort.neighbours
     tried, kept = len(configs) + proposed, min(len(configs), max(effort.keep, 2))
-    search_s = rate.problem_s + _compile_s(configs, device, rate) + rate.candidate_s * tried
+    library = proposed + sum(config.spec.library for config in configs)
+    tries_s = rate.candidate_s * (tried - library) + rate.library_s * library
+    search_s = rate.problem_s + _compile_s(configs, device, rate) + tries_s
     times_s = _timed_s(problem, tried, effort.estimate, device, rate) + _timed_s(
         problem, kept, effort.samples, device, rate
     )
@@ -102,8 +108,3 @@ def _compile_s(configs: Sequence[Config], device: Device, rate: Rates) -> float:
 
 def _timed_s(problem: Problem, configs: int, samples: int, device: Device, rate: Rates) -> float:
     return configs * samples * (work_us(problem, device) * 1e-6 + rate.call_s)
-
-
-def _proposes(problem: Problem) -> bool:
-    """Whether cuBLASLt may propose algorithms for a problem."""
-    return problem.op in cublaslt.OPS and problem.a.dtype in cublaslt.DTYPES

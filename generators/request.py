@@ -25,7 +25,8 @@ class BuildRequest:
     `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that
     choose candidates (see `build.select`). `every`: also measure the GEMMs of a workload that fall back to ATen
     whatever their times are (see `build.recorded`). `wait_s`: how many seconds to wait while other
-    programs use the machine, and then to stop; None measures anyway."""
+    programs use the machine, and then to stop; None measures anyway. `pace`: how many times as long as expected an
+    earlier build took, None if unknown."""
 
     arch: str = "native"
     ops: tuple[str, ...] = ()
@@ -41,6 +42,11 @@ class BuildRequest:
     deny: str = ""
     every: bool = False
     wait_s: float | None = None
+    pace: float | None = None
+
+    def after(self, before: BuildReport) -> BuildRequest:
+        """Return the request of a later part of the same build, which probably has the pace of the part `before`."""
+        return replace(self, pace=before.pace) if before.measured else self
 
     def recorded(self) -> dict[str, Any]:
         """Return the request, JSON-ready, as a run keeps it."""

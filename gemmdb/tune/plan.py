@@ -92,7 +92,10 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Expected build time of what fits, in seconds. The sizes of a range also end with the budget."""
-        return self._within(one.seconds for one in self.wanted[: self.fitting])
+        fitting = self.wanted[: self.fitting]
+        # All sizes of ranges need a second round with new processes.
+        again_s = self.start_s if any(0 < one.least_s < one.seconds for one in fitting) else 0.0
+        return self._within([again_s, *(one.seconds for one in fitting)])
 
     @property
     def least_s(self) -> float:

@@ -83,10 +83,12 @@ class Builder:
     waits_s: list[float] = field(default_factory=list)
 
     def build(
-        self, backend: Backend, store: Store, problems: Sequence[Problem], more: Sequence[Problem] = ()
-    ) -> BuildReport:
-        """Measure problems. `more`: problems of further rounds that may follow."""
-        request = self.request
+        self, backend: Backend, store: Store, problems: Sequence[Problem], more: Sequence[Problem] = (),
+        before: BuildReport | None = None,
+    ) -> BuildReport:  # fmt: skip
+        """Measure problems. `more`: problems of further rounds that may follow; `before`: the report of the rounds so
+        far, which the result includes, and whose pace is expected."""
+        request = self.request if before is None else self.request.after(before)
         if request.minutes is not None:
             spent_s = monotonic() - self.started - sum(self.waits_s)
             request = replace(request, minutes=max(request.minutes - spent_s / 60, 1e-9))
@@ -95,7 +97,8 @@ class Builder:
         run = Run(request, backend, store, jobs, self.progress, more)
         run.execute()
         self.waits_s.append(run.waited_s)
-        return run.report(self.out, len(problems))
+        report = run.report(self.out, len(problems))
+        return report if before is None else together(before, report)
 
 
 def select(jobs: Sequence[Job], allow: str, deny: str) -> list[Job]:
@@ -157,7 +160,7 @@ def _build_workload(
             if not more or report.interrupted or report.stopped or report.left:
                 break
             builder.say(f"{len(more)} more sizes of symbolic ranges are measured")
-            report = together(report, builder.build(builder.renew(), store, more))
+            report = builder.build(builder.renew(), store, more, before=report)
         if first.ranged and not report.disturbed and (number := rounds.without_kernel(first.ranged)):
             leave_out(number, recorded.NO_KERNEL)
     return replace(report, left_out=dict(left_out))

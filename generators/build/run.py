@@ -44,7 +44,9 @@ class Run:
         self.pending = queue.left(jobs, store.path, backend, self.effort)
         self.before = len(jobs) - len(self.pending)
         self.count = min(backend.workers, request.gpus or backend.workers)
-        self.slower = 1.0 if request.wait_s is not None or not self.pending else backend.slowdown()
+        self.pace = request.pace or 1.0
+        busy = request.wait_s is None and self.pending
+        self.slower = self.pace * (backend.slowdown() if busy else 1.0)
         self.expected = self._expected(more)
         self.tracker = Tracker(progress, len(jobs), self.before, self.expected)
         self.messages: SimpleQueue[Message] = SimpleQueue()
@@ -79,7 +81,7 @@ class Run:
             measured=self.measured, elsewhere=self.elsewhere, rows=self.rows,
             statuses=dict(sorted(self.statuses.items())), seconds=self.spent_s,
             interrupted=self.interrupted, warnings=self._warnings(), disturbed=self.disturbed, workers=self.workers,
-            stopped=self.stopped, expected_s=self.expected.start_s + self.tracker.done_s,
+            stopped=self.stopped, expected_s=(self.expected.start_s + self.tracker.done_s) / self.pace,
             worker_seconds=self.worker_seconds, busy_seconds=self.busy_seconds,
         )  # fmt: skip
 
@@ -158,8 +160,13 @@ class Run:
             [(job.problem, estimate.job_s(job, backend.device, self.effort) * slower) for job in self.pending],
             workers,
             workers if backend.overlap else min(backend.chunk, len(self.pending)),
-            sum(estimate.problem_s(problem, backend, self.effort) for problem in more) * slower,
+            self._more_s(more, workers) * slower,
         )
+
+    def _more_s(self, more: Sequence[Problem], workers: int) -> float:
+        """Return the seconds of a further round on one worker. It starts new processes."""
+        seconds = sum(estimate.problem_s(problem, self.backend, self.effort) for problem in more)
+        return seconds + workers * estimate.start_s(self.backend.device, self.effort) if more else 0.0
 
     def _fitting(self, limit_s: float, spent_s: float) -> int:
         """Return how many more jobs a worker can probably measure and confirm without exceeding the time limit by more

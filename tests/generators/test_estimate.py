@@ -104,6 +104,23 @@ def test_as_many_candidates_are_expected_as_were_tried(preset, effort, rows):
     assert rows / FACTOR < tried < rows * FACTOR
 
 
+def test_only_what_cublaslt_can_solve_counts_algorithms_that_it_proposes():
+    """An int8 linear scales its output: builds of two took a third of what was expected."""
+    device, effort = registry.find("NVIDIA H200"), efforts.named("standard", "cuda")
+    (protocol,) = ReplayBackend([]).protocols(effort)
+
+    def expected_s(fusion: str, out: str) -> float:
+        problem = replace(Problem.gemm("int_mm", m=64, n=4096, k=4096, dtype="int8"), fusion=fusion, out=out)
+        # The same candidates for both: only the proposals differ.
+        candidates = tuple(CudaSpace().candidates(replace(problem, fusion="scale", out="bf16"), device, effort))
+        return estimate.job_s(Job(problem, protocol, candidates), device, effort)
+
+    proposals = effort.proposals + effort.neighbours
+    more_s = expected_s("none", "int32") - expected_s("scale", "bf16")
+    assert more_s == pytest.approx(proposals * estimate.RATES["standard"].library_s, rel=0.3)
+    assert expected_s("scale", "bf16") < 1.5
+
+
 def test_a_winner_that_is_only_confirmed_takes_less_than_a_whole_job():
     backend = ReplayBackend(rows_of(five()))
     job, *_ = queue.jobs(five(), backend, QUICK)

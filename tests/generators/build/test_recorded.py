@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.replay import CPP, DEVICE, Replay, ReplayBackend
+from kit.replay import CPP, DEVICE, Replay, ReplayBackend, Watcher
 
 from gemmdb import lookup
 from gemmdb.generators.backend import Candidate, Outcome
@@ -53,16 +53,15 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             why = "" if problem.constant else "the weight must be a constant"
             return [Candidate(ATEN), Candidate(CPP, Rejected(why) if why else None)]
 
-    def run(recorded: list[Entry], template_us=lambda m: 50.0, **asked_for):
+    def run(recorded: list[Entry], template_us=lambda m: 50.0, progress=None, **asked_for):
         shapes, out = tmp_path / "workload.jsonl", tmp_path / "table.db"
         if not shapes.exists():
             entries.append(shapes, recorded)
         formula = type("Formula", (Formula,), {"template_us": staticmethod(template_us)})
         backend = ReplayBackend([], replay=formula, space=Two())
         said = []
-        report = build(
-            BuildRequest(arch="cpu", shapes=str(shapes), out=out, **asked_for), backend=backend, say=said.append
-        )
+        request = BuildRequest(arch="cpu", shapes=str(shapes), out=out, **asked_for)
+        report = build(request, progress, backend=backend, say=said.append)
         measured = [problem.m for one in backend.made for problem, _, samples in one.calls if samples == 30]
         return report, sorted(set(measured)), said
 
@@ -82,6 +81,29 @@ def test_all_sizes_of_a_range_are_measured_where_a_kernel_may_serve_it(measure, 
     assert (report.left_out, report.problems, report.measured) == ({}, len(sizes), len(sizes))
     again, nothing, _ = measure([])
     assert (again.measured, nothing) == (0, [])
+
+
+def test_a_later_round_is_expected_to_take_as_many_times_as_long_as_the_first_one_took(measure):
+    """Nothing is compiled here, so all takes a small part of what is expected."""
+    watcher = Watcher()
+    report, sizes, _ = measure([Entry(HINT, ranges=RANGE)], progress=watcher)
+    starts = [state for state in watcher.states if state.phase == "starting"]
+    first, second = starts[0], starts[-1]
+    assert first.total + second.total == len(sizes)
+    in_advance_s = first.eta_s / first.total
+    assert second.eta_s / second.total < in_advance_s / 4
+    # The report compares with what was expected at first.
+    assert report.expected_s == pytest.approx(first.most_s, rel=0.25)
+
+
+def test_a_build_expects_the_pace_that_it_is_given(measure, tmp_path):
+    some = [Entry(HINT.resized(m, 64, 64)) for m in (3, 4, 5)]
+    usual, slow = Watcher(), Watcher()
+    measure(some, progress=slow, pace=3.0)
+    for name in ("workload.jsonl", "table.db"):
+        (tmp_path / name).unlink()
+    measure(some, progress=usual)
+    assert slow.states[0].eta_s == pytest.approx(3 * usual.states[0].eta_s)
 
 
 def test_a_few_sizes_show_that_no_kernel_can_serve_a_range(measure, tmp_path):
