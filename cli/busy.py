@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from gemmdb.cli.output import note
+from gemmdb.devices import load
+from gemmdb.devices.load import Load
 
 if TYPE_CHECKING:
     from gemmdb.generators.measure.remeasured import Remeasured
@@ -22,7 +24,7 @@ DAY_S = 86400.0
 PASTED_WAIT = "1h"
 """The --wait of a command to paste."""
 QUESTION = "wait until they end (w), stop (s), or measure anyway (m: disturbed timings are not used)? "
-WAIT = "1m"
+WAIT, WAITING = "1m", "waiting; Ctrl-C stops"
 _HELP = (
     "How long to wait while other programs use the machine, and then to stop: 90s, 10m. 0s measures anyway; disturbed"
     " timings are not used"
@@ -69,18 +71,32 @@ def can_ask() -> bool:
 def again(report: BuildReport | Remeasured, wait: str | None) -> Again | None:
     """Return how a command goes on that stopped because other programs use the machine; None if it does not. Without
     --wait it asks on a terminal, and waits if that is the answer."""
-    if not report.stopped or wait is not None or not can_ask():
-        return None
-    answer = ask(report.stopped)
+    answer = decided(report.stopped, wait) if report.stopped else Answer.STOP
     if answer is Answer.MEASURE:
         return Again(None)
     if answer is Answer.STOP:
         return None
     from gemmdb.generators.measure import backends, quiet
 
-    note("waiting; Ctrl-C stops")
+    note(WAITING)
     quiet.idle(backends.backend_for(report.device), DAY_S)
     return Again(ASK_S)
+
+
+def measures(busy: Load, wait: str | None) -> bool:
+    """Return whether to time a program while others use the machine: if that is the answer on a terminal, or after they
+    have ended if that is."""
+    answer = decided(busy.text, wait)
+    if answer is Answer.WAIT:
+        note(WAITING)
+        load.wait(DAY_S)
+    return answer is not Answer.STOP
+
+
+def decided(busy: str, wait: str | None) -> Answer:
+    """Return what to do while other programs use the machine: stop, unless somebody can be asked. With --wait nobody
+    is."""
+    return Answer.STOP if wait is not None or not can_ask() else ask(busy)
 
 
 def ask(busy: str) -> Answer:

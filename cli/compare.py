@@ -19,12 +19,13 @@ from typer import Argument, Option
 
 from gemmdb import outcome
 from gemmdb.cli.advice import Act, Advice, Situation, advise
-from gemmdb.cli.busy import patience
+from gemmdb.cli.busy import PASTED_WAIT, AskOption, measures, patience
 from gemmdb.cli.evidence import config_name, problem_name
 from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts
 from gemmdb.cli.options import JsonFlag, WideFlag, require
 from gemmdb.cli.output import Cell, Column, Row, count, microseconds, note, say, say_facts, say_json, say_table
 from gemmdb.cli.progress import Pulse
+from gemmdb.devices.load import Load
 from gemmdb.errors import InputError
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -47,7 +48,7 @@ MORE = 4
 def compare(
     script: Path = Argument(metavar="SCRIPT", help="A Python file that defines `model` and `inputs`."),
     calls: int = Option(50, min=1, help="Timed calls of each version."),
-    wait: str = Option("15s", metavar="TIME", help="How long to wait for a quiet machine: 90s, 10m; 0s does not wait."),
+    wait: AskOption = None,
     wide: WideFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -55,9 +56,11 @@ def compare(
 
     SCRIPT is run first. It defines `model`, a module or function, and `inputs`, the tuple of its arguments. Both
     versions are compiled and called alternately under `torch.no_grad()`, and their outputs are compared. The gain is an
-    interval: if it contains 1, or if both versions run the same kernels, there is no difference. On a busy machine it
-    waits briefly, and then reports that it cannot tell. If gemmdb is slower, its kernels are disabled, first all
-    together and then one at a time, to identify the GEMMs that cause the slowdown.
+    interval: if it contains 1, or if both versions run the same kernels, there is no difference. If gemmdb is slower,
+    its kernels are disabled, first all together and then one at a time, to identify the GEMMs that cause the slowdown.
+
+    While other programs use the machine, it asks on a terminal whether to wait, stop or measure anyway; --wait decides.
+    If they disturbed the times, it reports that it cannot tell.
 
     \b
     Examples:
@@ -65,7 +68,8 @@ def compare(
       gemmdb compare model.py --calls 200 --json
 
     \b
-    Exit codes: 0 not slower by more than 1%, or it cannot tell; 1 slower, 2 bad usage or bad input.
+    Exit codes: 0 not slower by more than 1%, or it cannot tell; 1 slower, or stopped because other programs use the
+    machine, 2 bad usage or bad input.
     """
     require("torch", "this command", "torch")
     with _importable(script), Pulse() as pulse:
@@ -73,14 +77,24 @@ def compare(
         model, inputs = _loaded(script)
         from gemmdb.inductor.entry.compare import compare
 
-        found = compare(model, inputs, calls=calls, say=pulse.begin, wait_s=patience(wait) or 0.0)
+        def nevertheless(busy: Load) -> bool:
+            pulse.begin("", aloud=False)  # Nothing is printed after the question.
+            return measures(busy, wait)
+
+        limit_s = patience(wait)
+        anyway = limit_s is None
+        found = compare(
+            model, inputs, calls=calls, say=pulse.begin, wait_s=limit_s or 0.0,
+            measures=lambda busy: anyway or nevertheless(busy),
+        )  # fmt: skip
     if json:
         say_json("compare", {**asdict(found), "speedup": found.speedup, "verdict": found.verdict})
     else:
         us = {"default": found.default_us, "gemmdb": found.gemmdb_us}
         low, high = found.interval or (found.speedup, found.speedup)
+        timed = timed_facts(us, Gain(found.speedup, low, high), found.verdict)
         say_facts([
-            *timed_facts(us, Gain(found.speedup, low, high), found.verdict),
+            *([("gain", "cannot tell, nothing was timed")] if found.stopped else timed),
             ("kernels", _kernels(found.kernels, len(found.configs))),
             ("outputs", "identical") if found.error == 0 else
             ("largest difference", f"{found.error:.2g} of the largest value"),
@@ -99,6 +113,9 @@ def compare(
     if found.verdict in ("cannot tell", "same kernels", "no difference"):
         for step in steps(found, script, calls):
             note(str(step))
+    if found.stopped:
+        note(f"stopped: {found.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
+        raise typer.Exit(1)
     if found.verdict == "slower":
         gemms = [(Problem.parse(p["problem"]), Device.parse(p["device"]), int(p["count"])) for p in found.products]
         if why := cache_hint(gemms):
@@ -118,6 +135,8 @@ def _kernels(other: int, gemms: int) -> str:
 def steps(found: Comparison, script: Path, calls: int) -> tuple[Advice, ...]:
     """Return what to do after a comparison of that many `calls` without a gain."""
     command = shlex.join(["gemmdb", "compare", str(script)])
+    if found.stopped:
+        return (Advice(Act.IDLE, "wait until the others end", f"{command} --calls {calls} --wait {PASTED_WAIT}"),)
     if found.verdict == "cannot tell":
         why = "other programs used the machine or default mode was noisy; run again when the machine is idle"
         return (Advice(Act.IDLE, why, command),)

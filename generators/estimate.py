@@ -14,6 +14,8 @@ from gemmdb.key.problem import Problem
 
 MAX_COMPILERS = 8
 """Most processes in which a CPU's candidates are compiled."""
+PATIENCE_S = 15.0
+"""Most seconds that a build, or a sample of `verify`, waits for a quiet machine in total while it measures."""
 CALL_S = 0.008
 """Seconds per timed call on a CPU besides the call: the caches are emptied before it."""
 
@@ -54,9 +56,10 @@ def rates(device: Device, effort: Effort) -> Rates:
     return RATES["cpu" if device.kind == "cpu" else effort.name]
 
 
-def start_s(device: Device, effort: Effort) -> float:
-    """Return the seconds until a build measures its first problem, besides compiling it."""
-    return rates(device, effort).start_s
+def start_s(device: Device, effort: Effort, slower: float = 1.0) -> float:
+    """Return the seconds until a build measures its first problem, besides compiling it. `slower`: how many times as
+    long as on an idle machine everything takes, see `Backend.slowdown`; it then also waits for a quiet one."""
+    return slower * rates(device, effort).start_s + (PATIENCE_S if slower > 1 else 0.0)
 
 
 def job_s(job: Job, device: Device, effort: Effort) -> float:

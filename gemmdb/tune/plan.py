@@ -173,9 +173,9 @@ def plan(
             left_out[rejected.reason] += 1
         else:
             wanted.append(one)
-    pace *= backend.slowdown() if busy and wanted else 1.0
-    timed = _with_seconds(by_worth(wanted), backend, chosen, pace)
-    return Plan(timed, dict(left_out), budget_s, pace * estimate.start_s(device, chosen) if timed else 0.0)
+    slower = backend.slowdown() if busy and wanted else 1.0
+    timed = _with_seconds(by_worth(wanted), backend, chosen, pace * slower)
+    return Plan(timed, dict(left_out), budget_s, pace * estimate.start_s(device, chosen, slower) if timed else 0.0)
 
 
 def _with_seconds(wanted: Sequence[Wanted], backend: Backend, effort: Effort, pace: float) -> tuple[Wanted, ...]:

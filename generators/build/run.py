@@ -45,8 +45,9 @@ class Run:
         self.before = len(jobs) - len(self.pending)
         self.count = min(backend.workers, request.gpus or backend.workers)
         self.pace = request.pace or 1.0
-        busy = request.wait_s is None and self.pending
-        self.slower = self.pace * (backend.slowdown() if busy else 1.0)
+        slowdown = backend.slowdown() if request.wait_s is None and self.pending else 1.0
+        self.slower = self.pace * slowdown
+        self.start_s = self.pace * estimate.start_s(backend.device, self.effort, slowdown)
         self.expected = self._expected(more)
         self.tracker = Tracker(progress, len(jobs), self.before, self.expected)
         self.messages: SimpleQueue[Message] = SimpleQueue()
@@ -156,17 +157,17 @@ class Run:
         backend, slower = self.backend, self.slower
         workers = max(min(self.count, len(self.pending)), 1)
         return Expected(
-            estimate.start_s(backend.device, self.effort) * slower if self.pending else 0.0,
+            self.start_s if self.pending else 0.0,
             [(job.problem, estimate.job_s(job, backend.device, self.effort) * slower) for job in self.pending],
             workers,
             workers if backend.overlap else min(backend.chunk, len(self.pending)),
-            self._more_s(more, workers) * slower,
+            self._more_s(more, workers),
         )
 
     def _more_s(self, more: Sequence[Problem], workers: int) -> float:
         """Return the seconds of a further round on one worker. It starts new processes."""
         seconds = sum(estimate.problem_s(problem, self.backend, self.effort) for problem in more)
-        return seconds + workers * estimate.start_s(self.backend.device, self.effort) if more else 0.0
+        return self.slower * seconds + workers * self.start_s if more else 0.0
 
     def _fitting(self, limit_s: float, spent_s: float) -> int:
         """Return how many more jobs a worker can probably measure and confirm without exceeding the time limit by more

@@ -10,11 +10,10 @@ from typing import TypeVar
 from gemmdb.devices import load
 from gemmdb.devices.load import Load
 from gemmdb.generators.backend import Backend, Outcome, silent
+from gemmdb.generators.estimate import PATIENCE_S
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import NOISY
 
-PATIENCE_S = 15.0
-"""Most seconds that a build, or a sample of `verify`, waits for a quiet machine in total."""
 POLL_S = 1.0
 """Seconds between checks whether others still use the devices."""
 WAITING_TEXT, TIMING_TEXT = "waiting for a quiet machine", "timing"

@@ -196,4 +196,4 @@ def _expected(sampled: Sequence[Sampled], device: Device, workers: int, slower: 
         for one in sampled
     ]
     jobs = list(zip((one.verdict.problem for one in sampled), seconds, strict=True))
-    return Expected(slower * estimate.start_s(device, usual), jobs, workers, len(jobs))
+    return Expected(estimate.start_s(device, usual, slower), jobs, workers, len(jobs))

@@ -60,12 +60,14 @@ def problem() -> Problem:
 def make_table(tmp_path: Path, problem: Problem) -> Callable[..., Path]:
     """Writes a table: `make_table(name, us=...)`, where `us` is the time of the fast kernel."""
 
-    def make(name: str, us: float = 50.0, device: Device = DEVICE) -> Path:
+    def make(
+        name: str, us: float = 50.0, device: Device = DEVICE, of: Problem = problem, fast: Config = PACKED
+    ) -> Path:
         path = tmp_path / name
         with Store.open(path) as store:
             run_id = store.begin_run({"command": "tests"})
-            times = {ATEN: 100.0, PACKED: us}
-            store.add(measured(problem, config, us, run_id, device) for config, us in times.items())
+            times = {ATEN: 100.0, fast: us}
+            store.add(measured(of, config, us, run_id, device) for config, us in times.items())
             store.refresh()
         return path
 

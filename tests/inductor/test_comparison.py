@@ -184,6 +184,16 @@ def test_the_timing_takes_as_long_as_compare_said(known, monkeypatch):
     assert "then timing 2 x 50 calls, about 2 s" in " ".join(words for _, words in said)
 
 
+def test_compare_times_nothing_on_a_busy_machine_if_that_is_not_wanted(known, monkeypatch):
+    monkeypatch.setattr(load, "now", lambda threads=None: load.Load(2.0))
+    asked = []
+    found = compare.compare(linear, A, W, calls=2, wait_s=0.0, measures=lambda busy: asked.append(busy) is not None)
+    assert asked == [load.Load(2.0)]
+    assert (found.verdict, found.stopped, found.load) == ("cannot tell", "other programs keep 2.0 cores busy", 2.0)
+    assert math.isnan(found.default_us)
+    assert (found.error, found.kernels, found.interval) == (0.0, 1, None)
+
+
 def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(known, monkeypatch):
     monkeypatch.setattr(compare, "QUIET_TIMEOUT_S", 0.0)
     monkeypatch.setattr(load, "now", lambda threads=None: load.Load(0.0))
@@ -197,8 +207,9 @@ def test_compare_waits_for_a_quiet_machine_and_says_if_there_is_none(known, monk
     ]  # fmt: skip
     assert any(words.startswith("timing 2 x 2 calls, ") for words in said)
     monkeypatch.setattr(load, "now", lambda threads=None: load.Load(2.0))
-    assert compare._quietly(lambda: said.append("busy all the time"), said.append, True) == (None, load.Load(2.0))
-    assert compare._quietly(lambda: said.append("busy all the time"), said.append, False) == (None, load.Load(2.0))
+    for limit_s in (0.0, None):
+        timed = compare._quietly(lambda: said.append("busy all the time"), said.append, limit_s, lambda busy: True)
+        assert timed == (None, load.Load(2.0))
     assert said.count("busy all the time") == 2
     assert not compare._is_disturbed(Span(100.0, 99.0, 101.0), load.Load(0.0))
     assert compare._is_disturbed(Span(100.0, 50.0, 150.0), load.Load(0.0))

@@ -45,6 +45,7 @@ def compare(
     kwargs: Mapping[str, Any] | None = None,
     say: Say = lambda text: None,
     wait_s: float | None = None,
+    measures: Callable[[Load], bool] = lambda busy: True,
 ) -> Comparison:
     """Compile `model` with Inductor's default mode and with gemmdb (as enabled, else as the environment configures it).
     Time both on `inputs` alternately, `calls` times each, without gradients. This takes two compiles. If gemmdb is
@@ -54,7 +55,8 @@ def compare(
 
     `inputs`: the arguments of `model`, or a single tuple or list of them. If a model's only argument is a list, wrap it
     in a tuple. `kwargs`: its keyword arguments. `say` is called with a short message at each step. `wait_s`: how many
-    seconds to wait for a quiet machine, None for QUIET_TIMEOUT_S. Raises InputError for `calls` below 1."""
+    seconds to wait for a quiet machine, None for QUIET_TIMEOUT_S. `measures`: whether to time nevertheless if other
+    programs still use it; if not, the result says so. Raises InputError for `calls` below 1."""
     if calls < 1:
         raise InputError(f"compare: calls must be at least 1, got {calls!r}")
     if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
@@ -81,13 +83,9 @@ def compare(
         timing_s = (calls + WARMUP) * (_call_s(plain, inputs) + _call_s(ours, inputs))
         say(f"timing 2 x {calls} calls, {_seconds(timing_s)}")
         differ = any(one != ATEN.text for one in configs.values())
-        (default, with_gemmdb), busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say, differ, wait_s)
-        brief = tuple(map(_brief, products))
-        gained = gain(default, with_gemmdb)
-        found = Comparison(
-            default.us, with_gemmdb.us, 0.0, configs, {}, 0.0, brief,
-            (gained.low, gained.high), busy.others if busy else None, _is_disturbed(default, busy),
-        )  # fmt: skip
+        limit_s = (QUIET_TIMEOUT_S if wait_s is None else wait_s) if differ else None
+        spans, busy = _quietly(lambda: _timed(plain, ours, inputs, calls), say, limit_s, measures)
+        found = _compared(spans, busy, configs, tuple(map(_brief, products)))
         if found.verdict == "slower":
 
             def lost_us(suspects: Collection[str]) -> float:
@@ -109,6 +107,20 @@ def compare(
         return replace(found, error=error, repeated=repeated)
 
 
+def _compared(
+    spans: Spans | None, busy: Load | None, configs: dict[str, str], products: tuple[dict[str, Any], ...]
+) -> Comparison:
+    """Return the comparison before the outputs are compared. `spans`: None if `busy` kept it from timing."""
+    found = Comparison(math.nan, math.nan, 0.0, configs, {}, products=products, load=busy.others if busy else None)
+    if spans is None:
+        return replace(found, stopped=busy.text if busy else "")
+    (default, with_gemmdb), gained = spans, gain(*spans)
+    return replace(
+        found, default_us=default.us, gemmdb_us=with_gemmdb.us, interval=(gained.low, gained.high),
+        disturbed=_is_disturbed(default, busy),
+    )  # fmt: skip
+
+
 def _brief(product: Mapping[str, Any]) -> dict[str, Any]:
     """Return a product of `stats()` with the spread of its time instead of all evidence."""
     spread = product["evidence"].get("spread", 0.0)
@@ -117,18 +129,23 @@ def _brief(product: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quietly(
-    measure: Callable[[], Spans], say: Say, patient: bool, wait_s: float | None = None
-) -> tuple[Spans, Load | None]:
-    """Return the result of `measure` and the machine's load during it. If `patient`, wait while the machine is busy,
-    and measure again if it became busy during the first measurement."""
-    limit_s = (QUIET_TIMEOUT_S if wait_s is None else wait_s) if patient else 0.0
+    measure: Callable[[], Spans], say: Say, limit_s: float | None, measures: Callable[[Load], bool]
+) -> tuple[Spans | None, Load | None]:
+    """Return the result of `measure` and the machine's load during it. `limit_s`: how many seconds to wait while the
+    machine is busy, None not to mind. If it still is then, `measures` says whether to measure nevertheless; if not,
+    the result is None. If it became busy during the first measurement, measure again."""
+    found: Spans | None = None
+    busy: Load | None = None
     for _ in range(2):
-        before = load.wait(limit_s, say=lambda busy: say(f"waiting for a quiet machine: {busy.text}"))
+        before = load.wait(limit_s or 0.0, say=lambda busy: say(f"waiting for a quiet machine: {busy.text}"))
+        is_busy = before is not None and before.disturbs
+        if before is not None and is_busy and limit_s is not None and not measures(before):
+            return found, busy or before
         say("timing")
         start = load.reading()
         found = measure()
         busy = load.between(start, load.reading()) or before  # A short program ends before its load can be sampled.
-        if busy is None or not busy.disturbs or not patient or (before is not None and before.disturbs):
+        if busy is None or not busy.disturbs or limit_s is None or is_busy:
             break
     return found, busy
 

@@ -21,7 +21,9 @@ class Comparison:
     gemmdb is not slower or its kernels are not the cause. `products`: those of `stats()`, with the `spread` of
     the expected time (0: unknown) instead of the evidence.
     `interval`: the interval of the speedup. `load`: how many cores other processes kept busy during the timing, None if
-    unknown; `disturbed`: the load was too high, or the times of default mode were noisy."""
+    unknown; `disturbed`: the load was too high, or the times of default mode were noisy. `stopped`: the use of the
+    machine by other programs for which nothing was timed (then the times are NaN and there is no interval), else empty.
+    """
 
     default_us: float
     gemmdb_us: float
@@ -34,6 +36,7 @@ class Comparison:
     load: float | None = None
     disturbed: bool = False
     repeated: float = 0.0
+    stopped: str = ""
 
     @property
     def speedup(self) -> float:
@@ -51,7 +54,7 @@ class Comparison:
         interval of the gain contains 1 or nearly does, `faster`, or `slower`."""
         if not self.kernels:
             return "same kernels"
-        if self.disturbed:
+        if self.disturbed or self.stopped:
             return "cannot tell"
         found = Gain(self.speedup, *(self.interval or (self.speedup, self.speedup))).verdict
         return "no difference" if found == "slower" and self.speedup * MIN_SLOWDOWN > 1 else found
