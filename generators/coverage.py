@@ -21,6 +21,7 @@ from gemmdb.lookup import answer, disturbed, lowering, outdated
 from gemmdb.lookup.acceptance import policy_for
 from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.saving import Saving, saving
 from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
@@ -58,9 +59,9 @@ class Hits(Tally):
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A problem (canonical text) that misses on every rung. `time_us`: roofline microseconds per call, since there is
-    no measurement; `share`: the share of its calls in the workload's time; `ranges`: the ranges of symbolic sizes;
-    `origins`: source locations in the user's code; `reason`: why no build can change the miss, empty if one may."""
+    """A problem (canonical text) that misses on every rung. `time_us`: microseconds per call, as of an EntryHit;
+    `share`: the share of its calls in the workload's time; `ranges`: the ranges of symbolic sizes; `origins`: source
+    locations in the user's code; `reason`: why no build can change the miss, empty if one may."""
 
     problem: str
     device: str
@@ -126,12 +127,13 @@ class Coverage:
 @dataclass(frozen=True, slots=True)
 class EntryHit:
     """An entry of a workload, its device, and its hit, if any. `disturbed`: the hit's time was taken only on a busy
-    machine."""
+    machine. `saving`: what a build may save per call, for a miss; None if unknown."""
 
     entry: Entry
     device: Device
     hit: Hit | None
     disturbed: bool = False
+    saving: Saving | None = None
 
     @property
     def query(self) -> Query:
@@ -166,8 +168,10 @@ class EntryHit:
 
     @property
     def time_us(self) -> float:
-        """Microseconds per call: the hit's expected time, else the roofline, also where the hit's time was taken on a
-        busy machine."""
+        """Microseconds per call: the hit's expected time. A miss has ATen's by an estimate. The roofline where there is
+        no estimate, and where the hit's time was taken on a busy machine."""
+        if self.saving is not None:
+            return self.saving.aten_us
         known = self.hit is not None and not self.disturbed
         return self.hit.expected_us if self.hit and known else roofline_us(self.entry.problem, self.device)
 
@@ -219,7 +223,9 @@ def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
     query = _query(entry, device)
     hit = answer(query, catalog, policy_for(query, policy), installed(device.kind))
-    return EntryHit(entry, device, hit, hit is not None and disturbed(hit, query, catalog.tables))
+    if hit is None:
+        return EntryHit(entry, device, None, saving=saving(Ask(query, (), Policy(), None)))
+    return EntryHit(entry, device, hit, disturbed(hit, query, catalog.tables))
 
 
 def _on(device: Device, entries: Iterable[Entry]) -> Iterable[Entry]:

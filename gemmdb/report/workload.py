@@ -15,9 +15,7 @@ from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import explain
-from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.lowering import only_aten
-from gemmdb.lookup.saving import Saving, saving
 from gemmdb.outcome import Outcome
 from gemmdb.report.load import BusyTimes
 from gemmdb.report.table import sizes
@@ -36,11 +34,9 @@ MAX_PRODUCTS = 500
 
 @dataclass(frozen=True)
 class Product(EntryHit):
-    """One GEMM of a workload, looked up. `saving`: what a build may save per call, for a miss; None if unknown.
-    `reason`: why ATen runs; empty if another kernel does. `busy`: whether the kernel or ATen was timed only on a busy
-    machine."""
+    """One GEMM of a workload, looked up. `reason`: why ATen runs; empty if another kernel does. `busy`: whether the
+    kernel or ATen was timed only on a busy machine."""
 
-    saving: Saving | None = None
     reason: str = ""
     busy: bool = False
 
@@ -70,11 +66,6 @@ class Product(EntryHit):
     def gain(self) -> float:
         """Expected speedup over ATen; 1 for a miss."""
         return self.hit.speedup if self.hit else 1.0
-
-    @property
-    def time_us(self) -> float:
-        """Expected microseconds per call of the kernel served. A miss has ATen's expected time."""
-        return self.saving.aten_us if self.saving else super().time_us
 
     @property
     def aten_us(self) -> float:
@@ -148,7 +139,7 @@ def _look_up(entry: Entry, catalog: Catalog, policy: Policy, busy: BusyTimes) ->
         said = next((step.reason for step in steps if step.hit is not None), "")  # The first hit is served.
         return Product(entry, asked.device, hit, asked.disturbed, reason=said[:MAX_REASON], busy=loaded)
     reason = "; ".join(filter(None, (str(only_aten(query) or ""), *(f"{step.rung}: {step.reason}" for step in steps))))
-    return Product(entry, asked.device, None, saving=saving(Ask(query, (), Policy(), None)), reason=reason[:MAX_REASON])
+    return Product(entry, asked.device, None, saving=asked.saving, reason=reason[:MAX_REASON])
 
 
 def save(report: Report, path: Path) -> None:

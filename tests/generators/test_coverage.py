@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.generators import coverage as coverages
 from gemmdb.generators.coverage import coverage
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem
 from gemmdb.outcome import ONLY_ATEN, counted
+from gemmdb.report.workload import of_workload
 from gemmdb.settings import Policy
 from gemmdb.workload.entries import Entry, Workload
 
@@ -45,6 +48,16 @@ def test_hits_are_counted_per_rung_and_misses_ranked_by_their_time(lab):
     assert document["problems"] == 6
     assert document["uncovered"] == {"bmm": {"count": 3, "calls": 30}}
     assert document["misses"][0]["problem"] == large.text
+
+
+def test_a_gemm_that_no_table_answers_takes_the_time_that_aten_probably_takes(lab):
+    """Small GEMMs on a GPU take several times their roofline: beside a measured one, they counted for little, and the
+    gain of all looked like the gain of that one."""
+    small = Problem.gemm("mm", m=64, n=128, k=128, dtype="fp32")
+    workload = Workload((Entry(small, 1, 10, GPU.text),), {})
+    (miss,) = coverage(workload, lab.catalog(), Policy()).misses
+    (product,) = of_workload(workload, "w", lab.catalog()).products
+    assert miss.time_us == product.time_us == product.saving.aten_us > 4 * roofline_us(small, GPU)
 
 
 def test_another_device_than_the_recorded_one_is_asked(lab):
