@@ -143,12 +143,14 @@ def steps(found: Comparison, script: Path, calls: int) -> tuple[Advice, ...]:
     served = [Outcome(Kind(one["outcome"]), one["why"]) for one in found.products]
     kinds = Counter(one.kind for one in served)
     refused = Counter(f"{outcome.ONLY_ATEN}: {one.reason}" for one in served if one.kind is Kind.ATEN_REFUSED)
+    disturbed = sum(one.disturbed for one in served)
     # The script itself compiles nothing.
     workload = f"{script.stem}.jsonl"
     record = shlex.join(["gemmdb", "record", "--out", workload, "--", "gemmdb", "compare", str(script)])
+    build = f"{record} && {shlex.join(['gemmdb', 'build', '--arch', 'native', '--shapes', workload])}"
     return advise(Situation(
-        refused, unknown=kinds[Kind.ATEN_UNKNOWN], best=kinds[Kind.ATEN_BEST], predicted=kinds[Kind.ATEN_PREDICTED],
-        build=f"{record} && {shlex.join(['gemmdb', 'build', '--arch', 'native', '--shapes', workload])}",
+        refused, unknown=kinds[Kind.ATEN_UNKNOWN] - disturbed, best=kinds[Kind.ATEN_BEST],
+        predicted=kinds[Kind.ATEN_PREDICTED], build=build, disturbed=disturbed, command=build,
         more=f"{command} --calls {MORE * calls}" if found.verdict == "no difference" else "",
     ))  # fmt: skip
 

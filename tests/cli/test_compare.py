@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 from gemmdb.cli.advice import Act
 from gemmdb.cli.compare import say_gemms, steps
 from gemmdb.inductor.entry.comparison import Comparison
+from gemmdb.outcome import DISTURBED
 
 SCRIPT = """
 import torch
@@ -117,6 +118,13 @@ def test_what_compare_records_is_measured() -> None:
         "gemmdb record --out 'my model.jsonl' -- gemmdb compare 'my model.py'"
         " && gemmdb build --arch native --shapes 'my model.jsonl'"
     )
+
+
+def test_what_other_programs_disturbed_is_measured_again_on_an_idle_machine() -> None:
+    """It said that no table answers, of a table that has only disturbed times."""
+    (step,) = steps(compared(1.0, {**MISSED, "rung": "exact", "why": DISTURBED}), Path("model.py"), 50)
+    assert step.act is Act.IDLE
+    assert step.paste.endswith("gemmdb build --arch native --shapes model.jsonl")
 
 
 @pytest.mark.parametrize(("outcome", "act"), [

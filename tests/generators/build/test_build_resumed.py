@@ -223,7 +223,7 @@ def test_a_limit_of_time_is_kept_within_a_tenth(request_, rows, monkeypatch, exp
             time.sleep(0.1 if samples > 5 else 0.0)  # Of the full measurements alone.
             return super().measure(problem, configs, protocol, samples)
 
-    monkeypatch.setattr(estimate, "start_s", lambda device, effort: 0.01)
+    monkeypatch.setattr(estimate, "start_s", lambda device, effort, slower: 0.01)
     monkeypatch.setattr(estimate, "job_s", lambda job, device, effort: expected_s)
     monkeypatch.setattr(estimate, "confirm_s", lambda job, device, effort: expected_s / 3)
     limit_s = 1.5
