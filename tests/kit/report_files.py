@@ -74,6 +74,8 @@ def workload(folder: Path) -> Path:
     best = [_problem("mm", 2048, n, 4096) for n in (4096, 8192)]
     entries += [Entry(one, count=4, calls=40, device=here) for one in best]
     entries.append(Entry(_problem("mm", 17, 4096, 4096), count=2, calls=900, device=here))
+    activated = replace(best[0], fusion="pointwise:math")
+    entries.append(Entry(activated, count=4, calls=40, device=here))
     entries.append(Entry(_problem("mm", 16, 8192, 4096), count=2, calls=900, device=here, ranges=(("m", 1, 64),)))
     entries += [Entry(Problem.gemm("int_mm", m=64, n=n, k=4096), count=32, calls=900, device=here) for n in SIZES[1:4]]
     packed = Problem.gemm("mm", m=8, n=640, k=640, dtype="fp32")

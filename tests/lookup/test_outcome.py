@@ -43,6 +43,7 @@ HELD = {"pick": TILE, "held_back": {"config": TILE, "gain": 0.004, "needed": 0.0
         ("live", ATEN, "no verdict", {}, "ATen (measured best)"),
         ("near", ATEN, "", {}, "ATen (predicted best)"),
         ("epilogue", ATEN, "", {"measured_as": "exact"}, "ATen (predicted best)"),
+        ("epilogue", ATEN, "", {"reason": "these rows do not tell what fusing saves"}, "ATen (predicted best)"),
         ("sku", ATEN, "", HELD, "ATen (predicted best)"),
         ("near", ATEN, "tile takes 5.0 us here, ATen 4.0", {"confirmed": {}}, "ATen (measured best)"),
         ("near", ATEN, "", {"reason": "none gains enough"}, "ATen (predicted best)"),

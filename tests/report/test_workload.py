@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import report_files
 from kit.devices import H200
 from kit.lab import CPU, Lab, cpp, problem, rows
 
@@ -18,6 +20,7 @@ from gemmdb.errors import InputError
 from gemmdb.inductor.entry.comparison import Comparison
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
+from gemmdb.outcome import Kind
 from gemmdb.report import documents, workload
 from gemmdb.report.documents import comparison
 from gemmdb.report.load import BusyTimes
@@ -25,7 +28,7 @@ from gemmdb.report.workload import of_workload
 from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import DISTURBED
-from gemmdb.workload.entries import Entry, Workload
+from gemmdb.workload.entries import Entry, Workload, read
 
 FAST = cpp(threads_m=1, threads_n=2, threads_k=1)
 LEAVES = st.text(max_size=5) | st.floats() | st.integers() | st.booleans() | st.none()
@@ -226,3 +229,12 @@ def test_any_other_file_is_refused(lab: Lab, tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(InputError):
         documents.document(path, lab.catalog(rows(problem(16), {FAST: 0.5})))
+
+
+def test_the_page_of_the_pictures_has_each_outcome_of_a_lookup(tmp_path: Path) -> None:
+    """A GEMM with an epilogue whose rows without one say ATen was called refused, and nothing was advised."""
+    with contextlib.closing(report_files.catalog(tmp_path)) as catalog:
+        found = of_workload(read(report_files.workload(tmp_path)), "w", catalog).products
+    assert {one.outcome.kind for one in found} == set(Kind) - {Kind.TUNED, Kind.NOT_HANDLED}
+    (predicted,) = [one for one in found if one.outcome.kind is Kind.ATEN_PREDICTED]
+    assert predicted.outcome.reason == "mm fusion=none: ATen, but these rows do not tell what fusing saves"

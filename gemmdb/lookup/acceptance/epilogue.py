@@ -61,7 +61,8 @@ def epilogue(ask: Ask) -> Step:
     reason = "; ".join(doubts)
     if ask.policy.on_miss == "live" or ask.problem.epilogue == LIGHT:  # Other rungs handle the light epilogue.
         return Step("epilogue", None, reason, first.evidence)
-    aten = Hit("epilogue", ATEN, first.expected_us * first.speedup, 1.0, first.table, {**first.evidence, "why": reason})
+    told = "reason" if first.config == ATEN else "why"  # Another kernel was refused.
+    aten = Hit("epilogue", ATEN, first.expected_us * first.speedup, 1.0, first.table, {**first.evidence, told: reason})
     return Step("epilogue", aten, f"ATen: {reason}", aten.evidence)
 
 

@@ -25,8 +25,8 @@ function aboutProduct(row) {
 }
 
 const SHADES = {
-  light: { [UNKNOWN]: "#f2d8a2", [REFUSED]: "#e3cfe8", [BEST]: "#e4e8ee", [PREDICTED]: "#cdd5df", slower: "#e8a59d", faster: ["#d3ecdf", "#3da873"] },
-  dark: { [UNKNOWN]: "#69532a", [REFUSED]: "#553c60", [BEST]: "#3a4453", [PREDICTED]: "#4d5a6d", slower: "#8c3a30", faster: ["#2f5547", "#239a68"] },
+  light: { [UNKNOWN]: "#f2d8a2", [REFUSED]: "#e3cfe8", [BEST]: "#e4e8ee", [PREDICTED]: "#bcd3f1", slower: "#e8a59d", faster: ["#d3ecdf", "#3da873"] },
+  dark: { [UNKNOWN]: "#69532a", [REFUSED]: "#553c60", [BEST]: "#3a4453", [PREDICTED]: "#34507a", slower: "#8c3a30", faster: ["#2f5547", "#239a68"] },
 };
 
 /** The colour of a GEMM: ATen's by why it runs; a kernel's the greener, the larger its gain, up to 4x. */
