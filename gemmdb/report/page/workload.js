@@ -55,23 +55,23 @@ function lines(name) {
 /** Area: time as it is served. Outer boxes: outcomes. */
 function treemap(rows) {
   const shown = [...rows].sort((a, b) => b.total_us - a.total_us).slice(0, MOST_TILES);
-  const total = sum(shown, (row) => row.total_us);
+  const total = sum(shown, (row) => row.total_us), of = SHADES[root.dataset.theme];
   const boxes = [{ id: "all", label: "\u00a0", parent: "", value: total, colour: variable("--card"), text: "", words: pluralised(shown.length, "GEMM") }];
   for (const [outcome, some] of [...groups(shown, (row) => row.outcome)].sort(byOutcome)) {
     const us = sum(some, (row) => row.total_us);
     const words = hover([outcome, `${pluralised(some.length, "GEMM")}, ${micro(us)}`, `gain ${times(sum(some, (row) => row.aten_us) / us)}`]);
-    boxes.push({ id: outcome, label: `${esc(outcome)}, ${percent(us / total)}`, parent: "all", value: us, colour: variable("--faint"), text: "", words });
+    boxes.push({ id: outcome, label: `${esc(outcome)}, ${percent(us / total)}`, parent: "all", value: us, colour: of[outcome] ?? of.faster[0], text: "", words });
     some.forEach((row, at) => boxes.push({
       id: `${outcome} ${at}`, label: lines(row.name), parent: outcome, value: row.total_us, colour: shade(row),
       text: `${row.aten ? "ATen" : times(row.gain)}, ${percent(row.share)}`, words: aboutProduct(row),
     }));
   }
-  const of = (name) => boxes.map((box) => box[name]);
+  const each = (name) => boxes.map((box) => box[name]);
   return {
     data: [{
-      type: "treemap", ids: of("id"), labels: of("label"), parents: of("parent"), values: of("value"), text: of("text"), hovertext: of("words"),
+      type: "treemap", ids: each("id"), labels: each("label"), parents: each("parent"), values: each("value"), text: each("text"), hovertext: each("words"),
       hoverinfo: "text", textinfo: "label+text", branchvalues: "total", textfont: { color: variable("--ink") }, tiling: { pad: 2 },
-      marker: { colors: of("colour"), line: { width: 1, color: variable("--card") }, pad: { t: 22, l: 2, r: 2, b: 2 } }, pathbar: { visible: false },
+      marker: { colors: each("colour"), line: { width: 1, color: variable("--card") }, pad: { t: 22, l: 2, r: 2, b: 2 } }, pathbar: { visible: false },
     }],
     layout: { margin: { l: 0, r: 0, t: 0, b: 0 }, uniformtext: { minsize: narrow() ? 10 : 9, mode: "hide" } },
     legend: legendOf(rows),
