@@ -72,6 +72,7 @@ def compare(
     machine, 2 bad usage or bad input.
     """
     require("torch", "this command", "torch")
+    limit_s = patience(wait)  # Refuses a wrong one before the script runs.
     with _importable(script), Pulse() as pulse:
         pulse.begin(f"running {script}", aloud=False)
         model, inputs = _loaded(script)
@@ -81,7 +82,6 @@ def compare(
             pulse.begin("", aloud=False)  # Nothing is printed after the question.
             return measures(busy, wait)
 
-        limit_s = patience(wait)
         anyway = limit_s is None
         found = compare(
             model, inputs, calls=calls, say=pulse.begin, wait_s=limit_s or 0.0,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gemmdb.inductor
+from gemmdb.errors import InputError
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -25,7 +26,11 @@ def main(arguments: Sequence[str]) -> None:
     if not program or not (module or Path(program[0]).is_file()):
         sys.stderr.write(f"python -m gemmdb.inductor: {program[0] if program else 'PROGRAM.py'}: no such file\n")
         raise SystemExit(2)
-    gemmdb.inductor.enable()
+    try:
+        gemmdb.inductor.enable()
+    except InputError as error:  # A wrong setting, before the program has begun.
+        sys.stderr.write(f"python -m gemmdb.inductor: {error}\n")
+        raise SystemExit(2) from None
     here = os.getpid()
     sys.argv = program
     try:

@@ -66,6 +66,11 @@ def test_a_script_that_does_not_help(gemmdb, script: Path, text: str | None, mes
     gemmdb("compare", str(script)).refused(message)
 
 
+def test_a_wrong_option_is_refused_before_the_script_runs(gemmdb, script: Path) -> None:
+    script.write_text("raise ValueError('it ran')\nmodel, inputs = print, ()")
+    gemmdb("compare", str(script), "--wait", "never").refused("--wait 'never': a time such as 90s, 10m or 1h30m")
+
+
 def test_a_model_may_import_what_lies_beside_it_when_it_is_called(gemmdb, script: Path) -> None:
     lines = [
         "import sys, torch",

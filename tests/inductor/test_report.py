@@ -235,6 +235,15 @@ def test_the_program_must_be_there(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("`python -m gemmdb.inductor PROGRAM.py")
 
 
+def test_a_wrong_setting_is_one_line_before_the_program_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "program.py").write_text("raise ValueError('it ran')")
+    monkeypatch.setenv("GEMMDB_ON_MISS", "explode")
+    with pytest.raises(SystemExit) as ended:
+        runner.main([str(tmp_path / "program.py")])
+    said = "python -m gemmdb.inductor: GEMMDB_ON_MISS='explode'; known: aten, live, error\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, said)
+
+
 def test_the_log_is_set_up_once_and_only_where_it_is_asked_for(monkeypatch, capsys):
     monkeypatch.setattr(enable.log, "handlers", [])
     monkeypatch.setattr(enable.log, "level", logging.NOTSET)

@@ -82,6 +82,8 @@ def test_before_and_after_tells_atens_answers_from_kernels(visit: Callable[..., 
         tmp_path / "serve.jsonl", settings=Settings((tmp_path / "example.db",), tmp_path / "no.db", "aten", False, "")
     )
     named = [text.strip() for text in tab.locator(".card:has(#bars) .legend li").all_text_contents()]
-    assert named == ["table", "near", "ATen (measured best)", "ATen (nothing known)", "ATen (refused)"]
+    assert named == [
+        "table", "near", "ATen (measured best)", "ATen (predicted best)", "ATen (nothing known)", "ATen (refused)",
+    ]  # fmt: skip
     shades = [trace["marker"]["color"] for trace in data(tab, "bars")]
     assert len(set(shades)) == len(named)
