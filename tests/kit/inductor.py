@@ -181,5 +181,5 @@ def close(found: Any, wanted: Any) -> None:
 def found_without_gpu(file: str) -> Any:
     """What `found()` of the test in `file` returns in a process that pretends to have a GPU."""
     path = Path(file)
-    program = f"from kit import no_gpu; from {path.stem} import found; print(json.dumps(found()))"
-    return run(program, {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{path.parent}"})
+    program = f"sys.path.insert(0, {str(path.parent)!r})\nfrom kit import no_gpu\nfrom {path.stem} import found"
+    return forked(f"{program}\nprint(json.dumps(found()))")
