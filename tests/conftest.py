@@ -41,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Garbage is not collected until all tests are imported: it would take a fifth of that time."""
     gc.disable()
+    # The code around the kernels of a package takes four seconds to compile, one less without optimization.
+    os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
     # A thread that waits for another one would keep a core from the other workers.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "COMPILER_PATH" not in os.environ and (gold := shutil.which("ld.gold")):
@@ -94,10 +96,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test whose mark its file does not name would run in no step: see above."""
+    """A test whose mark its file does not name would run in no step: see above.
+
+    Files of tests with a long timeout come first: at the end, one worker would run the last of them alone."""
     marked = {(item.path, mark) for item in items for mark in ("slow", "timed") if item.get_closest_marker(mark)}
     if hidden := [f"{path} names no mark.{mark}" for path, mark in marked if f"mark.{mark}" not in path.read_text()]:
         raise pytest.UsageError(*hidden)
+    longest: dict[Path, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, 0.0), float(mark.args[0]) if mark else 0.0)
+    items.sort(key=lambda item: -longest[item.path])
 
 
 def _tests(path: Path) -> list[Path]:

@@ -83,6 +83,7 @@ def test_the_dynamo_backend_is_registered() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     here = tmp_path / "here"

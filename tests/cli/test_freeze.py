@@ -221,6 +221,7 @@ print(json.dumps([configs, stats["frozen"], stats["errors"], stats["benchmarked"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_whole_way(gemmdb, environment, monkeypatch, tmp_path):
     """A real program: what is built for it is what it runs, and nothing is timed or written."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

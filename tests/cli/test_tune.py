@@ -38,6 +38,7 @@ def program(environment) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_whole_way(gemmdb, program, monkeypatch):
     # Threads that wait for each other take minutes beside other workers of the tests.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
