@@ -136,7 +136,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     """Build twice, append the result and print it."""
     with tempfile.TemporaryDirectory() as folder:
-        compiles.prepare(Path(folder))
+        compiles.prepare(Path(folder), options.processes)
         found: dict[str, Any] = {"date": now(), "cores": os.cpu_count(), "processes": options.processes}
         found |= measured(Path(folder), options.processes, options.rows, options.pause)
     options.out.parent.mkdir(parents=True, exist_ok=True)

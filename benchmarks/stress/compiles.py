@@ -117,8 +117,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     """Measure without and with a writer, append the result and print it."""
     with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder))
         path, count = Path(folder) / "table.db", options.processes
+        prepare(Path(folder), count)
         step(lambda: make(path, 2 * count + 1))
         step(lambda: compile_one(path, 1, 0))  # Inductor compiles its headers.
         found: dict[str, Any] = {"date": now(), "cores": os.cpu_count(), "processes": count}
@@ -131,12 +131,14 @@ def main(options: argparse.Namespace) -> None:
     print(json.dumps(found, indent=1))
 
 
-def prepare(folder: Path) -> None:
-    """Import what compiling needs, so that forked processes have it. Their caches are in the folder."""
+def prepare(folder: Path, processes: int) -> None:
+    """Import what so many processes that compile need, which are forked. Their caches are in the folder."""
     # Torch reads them when it is imported. Processes that compile do not each start a pool of compilers.
     os.environ |= {
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache", "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        "TORCHINDUCTOR_FILE_LOCK_TIMEOUT": "3600", "CXX": str(few_at_a_time(folder / "g++")),
+        "TORCHINDUCTOR_FILE_LOCK_TIMEOUT": "3600",
     }  # fmt: skip
+    if processes > COMPILERS:
+        os.environ["CXX"] = str(few_at_a_time(folder / "g++"))
     for name in ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.inductor.entry.enable"):
         importlib.import_module(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import ROOT
-from benchmarks.programs import measure, processes
 from benchmarks.programs.program import KINDS
 from benchmarks.programs.suite import chosen, suite
 from gemmdb.errors import InputError
@@ -65,18 +63,6 @@ def test_a_file_has_programs_in_place_of_the_suite(tmp_path: Path) -> None:
             suite(str(other))
 
 
-def test_a_program_of_a_file_is_measured(tmp_path: Path, vector_units: None) -> None:
-    pytest.importorskip("torch")
-    source = tmp_path / "mine.py"
-    source.write_text(PROGRAM)
-    parser = argparse.ArgumentParser()
-    measure.arguments(parser)
-    given = parser.parse_args(["--out", "unused", "--source", str(source), "--size", "tiny"])
-    (program,) = chosen("mine", str(source))
-    found = processes.in_process("cold", program, ["gemmdb"], processes.Place("cpu", ""), tmp_path, given)
-    assert found["stats"]["rungs"], found
-
-
 @pytest.mark.slow
 def test_measure_compiles_a_tiny_program_cold_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -93,6 +79,7 @@ def test_measure_compiles_a_tiny_program_cold_and_nothing_else(tmp_path: Path) -
     assert {name: set(facts) for name, facts in found["ways"].items()} == {
         "default": {"cold_s", "enabling_s", "waited_s"}, "gemmdb": {"cold_s", "enabling_s", "waited_s", "stats"},
     }  # fmt: skip
+    assert found["ways"]["gemmdb"]["stats"]["rungs"], found
 
 
 def test_programs_that_are_not_in_the_suite_have_other_names() -> None:

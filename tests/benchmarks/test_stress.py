@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import json_lines
-from benchmarks.stress import contents, crowd, invented, readers, rows, victims, writers
+from benchmarks.stress import compiles, contents, crowd, invented, readers, rows, victims, writers
 from gemmdb.generators.files.verify import verify
 from gemmdb.table.measurement import Status
 
@@ -26,6 +26,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("one_thread")
 def test_two_processes_compile_with_one_table(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -39,6 +40,7 @@ def test_two_processes_compile_with_one_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("one_thread")
 def test_processes_compile_while_a_build_writes_their_table(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -51,6 +53,22 @@ def test_processes_compile_while_a_build_writes_their_table(tmp_path: Path) -> N
     assert found["pairs"] > 1
     assert [found[name] for name in ("missing", "more", "untimed", "given_up", "findings") if found[name]] == []
     assert sum(found["compiles"].values()) >= 2
+
+
+def test_eight_compilers_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty processes call the script; the compiler notes how many of it run."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\ntouch "$1/$$"; sleep 0.05; ls "$1" | wc -l >> "$2"; rm "$1/$$"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    script = compiles.few_at_a_time(tmp_path / "g++")
+    running, counts = tmp_path / "running", tmp_path / "counts"
+    running.mkdir()
+    started = [subprocess.Popen([script, running, counts]) for _ in range(20)]
+    assert [one.wait(60) for one in started] == [0] * 20
+    found = [int(line) for line in counts.read_text().split()]
+    assert len(found) == 20
+    assert 1 < max(found) <= compiles.COMPILERS
 
 
 @pytest.fixture(scope="module")

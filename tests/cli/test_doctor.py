@@ -49,7 +49,7 @@ def tool(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_all_of_it_works_here(gemmdb):
+def test_all_of_it_works_here(gemmdb, monkeypatch):
     pytest.importorskip("torch")
     done = gemmdb("doctor", "--json")
     states = {check["name"]: check["state"] for check in json.loads(done.out)["checks"]}
@@ -66,7 +66,10 @@ def test_all_of_it_works_here(gemmdb):
     assert (again.code, again.err) == (0, "")
     details = {check["name"]: check["detail"] for check in json.loads(again.out)["checks"]}
     assert details["torch.compile"].startswith("compiled and ran a small function (checked ")
-    assert gemmdb("doctor", "--fresh").err
+    asked = []
+    monkeypatch.setattr(probe, "run", lambda command, **environment: asked.append(command) or probe.Outcome(error="no"))
+    assert "gemmdb: importing torch" in gemmdb("doctor", "--fresh").err.splitlines()
+    assert asked
 
 
 def test_without_torch_or_compiler(gemmdb, no_torch, monkeypatch, tmp_path):

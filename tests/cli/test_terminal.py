@@ -25,13 +25,33 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminal
 ANSI = re.compile(r"\x1b\[\d+m")
 
 
-def on_terminal(columns: int, *arguments: str, **environ: str) -> str:
+SEVERAL = """
+import json, sys
+from gemmdb.cli.app import run
+for arguments in json.loads(sys.argv[1]):
+    run(arguments)
+    print(end="\\0", flush=True)
+"""
+
+
+def on_terminal(columns: int, *arguments: str) -> str:
     """What `gemmdb ARGUMENTS` prints on a terminal that wide, with "\\n" at the ends of lines."""
+    return _printed(columns, ["-m", "gemmdb", *arguments])
+
+
+def each_on_terminal(columns: int, commands: list[list[str]], **environ: str) -> list[str]:
+    """As `on_terminal` for each of the commands, all in one process."""
+    *found, rest = _printed(columns, ["-c", SEVERAL, json.dumps(commands)], **environ).split("\0")
+    assert (len(found), rest) == (len(commands), "")
+    return found
+
+
+def _printed(columns: int, python: list[str], **environ: str) -> str:
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "gemmdb", *arguments], stdout=theirs, stderr=subprocess.DEVNULL,
+        [sys.executable, *python], stdout=theirs, stderr=subprocess.DEVNULL,
         env={**inherited, "TERM": "xterm", **environ},
     )  # fmt: skip
     os.close(theirs)
@@ -51,10 +71,9 @@ def commands(table: Path, workload: Path, flags: list[str]) -> list[list[str]]:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_has_its_width_and_colours_unless_no_color_is_set(commands: list[list[str]], columns: int) -> None:
-    for command in commands:
-        text = on_terminal(columns, *command)
+    coloured, plain = each_on_terminal(columns, commands), each_on_terminal(columns, commands, NO_COLOR="1")
+    for command, text, bare in zip(commands, coloured, plain, strict=True):
         assert "\x1b[" in text, command
-        bare = on_terminal(columns, *command, NO_COLOR="1")
         assert bare == ANSI.sub("", text)
         # What is to be copied is one line, which the terminal itself breaks.
         lines = [line for line in bare.splitlines() if not line.startswith("problem ")]

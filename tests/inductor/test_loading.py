@@ -58,29 +58,24 @@ def test_enable_while_inductor_is_being_imported(kit, thread):
     assert kit.run(LOADING, arguments=[thread]) == [True, 1]
 
 
-def test_enabling_costs_little(kit):
+def test_imported_it_changes_nothing_and_enabling_it_costs_little(kit):
     """No rung of the lookup and no model is imported before it is asked, and registering operators looks at no source:
     torch does so for a fake implementation, among the files of all modules, which took 60 ms."""
-    found = kit.run("""
+    imported, enabled = kit.run("""
         import inspect
-        import torch._inductor.compile_fx
-        import gemmdb.inductor
+        import gemmdb.inductor, torch
+        import torch._inductor.compile_fx as inductor
+        torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
+        imported = [hasattr(inductor.compile_fx, "_gemmdb"), "gemmdb.inductor.decide" in sys.modules]
         asked = []
         inspect.getmodule = lambda *args: asked.append(args)
         gemmdb.inductor.enable()
         rungs = ("gemmdb.lookup.acceptance.", "gemmdb.lookup.cost_model", "gemmdb.lookup.other_", "gemmdb.cost.")
-        print(json.dumps([len(asked), sorted(name for name in sys.modules if name.startswith(rungs))]))
+        enabled = [len(asked), sorted(name for name in sys.modules if name.startswith(rungs))]
+        print(json.dumps([[*imported, gemmdb.inductor.stats()["products"]], enabled]))
     """)
+    assert imported == [False, False, []]
     arithmetic = [f"gemmdb.cost.{name}" for name in ("host", "possible")]
-    assert found == [0, [*arithmetic, "gemmdb.lookup.acceptance.extern"]], "bounds, which are arithmetic, and its rule"
-
-
-def test_imported_but_not_enabled_changes_nothing(kit):
-    found = kit.run("""
-        import gemmdb.inductor, torch
-        import torch._inductor.compile_fx as inductor
-        torch.compile(lambda x, w: x @ w)(torch.ones(2, 3), torch.ones(3, 4))
-        wrapped = hasattr(inductor.compile_fx, "_gemmdb")
-        print(json.dumps([wrapped, gemmdb.inductor.stats()["products"], "gemmdb.inductor.decide" in sys.modules]))
-    """)
-    assert found == [False, [], False]
+    assert enabled == [0, [*arithmetic, "gemmdb.lookup.acceptance.extern"]], (
+        "bounds, which are arithmetic, and its rule"
+    )

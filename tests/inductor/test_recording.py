@@ -54,7 +54,7 @@ def test_a_program_that_is_killed_has_recorded_what_it_compiled(kit, tmp_path):
         os.kill(os.getpid(), 9)
     """
     with pytest.raises(AssertionError):
-        kit.run(program)
+        kit.forked(program)
     (entry,) = entries.read(tmp_path / "killed.jsonl").entries
     assert (entry.problem.k, entry.count) == (3, 1)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+# It makes 39 parsers, for more than a second, for formats that no schema here has.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 from jsonschema import Draft202012Validator
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
