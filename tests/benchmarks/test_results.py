@@ -69,7 +69,7 @@ def test_dense_gemms_are_faster_below_17_rows_and_mostly_cublas_above() -> None:
 @pytest.mark.slow
 def test_what_a_build_of_dense_gemms_gains_is_that_of_its_rows() -> None:
     folder = RAW / "h200" / "2026-11-22"
-    measured = (row for number in (16, 17) for row in archive.read(folder / f"rows-{number}.jsonl.xz"))
+    measured = (row for number in (16, 17, 18) for row in archive.read(folder / f"rows-{number}.jsonl.xz"))
     found = dense_rows.figures(measured)
     assert "\n".join(dense_rows.text(found)) in PAGE
     assert f"the {found['all']['GEMMs']:,} GEMMs of the preset `dense`" in WORDS
