@@ -1,4 +1,4 @@
-// A prepared call of cuBLASLt for Inductor's C++ code: one algorithm, fixed sizes, fixed layouts. launch.py is the same
+// A prepared call of cuBLASLt for Inductor's C++ code: one algorithm, fixed layouts, fixed sizes or any number of rows. launch.py is the same
 // for Python. The library is the one that torch has loaded. If it cannot run the algorithm, torch's own function
 // computes the same product.
 #ifndef GEMMDB_CUBLASLT
@@ -40,6 +40,7 @@ enum Layout { BATCH = 5, BATCH_STRIDE = 6 };
 constexpr int32_t INT32 = 10;
 constexpr int MAX_DEVICES = 64;
 constexpr size_t MAX_OPERATIONS = 64;
+constexpr size_t MAX_ROWS = 4096; // The numbers of rows that one call prepares. For more, torch computes the product.
 
 struct Library {
   size_t (*version)();
@@ -274,6 +275,9 @@ class Call {
  public:
   template <size_t count>
   Call(const Product& product, const Attribute (&attributes)[count], Torch fallback)
+      : Call(product, attributes, count, fallback) {}
+
+  Call(const Product& product, const Attribute* attributes, size_t count, Torch fallback)
       : product(product), attributes(attributes), count(count), fallback(fallback) {}
 
   // The tensors hold the operands and extras at the offsets of the product. `workspace` and each extra may be null.
@@ -373,6 +377,51 @@ class Call {
     AOTI_TORCH_ERROR_CODE_CHECK(
         aoti_torch__reinterpret_tensor(tensor, 3 - skipped, sizes + skipped, strides + skipped, matrix.offset, &made));
     return RAIIAtenTensorHandle(made);
+  }
+};
+
+// The same for any number of rows. Rows of A follow each other, so that nothing else depends on it.
+class Rows {
+ public:
+  template <size_t count>
+  Rows(const Product& product, const Attribute (&attributes)[count], Torch fallback)
+      : product(product), attributes(attributes), count(count), fallback(fallback) {}
+
+  void operator()(
+      int64_t rows, Tensor a, Tensor b, Tensor out, Tensor workspace, const std::array<Tensor, EXTRAS>& extras) {
+    if (Call* call = at(rows)) {
+      (*call)(a, b, out, workspace, extras);
+      return;
+    }
+    Product one = with(rows);
+    one.release = 0; // So torch computes it.
+    Call(one, attributes, count, fallback)(a, b, out, workspace, extras);
+  }
+
+ private:
+  const Product product;
+  const Attribute* attributes;
+  const size_t count;
+  const Torch fallback;
+  std::mutex lock;
+  std::map<int64_t, std::unique_ptr<Call>> calls;
+
+  Product with(int64_t rows) const {
+    Product made = product;
+    made.m = rows;
+    return made;
+  }
+
+  Call* at(int64_t rows) {
+    std::lock_guard<std::mutex> held(lock);
+    auto known = calls.find(rows);
+    if (known != calls.end()) {
+      return known->second.get();
+    }
+    if (calls.size() >= MAX_ROWS) {
+      return nullptr;
+    }
+    return calls.emplace(rows, new Call(with(rows), attributes, count, fallback)).first->second.get();
   }
 };
 

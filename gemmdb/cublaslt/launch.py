@@ -1,4 +1,4 @@
-"""A prepared call of cuBLASLt for output code: one algorithm, fixed sizes, fixed layouts.
+"""A prepared call of cuBLASLt for output code: one algorithm, fixed layouts, and fixed sizes or any number of rows.
 
 Everything constant is prepared at the first call, so that a call reads a few addresses and enters the library. If the
 library of this process cannot run the algorithm, torch's own function computes the same product.
@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_void_p, cast
+from dataclasses import replace
 from typing import Any
 
 from gemmdb.cublaslt import library
@@ -21,6 +22,8 @@ log = logging.getLogger("gemmdb")
 MAX_OPERATIONS = 64
 """The addresses of a bias and of scales that one call remembers. A program has a few; only one that moves them has
 more."""
+MAX_ROWS = 4096
+"""The numbers of rows that one call prepares. For more, torch computes the product."""
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int8": 1, "int32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 Launch = Callable[..., Any]
@@ -56,9 +59,32 @@ def prepare(
     elements from the start of each given tensor to A, B and the `extras`; empty if all are 0. `workspace_bytes`: the
     size of the workspace that each call gets.
     """
+    return _Call(torch_function, device, attributes, _shape(fields), offsets, workspace_bytes).launch
+
+
+def prepare_rows(
+    torch_function: Launch, device: int, attributes: Mapping[str, int], fields: Sequence[Any],
+    offsets: Sequence[int] = (), workspace_bytes: int = 0,
+) -> Launch:  # fmt: skip
+    """Like `prepare`, for any number of rows: the call takes it before its other arguments. Rows of A follow each
+    other, so that nothing else depends on it."""
+    shape = _shape(fields)
+    calls: dict[int, Launch] = {}
+
+    def launch(rows: int, *arguments: Any) -> None:
+        call = calls.get(rows)
+        if call is None:
+            made = _Call(torch_function, device, attributes, replace(shape, m=rows), offsets, workspace_bytes)
+            made.refused = len(calls) >= MAX_ROWS
+            call = made.launch if made.refused else calls.setdefault(rows, made.launch)
+        call(*arguments)
+
+    return launch
+
+
+def _shape(fields: Sequence[Any]) -> Shape:
     m, n, k, a, b, out, *others = fields
-    shape = Shape(m, n, k, Matrix(*a), Matrix(*b), Matrix(*out), *others)
-    return _Call(torch_function, device, attributes, shape, offsets, workspace_bytes).launch
+    return Shape(m, n, k, Matrix(*a), Matrix(*b), Matrix(*out), *others)
 
 
 class _Call:

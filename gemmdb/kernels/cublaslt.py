@@ -32,8 +32,8 @@ MAX_SIDE = 2**31 - 1
 def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     if rejected := rules.reject_empty(problem):
         return rejected
-    if symbolic:
-        return Rejected("an algorithm is prepared for fixed sizes")
+    if symbolic and (rejected := _symbolic_rejection(problem, symbolic)):
+        return rejected
     if rejected := _scaled_rejection(problem, device) if problem.scaled else _plain_rejection(problem):
         return rejected
     if problem.scalars != "unit":
@@ -47,6 +47,17 @@ def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: C
         return Rejected("cuBLASLt takes operands with rows or columns that follow each other")
     if problem.m * problem.n * problem.k == 0 or max(problem.m, problem.n, problem.k) > MAX_SIDE:
         return Rejected("cuBLASLt counts rows and columns with 31 bits")
+    return None
+
+
+def _symbolic_rejection(problem: Problem, symbolic: Collection[str]) -> Rejected | None:
+    """A call is prepared for each number of rows that it sees, so nothing else may depend on that number."""
+    if set(symbolic) != {"m"}:
+        return Rejected("an algorithm is prepared for a fixed N and K")
+    if problem.batch > 1 or problem.spec.batched or not problem.a.row_major:
+        return Rejected("an algorithm is prepared for matrices at fixed distances")
+    if problem.scales not in ("", "tensor"):
+        return Rejected("an algorithm is prepared for a fixed number of scales")
     return None
 
 

@@ -41,7 +41,7 @@ PRECEDENCE = {
 kernel that was measured for this exact problem, `exact` and `near` where `epilogue` has an extern kernel that saves
 more."""
 SYMBOLIC = {
-    "range": "gemmdb.lookup.acceptance.ranges:ranged",
+    "range": "gemmdb.lookup.acceptance.by_rows:by_rows",
     "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
 }
 """The rungs for symbolic sizes."""

@@ -75,11 +75,20 @@ class Candidate(NamedTuple):
         return self._replace(config=ATEN, expected_us=self.aten_us, speedup=1.0, evidence=evidence)
 
 
+class Within(NamedTuple):
+    """The part of a range of M that the answer for one size serves. `key`: equal for the same part of the same range.
+    `rejection`: returns why a config cannot serve a problem of that size there."""
+
+    key: object
+    rejection: Callable[[Config, Problem], Rejected | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One lookup: the query, the tables in order, the policy and the toolchain that will run the config (None: unknown,
     and every row then counts as measured under the right one). `excluded`: rejects configs that the caller cannot run;
-    `left_out`: the configs rejected so far, with reasons. `memo`: a cache shared by the steps of this lookup. `faults`:
+    `left_out`: the configs rejected so far, with reasons. `within`: the part of a range of M that the answer
+    serves, None for one of its own. `memo`: a cache shared by the steps of this lookup. `faults`:
     errors of the tables that could not be read, shared with `at` and `on`."""
 
     query: Query
@@ -88,6 +97,7 @@ class Ask:
     toolchain: Toolchain | None
     excluded: Exclude | None = None
     left_out: Mapping[Config, Rejected] = field(default_factory=dict)
+    within: Within | None = None
     memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     faults: list[str] = field(default_factory=list, compare=False, repr=False)
 
@@ -126,8 +136,12 @@ class Ask:
         states = tuple(self.read(Table.state, table) for table in self.tables)
         return (
             query.problem.text, self.symbolic, query.l2, device.key, tuple(device.figures.items()), self.policy,
-            self.toolchain, tuple(self.left_out), self.tables[1:], states,
+            self.toolchain, tuple(self.left_out), self.tables[1:], states, self._part,
         )  # fmt: skip
+
+    @property
+    def _part(self) -> object:
+        return None if self.within is None else self.within.key
 
     def rejection(self, config: Config) -> Rejected | None:
         """Return why `config` cannot be served: the caller or the policy excludes it, or it is not legal."""
@@ -140,6 +154,8 @@ class Ask:
             symbolic = self.symbolic if query.ranges else ()
             found = policy_rejection(config, self.policy, query.problem)
             found = found or config.rejection(query.problem, query.device, symbolic)
+            if found is None and self.within is not None and config != ATEN:
+                found = self.within.rejection(config, query.problem)
             self.memo[config] = found = found or self._cost_rejection(config)
         return found
 

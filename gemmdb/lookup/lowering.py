@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Range
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.kernels.registry import GPU_ALONE
@@ -24,6 +24,8 @@ PACKED = Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0))
 """The C++ template that chooses its own blocking; it has the fewest restrictions."""
 ON_CPU = (PACKED, Config.of("aten", "int8pack_mm"))
 """Configs that may beat ATen on a CPU."""
+JOINED_OPS = ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")
+"""The ops of which several kernels can compute one node of a graph."""
 FREEZING = "torch._inductor.config.freezing"
 """torch setting that turns weights into constants when no gradient is computed."""
 
@@ -76,6 +78,17 @@ def lowering_rejection(config: Config, problem: Problem) -> Rejected | None:
     if name in _RULES:
         return _RULES[name](config, problem)
     return None if name in _ALWAYS_LOWERED else Rejected(f"{config.name} cannot be lowered by this version")
+
+
+def joins(config: Config, problem: Problem) -> bool:
+    """Return whether a config can be one of several kernels that compute one node of a graph, by the number of rows at
+    run time. Each is one kernel or call, and reads and writes the same memory."""
+    if problem.op not in JOINED_OPS or problem.int4 is not None:
+        return False
+    if config.spec.template is not None:
+        return int(config.values.get("split_k", 1)) == 1 or counts_arrivals(config)
+    # ATen casts the weight of a mixed_mm, and scales the sums of an int_mm, by kernels of their own.
+    return config.spec.extern or (config == ATEN and not problem.spec.dequantises and problem.fusion != "scale")
 
 
 def _activation_rejection(config: Config, query: Query) -> Rejected | None:
@@ -149,6 +162,8 @@ def _empty_rejection(config: Config, query: Query) -> Rejected | None:
     empty = {name for name, (low, _) in query.ranges.items() if low == 0}
     if empty and config.backend == "cutlass":
         return Rejected("CUTLASS rejects a GEMM of size zero")
+    if empty and config.backend == "cublaslt":
+        return Rejected("cuBLASLt rejects a GEMM of size zero")
     if empty and config.backend == "cpp":
         return Rejected("the C++ template divides by a size that may be zero")
     return Rejected("K may be 0; untested") if "k" in empty else None

@@ -4,10 +4,10 @@ into a few intervals with one config each, where no single config is good everyw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gemmdb.errors import InputError
 from gemmdb.hit import LARGEST, Branches
@@ -45,6 +45,27 @@ class Bucket:
     def regret(self, config: Config) -> float:
         """Return the config's expected slowdown against the best config."""
         return 0.0 if self.prediction is None else self.prediction.regret(config)
+
+
+class Sized(Protocol):
+    """What a division asks of a size: its problem, the log of a config's time relative to ATen's (None if it is
+    unknown, or slower than ATen by more than `loss`), and its slowdown against the best config."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    def log_ratio(self, config: Config, loss: float) -> float | None: ...
+
+    def regret(self, config: Config) -> float: ...
+
+
+class Limits(NamedTuple):
+    """What a division must keep. `needed`: the mean gain of each interval over ATen. `regret`: the largest loss against
+    ATen in any size. `shared`: the mean loss for which fewer intervals are preferred."""
+
+    needed: float
+    regret: float
+    shared: float
 
 
 class Interval(NamedTuple):
@@ -156,33 +177,35 @@ def unfused(problem: Problem) -> Problem | None:
     return None if problem.epilogue is None else replace(problem, fusion="none")
 
 
-def divide(buckets: Sequence[Bucket], needed: float, regret: float) -> list[Interval]:
-    """Split a range of M for the largest mean gain over ATen across all buckets; ATen if nothing gains.
+def divide(sizes: Sequence[Sized], configs: Collection[Config], limits: Limits, most: int) -> list[Interval]:
+    """Split a range of M among `configs` for the largest mean gain over ATen across all sizes, into at most `most`
+    intervals; empty if they do not cover it.
 
-    No interval is slower than ATen in any bucket by more than `regret`, and each gains at least `needed`. Among splits
-    within `regret` of the best, the one with the fewest intervals wins.
+    No interval is slower than ATen in any size by more than the limits' `regret`, and each gains at least `needed`.
+    Among splits within `shared` of the best, the one with the fewest intervals wins.
     """
-    intervals = _best_of_each(buckets, needed, regret)
-    best: list[list[list[Interval] | None]] = [[[] if end == 0 else None for end in range(len(buckets) + 1)]]
-    for _ in range(MOST_KERNELS):
-        best.append(_one_more(best[-1], intervals, len(buckets)))
+    intervals = _best_of_each(sizes, configs, limits)
+    best: list[list[list[Interval] | None]] = [[[] if end == 0 else None for end in range(len(sizes) + 1)]]
+    for _ in range(most):
+        best.append(_one_more(best[-1], intervals, len(sizes)))
     whole = [divided for level in best if (divided := level[-1])]
     if not whole:
-        return [Interval(0, len(buckets) - 1, ATEN, 0.0)]
-    enough = min(map(_total, whole)) + math.log1p(regret) * len(buckets)
+        return []
+    enough = min(map(_total, whole)) + math.log1p(limits.shared) * len(sizes)
     return next(divided for divided in whole if _total(divided) <= enough)
 
 
-def _best_of_each(buckets: Sequence[Bucket], needed: float, regret: float) -> dict[tuple[int, int], Interval]:
-    """Return the config with the largest gain for each run of adjacent buckets."""
-    gains = [one.prediction.gains for one in buckets if one.prediction is not None]
-    least = -math.log1p(needed)
+def _best_of_each(
+    sizes: Sequence[Sized], configs: Collection[Config], limits: Limits
+) -> dict[tuple[int, int], Interval]:
+    """Return the config with the largest gain for each run of adjacent sizes."""
+    least = -math.log1p(limits.needed)
     found: dict[tuple[int, int], Interval] = {}
-    for config in sorted({ATEN}.union(*gains), key=lambda config: config.text):
-        values = [bucket.log_ratio(config, regret) for bucket in buckets]
-        for first in range(len(buckets)):
+    for config in sorted(configs, key=lambda config: config.text):
+        values = [one.log_ratio(config, limits.regret) for one in sizes]
+        for first in range(len(sizes)):
             total = 0.0
-            for last in range(first, len(buckets)):
+            for last in range(first, len(sizes)):
                 value = values[last]
                 if value is None:
                     break
@@ -214,13 +237,13 @@ def _total(intervals: Iterable[Interval]) -> float:
     return sum(interval.total for interval in intervals)
 
 
-def branches(buckets: Sequence[Bucket], intervals: Sequence[Interval]) -> Branches:
+def branches(buckets: Sequence[Sized], intervals: Sequence[Interval]) -> Branches:
     """The config of each interval with the largest M that it serves; empty for a single interval."""
     limits = [buckets[one.last].problem.m for one in intervals[:-1]]
     return tuple(zip([*limits, None], [one.config for one in intervals], strict=True)) if limits else ()
 
 
-def kernels(buckets: Sequence[Bucket], intervals: Iterable[Interval]) -> list[dict[str, Any]]:
+def kernels(buckets: Sequence[Sized], intervals: Iterable[Interval]) -> list[dict[str, Any]]:
     """Return the expected results of each interval's config, JSON-ready."""
     parts = [(one, buckets[one.first : one.last + 1]) for one in intervals]
     return [

@@ -9,7 +9,6 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
-from gemmdb.lookup.symbolic import MOST_KERNELS
 from gemmdb.settings import Policy
 from gemmdb.table.record import STEP
 
@@ -69,16 +68,17 @@ def test_never_slower_than_aten_by_more_than_the_regret(lab):
     assert (relaxed.config, relaxed.branches) == (NARROW, ())
 
 
-def test_no_more_kernels_than_three(lab):
+def test_as_many_kernels_as_pay(lab):
+    """Each is 1.6 times as fast as the others where it is best."""
     best = {NARROW: 0, WIDE: 1, OTHER: 2, LAST: 3}
     hit = asked(lab, {c: [0.5 if i == j else 0.8 for i in range(5)] for c, j in best.items()}, sizes=SIZES, m=2)
-    assert 1 <= len(hit.branches) <= MOST_KERNELS
-    assert all(part["worst_regret"] <= 0.8 / 0.5 - 1 + 1e-9 for part in hit.evidence["kernels"])
+    assert hit.branches == ((2, NARROW), (4, WIDE), (8, OTHER), (None, LAST))
+    assert all(part["worst_regret"] == 0 for part in hit.evidence["kernels"])
 
 
 @pytest.mark.parametrize("fusion", ["pointwise", "scale"])
-def test_what_follows_is_not_fused_into_a_branch(lab, fusion):
-    """So the unfused product is the evidence; an integer product and its scale are one kernel, and stay whole."""
+def test_an_epilogue_is_fused_into_a_part_but_atens(lab, fusion):
+    """ATen cannot be a part of an integer product and its scale, which are one kernel."""
     op = {"pointwise": "mm", "scale": "int_mm"}[fusion]
     ratios = {32: 0.5, 64: 0.5, 128: 0.5, 256: 1.5, 512: 2.0}
     known = {

@@ -17,7 +17,7 @@ from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.joint_pass import JointPass
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower import lowering, padding
-from gemmdb.inductor.lower.adapter import codegen, cutlass, decomposition, hooks, patches, prebuilt_kernels, state
+from gemmdb.inductor.lower.adapter import codegen, cutlass, decomposition, hooks, patches, prebuilt_kernels, rows, state
 from gemmdb.inductor.lower.adapter.slots import frozen
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.observe import summary
@@ -60,6 +60,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
             hooks.unless_padding_is_answered, answered=lambda node: padding.answered(active.current(), node)
         ),
         "fusion_score": codegen.scoring_any_loops,
+        "codegen_template": rows.choosing,
         "define_kernel": codegen.keeping_names,
         "zeroing": codegen.zeroing_counters_only,
         "cutlass_headers": cutlass.with_our_headers,

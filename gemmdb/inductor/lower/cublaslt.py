@@ -9,7 +9,7 @@ from typing import Any
 from gemmdb.cublaslt import launch
 from gemmdb.cublaslt.matmul import MAX_WORKSPACE
 from gemmdb.cublaslt.shape import Extra, Shape, shape_of
-from gemmdb.inductor.lower.adapter import cublaslt, cutlass, ir_view, templates
+from gemmdb.inductor.lower.adapter import cublaslt, cutlass, ir_view, symbolic, templates
 from gemmdb.inductor.lower.cutlass import leading
 from gemmdb.inductor.lower.triton import Operands, Refused, check
 from gemmdb.inductor.match import extract
@@ -23,7 +23,16 @@ from gemmdb.key.problem import Problem
 def lower(config: Config, problem: Problem, operands: Operands) -> Any:
     """Lower the GEMM in Inductor's IR, in the problem's output dtype. Raises Refused if the library of this process
     does not support the algorithm for the operands."""
-    check(problem, operands)
+    return cublaslt.gemm(*prepared(config, problem, operands))
+
+
+def prepared(config: Config, problem: Problem, operands: Operands) -> tuple[cublaslt.Kernel, tuple[Any, ...]]:
+    """Return the call of the algorithm, and its operands. M may be symbolic; `problem` then has its hint. Raises
+    Refused as `lower` does."""
+    check(problem, operands, symbolic=True)
+    m, *others = operands.sizes
+    if None in map(symbolic.number, others):
+        raise Refused("symbolic sizes")
     if operands.vectors:
         raise Refused("cuBLASLt does not scale its columns")
     if rejected := cublaslt.rejection():
@@ -35,13 +44,22 @@ def lower(config: Config, problem: Problem, operands: Operands) -> Any:
         raise Refused("cuBLASLt's algorithms need operands aligned to 16 bytes, which nothing here guarantees")
     attributes = attributes_of(config)
     try:
-        workspace = cublaslt.workspace(shape, operands.a.get_device(), attributes)
+        # A number of rows that the library does not support the algorithm for is computed by torch.
+        shapes = [replace(shape, m=rows) for rows in _ends(problem, operands)]
+        workspace = max(cublaslt.workspace(one, operands.a.get_device(), attributes) for one in shapes)
     except launch.Refused as error:
         raise Refused(str(error)) from error
     if workspace > MAX_WORKSPACE:
         raise Refused(f"the algorithm needs a workspace of {workspace} bytes")
-    kernel = cublaslt.Kernel(problem.op, shape, attributes, workspace)
-    return cublaslt.gemm(kernel, (operands.a, operands.b, *extras))
+    rows = m if symbolic.number(m) is None else None
+    return cublaslt.Kernel(problem.op, shape, attributes, workspace, rows), (operands.a, operands.b, *extras)
+
+
+def _ends(problem: Problem, operands: Operands) -> set[int]:
+    """Return the smallest and the largest number of rows, as far as they are known, and the hint."""
+    low, high = operands.ranges.get("m", (problem.m, problem.m))
+    ends = {max(low, 1), low if high is None else high}
+    return ends if problem.m < min(ends) or problem.m > max(ends) else ends | {problem.m}
 
 
 def _extra(name: str, node: Any, extra: Extra) -> Any:

@@ -13,7 +13,7 @@ import torch
 from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.decide import deciding, legality, outcome
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.lower import cublaslt, cutlass, inductor_ops, inductor_templates, triton
+from gemmdb.inductor.lower import by_rows, cublaslt, cutlass, inductor_ops, inductor_templates, triton
 from gemmdb.inductor.lower.adapter import codegen, ir_view, state
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.calls import Call
@@ -84,6 +84,8 @@ def generated(
         operands = triton.Operands.of(decision.query, call, scale, rows)
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
+        if decision.branches:
+            return by_rows.lower(decision, problem, operands, scalars)
         config = _dense_where_returned(decision, confirmed(decision, pair))
         if config == ATEN:
             return None

@@ -12,7 +12,7 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.decide import legality, outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
-from gemmdb.inductor.lower import branches, emit, horizontal, inductor_ops, int4
+from gemmdb.inductor.lower import branches, by_rows, emit, horizontal, inductor_ops, int4
 from gemmdb.inductor.lower.adapter import ir_view, state
 from gemmdb.inductor.match import calls, ops
 from gemmdb.inductor.match.calls import Call
@@ -58,7 +58,11 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
     if decision.config is None:
         return searching.search(decision, functools.partial(original, *map(ir_view.from_the_start, args), **kwargs))
     if decision.branches:
-        result = branches.lower(decision, args, kwargs)
+        if by_rows.joined(decision):
+            scalars = (kwargs.get("alpha", 1), kwargs.get("beta", 1))
+            result = emit.generated(decision, _call(decision, args, kwargs), scalars=scalars)
+        else:
+            result = branches.lower(decision, args, kwargs)
         if result is not None:
             return result
     config = ATEN if decision.branches else emit.confirmed(decision, ir_view.pair_of(decision.problem, args))
@@ -127,6 +131,8 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
     if decision.config is None:
         return searching.search(decision, functools.partial(inductor_ops.cast_weight, a, w, cast, scale_first))
     if decision.branches:
+        if by_rows.joined(decision):
+            return emit.generated(decision, Call(a, w), scale)
         return branches.lower(decision, (a, w) if scale is None else (a, w, cast), {})
     if decision.config == ATEN:
         return None

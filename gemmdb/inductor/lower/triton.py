@@ -81,32 +81,61 @@ def lower(config: Config, problem: Problem, operands: Operands, scalars: tuple[f
     Sizes may be symbolic; then `problem` has their hints. Raises Refused, or Inductor's exception if it cannot generate
     the kernel.
     """
+    found = _kernel(config, problem, operands)
+    if problem.spec.grouped:
+        return _grouped(problem, operands, found)
+    dtype, epilogue = stored(problem, operands), operands.epilogue(scalars)
+    if slices := summed_slices(config):
+        m, n, _ = operands.sizes
+        acc = torch.int32 if problem.spec.integer else torch.float32
+        sums = templates.gemm(found, (operands.a, operands.b), (acc, (slices, m, n)))
+        return templates.summed(sums, epilogue, dtype)
+    return templates.gemm(found, *_arguments(found, problem, operands, scalars))
+
+
+def choice(config: Config, problem: Problem, operands: Operands, scalars: tuple[float, float]) -> Any:
+    """Return the kernel as one of Inductor's choices, which is no node of the graph yet. Takes the arguments of `lower`
+    and raises what it raises; not for grouped GEMMs, nor for kernels whose partial sums a second one adds."""
+    found = _kernel(config, problem, operands)
+    return templates.choice(found, *_arguments(found, problem, operands, scalars))
+
+
+def summed_slices(config: Config) -> int:
+    """Return the number of partial sums that a second kernel adds; 0 if there is none."""
+    split = int(config.values.get("split_k", 1))
+    return split if split > 1 and not counts_arrivals(config) else 0
+
+
+def _kernel(config: Config, problem: Problem, operands: Operands) -> templates.Kernel:
+    """Return the kernel to generate. Raises Refused if it cannot take the operands."""
     check(problem, operands, symbolic=True)
     if config.spec.maps(config):
         check_maps(problem, operands)
     names = constants(config, problem, operands)
     if problem.spec.grouped:
-        return _grouped(problem, operands, template_kernel(config, names, problem))
+        return template_kernel(config, names, problem)
+    m, n, _ = operands.sizes
+    batch, pair = tuple(operands.a.get_size()[:-2]), (operands.a, operands.b)
+    if not symbolic.addressable((*batch, summed_slices(config) or 1, m, n), pair):
+        unbounded = any(symbolic.from_data(size) for size in operands.sizes)
+        raise Refused(f"offsets are 32 bits wide{', and data-dependent sizes have no bound' if unbounded else ''}")
+    return template_kernel(config, names, problem, operands.ranges)
+
+
+def _arguments(
+    kernel: templates.Kernel, problem: Problem, operands: Operands, scalars: tuple[float, float]
+) -> tuple[tuple[Any, ...], tuple[torch.dtype, tuple[Any, ...]], templates.Epilogue]:
+    """Return what a template's kernel reads, the output's dtype and sizes, and its epilogue."""
     dtype, epilogue = stored(problem, operands), operands.epilogue(scalars)
     pair: tuple[Any, ...] = (operands.a, operands.b)
     m, n, _ = operands.sizes
-    batch = tuple(operands.a.get_size()[:-2])
-    split, fixup = int(config.values.get("split_k", 1)), counts_arrivals(config)
-    if not symbolic.addressable((*batch, 1 if fixup else split, m, n), pair):
-        unbounded = any(symbolic.from_data(size) for size in operands.sizes)
-        raise Refused(f"offsets are 32 bits wide{', and data-dependent sizes have no bound' if unbounded else ''}")
-    kernel = template_kernel(config, names, problem, operands.ranges)
-    if split > 1 and not fixup:
-        acc = torch.int32 if problem.spec.integer else torch.float32
-        sums = templates.gemm(kernel, pair, (acc, (split, m, n)))
-        return templates.summed(sums, epilogue, dtype)
-    if names.get("SCALED"):
+    if kernel.constants.get("SCALED"):
         # The template takes the scale as one of its operands, and applies it.
         pair, epilogue = (*pair, templates.expanded(operands.scale, m, n)), replace(epilogue, scales=())
-    if names.get("SCALES"):
+    if kernel.constants.get("SCALES"):
         # The template applies block scales within the sum.
         pair, epilogue = (*pair, *map(templates.settled, operands.scales)), replace(epilogue, scales=())
-    return templates.gemm(kernel, pair, (dtype, (*batch, m, n)), epilogue)
+    return pair, (dtype, (*operands.a.get_size()[:-2], m, n)), epilogue
 
 
 def _grouped(problem: Problem, operands: Operands, kernel: templates.Kernel) -> Any:

@@ -103,7 +103,9 @@ def _divided(ask: Ask, hint: Hit, otherwise: Step) -> Step:
     at = ask.at(problem)
     buckets = list(_buckets(at, symbolic.sizes(at)))
     needed = required_gain(ask.policy, False if symbolic.unverified(buckets) else None)
-    intervals = symbolic.divide(buckets, needed, ask.policy.range_regret)
+    configs = {ATEN}.union(*(one.prediction.gains for one in buckets if one.prediction is not None))
+    limits = symbolic.Limits(needed, ask.policy.range_regret, ask.policy.range_regret)
+    intervals = symbolic.divide(buckets, configs, limits, symbolic.MOST_KERNELS)
     if [interval.config for interval in intervals] == [ATEN]:
         return otherwise
     hit = _hit(ask, hint, buckets, intervals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import sizeof
 from dataclasses import astuple, dataclass
 from importlib import resources
@@ -21,18 +21,19 @@ from gemmdb.cublaslt.shape import EXTRAS, Extra, Matrix, Shape
 from gemmdb.rejected import Rejected
 
 IMPORT = "from gemmdb.cublaslt import launch as gemmdb_cublaslt"
-_ATEN = {"mm": "mm", "addmm": "addmm", "bmm": "bmm", "int_mm": "_int_mm", "scaled_mm": "_scaled_mm"}
+ATEN = {"mm": "mm", "addmm": "addmm", "bmm": "bmm", "int_mm": "_int_mm", "scaled_mm": "_scaled_mm"}
 
 
 @dataclass(frozen=True)
 class Kernel:
     """What one call needs besides its tensors. `op`: of a Problem. `attributes`: of the algorithm. `workspace`: bytes,
-    0 without one."""
+    0 without one. `rows`: M, if it is symbolic; the shape then has its hint."""
 
     op: str
     shape: Shape
     attributes: Mapping[str, int]
     workspace: int
+    rows: Any = None
 
 
 def rejection() -> Rejected | None:
@@ -57,7 +58,7 @@ def gemm(kernel: Kernel, operands: tuple[Any, ...]) -> Any:
     a, b, *_ = operands
     device, dtype = a.get_device(), getattr(torch, _TORCH[kernel.shape.out.dtype])
     if kernel.workspace:
-        operands = (*operands, _uninitialised(kernel.workspace, device))
+        operands = (*operands, uninitialised(kernel.workspace, device))
     sizes = [*a.get_size()[:-1], b.get_size()[-1]]
     strides = ir.FlexibleLayout.contiguous_strides(sizes)
     return ir.TensorBox.create(_Call(kernel, ir.FixedLayout(device, dtype, sizes, strides), operands))
@@ -66,7 +67,7 @@ def gemm(kernel: Kernel, operands: tuple[Any, ...]) -> Any:
 _TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32"}
 
 
-def _uninitialised(size: int, device: torch.device) -> Any:
+def uninitialised(size: int, device: torch.device) -> Any:
     """Return a buffer of the graph that nothing fills. Each call has its own, so streams and CUDA graphs do not share
     it, and Inductor reuses its memory afterwards."""
     made = lowerings[torch.ops.aten.empty_strided.default]([size], [1], dtype=torch.uint8, device=device)
@@ -78,7 +79,7 @@ class _Call(ir.ExternKernelOut):  # type: ignore[misc]
 
     def __init__(self, kernel: Kernel, layout: Any, operands: tuple[Any, ...]) -> None:
         # Inductor estimates and orders a node by this name; only `codegen` decides what is called.
-        name = f"extern_kernels.{_ATEN[kernel.op]}"
+        name = f"extern_kernels.{ATEN[kernel.op]}"
         super().__init__(layout=layout, inputs=list(operands), python_kernel_name=name)
         self.gemmdb_kernel = kernel
 
@@ -86,11 +87,17 @@ class _Call(ir.ExternKernelOut):  # type: ignore[misc]
         """Inductor's hook: write what the call needs, each part once in the output code, and the call."""
         self.codegen_comment(wrapper)
         kernel = self.gemmdb_kernel
-        names, offsets = zip(*map(_place, self.inputs), strict=True)
-        (a, b, *others), count = names, len(kernel.shape.extras)
-        tensors = Tensors(a, b, self.get_name(), others[count] if kernel.workspace else None, others[:count])
-        write = _write_cpp if V.graph.cpp_wrapper else _write_python
-        write(wrapper, kernel, self.get_device(), offsets[: 2 + count], tensors)
+        workspace = self.inputs[-1].codegen_reference() if kernel.workspace else None
+        write(wrapper, kernel, self.inputs[: 2 + len(kernel.shape.extras)], (self.get_name(), workspace))
+
+
+def write(wrapper: Any, kernel: Kernel, operands: Sequence[Any], names: tuple[str, str | None]) -> None:
+    """Write a call to the output code, and what it needs. `operands`: as in `gemm`. `names`: of the output and of the
+    workspace, if there is one."""
+    places, offsets = zip(*map(_place, operands), strict=True)
+    (a, b, *extras), (out, workspace) = places, names
+    written = _write_cpp if V.graph.cpp_wrapper else _write_python
+    written(wrapper, kernel, operands[0].get_device(), offsets, Tensors(a, b, out, workspace, extras))
 
 
 def _place(node: Any) -> tuple[str, int]:
@@ -119,9 +126,10 @@ def _write_python(wrapper: Any, kernel: Kernel, device: torch.device, offsets: O
     wrapper.add_import_once(IMPORT)
     wrapper.add_import_once(V.graph.device_ops.import_get_raw_stream_as("get_raw_stream"))
     fields = device.index, dict(kernel.attributes), astuple(kernel.shape), offsets, kernel.workspace
-    name = _define(wrapper, f"gemmdb_cublaslt.prepare({_torch_python(kernel)}, {', '.join(map(repr, fields))})")
+    prepare = "prepare" if kernel.rows is None else "prepare_rows"
+    name = _define(wrapper, f"gemmdb_cublaslt.{prepare}({_torch_python(kernel)}, {', '.join(map(repr, fields))})")
     # The stream is asked for here, because the program may have made another one the current stream since.
-    arguments = [tensors.a, tensors.b, tensors.out, f"get_raw_stream({device.index})"]
+    arguments = [*_rows(wrapper, kernel), tensors.a, tensors.b, tensors.out, f"get_raw_stream({device.index})"]
     if tensors.workspace or tensors.extras:
         arguments += [str(tensors.workspace), *tensors.extras]
     wrapper.writeline(f"{name}({', '.join(arguments)})")
@@ -133,7 +141,13 @@ def _write_cpp(wrapper: Any, kernel: Kernel, device: torch.device, offsets: Offs
     name = _define(wrapper, cpp_function(kernel, device, offsets))
     extras = dict(zip(kernel.shape.extras, tensors.extras, strict=True))
     last = [tensors.workspace or "nullptr", *(extras.get(one, "nullptr") for one in EXTRAS)]
-    wrapper.writeline(f"{name}({', '.join([tensors.a, tensors.b, tensors.out, *last])});")
+    arguments = [*_rows(wrapper, kernel), tensors.a, tensors.b, tensors.out, *last]
+    wrapper.writeline(f"{name}({', '.join(arguments)});")
+
+
+def _rows(wrapper: Any, kernel: Kernel) -> list[str]:
+    """The first argument of a call for any number of rows."""
+    return [] if kernel.rows is None else [str(wrapper.codegen_sizevar(kernel.rows))]
 
 
 def _define(wrapper: Any, source: str) -> str:
@@ -168,20 +182,21 @@ def cpp_function(kernel: Kernel, device: torch.device, offsets: Offsets) -> str:
         for name, value in kernel.attributes.items()
         if name != "algo"
     ]
+    rows, given, call = ("", "", "Call") if kernel.rows is None else ("int64_t rows, ", "rows, ", "Rows")
     return f"""\
 #ifndef {_NAME}_
 #define {_NAME}_
 static void {_NAME}(
-    AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle out, AtenTensorHandle workspace, AtenTensorHandle bias,
-    AtenTensorHandle scale_a, AtenTensorHandle scale_b) {{
+    {rows}AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle out, AtenTensorHandle workspace,
+    AtenTensorHandle bias, AtenTensorHandle scale_a, AtenTensorHandle scale_b) {{
   static const gemmdb_cublaslt::Attribute attributes[] = {_braces(*attributes)};
-  static gemmdb_cublaslt::Call call(
+  static gemmdb_cublaslt::{call} call(
       {_braces(*fields)}, attributes,
       [](AtenTensorHandle out, AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle bias, AtenTensorHandle scale_a,
          AtenTensorHandle scale_b) {{
 {_torch_cpp(kernel, device.type)}
       }});
-  call(a, b, out, workspace, {{bias, scale_a, scale_b}});
+  call({given}a, b, out, workspace, {{bias, scale_a, scale_b}});
 }}
 #endif
 """
@@ -195,7 +210,7 @@ def _torch_cpp(kernel: Kernel, device: str) -> str:
         if kernel.shape.scales:
             fast = int(kernel.shape.fast)
             operands = f"a, b, scale_a, scale_b, bias ? &bias : nullptr, nullptr, nullptr, {fast}"
-        return f"        return aoti_torch_{device}_{_ATEN[kernel.op]}_out(out, {operands});"
+        return f"        return aoti_torch_{device}_{ATEN[kernel.op]}_out(out, {operands});"
     # Without a bias, `out` stands for one, and nothing reads it.
     added, factor = ("bias", "1.0") if kernel.shape.bias else ("out", "0.0")
     gelu = int(activation == "gelu_tanh")
@@ -209,7 +224,7 @@ def _torch_cpp(kernel: Kernel, device: str) -> str:
 
 def _torch_python(kernel: Kernel) -> str:
     """Return the Python function that computes the same with torch."""
-    function = f"torch.{_ATEN[kernel.op]}"
+    function = f"torch.{ATEN[kernel.op]}"
     called = _IN_PLACE.get(kernel.shape.activation, "").format(f"{function}(*operands, out=out)")
     return f"lambda *operands, out: {called}" if called else function
 

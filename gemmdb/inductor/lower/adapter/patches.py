@@ -82,6 +82,10 @@ PATCHES: tuple[Patch, ...] = (
         "fuses consumers of our output with other loops: after a permutation, and in torch 2.11 after views",
     ),
     Patch(
+        "codegen_template", "torch._inductor.codegen.simd:SIMDScheduling.codegen_template",
+        "writes all kernels of a GEMM that has several, chosen by the number of rows at run time",
+    ),
+    Patch(
         "define_kernel", "torch._inductor.codegen.triton:TritonScheduling.define_kernel",
         "keeps the name of a kernel that was compiled for a trial, so it is not compiled again",
     ),

@@ -107,6 +107,11 @@ class Epilogue:
         return result
 
 
+def shared(workspace: WorkspaceArg) -> WorkspaceArg:
+    """Return the workspace of a kernel as the part of the one that all kernels on its GPU share."""
+    return replace(workspace, outer_name=f"{WORKSPACE}_{workspace.device.index}")
+
+
 class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
     """A kernel from one of our templates. A graph's kernels share one workspace: the counters, with the same number in
     every kernel, zeroed once per call of the graph and left at zero by each kernel, and the partial sums, which are
@@ -116,8 +121,7 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
         if workspace_arg is not None:
-            index = workspace_arg.device.index
-            workspace_arg = replace(workspace_arg, outer_name=f"{WORKSPACE}_{index}")
+            workspace_arg = shared(workspace_arg)
         super().__init__(*args, workspace_arg=workspace_arg, **options)
 
     def def_kernel(self, *names: str) -> str:
@@ -200,7 +204,19 @@ def gemm(
     epilogue: Epilogue | None = None,
     launched: Sequence[int] = (),
 ) -> Any:
-    """Return the output of `kernel`, as the only choice, in Inductor's IR.
+    """Return the output of `kernel`, as the only choice, in Inductor's IR. Takes the arguments of `choice`."""
+    output = choice(kernel, operands, out, epilogue, launched).output_node()
+    return output if launched else codegen.fusible(output)
+
+
+def choice(
+    kernel: Kernel,
+    operands: Sequence[Any],
+    out: tuple[torch.dtype, Sequence[int]],
+    epilogue: Epilogue | None = None,
+    launched: Sequence[int] = (),
+) -> Any:
+    """Return `kernel` as one of Inductor's choices, which is no node of the graph yet.
 
     `operands`: those that the template names, A and B first, in memory, with fixed strides. `out`: dtype and sizes of
     the output, [M, N], [slices of K, M, N] or, for a batched kernel, [batch, M, N]. `launched`: M and N of the launch
@@ -219,14 +235,13 @@ def gemm(
             count=MAX_COUNTERS + kernel.partials, zero_mode=WorkspaceZeroMode.ZERO_PER_GRAPH, dtype=torch.int32,
             device=layout.device, inner_name="counters", outer_name=WORKSPACE,
         )  # fmt: skip
-    choice = registered(kernel.template).generate(
+    found = registered(kernel.template).generate(
         input_nodes=(*operands, *rest), layout=layout, num_stages=kernel.stages, num_warps=kernel.warps,
         call_sizes=list(launched or (sizes if batched(kernel.template) else sizes[-2:])), **options, **kernel.constants,
     )  # fmt: skip
-    if choice is None:
+    if found is None:
         raise RuntimeError("the template cannot be generated")
-    output = choice.output_node()
-    return output if launched else codegen.fusible(output)
+    return found
 
 
 def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:

@@ -1,0 +1,293 @@
+"""One node of Inductor's graph that is computed by one of several kernels, by the number of rows at run time.
+
+The output code compares M and launches one of them, in Python and in C++ alike. Nothing else depends on the choice:
+the same buffers are allocated, and what Inductor fuses into the node becomes the epilogue of each template. ATen and
+cuBLASLt compute no epilogue, so where they are chosen it is a kernel of its own, as in a graph without the choice. A
+CUDA graph is captured for each size, and has one of the kernels.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.codegen.wrapper import WrapperLine
+from torch._inductor.scheduler import FusedSchedulerNode
+from torch._inductor.virtualized import V
+
+from gemmdb.inductor.lower.adapter import codegen, cublaslt, templates
+from gemmdb.inductor.lower.adapter.state import replaced
+from gemmdb.rejected import Rejected
+
+_CHOSEN = "_gemmdb_rows"
+
+
+@dataclass(frozen=True)
+class Aten:
+    """ATen's call. `op`: of a Problem. `scalars`: alpha and beta of an addmm. `fast`: of a scaled_mm."""
+
+    op: str
+    scalars: tuple[float, float] = (1, 1)
+    fast: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """What computes up to `limit` rows, or any number of rows (None), beyond those of the parts before: one of
+    Inductor's Triton choices, a call of cuBLASLt, or one of ATen."""
+
+    limit: int | None
+    kernel: Any
+
+    @property
+    def template(self) -> bool:
+        """Whether Inductor can fuse the epilogue into it."""
+        return not isinstance(self.kernel, Aten | cublaslt.Kernel)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The parts of a node in the order of their rows, with M. `operands`: of the calls of ATen and cuBLASLt: A, B, then
+    the extras, in memory. `workspace`: of the calls of cuBLASLt, None if they need none."""
+
+    rows: Any
+    parts: Sequence[Part]
+    operands: Sequence[Any]
+    workspace: Any = None
+
+
+def rejection() -> Rejected | None:
+    """Why the graph being lowered cannot choose a kernel by its number of rows, None if it can."""
+    if getattr(V.graph, "fx_wrapper", False):
+        return Rejected("Inductor's FX wrapper has no run-time choice")
+    return None
+
+
+def gemm(chosen: Chosen, dtype: torch.dtype) -> Any:
+    """Return the output of the node in Inductor's IR, dense and row-major, of `dtype`."""
+    kernels = [part.kernel for part in chosen.parts if part.template]
+    if not kernels:
+        return ir.TensorBox.create(_Extern(chosen, dtype))
+    first, *others = kernels
+    output = codegen.fusible(first.output_node())
+    buffer = output.data.data
+    known = {node.get_name() for node in buffer.inputs}
+    more = [*(node for one in others for node in one.input_nodes), *chosen.operands]
+    if chosen.workspace is not None:
+        more.append(chosen.workspace)
+    for node in more:  # What only one of the others reads must be there, too.
+        if node.get_name() not in known:
+            known.add(node.get_name())
+            buffer.inputs += ir.InputsKernel.unwrap_storage([node])
+    setattr(buffer, _CHOSEN, chosen)
+    return output
+
+
+def chosen_among(rows: Any, parts: Sequence[Part], operands: Sequence[Any]) -> Chosen:
+    """Return a choice with the workspace that its calls of cuBLASLt share. `operands`: in memory."""
+    size = max((part.kernel.workspace for part in parts if isinstance(part.kernel, cublaslt.Kernel)), default=0)
+    workspace = [cublaslt.uninitialised(size, operands[0].get_device())] if size else [None]
+    stored = ir.InputsKernel.unwrap_storage(list(operands))
+    return Chosen(rows, parts, stored, *(ir.InputsKernel.unwrap_storage(workspace) if size else workspace))
+
+
+class _Extern(ir.ExternKernelOut):  # type: ignore[misc]
+    """A choice among calls. Its inputs are the operands, then the workspace."""
+
+    def __init__(self, chosen: Chosen, dtype: torch.dtype) -> None:
+        a, b, *_ = chosen.operands
+        sizes = [a.get_size()[0], b.get_size()[1]]
+        layout = ir.FixedLayout(a.get_device(), dtype, sizes, ir.FlexibleLayout.contiguous_strides(sizes))
+        inputs = [*chosen.operands, *([] if chosen.workspace is None else [chosen.workspace])]
+        op = next(part.kernel.op for part in chosen.parts)
+        # Inductor estimates and orders a node by this name; only `codegen` decides what is called.
+        super().__init__(layout=layout, inputs=inputs, python_kernel_name=f"extern_kernels.{cublaslt.ATEN[op]}")
+        self.gemmdb_chosen = chosen
+
+    def codegen(self, wrapper: Any) -> None:
+        """Inductor's hook: write the choice."""
+        self.codegen_comment(wrapper)
+        chosen = self.gemmdb_chosen
+        _write(wrapper, chosen, lambda part: _call(wrapper, chosen, part, self.get_name()))
+
+
+def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the method that writes the kernel of a template and its call: write all kernels of a choice."""
+
+    @functools.wraps(original)
+    def codegen_template(self: Any, template: Any, epilogue: Any, prologue: Any, *args: Any, **options: Any) -> Any:
+        chosen = getattr(template.node, _CHOSEN, None)
+        if chosen is None or options.get("only_gen_src_code"):
+            return original(self, template, epilogue, prologue, *args, **options)
+        wrapper, node = V.graph.wrapper_code, template.node
+        for one in (template, *epilogue):  # Whichever kernel runs; those that turn out to be unused are left out.
+            one.mark_run()
+        # Kernels of the whole graph share the stream's variable in C++, and the workspace.
+        wrapper.writeline(_Stream(wrapper, node.get_device(), V.graph.name))
+        for part in chosen.parts:
+            if part.template and part.kernel.workspace_arg is not None:
+                wrapper.generate_workspace_allocation(templates.shared(part.kernel.workspace_arg))
+
+        def write(part: Part) -> None:
+            if not part.template:
+                _unfused(self, chosen, part, (template, epilogue))
+                return
+            with replaced(node, "make_kernel_render", part.kernel.make_kernel_render):
+                original(self, template, epilogue, prologue, *args, **options)
+
+        with replaced(self.scheduler, "free_buffers", lambda: None):
+            _write(wrapper, chosen, write)
+        self.free_buffers_in_scheduler()
+        return None
+
+    return codegen_template
+
+
+def _unfused(scheduling: Any, chosen: Chosen, part: Part, nodes: tuple[Any, Sequence[Any]]) -> None:
+    """Write a call of a part that fuses nothing, and the epilogue as a kernel of its own."""
+    template, epilogue = nodes
+    wrapper, node, graph = V.graph.wrapper_code, template.node, V.graph
+    removed = graph.removed_buffers
+    alone = node.get_name() in removed
+    if alone:  # The templates keep it in registers.
+        wrapper.writeline(_Allocation(wrapper, node))
+    _call(wrapper, chosen, part, node.get_name())
+    if epilogue:
+        inside = {name for one in (template, *epilogue) for name in one.get_buffer_names()}
+        fused = epilogue[0] if len(epilogue) == 1 else FusedSchedulerNode(scheduling.scheduler, list(epilogue))
+        # What it stores is memory that the templates store, too, so nothing may be updated in place.
+        with replaced(graph, "removed_buffers", removed - inside), inductor_config.patch(inplace_buffers=False):
+            scheduling.codegen_node(fused)
+    if alone and not graph.cpp_wrapper:
+        wrapper.writeline(f"del {node.get_name()}")
+
+
+def _write(wrapper: Any, chosen: Chosen, write: Callable[[Part], None]) -> None:
+    """Write all parts, each in a branch of its own. Templates come first: what they do not store is known then."""
+    limits = [None, *(part.limit for part in chosen.parts)]
+    parts = sorted(zip(limits[:-1], chosen.parts, strict=True), key=lambda pair: not pair[1].template)
+    rows, cpp = wrapper.codegen_sizevar(chosen.rows), V.graph.cpp_wrapper
+    for place, (above, part) in enumerate(parts):
+        tests = [f"{rows} > {above}"] if above is not None else []
+        tests += [f"{rows} <= {part.limit}"] if part.limit is not None else []
+        test = (" && " if cpp else " and ").join(tests)
+        last = place == len(parts) - 1
+        word = "else" if last else ("if" if place == 0 else "else if" if cpp else "elif")
+        begin = word if last else f"{word} ({test})" if cpp else f"{word} {test}"
+        scope = _Scope(wrapper)
+        wrapper.writeline(_Begin(scope, f"{begin} {{" if cpp else f"{begin}:"))
+        with scope:
+            write(part)
+        wrapper.writeline(_End(scope, "}" if cpp else ""))
+
+
+def _call(wrapper: Any, chosen: Chosen, part: Part, out: str) -> None:
+    """Write a call of cuBLASLt or ATen."""
+    kernel = part.kernel
+    if isinstance(kernel, cublaslt.Kernel):
+        workspace = chosen.workspace.codegen_reference() if kernel.workspace else None
+        cublaslt.write(wrapper, kernel, chosen.operands, (out, workspace))
+        return
+    a, b, *extras = [node.codegen_reference() for node in chosen.operands]
+    write = _aten_cpp if V.graph.cpp_wrapper else _aten_python
+    wrapper.writeline(write(kernel, (a, b, out), extras, chosen.operands[0].get_device().type))
+
+
+def _aten_python(kernel: Aten, tensors: tuple[str, str, str], extras: Sequence[str], device: str) -> str:
+    a, b, out = tensors
+    if kernel.op == "scaled_mm":
+        *bias, scale_a, scale_b = extras
+        added = f"bias={bias[0]}, " if bias else ""
+        how = f"out_dtype={out}.dtype, use_fast_accum={kernel.fast}, out={out}"
+        return f"torch._scaled_mm({a}, {b}, {scale_a}, {scale_b}, {added}{how})"
+    if kernel.op == "addmm":
+        alpha, beta = kernel.scalars
+        return f"extern_kernels.addmm({extras[0]}, {a}, {b}, alpha={alpha!r}, beta={beta!r}, out={out})"
+    return f"extern_kernels.{cublaslt.ATEN[kernel.op]}({a}, {b}, out={out})"
+
+
+def _aten_cpp(kernel: Aten, tensors: tuple[str, str, str], extras: Sequence[str], device: str) -> str:
+    a, b, out = tensors
+    operands = [a, b]
+    if kernel.op == "scaled_mm":
+        *bias, scale_a, scale_b = extras
+        handle = "nullptr" if not bias else f"std::array<AtenTensorHandle, 1>{{{bias[0]}}}.data()"
+        operands += [scale_a, scale_b, handle, "nullptr", "nullptr", str(int(kernel.fast))]
+    elif kernel.op == "addmm":
+        alpha, beta = map(float, kernel.scalars)
+        operands = [extras[0], a, b, repr(beta), repr(alpha)]
+    function = f"aoti_torch_{device}_{cublaslt.ATEN[kernel.op]}_out"
+    return f"AOTI_TORCH_ERROR_CODE_CHECK({function}({', '.join([out, *operands])}));"
+
+
+class _Scope:
+    """Context manager for a branch: the C++ wrapper forgets which variables were defined in it. Inductor writes code in
+    two passes, and defines variables in both."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self._wrapper = wrapper
+        self._before: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        names = ("codegen_int_array_var_cache", "kernel_numel_expr") if V.graph.cpp_wrapper else ()
+        self._before = {name: copy.copy(getattr(self._wrapper, name)) for name in names}
+
+    def __exit__(self, *error: object) -> None:
+        vars(self._wrapper).update(self._before)
+
+
+@dataclass
+class _Begin(WrapperLine):  # type: ignore[misc]
+    """The line of the output code that begins a branch."""
+
+    scope: _Scope
+    text: str
+
+    def codegen(self, code: Any) -> None:
+        code.writeline(self.text)
+        code.do_indent()
+        self.scope.__enter__()
+
+
+@dataclass
+class _End(WrapperLine):  # type: ignore[misc]
+    """The end of a branch, with a line in C++."""
+
+    scope: _Scope
+    text: str
+
+    def codegen(self, code: Any) -> None:
+        self.scope.__exit__()
+        code.do_unindent()
+        if self.text:
+            code.writeline(self.text)
+
+
+@dataclass
+class _Stream(WrapperLine):  # type: ignore[misc]
+    """The line that reads the current stream, which Inductor writes before the first kernel of its C++ code."""
+
+    wrapper: Any
+    device: torch.device
+    graph: str
+
+    def codegen(self, code: Any) -> None:
+        if V.graph.cpp_wrapper and not V.graph.aot_mode:  # Python's code reads it at each call; a package is given it.
+            self.wrapper.write_get_raw_stream(self.device.index, self.graph)
+
+
+@dataclass
+class _Allocation(WrapperLine):  # type: ignore[misc]
+    """The allocation of a buffer that only one branch needs."""
+
+    wrapper: Any
+    node: Any
+
+    def codegen(self, code: Any) -> None:
+        code.writeline(self.wrapper.make_buffer_allocation(self.node))

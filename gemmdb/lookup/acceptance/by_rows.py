@@ -1,0 +1,209 @@
+"""Rung `range` for a symbolic M: the answers for fixed sizes of the range, joined to intervals of one config each.
+
+At each size that decides, all rungs answer as for a fixed M, but only with what can share one node of a graph
+(`gemmdb.lookup.lowering.joins`). So epilogues stay fused, and what runs at a size is what a compile for that size
+alone would run, unless a neighbouring size's config is as good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gemmdb.hit import RUNGS, Hit, Range
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+from gemmdb.lookup import lowering, symbolic
+from gemmdb.lookup.acceptance import confirming, required_gain
+from gemmdb.lookup.acceptance.epilogue import epilogue
+from gemmdb.lookup.acceptance.extern import exact_or_extern
+from gemmdb.lookup.acceptance.model import model
+from gemmdb.lookup.acceptance.near import near_unless_measured, predict, sku
+from gemmdb.lookup.acceptance.ranges import ranged
+from gemmdb.lookup.ask import Ask, Step, Within
+from gemmdb.lookup.bounds import certain
+from gemmdb.lookup.other_epilogue import stand_ins
+from gemmdb.lookup.prediction import Prediction, measured, remembered
+from gemmdb.lookup.symbolic import Interval
+from gemmdb.rejected import Rejected
+
+MOST_KERNELS = 12
+"""Maximum number of kernels for one range. Each costs a compile, and a comparison per call."""
+SHARED_LOSS = 0.5
+"""What fewer kernels may lose in the mean, as a share of `Policy.range_regret`."""
+BETWEEN = 16
+"""From this M on, a size between each two powers of two decides, too: another number of tiles fits the GPU there."""
+_RUNGS = (exact_or_extern, near_unless_measured, epilogue, sku, model)
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size of the range, with the answer for a fixed M, and what is known about other configs there. Without an
+    answer (None), ATen serves it."""
+
+    problem: Problem
+    hit: Hit | None
+    known: Sequence[Prediction]
+
+    @property
+    def config(self) -> Config:
+        """What serves a fixed M of this size."""
+        return ATEN if self.hit is None else self.hit.config
+
+    @property
+    def decided(self) -> bool:
+        """Whether it was measured, or measurements serve it with a kernel."""
+        rung = None if self.hit is None else self.hit.rung
+        return rung == "exact" or (rung not in (None, "model") and self.config != ATEN)
+
+    @property
+    def aten_us(self) -> float | None:
+        """ATen's time in microseconds, if it is known."""
+        if self.hit is not None:
+            return self.hit.expected_us * self.hit.speedup
+        return next((one.aten_us for one in self.known), None)
+
+    def log_ratio(self, config: Config, loss: float) -> float | None:
+        """Return the log of the config's time relative to ATen's; None if it is unknown, or slower than ATen by more
+        than `loss`."""
+        if config == ATEN:
+            return 0.0
+        if self.hit is not None and config == self.hit.config:
+            return -math.log(self.hit.speedup)
+        found = next((one for one in self.known if config in one.ratios), None)
+        if found is None:
+            return None
+        ratio = found.ratios[config]
+        if found.rung != "exact":
+            ratio *= 1 + found.loss(config) - found.regret(config)
+        return math.log(ratio) if ratio <= 1 + loss else None
+
+    def regret(self, config: Config) -> float:
+        """Return how much slower the config is than the answer for a fixed M."""
+        value, best = self.log_ratio(config, math.inf), self.log_ratio(self.config, math.inf)
+        return math.inf if value is None else math.expm1(value - (best or 0.0))
+
+
+def by_rows(ask: Ask) -> Step:
+    """Rung `range`: serve one config for the whole range if it loses little anywhere, else the answers for fixed sizes
+    if only M is symbolic, else what `ranged` finds. Raises what `ranged` raises."""
+    step = ranged(ask)
+    if step.hit is not None and step.hit.config != ATEN and not step.hit.branches:
+        return step
+    found: tuple[Step | None] = remembered(ask, f"rows {symbolic.ranges_of(ask)}", lambda ask: (_joined(ask, step),))
+    return found[0] or step
+
+
+def _joined(ask: Ask, other: Step) -> Step | None:
+    """Return the Step that serves the answers for fixed sizes; None if they cannot be joined, are ATen, or gain less
+    than the hit of `other`."""
+    if ask.symbolic != ("m",) or ask.policy.batch_invariant or ask.problem.constant:
+        return None
+    if ask.policy.on_miss == "error":  # Its sizes between those that were measured need no measurement.
+        return None
+    if ask.problem.op not in lowering.JOINED_OPS:
+        return None
+    sizes = _sizes(ask)
+    configs = {one.config for one in sizes}
+    if configs == {ATEN}:
+        return None
+    needs = configs if lowering.joins(ATEN, ask.problem) else configs - {ATEN}
+    intervals = symbolic.divide(sizes, needs, _limits(ask), MOST_KERNELS)
+    if not intervals or {one.config for one in intervals} == {ATEN}:
+        return None
+    if other.hit is not None and _total(sizes, other.hit) <= sum(one.total for one in intervals):
+        return None
+    return _step(ask, sizes, intervals)
+
+
+def _total(sizes: Sequence[Size], hit: Hit) -> float:
+    """Return the sum of the log ratios of a hit's configs, as far as they are known."""
+    branches = hit.branches or ((None, hit.config),)
+    configs = (next(c for limit, c in branches if limit is None or one.problem.m <= limit) for one in sizes)
+    return sum(one.log_ratio(config, math.inf) or 0.0 for one, config in zip(sizes, configs, strict=True))
+
+
+def _limits(ask: Ask) -> symbolic.Limits:
+    regret = ask.policy.range_regret
+    return symbolic.Limits(required_gain(ask.policy, None), regret, SHARED_LOSS * regret)
+
+
+def _sizes(ask: Ask) -> list[Size]:
+    """Return the sizes that decide: the ends of the range, powers of two, the hint, and sizes between them that are
+    decided. Where a library's algorithm serves the next size, its time between them is unknown, so that they count in
+    any case."""
+    whole = {problem.m for problem in symbolic.sizes(ask)}
+    between = {3 * m // 2 for m in whole if m >= BETWEEN and m & (m - 1) == 0 and 3 * m // 2 < max(whole)} - whole
+    low, high = ask.query.ranges["m"]
+    rows = sorted(whole | between)
+    below = dict(zip(rows, (low, *(m + 1 for m in rows)), strict=False))
+    found: list[Size] = []
+    for m in reversed(rows):
+        top = m if m != rows[-1] else None if high is None else max(high, m)
+        if m not in between:
+            found.append(_size(ask, m, (below[m], top)))
+            continue
+        one = _size(ask, m, (below[m], top))
+        if one.decided or found[-1].config.spec.library:
+            found.append(one)
+    return found[::-1]
+
+
+def _size(ask: Ask, m: int, rows: Range) -> Size:
+    """Return a size whose config is legal for all of `rows`."""
+    problem = ask.problem.resized(m, ask.problem.n, ask.problem.k)
+    at = replace(ask, query=replace(ask.query, problem=problem, ranges={}), within=_within(ask, rows))
+    hit = next((step.hit for rung in _RUNGS if (step := rung(at)).hit), None)
+    return Size(problem, hit, tuple(_known(at)))
+
+
+def _within(ask: Ask, rows: Range) -> Within:
+    query = replace(ask.query, ranges={"m": rows})
+
+    def rejection(config: Config, problem: Problem) -> Rejected | None:
+        if not lowering.joins(config, problem):
+            return Rejected("cannot be one of several kernels of a symbolic M")
+        return lowering.rejection(config, replace(query, problem=problem), rows)
+
+    return Within((rows, tuple(ask.query.ranges.items())), rejection)
+
+
+def _known(at: Ask) -> Iterator[Prediction]:
+    """Yield what is known about the configs at a size: its own rows, those of the GEMM with another epilogue, and a
+    prediction from its neighbours."""
+    for one in (at, *(at.at(problem) for problem in stand_ins(at.problem, at.device.kind))):
+        if (found := measured(one)) is not None:
+            yield found
+    guess = predict(at) if at.policy.near else None
+    if isinstance(guess, Prediction):
+        kept = guess if confirming(at) else certain(at, guess)
+        if isinstance(kept, Prediction):
+            yield kept
+
+
+def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Step:
+    here = next(one for one in sizes if one.problem.m == ask.problem.m)
+    config = next(one.config for one in intervals if sizes[one.last].problem.m >= ask.problem.m)
+    log = here.log_ratio(config, math.inf)
+    ratio, aten_us = math.exp(log or 0.0), here.aten_us or 0.0
+    hits = [one.hit for one in sizes if one.hit is not None]
+    rungs = {one.rung for one in hits}
+    kernels = symbolic.kernels(sizes, intervals)
+    evidence: dict[str, Any] = {
+        "range": symbolic.ranges_of(ask), "kernels": kernels,
+        "sizes": [{"m": one.problem.m, "rung": one.hit and one.hit.rung, "regret": one.regret(served(intervals, place))}
+                  for place, one in enumerate(sizes)],
+        "verified": False if any(one.evidence.get("verified") is False for one in hits) else None,
+    }  # fmt: skip
+    branches = symbolic.branches(sizes, intervals)
+    rung = max(rungs, key=RUNGS.index)
+    hit = Hit(rung, config, ratio * aten_us, 1 / ratio, hits[0].table, evidence, branches)
+    told = ", ".join(f"{one.config.name} up to m={sizes[one.last].problem.m}" for one in intervals)
+    return Step("range", hit, f"as for fixed sizes: {told}", evidence)
+
+
+def served(intervals: Sequence[Interval], place: int) -> Config:
+    """Return the config of the interval with the size at that place."""
+    return next(one.config for one in intervals if one.first <= place <= one.last)

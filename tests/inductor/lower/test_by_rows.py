@@ -1,0 +1,120 @@
+"""One node that several kernels compute, by the number of rows: run on a CPU, with a library in cuBLASLt's place."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit import cublaslt
+
+PROGRAM = """
+import ctypes, logging, torch
+from torch._inductor import config, graph, utils
+from torch._inductor.utils import run_and_get_code
+import gemmdb.inductor
+from gemmdb import Config, Policy
+from gemmdb.hit import Hit
+from gemmdb.inductor.entry import active, enable
+from gemmdb.inductor.lower.adapter import cublaslt
+from gemmdb.inductor.match import extract
+from gemmdb.kernels.config import ATEN
+from kit.devices import H200
+from kit.gpu import algorithm
+from kit.sessions import FakeSession
+
+path, way, workspace = sys.argv[1:4]
+standing = ctypes.CDLL(path)
+extract.device = lambda of: H200
+graph.should_assume_input_aligned = utils.tensor_is_aligned
+cublaslt.workspace = lambda *asked: int(workspace)
+ctypes.c_int.in_dll(standing, "workspace").value = int(workspace)
+calls = ctypes.c_int.in_dll(standing, "calls")
+enable.install()
+torch.manual_seed(0)
+ONE, TWO = algorithm(), algorithm(tile=601)
+PARTS = (8, ONE), (16, ATEN), (32, TWO), (64, ONE), (128, ATEN), (None, TWO)
+CALLED = {2: 1, 8: 1, 9: 0, 16: 0, 32: 1, 33: 1, 64: 1, 65: 0, 128: 0, 129: 1, 300: 1}
+
+def find(query):
+    return Hit("exact", ONE, 1.0, 2.0, "", {}, PARTS) if "m" in query.ranges else None
+
+def rand(*sizes):
+    return torch.randn(sizes).bfloat16()
+
+w, b, f = rand(48, 64), rand(48), torch.randn(48, 64).to(torch.float8_e4m3fn)
+one, other = torch.rand(()), torch.rand(())
+j = torch.randint(-9, 9, (64, 48), dtype=torch.int8)
+linear = torch.nn.functional.linear
+MODELS = {
+    "mm": lambda x: torch.relu(x @ w.t()) + 1,
+    "addmm": lambda x: torch.nn.functional.gelu(linear(x, w, b)),
+    "alone": lambda x: x @ w.t(),
+    "tokens": lambda x: linear(x.view(2, -1, 64), w, b) * 2,
+    "twice": lambda x: (x @ w.t(), torch.relu(linear(x, w, b))),
+    "int_mm": lambda x: torch._int_mm(x.to(torch.int8), j) + 1,
+    "scaled_mm": lambda x: torch._scaled_mm(
+        x.to(torch.float8_e4m3fn), f.t(), one, other, b, out_dtype=torch.bfloat16
+    ),
+}
+
+def flat(found):
+    return found if isinstance(found, tuple) else (found,)
+
+results = {}
+for name in sys.argv[4].split(","):
+    model = MODELS[name]
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    with torch.no_grad(), active.use(FakeSession(find, Policy(), None)), config.patch(cpp_wrapper=way == "cpp"):
+        run, ran, worst, code = torch.compile(model), {}, 0.0, None
+        for m in (32, *CALLED):
+            if name == "tokens" and (m % 2 or m == 2):  # One token is a size of its own.
+                continue
+            x = rand(m, 64)
+            before = calls.value
+            if code is None:
+                torch._dynamo.mark_dynamic(x, 0)
+                found, code = run_and_get_code(run, x)
+            else:
+                found = run(x)
+            ran[m] = calls.value - before
+            for ours, wanted in zip(flat(found), flat(model(x)), strict=True):
+                worst = max(worst, float((ours.double() - wanted.double()).abs().max() / wanted.double().abs().max()))
+    stats = gemmdb.inductor.stats()
+    results[name] = {
+        "ran": ran, "worst": worst, "errors": stats["errors"], "notes": [one["note"] for one in stats["products"]],
+        "compiles": len(code), "compares": code[0].count("<= 8"), "code": code[0] if "-v" in sys.argv else "",
+    }
+print(json.dumps({"results": results, "called": CALLED}))
+"""
+OPS = "mm,addmm,alone,tokens,twice,int_mm,scaled_mm"
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cublaslt.built(tmp_path_factory.mktemp("cublaslt"))
+
+
+def ran(kit: Any, standing: Path, *arguments: object, **environment: str) -> Any:
+    return kit.forked(textwrap.dedent(PROGRAM), environment, [str(standing), *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("way", "workspace"), [("python", 0), ("python", 64), pytest.param("cpp", 64, marks=pytest.mark.slow)]
+)
+def test_six_calls_share_a_range(kit: Any, standing: Path, tmp_path: Path, way: str, workspace: int) -> None:
+    """Whichever number of rows comes, the kernel of its part computes it, and no other size compiles anything."""
+    found = ran(kit, standing, way, workspace, OPS, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    for name, one in found["results"].items():
+        count = 2 if name == "twice" else 1
+        assert one["errors"] == [], name
+        assert one["notes"] == [""] * count, name
+        assert one["worst"] < 0.02, name
+        assert one["compiles"] == 1
+        assert one["ran"] == {m: count * found["called"][m] for m in one["ran"]}, name
+        assert one["compares"] >= count, name
