@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gemmdb.cost import host
 from gemmdb.errors import InputError, TableError, checks_arguments, choices
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN, Config
@@ -21,12 +20,13 @@ from gemmdb.key.problem import L2_STATES, Problem, Query
 from gemmdb.key.toolchain import Toolchain, installed
 from gemmdb.lookup import environment, lowering
 from gemmdb.lookup.ask import Ask, Exclude, Step
+from gemmdb.lookup.lowering import slow_calls
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 
-__all__ = ["Exclude", "Step", "answer", "best_kernel", "explain", "lookup"]
+__all__ = ["Exclude", "Step", "answer", "best_kernel", "explain", "lookup", "slow_calls"]
 
 Rung = Callable[[Ask], Step]
 
@@ -138,16 +138,10 @@ def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, Rejected] | None:
         rejected = lowering.rejection(config, ask.query, rows) or (ask.excluded and ask.excluded(config, rows))
         if rejected is not None:
             return config, rejected
+    if hit.branches:  # The sizes of a range have been checked one by one.
+        return None
     slow = slow_calls(hit.config, ask.query, hit.expected_us, hit.speedup, ask.policy)
     return None if slow is None else (hit.config, slow)
-
-
-def slow_calls(config: Config, query: Query, us: float, speedup: float, policy: Policy) -> Rejected | None:
-    """Return why the calls of a config take the host too long. They count on a GPU, unless a CUDA graph captures the
-    program. `us`, `speedup`: of the config, over ATen."""
-    if query.device.kind != "cuda" or policy.captured or config == ATEN:
-        return None
-    return host.rejection(config, query.problem, us, us * speedup, bool(policy.training))
 
 
 def disturbed(hit: Hit, query: Query, tables: Sequence[Table]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmdb.cost import host
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Range
 from gemmdb.kernels.config import ATEN, Config
@@ -19,6 +20,7 @@ from gemmdb.key import representatives
 from gemmdb.key.problem import Problem, Query
 from gemmdb.outcome import ONLY_ATEN
 from gemmdb.rejected import Rejected
+from gemmdb.settings import Policy
 
 PACKED = Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0))
 """The C++ template that chooses its own blocking; it has the fewest restrictions."""
@@ -89,6 +91,14 @@ def joins(config: Config, problem: Problem) -> bool:
         return int(config.values.get("split_k", 1)) == 1 or counts_arrivals(config)
     # ATen casts the weight of a mixed_mm, and scales the sums of an int_mm, by kernels of their own.
     return config.spec.extern or (config == ATEN and not problem.spec.dequantises and problem.fusion != "scale")
+
+
+def slow_calls(config: Config, query: Query, us: float, speedup: float, policy: Policy) -> Rejected | None:
+    """Return why the calls of a config take the host too long. They count on a GPU, unless a CUDA graph captures the
+    program. `us`, `speedup`: of the config, over ATen."""
+    if query.device.kind != "cuda" or policy.captured or config == ATEN:
+        return None
+    return host.rejection(config, query.problem, us, us * speedup, bool(policy.training))
 
 
 def _activation_rejection(config: Config, query: Query) -> Rejected | None:

@@ -14,18 +14,24 @@ from typing import Any
 
 import torch
 from torch._dynamo.device_interface import CudaInterface
+from torch._dynamo.source import ConstantSource
 from torch._inductor import config as inductor_config
 from torch._inductor import scheduler
 from torch._inductor.fx_passes import fuse_attention
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _triton
 
 from gemmdb.devices import detect
+from gemmdb.hit import Hit
 from gemmdb.inductor import force
+from gemmdb.inductor.entry import active, enable
 from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.settings import Policy
 from kit.devices import H200
+from kit.sessions import FakeSession
 
 PROPERTIES = SimpleNamespace(
     name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=150 * 2**30, warp_size=32,
@@ -93,6 +99,26 @@ def output_code(model: Callable[..., Any], config: Any, *inputs: tuple[Any, ...]
         with FakeTensorMode():
             made = [torch.empty(sizes, dtype=dtype, device="cuda") for *sizes, dtype in inputs]
             graph = make_fx(model)(*made)
+        return emission.output_code(graph, made, lambda: list(JOURNAL.pending()))
+
+
+def output_code_of_rows(model: Callable[..., Any], parts: Any, *inputs: tuple[Any, ...]) -> tuple[str, list[Any]]:
+    """Like `output_code`, with any number of rows from 2 to 4096 in place of each size `m`, for which the `parts` of a
+    Hit are served."""
+    JOURNAL.clear()
+    enable.install()
+    session = FakeSession(lambda query: Hit("exact", parts[0][1], 1.0, 2.0, "", {}, parts), Policy(), None)
+    env = ShapeEnv()
+    symbol = env.create_symbol(48, source=ConstantSource("rows"), dynamic_dim=DimDynamic.DYNAMIC)
+    env.constrain_symbol_range(symbol, 2, 4096)
+    rows = env.create_symintnode(symbol, hint=48)
+    patched = inductor_config.patch(compile_threads=1)
+    with torch.no_grad(), patched, emission.no_gpu_context(), active.use(session), FakeTensorMode(shape_env=env):
+        made = [
+            torch.empty([rows if size == "m" else size for size in sizes], dtype=dtype, device="cuda")
+            for *sizes, dtype in inputs
+        ]
+        graph = make_fx(model)(*made)
         return emission.output_code(graph, made, lambda: list(JOURNAL.pending()))
 
 

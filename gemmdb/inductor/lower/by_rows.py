@@ -36,9 +36,10 @@ def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tup
         try:
             kernel, used = _kernel(decision, config, (interval, operands), scalars)
             ours = used or ours
-        except Refused as error:
+        except Exception as error:  # Inductor's own, too.
             part = replace(decision.query, ranges={**decision.query.ranges, "m": interval})
-            outcome.refuse(replace(decision, query=part, is_branch=True), str(error))
+            why = "" if isinstance(error, Refused) else f"Inductor could not generate it: {type(error).__name__}: "
+            outcome.refuse(replace(decision, query=part, is_branch=True), f"{why}{error}")
             kernel = _aten(problem, scalars)
         parts.append(rows.Part(limit, kernel))
     return rows.gemm(rows.chosen_among(operands.sizes[0], parts, ours), triton.stored(problem, operands))

@@ -31,10 +31,12 @@ from gemmdb.rejected import Rejected
 
 MOST_KERNELS = 12
 """Maximum number of kernels for one range. Each costs a compile, and a comparison per call."""
-SHARED_LOSS = 0.5
+SHARED_LOSS = 0.2
 """What fewer kernels may lose in the mean, as a share of `Policy.range_regret`."""
 BETWEEN = 16
 """From this M on, a size between each two powers of two decides, too: another number of tiles fits the GPU there."""
+MOST_RETRIES = 4
+"""Maximum number of configs of one size whose calls take the host too long; then ATen serves it."""
 _RUNGS = (exact_or_extern, near_unless_measured, epilogue, sku, model)
 
 
@@ -155,8 +157,23 @@ def _size(ask: Ask, m: int, rows: Range) -> Size:
     """Return a size whose config is legal for all of `rows`."""
     problem = ask.problem.resized(m, ask.problem.n, ask.problem.k)
     at = replace(ask, query=replace(ask.query, problem=problem, ranges={}), within=_within(ask, rows))
-    hit = next((step.hit for rung in _RUNGS if (step := rung(at)).hit), None)
+    hit = _answer(at)
+    for _ in range(MOST_RETRIES):
+        if hit is None or (slow := _slow(at, hit)) is None:
+            break
+        at = replace(at, left_out={**at.left_out, hit.config: slow})
+        hit = _answer(at)
+    else:
+        hit = hit and hit.with_aten()
     return Size(problem, hit, tuple(_known(at)))
+
+
+def _answer(at: Ask) -> Hit | None:
+    return next((step.hit for rung in _RUNGS if (step := rung(at)).hit), None)
+
+
+def _slow(at: Ask, hit: Hit) -> Rejected | None:
+    return lowering.slow_calls(hit.config, at.query, hit.expected_us, hit.speedup, at.policy)
 
 
 def _within(ask: Ask, rows: Range) -> Within:

@@ -34,6 +34,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(extract, "device", lambda of: H200)
     monkeypatch.setattr(templates, "multiprocessors", lambda node: 132)
     monkeypatch.setattr(templates, "gemm", stop)
+    monkeypatch.setattr(templates, "choice", stop)
     monkeypatch.setattr(inductor_templates, "gemm", stop)
     monkeypatch.setattr(inductor_templates, "tma_constants", lambda *orders: {})
     monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)

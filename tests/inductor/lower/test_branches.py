@@ -187,11 +187,20 @@ def test_a_weight_that_is_no_constant_of_a_branch_is_not_packed_there(kit, divid
     assert gemmdb.inductor.stats()["errors"] == []
 
 
-def test_an_operand_inside_its_storage_stays_whole(kit, dividing):
+def test_an_operand_may_begin_inside_its_storage(kit, dividing):
     storage = torch.randn(100, 96)
 
     with dividing((64, ATEN), (None, ATEN)):
-        check_rows(kit, lambda x: x @ storage[36:], [torch.randn(32, 64)])
+        check_rows(kit, lambda x: x @ storage[36:], [torch.randn(m, 64) for m in (32, 65)])
+    assert gemmdb.inductor.stats()["products"][0]["note"] == ""
+
+
+def test_the_operands_of_graphs_have_no_offset(kit, dividing):
+    """Where a kernel is a graph of its own, it has each operand's start, and no offset within its storage."""
+    storage = torch.randint(-128, 128, (100, 64), dtype=torch.int8)
+
+    with torch.no_grad(), dividing((64, PACK), (None, ATEN)):
+        check_rows(kit, lambda x: unscaled(x, storage[4:]), [rows(m) for m in (32, 65)])
     assert gemmdb.inductor.stats()["products"][0]["note"] == "an operand has a storage offset"
 
 
