@@ -70,7 +70,7 @@ def measurer(importable, vector_units):
 
 
 @pytest.mark.slow
-def test_each_bad_candidate_costs_its_own_row(measurer):
+def test_each_bad_candidate_costs_its_own_row_and_a_bad_problem_its_own_rows(measurer):
     configs = [ATEN, SEGFAULT, LATER, MEMORY, RAISE, WRONG, GOOD]
     outcomes = {outcome.config: outcome for outcome in measurer.measure(PROBLEM, configs, PROTOCOL, 7)}
     assert list(outcomes) == configs
@@ -82,19 +82,17 @@ def test_each_bad_candidate_costs_its_own_row(measurer):
     assert outcomes[WRONG].error > 0.01
     assert (outcomes[GOOD].times.samples, outcomes[ATEN].times.samples) == (7, 7)
 
+    # Without a reference nothing can be timed, and the next problem is measured as before.
+    impossible = replace(PROBLEM, m=1, n=3, b=replace(PROBLEM.b, layout=replace(PROBLEM.b.layout, order="row")))
+    untimed = measurer.measure(impossible, [ATEN, GOOD], PROTOCOL, 5)
+    assert [outcome.status for outcome in untimed] == [Status.ERROR, Status.ERROR]
+    assert all("cannot be" in outcome.detail for outcome in untimed)
+
     # After the hang the others are compiled anew, in a process that has compiled nothing before: that takes seconds.
     measurer.effort = replace(measurer.effort, compile_s=12.0)
     again = measurer.measure(PROBLEM, [GOOD, HANG, RAISE], PROTOCOL, 5)
     assert [outcome.status for outcome in again] == [Status.OK, Status.TIMEOUT, Status.ERROR]
     assert again[1].detail == "no answer within 12 s"
-
-
-@pytest.mark.slow
-def test_without_a_reference_nothing_can_be_timed(measurer):
-    impossible = replace(PROBLEM, m=1, n=3, b=replace(PROBLEM.b, layout=replace(PROBLEM.b.layout, order="row")))
-    outcomes = measurer.measure(impossible, [ATEN, GOOD], PROTOCOL, 5)
-    assert [outcome.status for outcome in outcomes] == [Status.ERROR, Status.ERROR]
-    assert all("cannot be" in outcome.detail for outcome in outcomes)
 
 
 @pytest.mark.parametrize(
