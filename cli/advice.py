@@ -105,8 +105,9 @@ def advise(found: Situation) -> tuple[Advice, ...]:
     numbers[Act.CHECK] += found.predicted
     numbers[Act.NOTHING] += found.best
     steps = [_step(act, numbers[act], found) for act in Act]
-    useful = tuple(one for one in steps if one is not None and one.act is not Act.NOTHING)
-    return useful or (_nothing(numbers[Act.NOTHING]),)
+    useful = tuple(one for one in steps if one is not None)
+    alone = sum(number for reason, number in found.left_out.items() if ONLY_ATEN in reason)
+    return useful or (_nothing(numbers[Act.NOTHING], alone),)
 
 
 def _step(act: Act, number: int, found: Situation) -> Advice | None:
@@ -142,7 +143,7 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
         return Advice(act, f"that ATen is the best kernel for {gemms} is a prediction; measure it", found.build)
     if act is Act.OTHER_DEVICE:
         return Advice(act, f"{gemms} {'runs' if number == 1 else 'run'} on another device; build there", found.build)
-    return _nothing(number) if act is Act.NOTHING else None
+    return None
 
 
 def _idle(found: Situation) -> Advice:
@@ -154,9 +155,12 @@ def _idle(found: Situation) -> Advice:
     return Advice(Act.IDLE, text, found.command)
 
 
-def _nothing(number: int) -> Advice:
+def _nothing(number: int, alone: int) -> Advice:
+    """`number`: GEMMs that ATen runs whatever is done; `alone`: those of them that no other kernel can run."""
     if not number:
         return Advice(Act.NOTHING, "nothing to do: no faster kernel is known")
+    if number == alone:
+        return Advice(Act.NOTHING, f"nothing to do: only ATen can run {_many(number, 'GEMM')} here")
     return Advice(Act.NOTHING, f"nothing to do: no kernel is faster than ATen for {_many(number, 'GEMM')} here")
 
 

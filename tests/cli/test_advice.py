@@ -14,6 +14,7 @@ from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.key.problem import Query
 from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
+from gemmdb.outcome import ONLY_ATEN
 from gemmdb.settings import Policy
 from gemmdb.tune import plan
 
@@ -70,6 +71,12 @@ def test_a_table_of_another_toolchain_is_upgraded() -> None:
 def test_a_busy_machine_is_waited_for() -> None:
     (only,) = advise(Situation(busy="other programs keep 2.0 cores busy", patient=f"{BUILD} --wait 1h"))
     assert str(only) == f"other programs keep 2.0 cores busy; wait until they end: {BUILD} --wait 1h"
+
+
+def test_what_only_aten_can_run_was_not_measured() -> None:
+    """Of sizes that data decide, it said that no kernel is faster."""
+    (only,) = advise(Situation({f"{ONLY_ATEN}: the C++ template divides by a size that may be zero": 1}))
+    assert str(only) == "nothing to do: only ATen can run 1 GEMM here"
 
 
 def test_where_aten_is_the_best_there_is_nothing_to_do() -> None:
