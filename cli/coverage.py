@@ -93,14 +93,16 @@ def coverage(
     if not recorded.entries and not recorded.uncovered:
         raise InputError(f"{workload} contains no problems: gemmdb record --out {workload} -- COMMAND... records some")
     name, catalog = device_name(device, arch), current_catalog()
-    found = coverage_of(recorded, catalog, Policy(confirm=confirm), None if name is None else catalog.resolve(name))
+    asked = None if name is None else catalog.resolve(name)
+    found = coverage_of(recorded, catalog, Policy(confirm=confirm), asked)
     if json:
         say_json("coverage", _document(found))
     else:
-        _say(found, wide, workload)
+        _say(found, wide, workload, asked is not None and asked.sku != detect.native().sku)
 
 
-def _say(found: Coverage, wide: bool, workload: Path) -> None:
+def _say(found: Coverage, wide: bool, workload: Path, elsewhere: bool) -> None:
+    """`elsewhere`: all of it is about a device that this machine does not have."""
     answered = sum(tally.problems for tally in found.hits.values())
     served = answered - sum(tally.aten for tally in found.hits.values())
     known = f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time"
@@ -126,11 +128,11 @@ def _say(found: Coverage, wide: bool, workload: Path) -> None:
         expected = str(found.gain) if served else NO_GAIN
         say_prose(f"expected over ATen, weighted by calls and time: {expected}")
         if not served or found.gain.verdict != "faster":
-            say_facts(advice.facts(_steps(found, workload)), hang=not wide)
+            say_facts(advice.facts(steps(found, workload, elsewhere)), hang=not wide)
 
 
-def _steps(found: Coverage, workload: Path) -> tuple[Advice, ...]:
-    """Return what to do where there is no gain."""
+def steps(found: Coverage, workload: Path, elsewhere: bool) -> tuple[Advice, ...]:
+    """Return what to do where there is no gain. `elsewhere`: as for `_say`."""
     here, reasons = detect.native().sku, Counter[str]()
     for miss in found.misses:
         reasons[miss.reason if miss.reason or miss.device == here else OTHER_DEVICE] += 1
@@ -144,7 +146,8 @@ def _steps(found: Coverage, workload: Path) -> tuple[Advice, ...]:
             kinds[serves.kind] += of.problems
             if serves.kind is Kind.ATEN_REFUSED:
                 reasons[f"{ONLY_ATEN}: {serves.reason}"] += of.problems
-    unknown = reasons.pop("", 0) + kinds[Kind.ATEN_UNKNOWN]
+    reasons[OTHER_DEVICE if elsewhere else ""] += kinds[Kind.ATEN_UNKNOWN]
+    unknown = reasons.pop("", 0)
     return advise(Situation(
         reasons, unknown, kinds[Kind.ATEN_BEST], kinds[Kind.ATEN_PREDICTED],
         disturbed=disturbed, command=build, build=build,

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from gemmdb.cli.advice import Act
+from gemmdb.cli.coverage import steps
+from gemmdb.generators.coverage import Coverage, Hits, Tally
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.outcome import ONLY_ATEN
+from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
 from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
+from gemmdb.table.stats import Gain
 
 
 def test_merge_is_the_union(gemmdb, make_table):
@@ -147,3 +151,11 @@ def test_coverage_of_another_device(gemmdb, environment, monkeypatch):
         assert json.loads(gemmdb("coverage", "w.jsonl", "--json", *flag).out)["hit_share"] == 1
     gemmdb("coverage", "w.jsonl", "--device", "").refused("--device is empty")
     gemmdb("coverage", "w.jsonl", "--device", "NVIDIA H200", "--arch", "sm90").refused("exclude each other")
+
+
+@pytest.mark.parametrize(("elsewhere", "act"), [(True, Act.OTHER_DEVICE), (False, Act.BUILD)])
+def test_what_a_model_says_of_another_device_is_not_built_here(elsewhere, act):
+    """It advised `gemmdb build --arch native` on a CPU, for an A100."""
+    unknown = {Outcome(Kind.ATEN_UNKNOWN, "no table answers"): Tally(1, 1, 9, 1.0)}
+    found = Coverage(1, {"model": Hits(1, 1, 9, 1.0, 1, 1.0, unknown)}, (), {}, Gain(1.0, 1.0, 1.0))
+    assert [one.act for one in steps(found, Path("w.jsonl"), elsewhere)] == [act]
