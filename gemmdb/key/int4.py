@@ -1,11 +1,12 @@
 """The weight of four bits of a mixed_mm: which weights share a scale, what they count from, and how they lie in memory.
 
-A weight is a number from 0 to 15, two to a byte. GROUP neighbours along K of one column share a scale, of the dtype of
-the activation. Without zero points, the weight is (number - 8) * scale.
+A weight is a number from 0 to 15. GROUP neighbours along K of one column share a scale, of the dtype of the activation.
+Without zero points, the weight is (number - 8) * scale.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemmdb.errors import InputError, choices
@@ -18,15 +19,55 @@ SIZES = (32, 64, 128, 256)
 TILED = {"tinygemm2": 2, "tinygemm4": 4, "tinygemm8": 8}
 """The layouts of `aten._weight_int4pack_mm`, [N / 8, K / (16 * inner), 32, inner / 2] int32, with their number of inner
 tiles of K. Scales and zero points are [K / group, N, 2]: the weight is (number - 8) * scale + zero."""
-BYTES = ("low-first", "high-first")
-"""[N, K / 2] bytes, each with two neighbours along K: the first in the low or in the high four bits. Scales and zero
-points are [N, K / group]: the weight is (number - zero) * scale."""
-PACKINGS = (*TILED, *BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a program packs the numbers of a weight that it unpacks itself: (number - zero point) * scale.
+
+    `packed`: the size, `n` or `k`, whose neighbours share a word. `order`: where they lie in their word, counted in
+    four bits from the low end. `rows`: the size that is the outer one in memory, of the words and of the scales.
+    `zeros`: the order of zero points that are int4 too, and share words along N; empty if each has a number of its own.
+    `plus`: what is added to a stored int4 zero point, modulo 16."""
+
+    packed: str
+    order: tuple[int, ...]
+    rows: str
+    zeros: tuple[int, ...] = ()
+    plus: int = 0
+
+    def sizes(self, n: int, k: int, many: int) -> tuple[int, int]:
+        """The sizes of the packed weight [n, k], of elements with `many` numbers each."""
+        n, k = (n // many, k) if self.packed == "n" else (n, k // many)
+        return (n, k) if self.rows == "n" else (k, n)
+
+    def groups(self, n: int, k: int, size: int) -> tuple[int, int]:
+        """The sizes of its scales, and of zero points that have a number each, for groups of `size`."""
+        return (n, k // size) if self.rows == "n" else (k // size, n)
+
+
+_EIGHT = (0, 1, 2, 3, 4, 5, 6, 7)
+_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
+PACKED: Mapping[str, Packing] = {
+    "low-first": Packing("k", (0, 1), "n"),
+    "high-first": Packing("k", (1, 0), "n"),
+    "gptq": Packing("k", _EIGHT, "k", _EIGHT, plus=1),
+    "gptq2": Packing("k", _EIGHT, "k", _EIGHT),
+    "awq": Packing("n", _AWQ, "k", _AWQ),
+}
+"""The packings that programs unpack. Those of bytes have [N, K / 2] uint8, or four bytes in a word [N, K / 8] int32,
+with scales and zero points [N, K / group]. The others have int32 words, `gptq` and `gptq2` [K / 8, N] and `awq` [K, N /
+8], with scales [K / group, N] and int4 zero points [K / group, N / 8]. The first format of GPTQ stores zero points less
+1."""
+BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n")
+WORDS = tuple(name for name, packing in PACKED.items() if packing.rows == "k")
+"""The packings whose memory runs along N, in words of 32 bits."""
+PACKINGS = (*TILED, *PACKED)
 WEIGHT = Operand(INT4, Layout("col", 16))
 """An int4 weight in the key. It is dense: 32 neighbours along K, the smallest group, are 16 bytes."""
 ZERO_NUMBER = 8
 """The number that stands for a weight of zero without zero points."""
-INTEGERS = ("uint8", "int8")
+INTEGERS = ("uint8", "int8", INT4)
 """Dtypes of zero points beside that of the activation."""
 
 
@@ -35,7 +76,8 @@ class Int4Format:
     """How an int4 weight is scaled and packed.
 
     `size`: how many neighbours along K share a scale. `zeros`: the dtype of the zero points, `none` without any.
-    `packing`: one of PACKINGS. Raises InputError for values outside these."""
+    `packing`: one of PACKINGS. Raises InputError for values outside these, and for zero points that the packing never
+    has."""
 
     size: int
     zeros: str
@@ -50,6 +92,8 @@ class Int4Format:
             )
         if self.packing not in PACKINGS:
             raise InputError(f"no such packing: {self.packing!r}; {choices(self.packing, PACKINGS)}")
+        if (self.zeros == INT4) != (self.packing in WORDS):
+            raise InputError(f"{', '.join(WORDS)} have int4 zero points, and no other packing has")
 
     @property
     def text(self) -> str:
@@ -58,24 +102,31 @@ class Int4Format:
 
     @property
     def inner(self) -> int:
-        """The tiles of 16 along K that a word's lane has in a tiled weight; 0 for one of bytes."""
+        """The tiles of 16 along K that a word's lane has in a tiled weight; 0 for others."""
         return TILED.get(self.packing, 0)
+
+    @property
+    def along_n(self) -> bool:
+        """Whether memory runs along N."""
+        return self.packing in WORDS
 
     def rejection(self, n: int, k: int) -> Rejected | None:
         """Why no weight [n, k] is packed like this, None when one is. The key allows any size."""
-        step, columns = max(self.size, 16 * self.inner), 8 if self.inner else 1
+        step, columns = max(self.size, 16 * self.inner), 8 if self.inner or self.along_n else 1
         if k % step or n % columns:
-            return Rejected(f"{self.text} wants K in steps of {step}{' and N in steps of 8' if self.inner else ''}")
+            return Rejected(f"{self.text} wants K in steps of {step}{' and N in steps of 8' if columns > 1 else ''}")
         return None
 
     def bytes(self, n: int, k: int, item: int) -> int:
         """Bytes of a weight [n, k] with its scales, of `item` bytes each, and zero points."""
-        zero = {"none": 0, "uint8": 1, "int8": 1}.get(self.zeros, item)
-        return n * k // 2 + n * k // self.size * (item + zero)
+        groups = n * k // self.size
+        zeros = {"none": 0, "uint8": groups, "int8": groups, INT4: groups // 2}.get(self.zeros, groups * item)
+        return n * k // 2 + groups * item + zeros
 
 
 def default(dtype: str, size: int | None, zeros: str | None, packing: str | None) -> Int4Format:
     """The format of a weight with an activation of `dtype`, where None stands for a default: 128 weights, packed for
     `_weight_int4pack_mm`, or in bytes if the activation is not bf16; the zero points that the packing always has."""
-    packing = packing or (PACKINGS[2] if dtype == "bf16" else BYTES[0])
-    return Int4Format(size or 128, zeros or (dtype if packing in TILED else "none"), packing)
+    packing = packing or ("tinygemm8" if dtype == "bf16" else "low-first")
+    always = dtype if packing in TILED else INT4 if packing in WORDS else "none"
+    return Int4Format(size or 128, zeros or always, packing)

@@ -34,7 +34,7 @@ class Weight:
     @classmethod
     def of(cls, a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Weight:
         """Return the weight described by the arguments of `gemmdb::int4_mm`."""
-        columns = ops.int4_columns(packed.get_size()[0], packing)
+        columns = ops.int4_columns(packed.get_size(), packing)
         return cls(packed, scale, zeros, ops.int4_format(zeros, group, packing), (columns, a.get_size()[1]))
 
     @property

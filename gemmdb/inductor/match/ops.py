@@ -8,12 +8,12 @@ rules for those operators still apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gemmdb.key.int4 import TILED, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import INT4, PACKED, TILED, WORDS, ZERO_NUMBER, Int4Format
 
 _library: Any = None
 
@@ -37,15 +37,16 @@ def overload(name: str) -> Any:
 
 def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
     """Return the weight format of an `int4_mm`. The dtype of zero points does not affect the arithmetic."""
-    return Int4Format(group, "none" if zeros is None else "int8", packing)
+    return Int4Format(group, INT4 if packing in WORDS else "none" if zeros is None else "int8", packing)
 
 
 def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
     """Unpack the numbers from 0 to 15 of a packed int4 weight as uint8 [n, k]."""
     if not own.inner:
-        first, second = packed & 15, packed >> 4
-        order = (second, first) if own.packing == "high-first" else (first, second)
-        return torch.stack(order, dim=-1).flatten(1)
+        packing = PACKED[own.packing]
+        words = packed.view(torch.uint8) if len(packing.order) == 2 else packed
+        found = _unpacked(words, packing.order, 0 if packing.packed == packing.rows else 1)
+        return found if packing.rows == "n" else found.t()
     tiles, steps = packed.shape[:2]
     # A word of lane 4 r + c has row r of eight. Its bits 4 i and 16 + 4 i are columns 2 c and 2 c + 1 of eight columns.
     words = packed.reshape(tiles, steps, 8, 4, own.inner // 2)
@@ -55,16 +56,27 @@ def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
     return found.permute(0, 2, 1, 4, 5, 3, 6).reshape(tiles * 8, steps * 16 * own.inner)
 
 
+def _unpacked(words: torch.Tensor, order: Sequence[int], along: int) -> torch.Tensor:
+    """Return the numbers of words [rows, columns] as uint8. Those of a word lie in it by `order`, and follow each other
+    along dimension `along` of the result."""
+    parts = [(words >> (4 * place)).bitwise_and(15).to(torch.uint8) for place in order]
+    return torch.stack(parts, dim=along + 1).flatten(along, along + 1)
+
+
 def dequantised(
     packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, own: Int4Format, dtype: torch.dtype
 ) -> torch.Tensor:
     """Dequantize the int4 weight [n, k] to `dtype`, computed in that dtype as in a program. `scale`, `zeros`: see
     `gemmdb.key.int4`."""
     found = numbers(packed, own)
-    weight = found.to(dtype).view(found.shape[0], -1, own.size)
+    weight = found.to(dtype).reshape(found.shape[0], -1, own.size)
     if own.inner:
         by, added = (scale[..., which].t().to(dtype).unsqueeze(-1) for which in (0, 1))
         return ((weight - ZERO_NUMBER) * by + added).view(found.shape)
+    packing = PACKED[own.packing]
+    if packing.rows == "k":
+        assert zeros is not None
+        scale, zeros = scale.t(), ((_unpacked(zeros, packing.zeros, 1) + packing.plus) & 15).t()
     start = ZERO_NUMBER if zeros is None else zeros.to(dtype).unsqueeze(-1)
     return ((weight - start) * scale.to(dtype).unsqueeze(-1)).view(found.shape)
 
@@ -127,9 +139,11 @@ def _horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, 
     return torch.cat([_int4_mm(a, *tensors, group, packing).reshape(-1) for tensors in given])
 
 
-def int4_columns(rows: Any, packing: str) -> Any:
-    """Return N of a packed int4 weight with this many rows."""
-    return rows * (8 if packing in TILED else 1)
+def int4_columns(sizes: Sequence[Any], packing: str) -> Any:
+    """Return N of a packed int4 weight of these sizes."""
+    if packing in WORDS:
+        return sizes[1] * (8 if PACKED[packing].packed == "n" else 1)
+    return sizes[0] * (8 if packing in TILED else 1)
 
 
 def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
@@ -138,7 +152,7 @@ def _flops(a: Any, w: Any, *_: Any, **__: Any) -> int:
 
 
 def _flops_int4(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str, **_: Any) -> int:
-    return _flops(a, (0, int4_columns(w[0], packing)))
+    return _flops(a, (0, int4_columns(w, packing)))
 
 
 _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
@@ -154,7 +168,7 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
     ),
     "int4_mm": (
         "Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing", _int4_mm,
-        lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], int4_columns(w.shape[0], packing))),
+        lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], int4_columns(w.shape, packing))),
         _flops_int4,
     ),
     "mm_activation": (
@@ -173,7 +187,7 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
     "horizontal_int4": (
         "Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] zeros, int group, str packing", _horizontal_int4,
         lambda a, weights, scales, zeros, group, packing: a.new_empty(
-            (a.shape[0] * int4_columns(sum(weight.shape[0] for weight in weights), packing),)
+            (a.shape[0] * sum(int4_columns(weight.shape, packing) for weight in weights),)
         ),
         lambda a, weights, scales, zeros, group, packing, **_: sum(
             _flops_int4(a, weight, None, None, group, packing) for weight in weights

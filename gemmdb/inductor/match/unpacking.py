@@ -1,0 +1,317 @@
+"""Follow a weight that a program unpacks, from a GEMM's operand back to the packed tensors.
+
+Each node of the way is understood exactly, or not at all: which four bits of which memory an element is
+(`positions.Places`), what is subtracted from it, and by what it is multiplied. `int4` compares the result with the
+packings of the key.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gemmdb.inductor.match import fx
+from gemmdb.inductor.match.fx import value
+from gemmdb.inductor.match.positions import Places, Unknown
+
+aten, prims = torch.ops.aten, torch.ops.prims
+BITS, MASK = 4, 15
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_EXACT_DTYPES = (*INTEGER_DTYPES, *HALF_DTYPES, torch.float32)
+"""Dtypes that hold all numbers exactly."""
+_PACKED_DTYPES = (torch.uint8, torch.int8, torch.int32)
+MAX_NODES = 256
+"""Nodes that are looked at for one weight, at most."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Integers that the graph itself makes: shifts and orders."""
+
+    places: Places
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Elements of the contiguous tensor `source`. `places`: in four bits if they are integers, else in elements.
+    `item`: four bits of an integer, as the node sees it; 0 of a float."""
+
+    source: Any
+    places: Places
+    item: int
+
+
+@dataclass(frozen=True)
+class Number:
+    """Four bits of the integers in `source`, plus `plus`. `masked`: other bits are 0; without it, the low four bits of
+    an element are the number. `wrapped`: `plus` is added modulo 16."""
+
+    source: Any
+    places: Places
+    masked: bool
+    plus: int = 0
+    wrapped: bool = False
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Numbers minus zero points, times scales: each with as many places as the weight. `zeros`, `scale`: None before
+    they are met."""
+
+    number: Number
+    zeros: Number | Stored | None = None
+    scale: Stored | None = None
+
+
+Seen = Known | Stored | Number | Weight
+
+
+Reader = Callable[[Any], Seen]
+
+
+def read(node: Any) -> Seen:
+    """Return what a node computes. Raises Unknown, and Unsupported without tensor metadata."""
+    known: dict[Any, Seen] = {}
+
+    def inner(node: Any) -> Seen:
+        if node not in known:
+            if len(known) > MAX_NODES:
+                raise Unknown
+            known[node] = _read(node, inner)
+        return known[node]
+
+    return inner(node)
+
+
+def _read(node: Any, inner: Reader) -> Seen:
+    reader = _READERS.get(node.target) if node.op == "call_function" else None
+    try:
+        found = None if reader is None else reader(node, inner)
+    except Unknown:
+        found = None
+    return _leaf(node) if found is None else found
+
+
+def _leaf(node: Any) -> Seen:
+    """Any tensor in memory: what its node computes is not looked at."""
+    val = value(node)
+    if not all(isinstance(size, int) and size > 0 for size in val.shape):
+        raise Unknown
+    if node.op == "get_attr" and val.dtype in INTEGER_DTYPES and val.dim() == 1:
+        return Known(Places.listed(_constant(node)))
+    if not val.is_contiguous():
+        raise Unknown
+    item = 2 * val.itemsize if val.dtype in _PACKED_DTYPES else 0
+    return Stored(node, Places.dense(val.shape, item or 1), item)
+
+
+def _constant(node: Any) -> list[int]:
+    found = operator.attrgetter(node.target)(node.graph.owning_module)
+    if not isinstance(found, torch.Tensor) or isinstance(found, torch._subclasses.FakeTensor):
+        raise Unknown
+    return [int(number) for number in found.tolist()]
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    shape = tuple(value(node).shape)
+    if not all(isinstance(size, int) and size > 0 for size in shape):
+        raise Unknown
+    return shape
+
+
+def _moved(seen: Seen, move: Callable[[Places], Places]) -> Seen:
+    """Return the same elements elsewhere in a tensor."""
+    if isinstance(seen, Weight):
+        zeros, scale = (None if one is None else replace(one, places=move(one.places)) for one in _beside(seen))
+        return Weight(replace(seen.number, places=move(seen.number.places)), zeros, scale)
+    return replace(seen, places=move(seen.places))
+
+
+def _beside(weight: Weight) -> tuple[Any, Any]:
+    return weight.zeros, weight.scale
+
+
+def _flat(node: Any, inner: Reader) -> Seen:
+    """A view that keeps the order of the elements, or a copy."""
+    shape = _shape(node)
+    return _moved(inner(node.args[0]), lambda places: places.reshaped(shape))
+
+
+def _expand(node: Any, inner: Reader) -> Seen:
+    shape = _shape(node)
+    return _moved(inner(node.args[0]), lambda places: places.expanded(shape))
+
+
+def _permute(node: Any, inner: Reader) -> Seen:
+    rank = len(_shape(node))
+    if node.target is aten.permute.default:
+        order = [one % rank for one in node.args[1]]
+    else:
+        order = list(range(rank))
+        one, other = node.args[1:3] if node.target is aten.transpose.int else (0, rank - 1)
+        order[one], order[other] = order[other], order[one]
+    return _moved(inner(node.args[0]), lambda places: places.permuted(order))
+
+
+def _slice(node: Any, inner: Reader) -> Seen | None:
+    """A slice of all there is."""
+    return inner(node.args[0]) if _shape(node) == _shape(node.args[0]) else None
+
+
+def _other_dtype(node: Any, inner: Reader) -> Seen | None:
+    """The same memory as integers of another size."""
+    seen, dtype, before = inner(node.args[0]), value(node).dtype, value(node.args[0]).dtype
+    if isinstance(seen, Number) and seen.masked and {dtype, before} == {torch.uint8, torch.int8}:
+        return seen if 0 <= seen.plus <= MASK else None
+    if not isinstance(seen, Stored) or not seen.item or dtype not in _PACKED_DTYPES:
+        return None
+    item, dims = 2 * dtype.itemsize, seen.places.dims
+    if item >= seen.item or not dims:
+        return None
+    inside = Places.dense([seen.item // item], item).dims[0]
+    places = Places(seen.places.first, (*dims[:-1], (*dims[-1], *inside)))
+    return Stored(seen.source, places.reshaped(_shape(node)), item)
+
+
+def _chosen(node: Any, inner: Reader) -> Seen | None:
+    """Elements that known numbers choose along one dimension."""
+    given = [(dim, one) for dim, one in enumerate(node.args[1]) if one is not None]
+    if len(given) != 1:
+        return None
+    dim, by = given[0][0], inner(given[0][1])
+    if not isinstance(by, Known) or len(by.places.dims) != 1:
+        return None
+    return _moved(inner(node.args[0]), lambda places: places.chosen(dim, by.places))
+
+
+def _counted(node: Any, inner: Reader) -> Seen:
+    """`torch.arange`."""
+    start, step, size = node.kwargs["start"], node.kwargs["step"], node.args[0]
+    if not all(type(one) is int for one in (start, step, size)):
+        raise Unknown
+    return Known(Places(start, Places.dense([size], step).dims))
+
+
+def _cast(node: Any, inner: Reader) -> Seen | None:
+    """A cast that keeps the number."""
+    seen, dtype = inner(node.args[0]), value(node).dtype
+    if isinstance(seen, Known):
+        return seen if dtype in (torch.int32, torch.int64) else None
+    if dtype not in _EXACT_DTYPES:
+        return None
+    if isinstance(seen, Number):
+        kept = seen.masked or dtype in INTEGER_DTYPES  # The low bits of what is not masked yet.
+        return seen if kept and (seen.plus >= 0 or dtype is not torch.uint8) else None
+    if isinstance(seen, Weight):
+        return seen if seen.scale is None and dtype is not torch.uint8 else None
+    # Zero points, which are followed further: their own dtype is stored.
+    return seen if seen.item == 2 and dtype.is_floating_point else None
+
+
+def _shifted(node: Any, inner: Reader) -> Seen | None:
+    """Integers shifted to the right, until other four bits are the lowest."""
+    source, by = node.args[:2]
+    seen, shift = inner(source), Known(Places(by, ())) if type(by) is int else inner(by)
+    if not isinstance(seen, Stored) or not seen.item or not isinstance(shift, Known):
+        return None
+    many = shift.places.divided(BITS)
+    if many.first < 0 or many.last >= seen.item or any(step < 0 for dim in many.dims for _, step in dim):
+        return None
+    top = value(source).dtype is torch.uint8 and many == Places(1, many.dims) and many.last == 1
+    return Number(seen.source, seen.places.plus(many), masked=top)
+
+
+def _masked(node: Any, inner: Reader) -> Seen | None:
+    source, by = node.args[:2]
+    if by != MASK:
+        return None
+    seen = inner(source)
+    if isinstance(seen, Stored) and seen.item:
+        return Number(seen.source, seen.places, masked=True)
+    if not isinstance(seen, Number) or value(node).dtype not in INTEGER_DTYPES:
+        return None
+    return replace(seen, masked=True, plus=seen.plus % (MASK + 1), wrapped=bool(seen.plus) or seen.wrapped)
+
+
+def _joined(node: Any, inner: Reader) -> Seen | None:
+    """Numbers of the same memory side by side: `torch.stack` is a `cat` of tensors with one dimension of size 1."""
+    parts, dim = node.args[0], (node.args[1] if len(node.args) > 1 else 0) % len(_shape(node))
+    seen = [inner(part) for part in parts]
+    first = seen[0]
+    if not all(isinstance(one, Number) for one in seen) or any(_shape(part)[dim] != 1 for part in parts):
+        return None
+    assert isinstance(first, Number)
+    starts = [one.places.first for one in seen if isinstance(one, Number)]
+    alike = [replace(one, places=replace(one.places, first=0)) for one in seen if isinstance(one, Number)]
+    if any(one != alike[0] for one in alike):
+        return None
+    listed = Places.listed(starts)
+    dims = (*first.places.dims[:dim], *listed.dims, *first.places.dims[dim + 1 :])
+    return replace(first, places=Places(listed.first, dims))
+
+
+def _added(node: Any, inner: Reader) -> Seen | None:
+    """Numbers plus or minus one for all, or minus zero points."""
+    source, by = node.args[:2]
+    seen = inner(source)
+    if not isinstance(seen, Number) or not seen.masked or node.kwargs:
+        return None
+    dtype, minus = value(node).dtype, node.target is aten.sub.Tensor
+    if isinstance(by, int | float):
+        if by != int(by) or seen.wrapped:
+            return None
+        plus = seen.plus + (-int(by) if minus else int(by))
+        fits = -MASK <= plus <= MASK and (plus >= 0 or dtype is not torch.uint8)
+        return replace(seen, plus=plus) if fits else None
+    if not minus or dtype is torch.uint8 or dtype not in _EXACT_DTYPES:
+        return None  # Unsigned numbers would wrap around.
+    zeros = inner(by)
+    if not isinstance(zeros, Number | Stored) or (isinstance(zeros, Number) and not zeros.masked):
+        return None
+    if isinstance(zeros, Stored) and not (zeros.item == 2 or value(by).dtype == dtype):
+        return None
+    shape = _shape(node)
+    return Weight(*(replace(one, places=one.places.expanded(shape)) for one in (seen, zeros)))
+
+
+def _scaled(node: Any, inner: Reader) -> Seen | None:
+    """Numbers times the scale of their group."""
+    dtype, shape = value(node).dtype, _shape(node)
+    for source, by in (node.args[:2], node.args[1::-1]):
+        if not isinstance(source, torch.fx.Node) or not isinstance(by, torch.fx.Node):
+            return None
+        if value(by).dtype != dtype or dtype not in HALF_DTYPES:
+            continue
+        seen, scale = inner(source), inner(by)
+        weight = Weight(seen) if isinstance(seen, Number) and seen.masked else seen
+        if not isinstance(weight, Weight) or weight.scale is not None or not isinstance(scale, Stored):
+            continue
+        found = _moved(weight, lambda places: places.expanded(shape))
+        assert isinstance(found, Weight)
+        return replace(found, scale=replace(scale, places=scale.places.expanded(shape)))
+    return None
+
+
+_READERS: dict[Any, Callable[[Any, Reader], Seen | None]] = {
+    **dict.fromkeys((*fx.FLAT_VIEWS, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim), _flat),
+    **dict.fromkeys((aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default), _flat),
+    aten.expand.default: _expand,
+    **dict.fromkeys((aten.permute.default, aten.t.default, aten.transpose.int), _permute),
+    aten.slice.Tensor: _slice,
+    aten.view.dtype: _other_dtype,
+    aten.index.Tensor: _chosen,
+    prims.iota.default: _counted,
+    prims.convert_element_type.default: _cast,
+    **dict.fromkeys((aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar), _shifted),
+    aten.bitwise_right_shift.Tensor: _shifted,
+    aten.bitwise_and.Scalar: _masked,
+    aten.cat.default: _joined,
+    aten.add.Tensor: _added,
+    aten.sub.Tensor: _added,
+    aten.mul.Tensor: _scaled,
+}
