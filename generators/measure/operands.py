@@ -10,7 +10,7 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.literals import literal, literal_bias, splits
 from gemmdb.key import representatives
-from gemmdb.key.int4 import ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import INT4, PACKED, ZERO_NUMBER, Int4Format
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
@@ -98,7 +98,7 @@ def operands(problem: Problem, device: torch.device, seed: int) -> Operands:
     else:
         _fill(made.a, random, small)
         if problem.int4 is not None:
-            _fill_int4(made, random, inner=bool(problem.int4.inner))
+            _fill_int4(made, random, problem.int4)
         else:
             _fill(made.b, random, 1.0)
     if made.bias is not None:
@@ -193,32 +193,39 @@ def _blank_int4(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return the tensors of an uninitialized int4 weight [n, k], as `gemmdb.key.int4` describes them: packed, scales,
     and the zero points unless they are stored with the scales."""
-    n, k, count, dtype = problem.n, problem.k, problem.k // own.size, DTYPES[problem.a.dtype]
+    n, k, dtype = problem.n, problem.k, DTYPES[problem.a.dtype]
     if own.inner:
         sizes = (n // 8, k // (16 * own.inner), 32, own.inner // 2)
         packed = torch.empty(sizes, dtype=torch.int32, device=device)
-        return packed, torch.empty(count, n, 2, dtype=dtype, device=device), None
-    zeros = None
+        return packed, torch.empty(k // own.size, n, 2, dtype=dtype, device=device), None
+    packing, kind = PACKED[own.packing], torch.int32 if own.along_n else torch.uint8
+    packed = torch.empty(packing.sizes(n, k, 2 * kind.itemsize), dtype=kind, device=device)
+    scale, zeros = torch.empty(packing.groups(n, k, own.size), dtype=dtype, device=device), None
     if own.zeros != "none":
-        kind = {"uint8": torch.uint8, "int8": torch.int8}.get(own.zeros, dtype)
-        zeros = torch.empty(n, count, dtype=kind, device=device)
-    packed = torch.empty(n, k // 2, dtype=torch.uint8, device=device)
-    return packed, torch.empty(n, count, dtype=dtype, device=device), zeros
+        kind = {"uint8": torch.uint8, "int8": torch.int8, INT4: torch.int32}.get(own.zeros, dtype)
+        sizes = packing.groups(n // (len(packing.zeros) or 1), k, own.size)
+        zeros = torch.empty(sizes, dtype=kind, device=device)
+    return packed, scale, zeros
 
 
-def _fill_int4(made: Operands, random: torch.Generator, inner: bool) -> None:
+def _fill_int4(made: Operands, random: torch.Generator, own: Int4Format) -> None:
     """Fill a random int4 weight whose numbers are near 1. Scales and zero points differ between groups by much more
     than a kernel's error, so a kernel that uses another group's values is detected."""
     assert made.scale is not None
     bits, device = torch.iinfo(made.b.dtype), random.device
     made.b.random_(bits.min, bits.max + 1, generator=random)
-    sizes = tuple(made.scale.shape[:2]) if inner else tuple(reversed(made.scale.shape))  # [groups, n]
+    in_groups = bool(own.inner or own.along_n)
+    sizes = tuple(made.scale.shape[:2]) if in_groups else tuple(reversed(made.scale.shape))  # [groups, n]
     scale = torch.rand(sizes, generator=random, device=device).add(0.5).mul(0.2)
-    if inner:
+    if own.inner:
         added = torch.rand(sizes, generator=random, device=device).sub(0.5)
         made.scale.copy_(torch.stack([scale, added], dim=-1))
         return
-    made.scale.copy_(scale.t())
-    if made.zeros is not None:
-        # About the middle of the numbers.
-        made.zeros.copy_(torch.randint(ZERO_NUMBER - 2, ZERO_NUMBER + 3, sizes[::-1], generator=random, device=device))
+    made.scale.copy_(scale if in_groups else scale.t())
+    if made.zeros is None:
+        return
+    # About the middle of the numbers.
+    order = PACKED[own.packing].zeros
+    sizes = (*made.zeros.shape, len(order) or 1)
+    zeros = torch.randint(ZERO_NUMBER - 2, ZERO_NUMBER + 3, sizes, generator=random, device=device)
+    made.zeros.copy_((zeros << 4 * torch.arange(len(order), device=device)).sum(-1) if order else zeros.squeeze(-1))

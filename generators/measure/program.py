@@ -135,7 +135,7 @@ def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor])
     if own.inner:
         return torch.ops.aten._weight_int4pack_mm(a, packed, own.size, scale)
     weight = dequantised(packed, scale, zeros[0] if zeros else None, own, a.dtype)
-    return torch.nn.functional.linear(a, weight)
+    return torch.mm(a, weight.t()) if own.along_n else torch.nn.functional.linear(a, weight)
 
 
 def check_lowered(problem: Problem, config: Config, seen: Sequence[Event]) -> None:

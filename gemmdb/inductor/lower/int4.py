@@ -17,8 +17,6 @@ from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.triton import names as triton_names
 from gemmdb.key.int4 import TILED, Int4Format
 
-aten = torch.ops.aten
-
 
 @dataclass(frozen=True)
 class Weight:
@@ -45,8 +43,7 @@ class Weight:
 
     def dequantised(self, dtype: torch.dtype) -> Any:
         """Return the weight [K, N] as `dtype`, computed at every call."""
-        made = composed.int4_weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
-        return state.lowering_of(aten.permute.default)(made, [1, 0])
+        return composed.int4_weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
 
 
 def register() -> None:

@@ -14,6 +14,7 @@ from gemmdb.kernels.menus.shared import Menu, read_shapes, up_to
 from gemmdb.kernels.triton.int4 import shared_bytes
 from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS, MAX_ROWS
 from gemmdb.key.device import Device
+from gemmdb.key.int4 import PACKED, Int4Format
 from gemmdb.key.problem import Problem
 
 MIN_STAGES = 2
@@ -32,13 +33,19 @@ def _usual_int4(problem: Problem, device: Device) -> Iterator[Config]:
     own = problem.int4
     if own is None:
         return
-    entries = up_to(_INT4_SHAPES["tiled" if own.inner else "bytes"], problem.m)
-    if problem.m <= FEW_ROWS and problem.k % DEPTH == 0:
+    entries = up_to(_INT4_SHAPES[_kind(own)], problem.m)
+    if problem.m <= FEW_ROWS and problem.k % DEPTH == 0 and not own.along_n:
         entries = [entry for entry in entries if entry[4] == "weights" or entry[1] <= own.size][:_BESIDE_SKINNY]
     for height in _heights(problem.m):
         for n, k, warps, residents, scaled in entries:
             for resident in residents:
                 yield from _configs(problem, device, (height, n, k), (warps, resident, scaled))
+
+
+def _kind(own: Int4Format) -> str:
+    if own.along_n:
+        return "words_of_columns" if PACKED[own.packing].packed == "n" else "words"
+    return "tiled" if own.inner else "bytes"
 
 
 def _heights(m: int) -> tuple[int, ...]:
@@ -89,7 +96,7 @@ def skinny_mostly_fastest(problem: Problem) -> bool:
     """Whether `int4_skinny` is mostly faster than `int4`. With more than eight rows it was so on an H100 on 10 of 11
     weights in bytes, by up to a fourth, and on 6 of 47 tiled ones."""
     assert problem.int4 is not None
-    return problem.m <= FEW_ROWS or not problem.int4.inner
+    return not problem.int4.along_n and (problem.m <= FEW_ROWS or not problem.int4.inner)
 
 
 def _usual_skinny(problem: Problem, device: Device) -> Iterator[Config]:

@@ -91,7 +91,9 @@ def _aten_call(
     if first is not None:
         dtype = DTYPES[problem.a.dtype]
         if problem.int4 is not None:
-            weight = torch.empty(problem.n, problem.k, dtype=dtype, device="cuda").t()
+            sizes, turned = (problem.k, problem.n), not problem.int4.along_n
+            weight = torch.empty(sizes[::-1] if turned else sizes, dtype=dtype, device="cuda")
+            weight = weight.t() if turned else weight
         else:
             weight = torch.empty_like(weight, dtype=dtype)
         names["cast"] = weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gemmdb.generators.measure.cuda import epilogue
@@ -17,6 +18,7 @@ from gemmdb.generators.measure.cuda.render import (
     weight_args,
 )
 from gemmdb.kernels.triton import TL
+from gemmdb.key.int4 import PACKED, Int4Format
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -49,17 +51,42 @@ def cast(problem: Problem) -> Launch:
 
 
 def dequantise(problem: Problem) -> Launch:
-    """Unpack an int4 weight from bytes into `cast` [n, k] of the activation's dtype, with the roundings of a program
-    that unpacks it."""
+    """Unpack an int4 weight into `cast` of the activation's dtype, with the roundings of a program that unpacks it: [n,
+    k], or [k, n] if its memory runs along N."""
     own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
     assert own is not None
+    if own.along_n:
+        return _over_weight(problem, *_along_n(problem, own), *_scaled_number(dtype, f"k // {own.size} * {problem.n} + n"))
     place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
     start = "8.0" if own.zeros == "none" else f"tl.load(zeros + at // {own.size}, mask=inside).to({dtype})"
     return _over_weight(
         problem,
-        f"number = ((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15).to({dtype})",
-        f"shifted = (number - {start}).to({dtype})",
-        f"scaled = shifted.to(tl.float32) * tl.load(scale + at // {own.size}, mask=inside).to(tl.float32)",
+        f"number = ((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15)",
+        f"start = {start}",
+        *_scaled_number(dtype, f"at // {own.size}"),
+    )
+
+
+def _along_n(problem: Problem, own: Int4Format) -> Iterator[str]:
+    """Statements that load a number and its zero point, of the element `at` of [k, n]."""
+    packing, n = PACKED[own.packing], problem.n
+
+    def place(order: tuple[int, ...], index: str) -> str:
+        return f"({index} % 8 // 2 + {index} % 2 * 4)" if order[1] == 4 else f"({index} % 8)"
+
+    yield f"k, n = (at // {n}).to(tl.int32), (at % {n}).to(tl.int32)"
+    word = f"at // {8 * n} * {n} + n" if packing.packed == "k" else "at // 8"
+    yield f"word = tl.load(B + ({word}), mask=inside, other=0)"
+    yield f"number = (word >> (4 * {place(packing.order, packing.packed)})) & 15"
+    yield f"start = tl.load(zeros + (k // {own.size} * {n // 8} + n // 8), mask=inside, other=0)"
+    yield f"start = ((start >> (4 * {place(packing.zeros, 'n')})) + {packing.plus}) & 15"
+
+
+def _scaled_number(dtype: str, group: str) -> tuple[str, ...]:
+    """Statements that store `number` less `start`, times the scale."""
+    return (
+        f"shifted = (number.to({dtype}) - start).to({dtype})",
+        f"scaled = shifted.to(tl.float32) * tl.load(scale + {group}, mask=inside).to(tl.float32)",
         f"tl.store(cast + at, scaled.to({dtype}), mask=inside)",
     )
 

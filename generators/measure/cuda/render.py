@@ -16,6 +16,7 @@ from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.key.canonical import lazy
+from gemmdb.key.int4 import INT4
 from gemmdb.key.problem import Problem
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
@@ -137,7 +138,8 @@ class _Hooks:
 
     def size(self, name: str, dim: int) -> str:
         if self.problem.int4 is not None and name == "B":
-            return "(arg_N // 8)" if self.problem.int4.inner else "arg_N"
+            words = self.problem.int4.inner or self.problem.int4.packing == "awq"
+            return "(arg_N // 8)" if words else "arg_N"
         return "arg_" + {("A", 0): "M", ("A", 1): "K", ("B", 0): "K", ("B", 1): "N", ("B", -1): "N"}[name, dim]
 
     def stride(self, name: str, dim: int) -> str:
@@ -180,8 +182,9 @@ def weight_args(problem: Problem) -> list[tuple[str, str]]:
     own = problem.int4
     if own is None:
         return [("B", POINTERS[problem.b.dtype])]
-    found = [("B", "*i32" if own.inner else "*u8"), ("scale", POINTERS[problem.a.dtype])]
-    return found if own.inner or own.zeros == "none" else [*found, ("zeros", POINTERS[own.zeros])]
+    found = [("B", "*i32" if own.inner or own.along_n else "*u8"), ("scale", POINTERS[problem.a.dtype])]
+    zeros = "*i32" if own.zeros == INT4 else POINTERS.get(own.zeros)
+    return found if own.inner or zeros is None else [*found, ("zeros", zeros)]
 
 
 def reduction_args(problem: Problem, source: tuple[str, str]) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ from torch._inductor.select_algorithm import realize_inputs
 from torch._inductor.virtualized import ops
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from gemmdb.key.int4 import ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import PACKED, ZERO_NUMBER, Int4Format
 
 aten = torch.ops.aten
 
@@ -83,34 +83,63 @@ def tiled_gemm(a: Any, packed: Any, size: int, scale: Any) -> Any:
 def int4_weight(
     packed: Any, scale: Any, zeros: Any, groups: Int4Format, sizes: tuple[Any, Any], dtype: torch.dtype
 ) -> Any:
-    """Dequantize the weight [N, K] to `dtype` in one elementwise computation, in fp32 and rounded once. `sizes`: N and
-    K."""
-    number = (_tiled if groups.inner else _of_bytes)(packed.make_loader(), groups)
+    """Dequantize the weight [K, N] to `dtype` in one elementwise computation, in fp32 and rounded once, laid out in
+    memory like the packed one. `sizes`: N and K."""
+    number = (_tiled if groups.inner else _unpacked)(packed.make_loader(), groups, packed.get_dtype())
     factor, start = scale.make_loader(), None if zeros is None else zeros.make_loader()
 
     def inner(index: Sequence[Any]) -> Any:
-        n, k = index
+        n, k = index[::-1] if groups.along_n else index
         group = FloorDiv(k, groups.size)
         value = ops.to_dtype(number(n, k), torch.float32)
         if groups.inner:
             by, added = (_float(factor([group, n, which])) for which in (0, 1))
             return ops.to_dtype(ops.add(ops.mul(_less(value, ZERO_NUMBER), by), added), dtype)
-        value = _less(value, ZERO_NUMBER) if start is None else ops.sub(value, _float(start([n, group])))
-        return ops.to_dtype(ops.mul(value, _float(factor([n, group]))), dtype)
+        if groups.along_n:
+            value, place = ops.sub(value, _float(_zero(start, groups, n, group))), [group, n]
+        else:
+            place = [n, group]
+            value = _less(value, ZERO_NUMBER) if start is None else ops.sub(value, _float(start(place)))
+        return ops.to_dtype(ops.mul(value, _float(factor(place))), dtype)
 
-    return ir.Pointwise.create(device=packed.get_device(), dtype=dtype, inner_fn=inner, ranges=list(sizes))
+    ranges = list(sizes[::-1] if groups.along_n else sizes)
+    made = ir.Pointwise.create(device=packed.get_device(), dtype=dtype, inner_fn=inner, ranges=ranges)
+    return made if groups.along_n else _turned(made)
 
 
-def _of_bytes(load: Loader, groups: Int4Format) -> Callable[[Any, Any], Any]:
+def _unpacked(load: Loader, groups: Int4Format, dtype: torch.dtype) -> Callable[[Any, Any], Any]:
+    """The numbers of a weight of bytes, or of words of 32 bits."""
+    packing = PACKED[groups.packing]
+    many = 2 * dtype.itemsize
+
     def number(n: Any, k: Any) -> Any:
-        place = ModularIndexing(k, 1, 2)
-        place = 1 - place if groups.packing == "high-first" else place
-        return _bits(ops.to_dtype(load([n, FloorDiv(k, 2)]), torch.int32), 4 * place)
+        along, other = (n, k) if packing.packed == "n" else (k, n)
+        word = FloorDiv(along, many)
+        index = [word, other] if packing.packed == packing.rows else [other, word]
+        return _bits(ops.to_dtype(load(index), torch.int32), 4 * _place(along, packing.order, many))
 
     return number
 
 
-def _tiled(load: Loader, groups: Int4Format) -> Callable[[Any, Any], Any]:
+def _zero(load: Loader | None, groups: Int4Format, n: Any, group: Any) -> Any:
+    """The int4 zero point of a group of a column."""
+    assert load is not None
+    packing = PACKED[groups.packing]
+    stored = _bits(load([group, FloorDiv(n, 8)]), 4 * _place(n, packing.zeros, 8))
+    more = ops.constant(packing.plus, torch.int32)
+    return ops.bitwise_and(ops.add(stored, more), ops.constant(15, torch.int32)) if packing.plus else stored
+
+
+def _place(index: Any, order: Sequence[int], many: int) -> Any:
+    """In which four bits of a word, which has `many`, number `index` lies by `order`."""
+    if order == (1, 0):
+        return ModularIndexing(index, 2, many // 2) * 2 + 1 - ModularIndexing(index, 1, 2)
+    if order[1] == 4:  # Both halves of a word in turn.
+        return ModularIndexing(index, 2, 4) + 4 * ModularIndexing(index, 1, 2)
+    return ModularIndexing(index, 1, many)
+
+
+def _tiled(load: Loader, groups: Int4Format, dtype: torch.dtype) -> Callable[[Any, Any], Any]:
     step = 16 * groups.inner
 
     def number(n: Any, k: Any) -> Any:

@@ -8,7 +8,7 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
 from gemmdb.kernels.triton import TL, shared
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import TILED
+from gemmdb.key.int4 import PACKED, TILED, Int4Format
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
@@ -21,6 +21,8 @@ GROUPS_STAGES = 5
 other tiles with 5 or 6 stages are right."""
 _ROWS, _COLUMNS = 16, 8
 """Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
+_COLUMNS_OF_WARP = 64
+"""Columns of which a warp has all the words that it reads, eight columns in each: its lanes have eight words."""
 
 
 def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
@@ -32,8 +34,18 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
         "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
         "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": given(problem),
+        **along_n(own),
         "GROUPED": grouped(_block(config), int(value["warps"])), "LATE": value["scaled"] == "sums",
         "ROWS": _ROWS * int(value["warps"]), "EVEN_K": problem.k % int(value["block_k"]) == 0,
+    }  # fmt: skip
+
+
+def along_n(own: Int4Format) -> dict[str, int | str]:
+    """The constants of a weight whose memory may run along N."""
+    packing = PACKED.get(own.packing)
+    return {
+        "ALONG_N": own.along_n, "OF_COLUMNS": packing is not None and packing.packed == "n",
+        "PLUS": packing.plus if packing is not None else 0,
     }  # fmt: skip
 
 
@@ -75,6 +87,8 @@ def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Reject
         return Rejected(f"a sum over {k} of K has several scales")
     if scaled == "sums" and n < _ROWS * warps:
         return Rejected(f"{warps} warps multiply {_ROWS * warps} columns at once")
+    if along_n(own)["OF_COLUMNS"] and (scaled != "sums" or n < _COLUMNS_OF_WARP * warps):
+        return Rejected(f"{warps} warps take words of {_COLUMNS_OF_WARP * warps} columns at once, and scale the sums")
     if warps > hardware.GROUP_WARPS and grouped((m, n, k), warps) and stages < GROUPS_STAGES:
         return Rejected(f"two warp groups need a pipeline of {GROUPS_STAGES} stages")
     if n * (m + k // 2) > MAX_REGISTERS * hardware.WARP_THREADS * warps:

@@ -31,6 +31,7 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
         "SHARED": value["activations"] == "shared", "BEFORE": value["next"] == "before",
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": int4.given(problem),
+        **int4.along_n(own),
         "EVEN": problem.k % (DEPTH * warps * stages) == 0,
     }  # fmt: skip
     if lean(config):
@@ -69,6 +70,8 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     assert own is not None
     if problem.m > MAX_ROWS or "m" in symbolic:
         return Rejected(f"the number of rows is fixed, and at most {MAX_ROWS}")
+    if own.along_n:
+        return Rejected("a lane loads neighbours along K, and this weight's memory runs along N")
     if not problem.a.row_major:
         return Rejected("K has to run along memory in the activations")
     if not lean(config) and (problem.m > FEW_ROWS or value["activations"] == "ahead"):
