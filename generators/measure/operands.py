@@ -195,8 +195,8 @@ def _blank_int4(
     and the zero points unless they are stored with the scales."""
     n, k, dtype = problem.n, problem.k, DTYPES[problem.a.dtype]
     if own.inner:
-        sizes = (n // 8, k // (16 * own.inner), 32, own.inner // 2)
-        packed = torch.empty(sizes, dtype=torch.int32, device=device)
+        tiles = (n // 8, k // (16 * own.inner), 32, own.inner // 2)
+        packed = torch.empty(tiles, dtype=torch.int32, device=device)
         return packed, torch.empty(k // own.size, n, 2, dtype=dtype, device=device), None
     packing, kind = PACKED[own.packing], torch.int32 if own.along_n else torch.uint8
     packed = torch.empty(packing.sizes(n, k, 2 * kind.itemsize), dtype=kind, device=device)

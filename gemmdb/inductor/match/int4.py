@@ -117,7 +117,7 @@ def _format(weight: Weight, sizes: tuple[int, int], dtype: Any) -> Int4Format | 
         if not fits or weight.number.places != _numbers(packing, n, k):
             continue
         scaled = scale.places == _each_group(packing, (n, k), size, 1) and _holds(scale, (dtype,), n * k // size * 2)
-        zeros = _zeros(weight, packing, (n, k), size) if scaled else None
+        zeros = _zeros(weight, packing, (n, k), size, dtype) if scaled else None
         if zeros is not None:
             return Int4Format(size, zeros, name)
     return None
@@ -129,14 +129,14 @@ def _holds(part: Stored | Number, dtypes: Sequence[Any], nbytes: int) -> bool:
     return found.dtype in dtypes and found.numel() * found.itemsize == nbytes
 
 
-def _zeros(weight: Weight, packing: Packing, sizes: tuple[int, int], size: int) -> str | None:
-    """Return the dtype of the zero points; None if the packing has none like these."""
+def _zeros(weight: Weight, packing: Packing, sizes: tuple[int, int], size: int, a: Any) -> str | None:
+    """Return the dtype of the zero points, beside activations of dtype `a`; None if the packing has none like these."""
     (n, k), zeros, plus = sizes, weight.zeros, weight.number.plus
     if zeros is None:
         return "none" if not packing.zeros and plus == -ZERO_NUMBER else None
     if isinstance(zeros, Stored):
         dtype, unit = value(zeros.source).dtype, zeros.item or 1
-        known = not packing.zeros and plus == 0 and (dtype == value(weight.scale.source).dtype or unit == 2)
+        known = not packing.zeros and plus == 0 and (zeros.item == 2 or dtype == a)
         if not known or not _holds(zeros, (dtype,), n * k // size * dtype.itemsize):
             return None
         same = zeros.places == _each_group(packing, sizes, size, unit)

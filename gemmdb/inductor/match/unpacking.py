@@ -16,7 +16,7 @@ import torch
 
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.fx import value
-from gemmdb.inductor.match.positions import Places, Unknown
+from gemmdb.inductor.match.positions import Places, Unknown, merged
 
 aten, prims = torch.ops.aten, torch.ops.prims
 BITS, MASK = 4, 15
@@ -80,7 +80,7 @@ def read(node: Any) -> Seen:
 
     def inner(node: Any) -> Seen:
         if node not in known:
-            if len(known) > MAX_NODES:
+            if len(known) > MAX_NODES or not isinstance(node, torch.fx.Node):
                 raise Unknown
             known[node] = _read(node, inner)
         return known[node]
@@ -239,20 +239,16 @@ def _masked(node: Any, inner: Reader) -> Seen | None:
 
 
 def _joined(node: Any, inner: Reader) -> Seen | None:
-    """Numbers of the same memory side by side: `torch.stack` is a `cat` of tensors with one dimension of size 1."""
+    """Numbers of the same memory side by side: `torch.stack` is a `cat`, too."""
     parts, dim = node.args[0], (node.args[1] if len(node.args) > 1 else 0) % len(_shape(node))
-    seen = [inner(part) for part in parts]
-    first = seen[0]
-    if not all(isinstance(one, Number) for one in seen) or any(_shape(part)[dim] != 1 for part in parts):
+    seen = [one for one in map(inner, parts) if isinstance(one, Number)]
+    alike = {replace(one, places=replace(one.places, first=0)) for one in seen}
+    if len(seen) < len(parts) or len(alike) != 1:
         return None
-    assert isinstance(first, Number)
-    starts = [one.places.first for one in seen if isinstance(one, Number)]
-    alike = [replace(one, places=replace(one.places, first=0)) for one in seen if isinstance(one, Number)]
-    if any(one != alike[0] for one in alike):
-        return None
-    listed = Places.listed(starts)
-    dims = (*first.places.dims[:dim], *listed.dims, *first.places.dims[dim + 1 :])
-    return replace(first, places=Places(listed.first, dims))
+    (found,), listed = alike, Places.listed([one.places.first for one in seen])
+    dims = list(found.places.dims)
+    dims[dim] = merged((*listed.dims[0], *dims[dim]))
+    return replace(found, places=Places(listed.first, tuple(dims)))
 
 
 def _added(node: Any, inner: Reader) -> Seen | None:
@@ -276,7 +272,7 @@ def _added(node: Any, inner: Reader) -> Seen | None:
     if isinstance(zeros, Stored) and not (zeros.item == 2 or value(by).dtype == dtype):
         return None
     shape = _shape(node)
-    return Weight(*(replace(one, places=one.places.expanded(shape)) for one in (seen, zeros)))
+    return _moved(Weight(seen, zeros), lambda places: places.expanded(shape))
 
 
 def _scaled(node: Any, inner: Reader) -> Seen | None:

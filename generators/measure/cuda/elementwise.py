@@ -56,7 +56,8 @@ def dequantise(problem: Problem) -> Launch:
     own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
     assert own is not None
     if own.along_n:
-        return _over_weight(problem, *_along_n(problem, own), *_scaled_number(dtype, f"k // {own.size} * {problem.n} + n"))
+        group = f"k // {own.size} * {problem.n} + n"
+        return _over_weight(problem, *_along_n(problem, own), *_scaled_number(dtype, group))
     place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
     start = "8.0" if own.zeros == "none" else f"tl.load(zeros + at // {own.size}, mask=inside).to({dtype})"
     return _over_weight(

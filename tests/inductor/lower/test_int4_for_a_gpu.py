@@ -15,6 +15,7 @@ CONFIGS = {
     "ours": Config.of("triton", "int4", **BASE),
     "split": Config.of("triton", "int4", **{**BASE, "split_k": 2}),
     "sums": Config.of("triton", "int4", **{**BASE, "scaled": "sums"}),
+    "columns": Config.of("triton", "int4", **{**BASE, "scaled": "sums", "block_n": 128, "warps": 2}),
     "skinny": make("int4_skinny"),
     "dequantised": Config.of("aten", "dequantised"),
     "ATen": Config.of("aten", "default"),
@@ -24,7 +25,8 @@ N, K, G = 136, 512, 128
 MEASURED = [
     {}, {"fusion": "pointwise"}, {"bias": "1d"}, {"m": 1}, {"packing": "low-first", "bias": "1d"},
     {"packing": "high-first", "zeros": "uint8", "dtype": "fp16"}, {"packing": "low-first", "zeros": "bf16", "m": 1},
-    {"packing": "low-first", "zeros": "int8", "fusion": "pointwise:math"},
+    {"packing": "low-first", "zeros": "int8", "fusion": "pointwise:math"}, {"packing": "gptq", "dtype": "fp16"},
+    {"packing": "gptq2", "bias": "1d"}, {"packing": "awq", "fusion": "pointwise"}, {"packing": "awq", "m": 1},
 ]  # fmt: skip
 
 
@@ -65,7 +67,8 @@ def _measured():
 
     for rest in MEASURED:
         problem = Problem.gemm("mixed_mm", **{"m": 5, "n": N, "k": K, "weight_dtype": "int4", **rest})
-        for config in (CONFIGS["ATen"], CONFIGS["ours"]):
+        ours = "columns" if problem.int4 is not None and problem.int4.packing == "awq" else "ours"
+        for config in (CONFIGS["ATen"], CONFIGS[ours]):
             try:
                 emitted.generate(problem, config)
             except GemmdbError as error:

@@ -1,0 +1,178 @@
+"""GEMMs with GPTQ's and AWQ's weights on a GPU: our kernel in its forms, and programs that unpack them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.gpu import make, solved
+
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.config import ATEN
+from gemmdb.table.measurement import Protocol, Status
+
+pytestmark = [
+    pytest.mark.usefixtures("clean"),
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0),
+        reason="needs an NVIDIA GPU of compute capability 8.0",
+    ),
+]
+PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
+AWQ = [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def int4(**rest: Any) -> Problem:
+    return Problem.gemm("mixed_mm", **{"m": 5, "n": 264, "k": 512, "weight_dtype": "int4", **rest})
+
+
+PROBLEMS = [
+    *(int4(packing=packing, group=group, dtype=dtype) for packing in ("gptq", "gptq2", "awq")
+      for group in (32, 64, 128) for dtype in ("bf16", "fp16")),
+    *(int4(packing=packing, m=m, n=n, k=k) for packing in ("gptq", "awq")
+      for m, n, k in ((1, 1032, 4224), (16, 4096, 640), (40, 520, 1152), (200, 512, 512))),
+    int4(packing="gptq", fusion="pointwise", m=33), int4(packing="awq", bias="1d", m=9), int4(packing="awq", group=256),
+]  # fmt: skip
+FORMS = [
+    make("int4"), make("int4", split_k=2), make("int4", block_n=128, block_k=256, warps=8),
+    make("int4", block_m=8, warps=2), make("int4", block_m=64, block_n=128, block_k=64),
+    make("int4", scaled="sums"), make("int4", scaled="sums", block_n=128, warps=2, split_k=2),
+    make("int4", scaled="sums", block_n=128, block_m=8, warps=2, stages=5),
+    make("int4", scaled="sums", block_n=64, block_m=32, warps=1, block_k=64),
+    make("int4", scaled="sums", block_n=256, split_k=2),
+    make("int4", scaled="sums", block_n=256, block_m=64, block_k=64),
+    make("int4", scaled="sums", block_n=256, block_k=32), make("int4", scaled="sums", block_n=128, block_k=32, warps=2),
+]  # fmt: skip
+SERVED = [
+    (config, problem) for problem in (PROBLEMS[4], PROBLEMS[16], PROBLEMS[-3], PROBLEMS[-2])
+    for config in (FORMS[0], FORMS[6], FORMS[9], ATEN)
+]  # fmt: skip
+
+
+def _legal(config: Config, problem: Problem) -> bool:
+    from gemmdb.devices.detect import cuda
+
+    device = cuda()
+    assert device is not None
+    return config.rejection(problem, device) is None
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
+def test_every_form_of_the_kernel_is_right(problem: Problem) -> None:
+    """Each is checked against float64 and timed, as a build does it."""
+    from gemmdb.generators.measure.cuda import session
+
+    loaded = session.load(problem, ATEN, PROTOCOL)
+    assert loaded.status is Status.OK, loaded
+    tried = [config for config in FORMS if _legal(config, problem)]
+    assert len(tried) >= 2
+    for config in tried:
+        loaded = session.load(problem, config, PROTOCOL)
+        assert loaded.status is Status.OK, (problem.text, config.text, loaded)
+    times = session.time_round(problem, tried, PROTOCOL, 2)
+    assert all(0 < sample < 1e5 for config in tried for sample in times[config])
+
+
+@pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
+def test_a_config_is_served_as_one_choice(kit: Any, config: Config, problem: Problem) -> None:
+    if not _legal(config, problem):
+        pytest.skip("not legal here")
+    _, code = solved(problem, config)
+    assert kit.served() == [config.text]
+    assert code.count("@triton_heuristics.template(") == (config.backend == "triton")
+
+
+class Layer(torch.nn.Module):
+    """A linear as checkpoints of GPTQ or AWQ have it, with the dequantisation of their libraries in torch."""
+
+    def __init__(self, packing: str, n: int, k: int, group: int = 128, dtype: Any = torch.bfloat16) -> None:
+        super().__init__()
+        self.packing, self.group = packing, group
+        sizes = (k, n // 8) if packing == "awq" else (k // 8, n)
+        for name, one in (("qweight", sizes), ("qzeros", (k // group, n // 8))):
+            self.register_buffer(name, torch.randint(-(2**31), 2**31 - 1, one, dtype=torch.int32, device="cuda"))
+        self.register_buffer("scales", torch.rand(k // group, n, device="cuda").to(dtype) / 64)
+
+    def forward(self, x: Any) -> Any:
+        zeros, scales = self.columns(self.qzeros), self.scales
+        if self.packing == "awq":
+            zeros, scales = (one.repeat_interleave(self.group, dim=0) for one in (zeros, scales))
+            return torch.matmul(x, (self.columns(self.qweight) - zeros) * scales)
+        shifts = torch.arange(0, 32, 4, dtype=torch.int32, device="cuda")[None, :, None]
+        numbers = torch.bitwise_right_shift(self.qweight.unsqueeze(1).expand(-1, 8, -1), shifts).to(torch.int8) & 15
+        zeros = (zeros + 1 & 15) if self.packing == "gptq" else zeros
+        n = numbers.shape[-1]
+        weight = scales.reshape(-1, 1, n) * (numbers.reshape(-1, self.group, n) - zeros.reshape(-1, 1, n))
+        return torch.matmul(x, weight.reshape(-1, n))
+
+    def columns(self, words: Any) -> Any:
+        """The numbers of words with eight columns each."""
+        shifts = torch.arange(0, 32, 4, device="cuda")
+        numbers = torch.bitwise_right_shift(words[:, :, None], shifts[None, None, :]).to(torch.int8)
+        numbers = numbers.view(words.shape[0], -1)
+        if self.packing == "awq":
+            order = torch.arange(numbers.shape[1], device="cuda").view(-1, 8)[:, AWQ].reshape(-1)
+            numbers = numbers[:, order]
+        return numbers & 15
+
+
+@pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq"])
+def test_a_gated_layer(kit: Any, packing: str) -> None:
+    config = make("int4", scaled="sums", block_n=128, warps=2, split_k=2)
+    gate, up, down = Layer(packing, 512, 256), Layer(packing, 512, 256), Layer(packing, 256, 512)
+    x = kit.rand(2, 3, 256)
+
+    def model(x: Any) -> Any:
+        return down(torch.nn.functional.silu(gate(x)) * up(x))
+
+    with torch.no_grad():
+        found, _ = kit.compiled(model, x, config=config)
+        kit.close(found, model(x))
+    assert kit.served() == [config.text] * 3
+
+
+@pytest.mark.parametrize("packing", ["gptq", "awq"])
+def test_one_kernel_serves_any_number_of_rows(kit: Any, packing: str) -> None:
+    layer, config = Layer(packing, 512, 256), make("int4", scaled="sums", block_n=128, warps=2)
+    compiled = torch.compile(layer)
+    with gemmdb.inductor.force(config), torch.no_grad():
+        for m in (24, 9, 40):
+            x = kit.rand(m, 256)
+            torch._dynamo.mark_dynamic(x, 0, min=4, max=48)
+            kit.close(compiled(x), layer(x))
+    assert kit.served() == [config.text]
+
+
+@pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq"])
+def test_a_table_that_says_aten(kit: Any, tmp_path: Path, packing: str) -> None:
+    problem = int4(packing=packing)
+    path = kit.table(tmp_path / "table.db", {problem: {}})
+    gemmdb.inductor.enable(tables=[path], on_miss="error")
+    solved(problem, None)
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert (entry["rung"], entry["config"]) == ("exact", ATEN.text)
+
+
+@pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq"])
+def test_what_live_tuning_ends_with(kit: Any, packing: str) -> None:
+    """Whatever is the fastest, a program that was rewritten for it computes what it did."""
+    layer, x = Layer(packing, 1024, 1024), kit.rand(4, 1024)
+    gemmdb.inductor.enable(on_miss="live")
+    with torch.no_grad():
+        kit.close(torch.compile(layer)(x), layer(x))
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert f"packing={packing}" in entry["problem"]
+
+
+def test_a_weight_that_is_dequantised_apart(kit: Any) -> None:
+    """Our operator without a config: the lowering dequantises the weight as ATen's GEMM takes it."""
+    from gemmdb.inductor.match import ops
+
+    gemmdb.inductor.enable(on_miss="aten")
+    for packing in ("gptq", "gptq2", "awq"):
+        layer, x = Layer(packing, 512, 256), kit.rand(4, 256)
+        args = (x, layer.qweight, layer.scales, layer.qzeros, layer.group, packing)
+        kit.close(torch.compile(ops.overload("int4_mm"))(*args), layer(x))

@@ -1,0 +1,162 @@
+"""Weights as checkpoints of GPTQ, AWQ and compressed-tensors have them: the spellings that are found, and close ones
+that are other weights."""
+
+import functools
+
+import pytest
+import torch
+from kit import program_batch
+from torch import nn
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import gemmdb.inductor
+from gemmdb.inductor import force
+from gemmdb.inductor.match import int4, ops
+
+N, K, G = 64, 256, 64
+AWQ = [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def shifts(dtype=torch.int32, step=4):
+    return torch.arange(0, 8 * step, step, dtype=dtype)
+
+
+def words_of_rows(w, by=shifts, mask=15):
+    """[K / 8, N] words along K as numbers [K, N]."""
+    shift = by().unsqueeze(0).unsqueeze(-1)
+    numbers = torch.bitwise_right_shift(w.unsqueeze(1).expand(-1, 8, -1), shift).to(torch.int8)
+    return torch.bitwise_and(numbers, mask).reshape(-1, w.shape[1])
+
+
+def words_of_columns(w, order=None, by=shifts, mask=15):
+    """[K, N / 8] words along N as numbers [K, N]."""
+    numbers = torch.bitwise_right_shift(w[:, :, None], by(torch.int64)[None, None, :]).to(torch.int8)
+    numbers = numbers.view(w.shape[0], -1)
+    if order is not None:
+        index = torch.arange(numbers.shape[1], dtype=torch.int32).view(-1, 8)[:, order].reshape(-1)
+        numbers = numbers[:, index]
+    return torch.bitwise_and(numbers, mask)
+
+
+def first_format(s, add=1, wrap=True, unpack=words_of_rows):
+    """Scales and zero points of groups beside the numbers, one less than they are: the first format of GPTQ."""
+    zeros = words_of_columns(s.z) + add
+    zeros = torch.bitwise_and(zeros, 15) if wrap else zeros
+    weight = unpack(s.w).reshape(-1, G, N)
+    return (s.s.reshape(-1, 1, N) * (weight - zeros.reshape(-1, 1, N))).reshape(K, N)
+
+
+def second_format(s, unpack=words_of_rows):
+    """Scales and zero points repeated for each row, as they are: the second format of GPTQ."""
+    zeros = words_of_columns(s.z)[:, :N].repeat_interleave(G, 0)
+    return s.s.repeat_interleave(G, dim=0) * (unpack(s.w) - zeros)
+
+
+def by_shifts(s):
+    """Each number of a word is shifted by itself."""
+    numbers = torch.stack([(s.w >> (4 * place)) & 15 for place in range(8)], dim=1).reshape(K // G, G, N)
+    zeros = torch.stack([(s.z >> (4 * place)) & 15 for place in range(8)], dim=2).reshape(K // G, 1, N)
+    return ((numbers - zeros).to(s.s.dtype) * s.s.unsqueeze(1)).reshape(K, N)
+
+
+def awq(s, order=AWQ, zero_order=AWQ, repeats=None):
+    repeats = repeats or (lambda one: one.repeat_interleave(G, dim=0))
+    return (words_of_columns(s.w, order) - repeats(words_of_columns(s.z, zero_order))) * repeats(s.s)
+
+
+def compressed(s):
+    """Four bytes in a word, low four bits first, less 8."""
+    numbers = s.w.view(torch.uint8)
+    numbers = torch.stack((numbers & 15, numbers >> 4), dim=-1).view(torch.int8).view(N, -1)[:, :K] - 8
+    return (numbers.view(N, K // G, G).to(s.s.dtype) * s.s[..., None]).view(N, K).t()
+
+
+FOUND = {
+    # name: (weight [K, N] of the tensors, packing, zero points)
+    "first format": (first_format, "gptq", "int4"),
+    "second format": (second_format, "gptq2", "int4"),
+    "second format, by shifts": (by_shifts, "gptq2", "int4"),
+    "awq": (awq, "awq", "int4"),
+    "bytes in words": (compressed, "low-first", "none"),
+}
+UNLIKE = {
+    "zero points plus 2": ("gptq", functools.partial(first_format, add=2)),
+    "zero points plus 1 that may be 16": ("gptq", functools.partial(first_format, wrap=False)),
+    "three bits": ("gptq", functools.partial(first_format, unpack=functools.partial(words_of_rows, mask=7))),
+    "shifts of three": ("gptq", functools.partial(
+        first_format, unpack=functools.partial(words_of_rows, by=functools.partial(shifts, step=3)))),
+    "numbers of a word from the high end": ("gptq", functools.partial(
+        first_format, unpack=functools.partial(words_of_rows, by=lambda: 28 - shifts()))),
+    "words of neighbours as rows": ("gptq", functools.partial(
+        first_format, unpack=lambda w: words_of_rows(w).view(K // 8, 8, N).transpose(0, 1).reshape(K, N))),
+    "columns in the order that they lie": ("awq", functools.partial(awq, order=None)),
+    "columns in the order of packing": ("awq", functools.partial(awq, order=[0, 2, 4, 6, 1, 3, 5, 7])),
+    "zero points in another order": ("awq", functools.partial(awq, zero_order=None)),
+    "groups side by side": ("awq", functools.partial(awq, repeats=lambda one: one.repeat(G, 1))),
+}  # fmt: skip
+
+
+class Layer(nn.Module):
+    def __init__(self, packing, weight, dtype=torch.bfloat16):
+        super().__init__()
+        whole, sizes = (N, K // 8) if packing == "low-first" else (K // G, N // 8), {
+            "awq": (K, N // 8), "low-first": (N, K // 8)}.get(packing, (K // 8, N))  # fmt: skip
+        groups = (N, K // G) if packing == "low-first" else (K // G, N)
+        for name, one in (("w", sizes), ("z", whole)):
+            self.register_buffer(name, torch.randint(-(2**31), 2**31 - 1, one, dtype=torch.int32))
+        self.register_buffer("s", torch.rand(groups).to(dtype) / 64)
+        self.weight = weight
+
+    def forward(self, x):
+        return torch.matmul(x, self.weight(self))
+
+
+def traced(layer, x):
+    """The graph of a layer whose tensors are inputs."""
+    buffers = dict(layer.named_buffers())
+
+    def program(x, *tensors):
+        return torch.func.functional_call(layer, dict(zip(buffers, tensors, strict=True)), (x,))
+
+    inputs = (x, *buffers.values())
+    with FakeTensorMode() as mode:
+        graph = make_fx(program, select_decomp_table())(*map(mode.from_tensor, inputs))
+    return graph, inputs
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", FOUND)
+def test_the_operator_computes_what_the_program_does(name, dtype):
+    weight, packing, zeros = FOUND[name]
+    layer, x = Layer(packing, weight, dtype), torch.randn(4, K).to(dtype)
+    graph, inputs = traced(layer, x)
+    (found,) = [one for one in map(int4.find, graph.graph.nodes) if one]
+    assert (found.groups.size, found.groups.packing, found.groups.zeros) == (G, packing, zeros)
+    found.rewrite(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert [node.target for node in graph.graph.nodes].count(ops.overload("int4_mm")) == 1
+    wanted = layer(x).float()
+    assert (graph(*inputs).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_weight_that_is_another_one(name):
+    packing, weight = UNLIKE[name]
+    graph, _ = traced(Layer(packing, weight), torch.randn(4, K).bfloat16())
+    assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
+
+
+def test_programs_compile_to_these_problems(kit):
+    layers = [Layer(packing, weight) for weight, packing, _ in FOUND.values()]
+    with torch.no_grad(), force(kit.ATEN):
+        program_batch.compiled(layers, [(torch.randn(m, K).bfloat16(),) for m, _ in enumerate(layers, 8)])
+    found = program_batch.by_rows(gemmdb.inductor.stats())
+    for m, (_, packing, zeros) in enumerate(FOUND.values(), 8):
+        text, config = found.pop(m)
+        assert text.startswith(f"mixed_mm m={m} n={N} k={K} a=bf16:row:8 b=int4:col:16 out=bf16 bias=none ")
+        assert text.endswith(f" group={G} zeros={zeros} packing={packing}")
+        assert config == kit.ATEN
+    assert found == {}
