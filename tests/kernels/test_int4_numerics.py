@@ -18,12 +18,14 @@ H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
 KINDS = [
     ("tinygemm8", "bf16", "bf16"), ("tinygemm4", "bf16", "bf16"), ("tinygemm2", "bf16", "bf16"),
     ("low-first", "fp16", "none"), ("high-first", "bf16", "none"), ("low-first", "bf16", "uint8"),
-    ("high-first", "fp16", "fp16"), ("low-first", "fp16", "int8"),
+    ("high-first", "fp16", "fp16"), ("low-first", "fp16", "int8"), ("gptq", "fp16", "int4"), ("gptq2", "bf16", "int4"),
+    ("awq", "bf16", "int4"), ("awq", "fp16", "int4"),
 ]  # fmt: skip
 FORMS = [
     make("int4"), make("int4", block_m=8, warps=2, split_k=2), make("int4", block_n=32, warps=1, block_k=256),
     make("int4", scaled="sums", split_k=2), make("int4", scaled="sums", block_n=128, block_m=8, warps=2),
-    make("int4", scaled="sums", block_k=32, warps=2),
+    make("int4", scaled="sums", block_k=32, warps=2), make("int4", scaled="sums", block_n=64, warps=1, block_m=32),
+    make("int4", scaled="sums", block_n=256, split_k=2), make("int4", scaled="sums", block_n=128, warps=2, block_k=32),
     make("int4_skinny"), make("int4_skinny", block_n=32, warps=2, stages=2, activations="shared"),
     make("int4_skinny", block_n=64, warps=1, stages=2, next="before"),
     make("int4_skinny", activations="shared", warps=2, next="before"),
@@ -66,7 +68,7 @@ def found():
 
 def test_it_is_right_in_all_forms():
     tried = pairs()
-    assert len(tried) > 65
+    assert len(tried) > 100
     program = "from test_int4_numerics import found; print(json.dumps(found()))"
     path = f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests' / 'kernels'}"
     errors = run(program, {"PYTHONPATH": path, "TRITON_INTERPRET": "1"})

@@ -8,7 +8,7 @@ from kit import strategies
 
 from gemmdb import Problem
 from gemmdb.errors import InputError
-from gemmdb.key.int4 import PACKINGS, SIZES, TILED, WEIGHT, Int4Format
+from gemmdb.key.int4 import PACKINGS, SIZES, WEIGHT, Int4Format, default
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
@@ -62,7 +62,15 @@ def test_another_spelling_of_the_text_is_refused(text):
         Problem.parse(f"{head} {text}")
 
 
+def test_words_of_eight_have_int4_zero_points():
+    assert int4(packing="awq").text.endswith("group=128 zeros=int4 packing=awq")
+    for zeros, packing in (("none", "gptq"), ("bf16", "awq"), ("int4", "low-first"), ("int4", "tinygemm8")):
+        with pytest.raises(InputError, match="gptq, gptq2, awq have int4 zero points, and no other packing has"):
+            Int4Format(128, zeros, packing)
+
+
 def test_a_weight_counts_with_its_scales():
+    assert int4(packing="gptq").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2 + 4096 * 32 // 2
     assert int4().weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 4
     assert int4(packing="low-first").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2
     assert int4(packing="low-first", zeros="uint8", group=64).weight_bytes == 4096 * 4096 // 2 + 4096 * 64 * 3
@@ -71,9 +79,9 @@ def test_a_weight_counts_with_its_scales():
 
 @pytest.mark.parametrize(("packing", "fit", "unfit"), [
     ("tinygemm8", (8, 128), [(12, 128), (8, 192)]), ("tinygemm2", (8, 64), [(8, 32), (4, 64)]),
-    ("low-first", (3, 64), [(3, 96)]),
+    ("low-first", (3, 64), [(3, 96)]), ("gptq", (8, 64), [(4, 64), (8, 96)]), ("awq", (16, 128), [(12, 128)]),
 ])  # fmt: skip
 def test_sizes_that_a_packing_cannot_have(packing, fit, unfit):
-    own = Int4Format(64, "bf16" if packing in TILED else "none", packing)
+    own = default("bf16", 64, None, packing)
     assert own.rejection(*fit) is None
     assert all(own.rejection(*sizes) for sizes in unfit)

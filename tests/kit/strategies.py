@@ -12,7 +12,7 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
-from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, Int4Format
+from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, WORDS, Int4Format
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
@@ -85,8 +85,12 @@ def _problem(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def _int4(draw: st.DrawFn) -> Problem:
-    """Products with an int4 weight: tiled ones, and those of bytes, whose zero points have more dtypes."""
-    if draw(st.booleans()):
+    """Products with an int4 weight: tiled ones, words, and bytes, whose zero points have more dtypes."""
+    kind = draw(st.sampled_from(["tiled", "words", "bytes"]))
+    if kind == "words":
+        a = draw(st.sampled_from(["bf16", "fp16"]))
+        own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), INT4, draw(st.sampled_from(WORDS)))
+    elif kind == "tiled":
         a, own = "bf16", Int4Format(draw(st.sampled_from(GROUP_SIZES)), "bf16", draw(st.sampled_from(sorted(TILED))))
     else:
         a = draw(st.sampled_from(["bf16", "fp16"]))

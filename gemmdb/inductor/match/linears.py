@@ -12,7 +12,7 @@ import torch
 from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops
 from gemmdb.inductor.match.extract import WEIGHT_MARK, Gemm
 from gemmdb.inductor.match.fx import Unsupported, value
-from gemmdb.key.int4 import TILED, WEIGHT, Int4Format
+from gemmdb.key.int4 import INT4, TILED, WEIGHT, WORDS, Int4Format
 from gemmdb.key.operands import Bias, TensorInfo
 from gemmdb.key.problem import Problem
 
@@ -45,8 +45,8 @@ def int4_op(node: Any) -> Gemm | None:
     if "groups" in mark:
         return _marked_int4(node, x, mark)
     starts = scale if packing in TILED else zeros
-    groups = Int4Format(size, "none" if starts is None else extract.dtype_name(value(starts).dtype), packing)
-    return _int4(node, x, groups, extract.is_constant(packed), epilogues.fusion(node), None)
+    kind = INT4 if packing in WORDS else "none" if starts is None else extract.dtype_name(value(starts).dtype)
+    return _int4(node, x, Int4Format(size, kind, packing), extract.is_constant(packed), epilogues.fusion(node), None)
 
 
 def tiled_int4(node: Any) -> Gemm | None:

@@ -45,6 +45,24 @@ def test_two_numbers_are_in_a_byte():
     assert numbers(packed, int4(packing="high-first").int4).tolist() == [[2, 1, 4, 3]]
 
 
+def test_eight_numbers_are_in_a_word():
+    """Hexadecimal digits, the first of a word last: along K, and for AWQ along N, even columns before odd ones."""
+    word = torch.tensor([[0x76543210, 0x0EDCBA98]], dtype=torch.int32)
+    rows = numbers(word, int4(packing="gptq", group=32).int4)
+    assert rows.tolist() == [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 0]]
+    columns = numbers(word, int4(packing="awq", group=32).int4)
+    assert columns.flatten().tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 0]
+
+
+@pytest.mark.parametrize(("packing", "wanted"), [("gptq", [-4.0, -8.0, 7.0, 6.0]), ("gptq2", [-2.0, -6.0, -8.0, 7.0])])
+def test_the_first_format_of_gptq_counts_from_one_more(packing, wanted):
+    """Sevens that count from 8, 10, 15 and 0, or from 9, 11, 0 and 1."""
+    own = int4(packing=packing, group=32, n=8, k=32).int4
+    packed, scale = torch.full((4, 8), 0x77777777, dtype=torch.int32), torch.tensor([[2.0, 2.0, 1.0, 1, 1, 1, 1, 1]])
+    weight = dequantised(packed, scale, torch.tensor([[0x0FA8]], dtype=torch.int32), own, torch.float64)
+    assert weight[:4, 0].tolist() == wanted
+
+
 def test_what_the_numbers_stand_for():
     packed, scale = torch.full((1, 32), 0x9F, dtype=torch.uint8), torch.tensor([[2.0, 4.0]])
     weight = dequantised(packed, scale, None, int4(packing="low-first", group=32).int4, torch.float64)
@@ -64,7 +82,8 @@ def test_what_the_numbers_stand_for():
 BYTES = [
     int4(packing="low-first"), int4(packing="high-first", zeros="uint8", dtype="fp16", bias="1d"),
     int4(packing="low-first", zeros="bf16", group=32), int4(packing="high-first", zeros="int8", fusion="pointwise"),
-    int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"),
+    int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"), int4(packing="gptq", group=32, dtype="fp16"),
+    int4(packing="gptq2", bias="1d"), int4(packing="awq", m=1), int4(packing="awq", fusion="pointwise", group=128),
 ]  # fmt: skip
 
 

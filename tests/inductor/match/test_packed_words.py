@@ -160,3 +160,18 @@ def test_programs_compile_to_these_problems(kit):
         assert text.endswith(f" group={G} zeros={zeros} packing={packing}")
         assert config == kit.ATEN
     assert found == {}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_weight_is_dequantised_where_no_kernel_multiplies_it(kit, name):
+    """The lowering of the operator: elementwise work, then ATen's GEMM."""
+    weight, packing, _ = FOUND[name]
+    layer, x = Layer(packing, weight), torch.randn(4, K).bfloat16()
+    zeros = None if packing == "low-first" else layer.z
+
+    def program(x, w, s):
+        return ops.overload("int4_mm")(x, w, s, zeros, G, packing)
+
+    with torch.no_grad(), force(kit.ATEN):
+        wanted = layer(x).float()
+        assert (kit.compiled(program, x, layer.w, layer.s).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
