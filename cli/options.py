@@ -112,12 +112,13 @@ class ProblemOptions:
     zeros: str | None = Option(
         None,
         help="For int4 weights only: the dtype of the zero points, none, uint8, int8 or that of the activation"
-        " [default: none; bf16 for tinygemm packings, which always have them].",
+        " [default: none; bf16 for tinygemm packings and int4 for gptq and awq, which always have them].",
     )
     packing: str | None = Option(
         None,
         help="For int4 weights only: tinygemm8, tinygemm4 or tinygemm2 (aten._weight_int4pack_mm by its inner tiles),"
-        " low-first or high-first (two in a byte) [default: tinygemm8 for bf16, else low-first].",
+        " low-first or high-first (two in a byte), gptq or gptq2 (GPTQ's first and second format), awq"
+        " [default: tinygemm8 for bf16, else low-first].",
     )
 
     def query(self, catalog: Catalog) -> Query:

@@ -71,7 +71,7 @@ CASES = {
     ],
     "mixed_mm": [
         ({"weight_dtype": "int4", "group": 48}, "groups have 32, 64, 128, 256"),
-        ({"weight_dtype": "int4", "packing": "awq"}, "no such packing: 'awq'"),
+        ({"weight_dtype": "int4", "packing": "marlin"}, "no such packing: 'marlin'"),
         ({"weight_dtype": "int4", "zeros": "int32"}, "no such zero points: 'int32'"),
         ({"weight_dtype": "int4", "zeros": "uint8"}, "tinygemm8 has bf16 activations and zero points"),
         ({"weight_dtype": "int4", "dtype": "fp16", "packing": "tinygemm8"}, "tinygemm8 has bf16 activations"),
