@@ -25,6 +25,7 @@ PAGES = sorted(f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md"))
 EXPECTED = {
     "how-to/frozen.md": "None",
     "how-to/gpt-fast.md": "aten",
+    "how-to/gptq-awq.md": "group=128 zeros=int4 packing=gptq",
     "how-to/inductor-directly.md": "{'aten': 1}",
     "how-to/training.md": "5 products",
 }

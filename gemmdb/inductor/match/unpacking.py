@@ -255,16 +255,17 @@ def _added(node: Any, inner: Reader) -> Seen | None:
     """Numbers plus or minus one for all, or minus zero points."""
     source, by = node.args[:2]
     seen = inner(source)
-    if not isinstance(seen, Number) or not seen.masked or node.kwargs:
+    if not isinstance(seen, Number) or node.kwargs:
         return None
     dtype, minus = value(node).dtype, node.target is aten.sub.Tensor
     if isinstance(by, int | float):
         if by != int(by) or seen.wrapped:
             return None
         plus = seen.plus + (-int(by) if minus else int(by))
+        # Where a mask follows, only the low bits count.
         fits = -MASK <= plus <= MASK and (plus >= 0 or dtype is not torch.uint8)
-        return replace(seen, plus=plus) if fits else None
-    if not minus or dtype is torch.uint8 or dtype not in _EXACT_DTYPES:
+        return replace(seen, plus=plus) if fits and (seen.masked or dtype in INTEGER_DTYPES) else None
+    if not minus or not seen.masked or dtype is torch.uint8 or dtype not in _EXACT_DTYPES:
         return None  # Unsigned numbers would wrap around.
     zeros = inner(by)
     if not isinstance(zeros, Number | Stored) or (isinstance(zeros, Number) and not zeros.masked):

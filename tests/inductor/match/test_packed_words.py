@@ -37,12 +37,12 @@ def words_of_columns(w, order=None, by=shifts, mask=15):
     if order is not None:
         index = torch.arange(numbers.shape[1], dtype=torch.int32).view(-1, 8)[:, order].reshape(-1)
         numbers = numbers[:, index]
-    return torch.bitwise_and(numbers, mask)
+    return numbers if mask == 255 else torch.bitwise_and(numbers, mask)
 
 
 def first_format(s, add=1, wrap=True, unpack=words_of_rows):
     """Scales and zero points of groups beside the numbers, one less than they are: the first format of GPTQ."""
-    zeros = words_of_columns(s.z) + add
+    zeros = words_of_columns(s.z, mask=255 if wrap else 15) + add
     zeros = torch.bitwise_and(zeros, 15) if wrap else zeros
     weight = unpack(s.w).reshape(-1, G, N)
     return (s.s.reshape(-1, 1, N) * (weight - zeros.reshape(-1, 1, N))).reshape(K, N)
@@ -83,6 +83,8 @@ FOUND = {
 }
 UNLIKE = {
     "zero points plus 2": ("gptq", functools.partial(first_format, add=2)),
+    "zero points plus 1 with other bits": ("gptq", functools.partial(
+        first_format, unpack=functools.partial(words_of_rows, mask=255))),
     "zero points plus 1 that may be 16": ("gptq", functools.partial(first_format, wrap=False)),
     "three bits": ("gptq", functools.partial(first_format, unpack=functools.partial(words_of_rows, mask=7))),
     "shifts of three": ("gptq", functools.partial(
