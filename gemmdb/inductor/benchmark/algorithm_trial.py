@@ -34,7 +34,7 @@ from gemmdb.kernels.menus.cublaslt_nearby import around, heuristic
 from gemmdb.key.problem import Problem
 from gemmdb.phases import PHASES
 
-CANDIDATES, BEST, NEARBY = 24, 2, 16
+CANDIDATES, BEST, NEARBY = 24, 2, 24
 """Maximum number of algorithms to estimate first; then the best BEST are varied, and at most NEARBY algorithms near
 them are estimated."""
 LOAD_S = 0.1

@@ -47,14 +47,16 @@ def around(best: Sequence[Config], supported: Callable[[Config], bool]) -> Itera
 
 
 def nearby(config: Config, supported: Callable[[Config], bool]) -> Iterator[Config]:
-    """Yield the supported configs, the most promising first, that differ from `config` in the tile, which is the next
-    supported one in each direction, in the cluster, in the split of K or in `custom`. They may repeat."""
+    """Yield the supported configs that differ from `config` in one attribute: in the tile, which is the next supported
+    one in each direction, in the cluster, in `custom` or in the split of K. These take turns, since each of the first
+    three is often what is left to gain (643 GEMMs, H200). Configs may repeat."""
     custom = int(config.values["custom"])
-    steps = [_changed(config, split_k=parts, reduction=PARTIAL_SUMS if parts > 1 else 0) for parts in SPLITS]
-    steps += [_changed(config, cluster=cluster) for cluster in CLUSTERS]
-    steps += [_changed(config, custom=other) for other in sorted(CUSTOM, key=lambda value: (value ^ custom) & 1)]
-    yield from _tiles(config, supported)
-    yield from (one for one in steps if one != config and supported(one))
+    clusters = (_changed(config, cluster=cluster) for cluster in CLUSTERS)
+    customs = (_changed(config, custom=other) for other in sorted(CUSTOM, key=lambda value: (value ^ custom) & 1))
+    splits = (_changed(config, split_k=parts, reduction=PARTIAL_SUMS if parts > 1 else 0) for parts in SPLITS)
+    kinds = [filter(supported, (one for one in kind if one != config)) for kind in (clusters, customs, splits)]
+    for turn in zip_longest(_tiles(config, supported), *kinds):
+        yield from (one for one in turn if one is not None)
 
 
 def _tiles(config: Config, supported: Callable[[Config], bool]) -> Iterator[Config]:
