@@ -67,7 +67,9 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem):
     assert done.code in (0, 1), done.err
     assert " of 1 verdicts hold" in done.out
 
-    line = {"problem": json.loads(gemmdb("lookup", *flags).out)["problem"], "count": 1, "calls": 5}
+    with Table.open(table) as opened:
+        ((problem, _),) = opened.decided()
+    line = {"problem": problem.text, "count": 1, "calls": 5}
     Path("workload.jsonl").write_text(json.dumps(line) + "\n")
     done = gemmdb("verify", "workload.jsonl", "--requalify", "--wait", "0s", "--json")
     assert done.code in (0, 1), done.err
