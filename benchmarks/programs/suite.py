@@ -15,6 +15,7 @@ from gemmdb.errors import InputError
 
 COLLECTIONS = (
     "fast", "quantized", "decoders", "generating", "experts", "encoders", "vision", "images", "diffusion", "training",
+    "engine",
 )  # fmt: skip
 """The modules that have programs, in the order in which a suite runs."""
 

@@ -18,7 +18,7 @@ from gemmdb.inductor.entry.joint_pass import JointPass
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower import lowering, padding
 from gemmdb.inductor.lower.adapter import codegen, cutlass, decomposition, hooks, patches, prebuilt_kernels, rows, state
-from gemmdb.inductor.lower.adapter.slots import frozen
+from gemmdb.inductor.lower.adapter.slots import code_digest, frozen
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.observe import summary
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -65,6 +65,7 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
         "zeroing": codegen.zeroing_counters_only,
         "cutlass_headers": cutlass.with_our_headers,
         "cuda_compile": prebuilt_kernels.with_prebuilt,
+        "system": partial(hooks.naming_tables, identity=_system),
         "timings": lambda _: searching.keep,
     }
 
@@ -130,6 +131,17 @@ def compare_ranks(session: Session) -> None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _system() -> str:
+    """Return what compiled code depends on besides torch and the GPU: our code, the policy and the tables. Empty
+    without gemmdb, or if the tables cannot be read."""
+    try:
+        session = active.requested()
+    except Exception:
+        log.debug("gemmdb: the tables are not part of this key", exc_info=True)
+        return ""
+    return "" if session is None or session.identity is None else f"{code_digest()} {_digest(session.identity)}"
 
 
 def _take() -> str:

@@ -158,3 +158,15 @@ def unless_padding_is_answered(original: Function, answered: Callable[[Any], boo
         return bool(original(match, *args, **kwargs))
 
     return should_pad
+
+
+def naming_tables(get_system: Function, identity: Callable[[], str]) -> Function:
+    """Wrap the description of the system in Inductor's cache keys: add `identity()`, unless it is empty. vLLM makes the
+    key of its own cache of this, and loads its graphs without asking Inductor's cache, whose keys have our passes."""
+
+    @functools.wraps(get_system)
+    def with_tables() -> Any:
+        found, name = get_system(), identity()
+        return {**found, "gemmdb": name} if name else found
+
+    return with_tables

@@ -101,6 +101,10 @@ PATCHES: tuple[Patch, ...] = (
         "cuda_compile", "torch._inductor.codecache:CUTLASSCodeCache.compile",
         "puts a prebuilt CUTLASS kernel where Inductor looks before it runs nvcc",
     ),
+    Patch(
+        "system", "torch._inductor.codecache:CacheBase.get_system",
+        "adds the tables to what engines read of Inductor for the keys of their own compile caches",
+    ),
     Patch("timings", _SAVERS, "stores the timings of Inductor's autotuning for a missed GEMM"),
 )  # fmt: skip
 """The registry. A test compares it with the changes of `enable()`, and docs/contributing/torch.md lists it."""
