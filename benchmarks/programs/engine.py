@@ -1,5 +1,5 @@
 """A decoder as serving engines compile it: cut into pieces at attention, each compiled by `standalone_compile` for a
-symbolic number of rows, weights as parameters, run at 50 sizes from 1 to 496."""
+symbolic number of rows, weights as parameters, run at 50 sizes from 1 to 512."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks.programs.program import Built, Program
 
 MAX_ROWS = 512
-ROWS = (1, 2, 4, *range(8, 256, 8), *range(256, MAX_ROWS + 1, 16))[:-1]
-"""The sizes that an engine captures, without one, so that they are 50."""
-TIMED = (1, 16, 64, 128, 496)
+ROWS = (1, 2, *range(8, 256, 8), *range(256, MAX_ROWS + 1, 16))
+"""50 sizes, spaced as those that vLLM captures."""
+TIMED = (1, 16, 64, 128, 512)
 """The sizes that have a program each."""
 
 
