@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from benchmarks.programs import figures, timing
 from benchmarks.torch import llama
@@ -33,28 +32,6 @@ Inputs = tuple[Tensor, ...]
 
 MAX_ROWS = 512
 """The most rows of the symbolic piece."""
-
-
-class Between(nn.Module):
-    """What lies between the attentions of two layers: a gated feed-forward between two projections."""
-
-    def __init__(self, shape: llama.Shape, device: str) -> None:
-        super().__init__()
-        self.first = llama.Norm(shape.hidden, device)
-        self.second = llama.Norm(shape.hidden, device)
-        query, key = shape.heads * shape.head, shape.key_heads * shape.head
-        self.out = llama.Bf16(shape.hidden, query, device)
-        self.up = llama.Bf16(2 * shape.feed, shape.hidden, device)
-        self.down = llama.Bf16(shape.hidden, shape.feed, device)
-        self.qkv = llama.Bf16(query + 2 * key, shape.hidden, device)
-
-    def forward(self, attended: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries, keys and values [rows, ...] of the next layer and its `x`, of `attended` [rows, heads * head] and
-        `x` [rows, hidden]."""
-        x = x + self.out(attended)
-        gate, up = self.up(self.first(x)).chunk(2, dim=-1)
-        x = x + self.down(F.silu(gate) * up)
-        return self.qkv(self.second(x)), x
 
 
 @dataclass(frozen=True)
@@ -98,7 +75,7 @@ def made(piece: Piece, size: str, device: str) -> tuple[nn.Module, list[Inputs]]
     inputs = [tuple(_normal(rows, width, device) for width in widths) for rows in piece.rows]
     for tensor in inputs[0]:
         torch._dynamo.mark_dynamic(tensor, 0, min=1, max=MAX_ROWS)
-    return Between(shape, device).eval(), inputs
+    return llama.Piece(shape, "bf16", device).eval(), inputs
 
 
 def _normal(rows: int, width: int, device: str) -> Tensor:

@@ -127,6 +127,27 @@ class Block(nn.Module):
         return found.transpose(1, 2).reshape(rows, tokens, -1)
 
 
+class Piece(nn.Module):
+    """A decoder layer from the output of its attention to the input of the next one, as engines cut a decoder."""
+
+    def __init__(self, shape: Shape, weights: str, device: str) -> None:
+        super().__init__()
+        linear = SPELLINGS[weights]
+        query, key = shape.heads * shape.head, shape.key_heads * shape.head
+        self.out = linear(shape.hidden, query, device)
+        self.up, self.down = linear(2 * shape.feed, shape.hidden, device), linear(shape.hidden, shape.feed, device)
+        self.qkv = linear(query + 2 * key, shape.hidden, device)
+        self.between, self.before = Norm(shape.hidden, device), Norm(shape.hidden, device)
+
+    def forward(self, attended: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`attended` [rows, heads * head] and the residual `x` [rows, hidden]. Returns the next queries, keys and
+        values [rows, ...] and the new residual."""
+        x = x + self.out(attended)
+        gate, up = self.up(self.between(x)).chunk(2, dim=-1)
+        x = x + self.down(F.silu(gate) * up)
+        return self.qkv(self.before(x)), x
+
+
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """Rotary embedding of `x` [rows, heads, tokens, head]."""
     first, second = x.float().chunk(2, dim=-1)

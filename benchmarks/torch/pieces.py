@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 import gemmdb.inductor
 from benchmarks.torch import block_times, llama
+from benchmarks.torch.llama import Piece
 from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.table.stats import turns
 
@@ -42,27 +42,6 @@ class Captured:
     graph: torch.cuda.CUDAGraph
     qkv: Tensor
     host_us: float | None
-
-
-class Piece(nn.Module):
-    """A decoder layer from the output of its attention to the input of the next one, as engines cut a decoder."""
-
-    def __init__(self, shape: llama.Shape, weights: str, device: str) -> None:
-        super().__init__()
-        linear = llama.SPELLINGS[weights]
-        query, key = shape.heads * shape.head, shape.key_heads * shape.head
-        self.out = linear(shape.hidden, query, device)
-        self.up, self.down = linear(2 * shape.feed, shape.hidden, device), linear(shape.hidden, shape.feed, device)
-        self.qkv = linear(query + 2 * key, shape.hidden, device)
-        self.between, self.before = llama.Norm(shape.hidden, device), llama.Norm(shape.hidden, device)
-
-    def forward(self, attended: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """`attended` [rows, heads * head] and the residual `x` [rows, hidden]. Returns the next queries, keys and
-        values [rows, ...] and the new residual."""
-        x = x + self.out(attended)
-        gate, up = self.up(self.between(x)).chunk(2, dim=-1)
-        x = x + self.down(F.silu(gate) * up)
-        return self.qkv(self.before(x)), x
 
 
 def inputs(shape: llama.Shape, rows: int, device: str) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> None:
     from benchmarks.torch import llama, pieces
 
     until, shape = time.monotonic() + options.seconds, llama.Shape()
-    piece = pieces.Piece(shape, options.weights, "cuda").eval()
+    piece = llama.Piece(shape, options.weights, "cuda").eval()
     how: dict[str, Any] = {"shape": shape, "device": "cuda", "on_miss": options.on_miss}
     bounds = (sizes[0], sizes[-1])
     symbolic = pieces.compiled(piece, "gemmdb", options.hint, how | {"bounds": bounds})

@@ -41,7 +41,7 @@ def test_the_summary_says_what_of_the_gain_is_kept_and_what_is_slower() -> None:
 
 def test_a_small_piece_compiles_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    piece = pieces.Piece(SMALL, "bf16", "cpu").eval()
+    piece = llama.Piece(SMALL, "bf16", "cpu").eval()
     how = {"shape": SMALL, "device": "cpu", "on_miss": "aten", "bounds": (2, 64)}
     made = pieces.compiled(piece, "gemmdb", 32, how)
     assert len(made.facts["products"]) == 4
