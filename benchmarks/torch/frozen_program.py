@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 from benchmarks.programs import figures, timing
 from benchmarks.torch import llama
@@ -86,6 +87,7 @@ def start(names: Sequence[str], size: str, with_gemmdb: bool, deterministic: Seq
     """Compile pieces in this process as a server does at its start. Returns the seconds of their first calls with
     gemmdb's import, the digest of each piece's code, the code, and what was timed."""
     device = ready()
+    counters.clear()  # What was timed so far is not frozen.
     began = time.perf_counter()
     if with_gemmdb:
         import gemmdb.inductor
@@ -143,8 +145,6 @@ def normalised(code: str) -> str:
 
 def timings() -> dict[str, int]:
     """How often Inductor has timed anything in this process, launch configurations of its kernels included."""
-    from torch._dynamo.utils import counters
-
     names = ("benchmark", "autotune", "coordesc")
     return {key: int(value) for key, value in counters["inductor"].items() if any(name in key for name in names)}
 
