@@ -177,7 +177,8 @@ def rejection(decision: Decision, node: Any = None) -> Rejected | None:
     if problem.m < FEW_ROWS and decision.event.rung == "exact" and decision.config == ATEN:
         return Rejected("rows of our kernels settle it")
     found = rules.confirm_rejection(query, session.policy)
-    found = found or _unaligned(problem) or legality.rejection(ANY, query) or _slow_calls(decision)
+    # Legality first: a dtype that cuBLASLt does not take may have no size in bytes.
+    found = found or legality.rejection(ANY, query) or _unaligned(problem) or _slow_calls(decision)
     if found is None and node is not None and subgraph.computes_weight(node):
         found = Rejected("the program has just computed the weight")
     return found

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 ASKED = Query(Problem.gemm("mm", m=768, n=512, k=1024), H200)
 
+INT4 = Problem.gemm("mixed_mm", m=64, n=512, k=1024, weight_dtype="int4", group=128, zeros="none", packing="low-first")
+
 
 def decision_for(problem=ASKED.problem, rung="near", config=ATEN, policy=POLICY, **rest):
     ((_, one),) = decided(graph_of(plain))
@@ -56,6 +58,7 @@ def decision_for(problem=ASKED.problem, rung="near", config=ATEN, policy=POLICY,
         (decision_for(Problem.gemm("scaled_mm", m=64, n=512, k=1024, scales="row", fast_accum=True)), ""),
         (decision_for(Problem.gemm("scaled_mm", m=64, n=512, k=1024, dtype="fp8_e5m2")), "two e5m2"),
         (decision_for(Problem.gemm("mixed_mm", m=64, n=512, k=1024)), "does not solve"),
+        (decision_for(INT4), "takes no int4 weight"),
         (replace(decision_for(), config=None), "decides"),
     ],
 )
