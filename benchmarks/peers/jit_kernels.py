@@ -14,7 +14,8 @@ from gemmdb.generators.measure.operands import Operands
 
 
 def humming(case: Case) -> Made:
-    """humming's layer with the weight in its own layout and its heuristic's config."""
+    """humming's layer with the weight in its own layout and its heuristic's config. The layer would compile a kernel
+    for each range of rows; only the one for these rows is."""
     layer_of = importlib.import_module("humming.layer").HummingLayer
     pairs = zip(case.sets, case.weights(), strict=True)
     return each([_humming(layer_of, case, made, weight) for made, weight in pairs])
@@ -28,7 +29,8 @@ def _humming(layer_of: Any, case: Case, made: Operands, weight: Weight) -> parti
     layer = layer_of(problem.n, problem.k, config, torch_dtype=made.a.dtype).to(made.a.device)
     layer.load_from_tensors({"weight": words(weight.codes, weight.bits), "weight_scale": weight.scale})
     layer.transform()
-    return partial(layer, made.a)
+    ranges = importlib.import_module("humming.tune").get_heuristics_config(layer.humming_config)
+    return partial(layer, made.a, tuning_config=[one for one in ranges if one[0] < problem.m <= one[1]])
 
 
 def quack(case: Case) -> Made:

@@ -7,8 +7,11 @@
 One process per GPU compiles each GEMM in default mode and with gemmdb as installed, packs its weight for each rival,
 lets the rival compile and tune, and checks every result against float64. Then all are timed in turn on the same
 operands, by the protocol of the tables: CUDA graphs, cold weights, rotating addresses. `--warm N` first compiles the
-kernels of DeepGEMM and humming in N processes per GPU, for at most `--warm-seconds`. `--cache DIR` keeps what they
-compile for the next call. `--slow` adds rivals that tune for a minute per problem.
+kernels of DeepGEMM, humming and GemLite in N processes per GPU, for at most `--warm-seconds`. `--cache DIR` keeps what
+they compile for the next call. `--slow` adds rivals that tune for a minute per problem.
+
+torch takes no single row of int8, and rows in fours if fp8 has scales of blocks: there torch and gemmdb compute a GEMM
+with more rows, as programs have to.
 
 LINES gets a JSON line per GEMM when it is done. GEMMs that have a line are skipped, so an interrupted run resumes. A
 rival that raises, hangs or kills the process is a reason in the line; two deaths in an op, and it is left out of
@@ -38,8 +41,9 @@ from benchmarks.peers.rivals import LEFT_OUT, RIVALS, Rival, wanted
 from benchmarks.peers.sample import Drawn
 from gemmdb.files import append_lines
 
-CACHES = {"DG_JIT_CACHE_DIR": "deepgemm", "HUMMING_CACHE_DIR": "humming", "CUDA_CACHE_PATH": "driver"}
-"""The variables that name the rivals' own caches, which all processes share."""
+CACHES = {"DG_JIT_CACHE_DIR": "deepgemm", "HUMMING_CACHE_DIR": "humming", "CUDA_CACHE_PATH": "driver",
+          "TRITON_CACHE_DIR": "triton", "PYTORCH_KERNEL_CACHE_PATH": "torch"}  # fmt: skip
+"""The variables that name the caches of compiled kernels, which all processes share."""
 DEATHS = 2
 """A rival that killed this many processes in an op is left out of the op."""
 
@@ -141,10 +145,16 @@ def warm(options: argparse.Namespace, place: int, places: int) -> None:
     """Compile in advance for a share of the GEMMs."""
     from benchmarks.peers import worker
 
-    for one in share(options, place, places):
-        compiling = [rival for rival in wanted(one.op, False, options.rivals) if rival.compiles and not rival.missing]
-        if compiling and (failed := worker.warm(one.problem, compiling)):
+    # Not `share`: ops that compile nothing would leave some processes idle.
+    pairs = [(one, rivals) for one in share(options, 0, 1) if (rivals := compiling(one.op, options.rivals))]
+    for one, rivals in pairs[place::places]:
+        if failed := worker.warm(one.problem, rivals):
             print(f"warm: {one.problem.head}: {failed}", flush=True)
+
+
+def compiling(op: str, names: str | None) -> list[Rival]:
+    """The installed rivals of an op that compile kernels on the spot. `names`: only among these."""
+    return [rival for rival in wanted(op, False, names) if rival.compiles and not rival.missing]
 
 
 class Worker(dense.Worker):
@@ -155,6 +165,8 @@ class Worker(dense.Worker):
     ) -> None:  # fmt: skip
         super().__init__(options, place, gpu, folder)
         self.environment |= {name: str(cache / part) for name, part in CACHES.items()}
+        for part in CACHES.values():  # Processes that begin at once would create torch's at once, which fails.
+            (cache / part).mkdir(parents=True, exist_ok=True)
 
     def call(self, seconds: float) -> tuple[str, ...]:
         """The command of a process."""

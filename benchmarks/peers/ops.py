@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
 CLASSES = ((1, 1), (2, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096))
@@ -22,13 +23,14 @@ DEEPSEEK = ((24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 204
 
 @dataclass(frozen=True)
 class Op:
-    """An op of the comparison. `flags`: of `Problem.gemm`. `step`: N and K are multiples of it. `layers`: (N, K) of
-    which half of the problems are drawn, if any."""
+    """An op of the comparison. `flags`: of `Problem.gemm`. `step`: N is a multiple of it. `deep`: K is one of this.
+    `layers`: (N, K) of which half of the problems are drawn, if any."""
 
     name: str
     op: str
     flags: dict[str, Any] = field(default_factory=dict)
     step: int = 128
+    deep: int = 128
     layers: tuple[tuple[int, int], ...] = ()
 
     def problem(self, m: int, n: int, k: int, groups: int = 0) -> Problem:
@@ -42,25 +44,39 @@ class Op:
         return self.op == "grouped_mm"
 
 
+ROWS_AT_ONCE, LEAST_INT8_ROWS, INT8_ROWS = 4, 17, 32
+"""cuBLAS takes rows in fours if scales are those of blocks. torch's int8 product takes 17 rows or more; a program with
+fewer has 32."""
 SYMMETRIC: dict[str, Any] = {
     "weight_dtype": "int4", "group": 128, "zeros": "none", "packing": "low-first", "constant_weight": True,
 }  # fmt: skip
 OPS = {
     one.name: one
     for one in (
-        Op("fp8-block", "scaled_mm", {"scales": "block"}, layers=DEEPSEEK),
+        Op("fp8-block", "scaled_mm", {"scales": "block"}, deep=4 * SCALE_BLOCK, layers=DEEPSEEK),
         Op("int4", "mixed_mm", SYMMETRIC),
         Op("int8-weight", "mixed_mm", {"fusion": "scale", "constant_weight": True}),
         Op("fp8-row", "scaled_mm", {"scales": "row", "fast_accum": True}),
         Op("grouped", "grouped_mm"),
         Op("int8", "int_mm", {"fusion": "scale"}),
-        Op("bf16", "mm", step=8),
+        Op("bf16", "mm", step=8, deep=8),
         Op("grouped-fp8", "grouped_mm", {"dtype": "fp8_e4m3", "fast_accum": True}),
         Op("fp8-tensor", "scaled_mm", {"scales": "tensor", "fast_accum": True}),
     )
 }
 """By name, those first whose rivals matter most. fp8 sums as every serving engine does, in the matrix unit; blocks are
-added up in fp32 by all."""
+added up in fp32 by all. cuBLAS reads the scales of blocks along K in fours."""
+
+
+def padded(problem: Problem) -> Problem:
+    """The problem that a program gives to torch: with more rows if torch does not take so few. What quantizes the
+    activation writes these rows, and nobody reads the results, so they cost the program no kernel."""
+    m = problem.m
+    if problem.scales == "block":
+        m = -(-m // ROWS_AT_ONCE) * ROWS_AT_ONCE
+    elif problem.op == "int_mm" and m < LEAST_INT8_ROWS:
+        m = INT8_ROWS
+    return replace(problem, m=m)
 
 
 def class_of(m: int) -> str:

@@ -5,8 +5,9 @@
 For each op and rival, the geometric mean of the rival's time over gemmdb's (above 1, gemmdb is faster) with the 95%
 interval of a bootstrap over the GEMMs, for all M and by classes of M; how many GEMMs gemmdb loses by over 5% beyond
 noise; `best rival` is the fastest of the others on each GEMM, without default mode. Wrong results and GEMMs that a
-rival has no kernel for are left out and counted. Before the tables, each GEMM that gemmdb loses to its best rival,
-the worst first. A ratio of a GEMM is the median over the rounds.
+rival has no kernel for are left out and counted. A rival whose usual mode is less exact than the tolerance allows is
+timed in its exact mode, if it has one. Before the tables, each GEMM that gemmdb loses to its best rival, the worst
+first. A ratio of a GEMM is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -112,8 +113,9 @@ def _rival(timed: Sequence[Line], name: str) -> dict[str, Any]:
         return {}
     classes = {class_of(low): [line for line in compared if line["class"] == class_of(low)] for low, _ in CLASSES}
     wrong = sum(name in line["taken"] and not right(line, name) for line in timed)
+    inexact = [line["ways"][name]["inexact"] for line in compared if "inexact" in line["ways"].get(name, {})]
     figures = {"all": _figures(compared, name), **{k: _figures(group, name) for k, group in classes.items() if group}}
-    return {"by M": figures, "wrong": wrong, "without": len(timed) - len(compared) - wrong}
+    return {"by M": figures, "wrong": wrong, "without": len(timed) - len(compared) - wrong, "inexact": inexact}
 
 
 def _figures(group: Sequence[Line], name: str) -> dict[str, Any]:
@@ -159,9 +161,17 @@ def text(lines: Sequence[Line], most: int = 40) -> Iterator[str]:
         for rival, figures in group.items():
             yield f"| {' | '.join(_cells(rival, figures, classes))} |"
         yield from (f"\n{rival}: {one['wrong']} wrong" for rival, one in group.items() if one["wrong"])
+        yield from (_exact_mode(rival, one["inexact"]) for rival, one in group.items() if one["inexact"])
     yield ""
     yield from (f"not run: {name}: {reason}" for name, reason in found["not run"].items())
     yield from (f"failed: {problem}: {reason}" for problem, reason in found["failed"].items())
+
+
+def _exact_mode(rival: str, inexact: Sequence[float]) -> str:
+    return (
+        f"\n{rival}: {len(inexact)} in its exact mode: the errors of its usual mode, up to {max(inexact):.3f}, are "
+        "above the tolerance"
+    )
 
 
 def _cells(rival: str, figures: Mapping[str, Any], classes: Sequence[str]) -> Iterator[str]:

@@ -25,13 +25,15 @@ ALL = (*WEIGHTS, *FP8, "int8", "bf16", "grouped", "grouped-fp8")
 @dataclass(frozen=True)
 class Rival:
     """A rival: the ops that it has, and where its adapter is, `module:function`. `package`: what must be installed;
-    empty for torch alone. `compiles`: it compiles kernels on the spot, which `measure` does in advance. `slow`: it
-    takes about a minute per problem, so that it runs only if it is asked for."""
+    empty for torch alone. `exact`: the adapter of its more exact mode, which runs where the usual one is further off
+    than the tolerance. `compiles`: it compiles kernels on the spot, which `measure` does in advance. `slow`: it takes
+    about a minute per problem, so that it runs only if it is asked for."""
 
     name: str
     ops: tuple[str, ...]
     adapter: str
     package: str = ""
+    exact: str = ""
     compiles: bool = False
     slow: bool = False
 
@@ -58,22 +60,22 @@ class Rival:
 DISTRIBUTIONS = {"humming": "humming-kernels", "quack": "quack-kernels", "deep_gemm": "deep-gemm"}
 """What packages are called on the index, if otherwise."""
 RIVALS = (
-    Rival("cublas", ALL, "torch_kernels:cublas"),
     Rival("deepgemm", ("fp8-block", "bf16"), "deepgemm:dense", "deep_gemm", compiles=True),
     Rival("deepgemm-contiguous", ("grouped",), "deepgemm:contiguous", "deep_gemm", compiles=True),
     Rival("deepgemm-masked", ("grouped",), "deepgemm:masked", "deep_gemm", compiles=True),
-    Rival("gemlite", WEIGHTS, "triton_kernels:gemlite", "gemlite"),
     Rival("vllm-marlin", WEIGHTS, "vllm_kernels:marlin", "vllm"),
     Rival("vllm-machete", WEIGHTS, "vllm_kernels:machete", "vllm"),
     Rival("vllm-cutlass", (*FP8, "int8"), "vllm_kernels:scaled", "vllm"),
     Rival("vllm-cutlass-grouped", ("grouped-fp8",), "vllm_kernels:grouped", "vllm"),
     Rival("humming", WEIGHTS, "jit_kernels:humming", "humming", compiles=True),
     Rival("tinygemm", ("int4",), "torch_kernels:tinygemm"),
+    Rival("cublas", ALL, "torch_kernels:cublas"),
     Rival("cublaslt-best", ("bf16",), "torch_kernels:cublaslt"),
+    Rival("gemlite", WEIGHTS, "triton_kernels:gemlite", "gemlite", "triton_kernels:gemlite_exact", compiles=True),
     Rival("quack", ("bf16",), "jit_kernels:quack", "quack", slow=True),
     Rival("max-autotune", ALL, "triton_kernels:autotune", slow=True),
 )
-"""In the order in which they run."""
+"""In the order in which they run: the strongest first."""
 LEFT_OUT = {
     "Marlin, the original": "its kernels fail on Hopper with an illegal instruction; vLLM's descendant runs instead",
     "sgl-deep-gemm 0.2.5, sglang-kernel 0.4.9": "built for a newer torch: symbols that torch 2.11 has not",

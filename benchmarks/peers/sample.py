@@ -3,8 +3,9 @@
     python -m benchmarks.peers sample --out SAMPLE.jsonl [--count 48] [--seed 1] [--ops int4,bf16]
 
 `--count` problems per op. Their M come from the classes 1, 2 to 16, 17 to 64, 65 to 256, 257 to 1,024 and 1,025 to
-4,096 in turn. N and K are layers of public models, or random multiples of 128 (of 8 for bf16), in turn; experts are
-those of public models. The ops alternate, and any prefix has the same shares of ops and classes.
+4,096 in turn. N and K are layers of public models, or random multiples of 128 (of 8 for bf16; with scales of blocks,
+K is one of 512), in turn; experts are those of public models. The ops alternate, and any prefix has the same shares of
+ops and classes.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def problems(op: Op, count: int, source: random.Random) -> Iterator[Drawn]:
         elif len(found) // len(CLASSES) % 2 == 0:
             n, k = source.choice(op.layers or sizes)
         else:
-            n, k = (max(between(source, LEAST, MOST) // op.step * op.step, op.step) for _ in range(2))
-        fits = (n % op.step == 0 or n in {size for size, _ in op.layers}) and k % op.step == 0
+            n, k = (max(between(source, LEAST, MOST) // step * step, step) for step in (op.step, op.deep))
+        fits = (n % op.step == 0 or n in {size for size, _ in op.layers}) and k % op.deep == 0
         problem = op.problem(m, n, k, groups)
         if (fits or op.grouped) and m * n * k <= LARGEST and problem not in found:
             found.add(problem)

@@ -8,20 +8,43 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.case import Case, Made, each
+from benchmarks.peers.case import Case, Made
 from benchmarks.peers.packing import Weight
 from gemmdb.generators.measure.program import Product
 
 ZERO = 8
 """The integer of an int4 weight that is zero."""
+WARMUP_MS, TUNING_MS = 5, 20
+"""How long GemLite tries each of its configs, of which it has about 20; Triton's own choice is 25 and 100 ms."""
 
 
 def gemlite(case: Case) -> Made:
-    """GemLite's layers with its own packing. It tunes on the spot: no config of its authors names this GPU."""
-    gemlite = importlib.import_module("gemlite")
+    """GemLite's layers with its own packing. It tunes on the spot: no config of its authors names this GPU. Blocks that
+    share a result add to it in bf16."""
+    return _gemlite(case, native=True)
+
+
+def gemlite_exact(case: Case) -> Made:
+    """GemLite with sums in fp32, where its kernels have the choice: they are cast by one more kernel."""
+    return _gemlite(case, native=False)
+
+
+def _gemlite(case: Case, native: bool) -> Made:
+    core = importlib.import_module("gemlite.core")
     case.multiple(k=128)
-    layers = [_layer(gemlite, weight) for weight in case.weights()]
-    return each([partial(layer, made.a) for layer, made in zip(layers, case.sets, strict=True)])
+    timer = partial(importlib.import_module("triton.testing").do_bench, warmup=WARMUP_MS, rep=TUNING_MS)
+    for family in core.GEMLITE_TRITON_KERNELS:
+        for kernel in family.kernel:
+            kernel.do_bench = timer
+    module = importlib.import_module("gemlite")
+    layers = [_layer(module, weight) for weight in case.weights()]
+
+    def call(index: int) -> torch.Tensor:
+        core.set_native_atomic_bfp16(native)
+        result: torch.Tensor = layers[index](case.sets[index].a)
+        return result
+
+    return Made(call)
 
 
 def _layer(gemlite: Any, weight: Weight) -> Any:
@@ -39,6 +62,8 @@ def _layer(gemlite: Any, weight: Weight) -> Any:
 def autotune(case: Case) -> Made:
     """The problem's program as max-autotune compiles it: for groups, Triton's persistent kernel beside ATen's."""
     torch._dynamo.reset()
-    modules = [Product(case.problem, made) for made in case.sets]
+    problem, sets = case.program
+    modules = [Product(problem, made) for made in sets]
     run = torch.compile(modules[0], mode="max-autotune-no-cudagraphs")
-    return each([partial(run, *module.inputs) for module in modules])
+    calls = [partial(run, *module.inputs) for module in modules]
+    return Made(lambda index: calls[index](), lambda result, _: result[: case.problem.m])

@@ -92,8 +92,8 @@ def _scaled(case: Case, made: Operands) -> partial[torch.Tensor]:
         if problem.scales == "tensor":
             first, second = first.view(1, 1), second.view(1, 1)
         if problem.scales == "block":
-            # Dense along K, as the scales of a checkpoint are.
-            second = second.t().contiguous().t()
+            # Dense along M and along K: the quantization writes the first, a checkpoint has the second.
+            first, second = (scale.t().contiguous().t() for scale in (first, second))
         scales = (first, second)
     return partial(_into, ops.cutlass_scaled_mm, out, made.a, made.b, *scales, None)
 
@@ -114,13 +114,11 @@ def _grouped(case: Case, made: Operands) -> partial[torch.Tensor]:
     if made.scale_a is None or made.scale_b is None or made.offsets is None:
         raise Unfit("only for fp8")
     groups = problem.groups
-    starts = torch.cat([made.offsets.new_zeros(1), made.offsets])
+    starts = torch.cat([made.offsets.new_zeros(1), made.offsets]).to(torch.int64)
     sizes = [torch.empty(groups, 3, dtype=torch.int32, device=device) for _ in range(2)]
     swap = problem.m <= SWAPPED_ROWS
     # The first of two products of a layer would have gate and up in one: n is half of its columns.
-    ops.get_cutlass_moe_mm_problem_sizes_from_expert_offsets(
-        starts.to(torch.int64), *sizes, problem.n // 2, problem.k, swap
-    )
+    ops.get_cutlass_moe_mm_problem_sizes_from_expert_offsets(starts, *sizes, problem.n // 2, problem.k, swap)
     deep, wide = (torch.full((groups,), size, dtype=torch.int64, device=device) for size in (problem.k, problem.n))
     out = torch.empty(problem.m, problem.n, dtype=torch.bfloat16, device=device)
     weight = made.b.transpose(1, 2)

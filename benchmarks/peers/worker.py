@@ -20,8 +20,7 @@ from benchmarks.peers.case import Case, Made, Unfit
 from benchmarks.peers.rivals import Rival
 from gemmdb.generators.measure.correctness import Reference
 from gemmdb.generators.measure.cuda.backend import VERSION
-from gemmdb.generators.measure.cuda.bench import Bench, alive
-from gemmdb.generators.measure.operands import Operands
+from gemmdb.generators.measure.cuda.bench import alive
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
@@ -38,18 +37,19 @@ def measure(
     problem: Problem, rivals: Sequence[Rival], samples: int, folder: Path, begin: Begin
 ) -> dict[str, Any]:  # fmt: skip
     """The result of a problem, JSON-ready: `taken`, microseconds in each round by name; `ways`, the facts of each, with
-    a `failure` if it has no times. `folder`: a new one, for user tables. `fatal`: this process cannot measure any
-    more."""
+    a `failure` if it has no times; `program`, what torch and gemmdb compute if it has more rows. `folder`: a new one,
+    for user tables. `fatal`: this process cannot measure any more."""
     try:
-        bench = Bench.of(problem)
-        sets = [Operands.of(copy) for copy in bench.copies]
+        case = Case.of(problem)
+        assert case.bench is not None
+        program, sets = case.program
         begin("gemmdb")
-        calls, facts = compile_all(problem, sets, bench.expected[0], ways(None), problem.key % 2 == 1, folder)
-        case = Case(problem, sets, bench)
+        calls, facts = compile_all(program, sets, case.bench.expected[0], ways(None), problem.key % 2 == 1, folder)
+        expected = case.expected
         for rival in rivals:
             begin(rival.name)
             with deadline(SLOW_S if rival.slow else RIVAL_S):
-                call, facts[rival.name] = ready(rival, case, bench.expected)
+                call, facts[rival.name] = ready(rival, case, expected)
             if call is not None:
                 calls[rival.name] = call
         begin("")
@@ -58,22 +58,29 @@ def measure(
     except Exception as error:
         return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not alive()}
     rounded = {name: [round(one, DIGITS) for one in times] for name, times in taken.items()}
-    return {"tolerance": tolerance(problem), "ways": facts, "taken": rounded, "unroll": unroll}
+    found = {"tolerance": tolerance(problem), "ways": facts, "taken": rounded, "unroll": unroll}
+    return found if program == problem else {**found, "program": program.text}
 
 
 def ready(rival: Rival, case: Case, expected: Sequence[Reference]) -> tuple[Call | None, dict[str, Any]]:
-    """A rival's call, None if it failed, and its facts. Raises what means that this process cannot go on."""
+    """A rival's call, None if it failed, and its facts: `inexact` is the error of its usual mode if that was too large
+    and its exact mode runs instead. Raises what means that this process cannot go on."""
     start = time.perf_counter()
+    facts: dict[str, Any] = {}
     if rival.missing:
         return None, {"failure": rival.missing}
     try:
         made: Made = rival.load()(case)
         worst = error(made, len(case.sets), expected)
+        if rival.exact and not worst <= tolerance(case.problem):
+            facts["inexact"] = worst
+            made = replace(rival, adapter=rival.exact).load()(case)
+            worst = error(made, len(case.sets), expected)
     except Exception as problem:
         settled()
         kind = "" if isinstance(problem, Unfit) else f"{type(problem).__name__}: "
         return None, {"failure": one_line(f"{kind}{problem}"), "seconds": time.perf_counter() - start}
-    facts = {"error": worst, "seconds": time.perf_counter() - start, "version": rival.version}
+    facts |= {"error": worst, "seconds": time.perf_counter() - start, "version": rival.version}
 
     def call(index: int) -> None:
         made.call(index)
@@ -106,14 +113,14 @@ def deadline(seconds: float) -> Iterator[None]:
 
 def warm(problem: Problem, rivals: Sequence[Rival]) -> str:
     """Compile what rivals compile for a problem, so that it lies in their caches; says what failed."""
-    bench = Bench.of(problem)
+    case = Case.of(problem)
+    expected = case.expected
     # A copy of each split: the sizes of groups can choose a kernel.
-    bench = replace(bench, copies=bench.copies[: len(bench.expected)])
-    case = Case(problem, [Operands.of(copy) for copy in bench.copies], bench)
+    case = replace(case, sets=case.sets[: len(expected)])
     failed = []
     for rival in rivals:
         with deadline(RIVAL_S):
-            call, facts = ready(rival, case, bench.expected)
+            call, facts = ready(rival, case, expected)
         if call is None:
             failed.append(f"{rival.name}: {facts['failure']}")
     return "; ".join(failed)

@@ -33,6 +33,7 @@ def test_a_seed_draws_each_op_and_class_equally_often() -> None:
     assert (min(one.problem.m for one in drawn), CLASSES[-1][1]) == (1, 4096)
     blocks = [one.problem for one in drawn if one.op == "fp8-block"]
     assert {(7168, 16384), (2112, 7168)} <= {(problem.n, problem.k) for problem in blocks}
+    assert all(problem.k % 512 == 0 for problem in blocks), "cuBLAS reads scales in fours"
 
 
 def test_a_sample_can_be_read_again(tmp_path: Path) -> None:
@@ -46,8 +47,9 @@ def test_a_sample_can_be_read_again(tmp_path: Path) -> None:
 def test_every_rival_has_ops_and_an_adapter_file() -> None:
     folder = Path(rivals.__file__).parent
     for one in rivals.RIVALS:
-        module, _, function = one.adapter.partition(":")
-        assert f"def {function}(case: Case) -> Made:" in (folder / f"{module}.py").read_text(), one.name
+        for path in (one.adapter, *([one.exact] if one.exact else [])):
+            module, _, function = path.partition(":")
+            assert f"def {function}(case: Case) -> Made:" in (folder / f"{module}.py").read_text(), one.name
         assert one.ops
         assert set(one.ops) <= set(OPS)
     assert all(rivals.wanted(name, False) for name in OPS)
@@ -109,6 +111,20 @@ def test_wrong_results_and_missing_kernels_count_for_nobody() -> None:
     assert marlin["by M"]["all"]["mean"] == pytest.approx(2)
     assert found["losses"] == []
     assert found["not run"]["int4, humming, 1x"] == "n is no multiple of 64"
+
+
+def test_a_rival_in_its_exact_mode_is_named() -> None:
+    own = line(PROBLEMS[0], gemmdb=10.0, gemlite=20.0)
+    assert "exact mode" not in "\n".join(report.text([own]))
+    own["ways"]["gemlite"]["inexact"] = 0.0578
+    assert "gemlite: 1 in its exact mode: the errors of its usual mode, up to 0.058," in "\n".join(report.text([own]))
+
+
+def test_what_compiles_in_advance_is_installed_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "_found", lambda package: package != "humming")
+    assert [one.name for one in measure.compiling("int4", None)] == ["gemlite"]
+    assert measure.compiling("int4", "tinygemm") == []
+    assert measure.compiling("fp8-row", None) == []
 
 
 class Fake:

@@ -7,10 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from benchmarks.peers import packing, torch_kernels, worker
-from benchmarks.peers.case import Case, Made, Unfit, each
-from benchmarks.peers.ops import OPS
+from benchmarks.peers.case import Case, Made, Unfit, each, first_rows
+from benchmarks.peers.ops import OPS, padded
 from benchmarks.peers.rivals import Rival
 from gemmdb.generators.measure.correctness import reference
+from gemmdb.generators.measure.cuda.bench import Bench
 from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.inductor.match.ops import dequantised
@@ -100,6 +101,57 @@ def test_what_a_user_can_spell_is_right(name: str) -> None:
     exact = [reference(case.problem, made) for made in case.sets[:1]]
     made = torch_kernels.cublas(case)
     assert worker.error(made, 2, exact) <= tolerance(case.problem)
+
+
+@pytest.mark.parametrize(("name", "m", "rows"), [("int8", 1, 32), ("int8", 16, 32), ("int8", 17, 17), ("bf16", 1, 1),
+                                                 ("fp8-block", 1, 4), ("fp8-block", 14, 16), ("fp8-block", 64, 64),
+                                                 ("fp8-row", 1, 1), ("grouped", 3, 3)])  # fmt: skip
+def test_a_program_has_the_rows_that_torch_takes(name: str, m: int, rows: int) -> None:
+    problem = OPS[name].problem(m, 1024, 512, 4 if OPS[name].grouped else 0)
+    assert padded(problem) == OPS[name].problem(rows, 1024, 512, 4 if OPS[name].grouped else 0)
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8-block"])
+def test_the_first_rows_of_a_program_are_the_problem(name: str) -> None:
+    problem = OPS[name].problem(6, 256, 512)
+    many = padded(problem)
+    whole = operands(many, CPU, 1)
+    part = first_rows(whole, problem.m)
+    assert part.a.shape == (6, 512)
+    assert first_rows(whole, many.m) is whole
+    exact = reference(many, whole)
+    own = reference(problem, part)
+    assert torch.allclose(own.exact, exact.exact[:6], rtol=1e-12)  # Sums in float64 depend on the number of rows.
+    assert own.sizes == (6, 256)
+
+
+def test_the_rows_that_a_program_adds_are_cut_off() -> None:
+    problem = OPS["int8"].problem(3, 256, 256)
+    made = operands(padded(problem), CPU, 1)
+    bench = Bench(padded(problem), [made.named], [reference(padded(problem), made)])
+    case = Case(problem, [first_rows(made, 3)], bench)
+    assert case.program[0].m == 32
+    assert worker.error(torch_kernels.cublas(case), 1, case.expected) <= tolerance(problem)
+
+
+def test_a_rival_that_is_not_exact_runs_in_its_exact_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of(OPS["bf16"].problem(4, 64, 72))
+    loaded = list[str]()
+
+    def load(rival: Rival) -> object:
+        loaded.append(rival.adapter)
+        factor = 1.0 if rival.adapter == "x:exact" else 1.5
+        return lambda case: each([lambda made=made: made.a @ made.b * factor for made in case.sets])
+
+    monkeypatch.setattr(Rival, "load", load)
+    exact = [reference(case.problem, case.sets[0])]
+    _, facts = worker.ready(Rival("mine", ("bf16",), "x:usual", exact="x:exact"), case, exact)
+    assert loaded == ["x:usual", "x:exact"]
+    assert facts["error"] <= tolerance(case.problem) < facts["inexact"]
+    _, facts = worker.ready(Rival("mine", ("bf16",), "x:exact", exact="x:other"), case, exact)
+    assert "inexact" not in facts
+    _, facts = worker.ready(Rival("mine", ("bf16",), "x:usual"), case, exact)
+    assert facts["error"] > tolerance(case.problem), "it has no other mode"
 
 
 def test_a_rival_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
