@@ -7,7 +7,7 @@ it hits a kernel. All other GEMMs wait for the post-grad pass.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from gemmdb.errors import MissError, TableError
@@ -41,11 +41,11 @@ class JointPass:
 
     def __call__(self, graph: Any) -> None:
         frozen = state.frozen_parameters()
-        constants = {node for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
+        constants = {node: frozen[i] for i, node in enumerate(graph.find_nodes(op="placeholder")) if i in frozen}
         rewritten, queries = False, list[Query]()
         for node in list(graph.nodes):
             try:
-                found = mixed.find(node) or int4.find(node)
+                found = mixed.find(node) or int4.find(node, constants)
                 if self.apart.concerns(node):
                     rewritten |= self._settle(graph, node, found, constants)
                 elif found is not None:
@@ -66,7 +66,7 @@ class JointPass:
             graph.eliminate_dead_code()
         self._begin_trials(graph)
 
-    def _settle(self, graph: Any, node: Any, found: Found | None, constants: set[Any]) -> bool:
+    def _settle(self, graph: Any, node: Any, found: Found | None, constants: Collection[Any]) -> bool:
         """Keep a GEMM that torch decomposes if it hits a kernel. Return whether it was rewritten."""
         wanted = False
         try:
@@ -157,7 +157,7 @@ class JointPass:
                 yield node, decision
 
 
-def _is_constant(weight: Any, constants: set[Any]) -> bool:
+def _is_constant(weight: Any, constants: Collection[Any]) -> bool:
     """Return whether freezing makes a weight constant: it is a constant, or a slice of one in the graph."""
     while weight not in constants and weight.op == "call_function" and len(weight.all_input_nodes) == 1:
         weight = weight.all_input_nodes[0]

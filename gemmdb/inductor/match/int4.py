@@ -8,8 +8,9 @@ rewritten GEMMs in the post-grad graph.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -73,8 +74,9 @@ class Int4:
         graph.erase_node(node)
 
 
-def find(node: Any) -> Int4 | None:
-    """Return the int4-weight GEMM whose multiplication is `node`, None for anything else."""
+def find(node: Any, constants: Mapping[Any, Any] = MappingProxyType({})) -> Int4 | None:
+    """Return the int4-weight GEMM whose multiplication is `node`, None for anything else. `constants`: the tensors of
+    placeholders that freezing makes constants."""
     operands = mixed.operands(node)
     if operands is None or node.target is aten.bmm.default:
         return None
@@ -83,7 +85,7 @@ def find(node: Any) -> Int4 | None:
         rows, weight = value(a), value(b)
         if rows.dtype not in unpacking.HALF_DTYPES or weight.dtype != rows.dtype or b.op != "call_function":
             return None
-        found = unpacking.read(b)
+        found = unpacking.Reader(constants)(b)
         if not isinstance(found, Weight) or found.scale is None:
             return None
         groups = _format(found, tuple(weight.shape), rows.dtype)

@@ -8,12 +8,13 @@ packings of the key.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.fx import value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
@@ -25,8 +26,8 @@ INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
 _EXACT_DTYPES = (*INTEGER_DTYPES, *HALF_DTYPES, torch.float32)
 """Dtypes that hold all numbers exactly."""
 _PACKED_DTYPES = (torch.uint8, torch.int8, torch.int32)
-MAX_NODES = 256
-"""Nodes that are looked at for one weight, at most."""
+MAX_NODES, MAX_NUMBERS = 256, 2**17
+"""Nodes that are looked at for one weight, and numbers that are read of a constant, at most."""
 
 
 @dataclass(frozen=True)
@@ -71,50 +72,49 @@ class Weight:
 Seen = Known | Stored | Number | Weight
 
 
-Reader = Callable[[Any], Seen]
+class Reader:
+    """Reads the nodes of one weight. `constants`: the tensors of placeholders that freezing makes constants. `known`:
+    whether it reads shifts and orders, which are integers that the compile knows; `numbers` is the reader of these."""
 
+    def __init__(self, constants: Mapping[Any, Any], known: bool = False) -> None:
+        self.constants, self.known = constants, known
+        self.numbers: Reader = self if known else Reader(constants, known=True)
+        self._seen: dict[Any, Seen] = {}
 
-def read(node: Any) -> Seen:
-    """Return what a node computes. Raises Unknown, and Unsupported without tensor metadata."""
-    known: dict[Any, Seen] = {}
-
-    def inner(node: Any) -> Seen:
-        if node not in known:
-            if len(known) > MAX_NODES or not isinstance(node, torch.fx.Node):
+    def __call__(self, node: Any) -> Seen:
+        """Return what a node computes. Raises Unknown, and Unsupported without tensor metadata."""
+        if node not in self._seen:
+            if len(self._seen) > MAX_NODES or not isinstance(node, torch.fx.Node):
                 raise Unknown
-            known[node] = _read(node, inner)
-        return known[node]
+            self._seen[node] = self._read(node)
+        return self._seen[node]
 
-    return inner(node)
+    def _read(self, node: Any) -> Seen:
+        reader = _READERS.get(node.target) if node.op == "call_function" else None
+        try:
+            found = None if reader is None else reader(node, self)
+        except Unknown:
+            found = None
+        return self._leaf(node) if found is None else found
 
-
-def _read(node: Any, inner: Reader) -> Seen:
-    reader = _READERS.get(node.target) if node.op == "call_function" else None
-    try:
-        found = None if reader is None else reader(node, inner)
-    except Unknown:
-        found = None
-    return _leaf(node) if found is None else found
-
-
-def _leaf(node: Any) -> Seen:
-    """Any tensor in memory: what its node computes is not looked at."""
-    val = value(node)
-    if not all(isinstance(size, int) and size > 0 for size in val.shape):
-        raise Unknown
-    if node.op == "get_attr" and val.dtype in INTEGER_DTYPES and val.dim() == 1:
-        return Known(Places.listed(_constant(node)))
-    if not val.is_contiguous():
-        raise Unknown
-    item = 2 * val.itemsize if val.dtype in _PACKED_DTYPES else 0
-    return Stored(node, Places.dense(val.shape, item or 1), item)
+    def _leaf(self, node: Any) -> Seen:
+        """Any tensor in memory: what its node computes is not looked at."""
+        val, shape = value(node), _shape(node)
+        if self.known and val.dtype in INTEGER_DTYPES and val.numel() <= MAX_NUMBERS:
+            found = self.constants.get(node) if node.op == "placeholder" else _constant(node)
+            if found is None:
+                raise Unknown
+            return Known(Places.listed(state.integers(found)).reshaped(shape))
+        if not val.is_contiguous():
+            raise Unknown
+        item = 2 * val.itemsize if val.dtype in _PACKED_DTYPES else 0
+        return Stored(node, Places.dense(shape, item or 1), item)
 
 
-def _constant(node: Any) -> list[int]:
-    found = operator.attrgetter(node.target)(node.graph.owning_module)
-    if not isinstance(found, torch.Tensor) or isinstance(found, torch._subclasses.FakeTensor):
-        raise Unknown
-    return [int(number) for number in found.tolist()]
+def _constant(node: Any) -> Any:
+    """Return the tensor that a graph has as an attribute."""
+    found = operator.attrgetter(node.target)(node.graph.owning_module) if node.op == "get_attr" else None
+    return None if isinstance(found, torch._subclasses.FakeTensor) else found
 
 
 def _shape(node: Any) -> tuple[int, ...]:
@@ -183,7 +183,7 @@ def _chosen(node: Any, inner: Reader) -> Seen | None:
     given = [(dim, one) for dim, one in enumerate(node.args[1]) if one is not None]
     if len(given) != 1:
         return None
-    dim, by = given[0][0], inner(given[0][1])
+    dim, by = given[0][0], inner.numbers(given[0][1])
     if not isinstance(by, Known) or len(by.places.dims) != 1:
         return None
     return _moved(inner(node.args[0]), lambda places: places.chosen(dim, by.places))
@@ -216,7 +216,7 @@ def _cast(node: Any, inner: Reader) -> Seen | None:
 def _shifted(node: Any, inner: Reader) -> Seen | None:
     """Integers shifted to the right, until other four bits are the lowest."""
     source, by = node.args[:2]
-    seen, shift = inner(source), Known(Places(by, ())) if type(by) is int else inner(by)
+    seen, shift = inner(source), Known(Places(by, ())) if type(by) is int else inner.numbers(by)
     if not isinstance(seen, Stored) or not seen.item or not isinstance(shift, Known):
         return None
     many = shift.places.divided(BITS)
@@ -297,6 +297,7 @@ def _scaled(node: Any, inner: Reader) -> Seen | None:
 _READERS: dict[Any, Callable[[Any, Reader], Seen | None]] = {
     **dict.fromkeys((*fx.FLAT_VIEWS, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim), _flat),
     **dict.fromkeys((aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default), _flat),
+    prims.device_put.default: _flat,
     aten.expand.default: _expand,
     **dict.fromkeys((aten.permute.default, aten.t.default, aten.transpose.int), _permute),
     aten.slice.Tensor: _slice,

@@ -5,6 +5,7 @@ import functools
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from kit import program_batch
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
@@ -177,3 +178,32 @@ def test_a_weight_is_dequantised_where_no_kernel_multiplies_it(kit, name):
     with torch.no_grad(), force(kit.ATEN):
         wanted = layer(x).float()
         assert (kit.compiled(program, x, layer.w, layer.s).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+
+
+class InBuffers(Layer):
+    """As GPTQModel has a layer: the shifts and the group of each row are buffers."""
+
+    def __init__(self, rows):
+        super().__init__("gptq2", self.dequantised)
+        self.register_buffer("shifts", shifts().unsqueeze(0), persistent=False)
+        self.register_buffer("g_idx", rows.to(torch.int32))
+
+    def dequantised(self, _):
+        zeros = torch.bitwise_right_shift(self.z.unsqueeze(2).expand(-1, -1, 8), self.shifts.unsqueeze(0))
+        zeros = torch.bitwise_and(zeros.to(torch.int8), 15).reshape(K // G, -1)[:, :N]
+        weight = torch.bitwise_right_shift(self.w.unsqueeze(1).expand(-1, 8, -1), self.shifts.unsqueeze(-1))
+        weight = torch.bitwise_and(weight.to(torch.int8), 15).reshape(K, N)
+        return self.s[self.g_idx.long()] * (weight - zeros[self.g_idx.long()])
+
+
+@pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
+def test_buffers_are_known_only_to_freezing(kit, freezing):
+    """What a buffer holds may change from call to call. Freezing fixes it, and rows in another order are no groups."""
+    rows = torch.arange(K) // G
+    layers = [InBuffers(rows), InBuffers(rows.flip(0)), InBuffers(torch.arange(K) % (K // G))]
+    with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.ATEN):
+        program_batch.compiled(layers, [(torch.randn(m, K).bfloat16(),) for m in (8, 9, 10)])
+    found = program_batch.by_rows(gemmdb.inductor.stats())
+    ends = f"constant=1 group={G} zeros=int4 packing=gptq2"
+    assert [found[m][0].endswith(ends) for m in (8, 9, 10)] == [freezing, False, False]
+    assert gemmdb.inductor.stats()["errors"] == []

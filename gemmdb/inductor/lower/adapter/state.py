@@ -17,6 +17,7 @@ from torch._inductor import ir
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gemmdb.settings import Policy
 
@@ -81,17 +82,23 @@ def deterministic() -> bool:
     return torch.are_deterministic_algorithms_enabled() or bool(getattr(inductor_config, "deterministic", False))
 
 
-def frozen_parameters() -> set[int]:
-    """Return the indices of the joint graph's placeholders that freezing will turn into constants: parameters and
-    buffers that the graph does not mutate and does not return a view of."""
+def frozen_parameters() -> dict[int, Any]:
+    """Return the tensors of the joint graph's placeholders that freezing will turn into constants, by their indices:
+    parameters and buffers that the graph does not mutate and does not return a view of."""
     context = torch._guards.TracingContext.try_get()
     flat = getattr(context, "params_flat_unwrap_subclasses", None)
     metadata = getattr(context, "fw_metadata", None)
     if not freezing() or flat is None or metadata is None:
-        return set()
+        return {}
     kept = {i for i, info in enumerate(metadata.input_info) if info.mutation_type.name != "NOT_MUTATED"}
     kept |= {info.base_idx for info in metadata.output_info if info.base_idx is not None}
-    return set(range(len(flat))) - kept
+    return {i: tensor for i, tensor in enumerate(flat) if i not in kept}
+
+
+def integers(tensor: Any) -> list[int]:
+    """Return the numbers of a constant of a graph, row by row, in a pass over fake tensors."""
+    with _disable_current_modes():
+        return [int(number) for number in tensor.flatten().tolist()]
 
 
 def lowers(target: Any) -> bool:
