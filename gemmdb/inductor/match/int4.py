@@ -18,7 +18,7 @@ import torch
 from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops, unpacking
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
-from gemmdb.inductor.match.unpacking import Number, Stored, Weight
+from gemmdb.inductor.match.unpacked import Number, Stored, Weight
 from gemmdb.key.int4 import INT4, PACKED, SIZES, ZERO_NUMBER, Int4Format, Packing
 
 aten = torch.ops.aten

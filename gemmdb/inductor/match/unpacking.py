@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.fx import value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
+from gemmdb.inductor.match.unpacked import Known, Number, Seen, Stored, Weight, moved
 
 aten, prims = torch.ops.aten, torch.ops.prims
 BITS, MASK = 4, 15
@@ -28,48 +29,6 @@ _EXACT_DTYPES = (*INTEGER_DTYPES, *HALF_DTYPES, torch.float32)
 _PACKED_DTYPES = (torch.uint8, torch.int8, torch.int32)
 MAX_NODES, MAX_NUMBERS = 256, 2**17
 """Nodes that are looked at for one weight, and numbers that are read of a constant, at most."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """Integers that the graph itself makes: shifts and orders."""
-
-    places: Places
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Elements of the contiguous tensor `source`. `places`: in four bits if they are integers, else in elements.
-    `item`: four bits of an integer, as the node sees it; 0 of a float."""
-
-    source: Any
-    places: Places
-    item: int
-
-
-@dataclass(frozen=True)
-class Number:
-    """Four bits of the integers in `source`, plus `plus`. `masked`: other bits are 0; without it, the low four bits of
-    an element are the number. `wrapped`: `plus` is added modulo 16."""
-
-    source: Any
-    places: Places
-    masked: bool
-    plus: int = 0
-    wrapped: bool = False
-
-
-@dataclass(frozen=True)
-class Weight:
-    """Numbers minus zero points, times scales: each with as many places as the weight. `zeros`, `scale`: None before
-    they are met."""
-
-    number: Number
-    zeros: Number | Stored | None = None
-    scale: Stored | None = None
-
-
-Seen = Known | Stored | Number | Weight
 
 
 class Reader:
@@ -124,27 +83,15 @@ def _shape(node: Any) -> tuple[int, ...]:
     return shape
 
 
-def _moved(seen: Seen, move: Callable[[Places], Places]) -> Seen:
-    """Return the same elements elsewhere in a tensor."""
-    if isinstance(seen, Weight):
-        zeros, scale = (None if one is None else replace(one, places=move(one.places)) for one in _beside(seen))
-        return Weight(replace(seen.number, places=move(seen.number.places)), zeros, scale)
-    return replace(seen, places=move(seen.places))
-
-
-def _beside(weight: Weight) -> tuple[Any, Any]:
-    return weight.zeros, weight.scale
-
-
 def _flat(node: Any, inner: Reader) -> Seen:
     """A view that keeps the order of the elements, or a copy."""
     shape = _shape(node)
-    return _moved(inner(node.args[0]), lambda places: places.reshaped(shape))
+    return moved(inner(node.args[0]), lambda places: places.reshaped(shape))
 
 
 def _expand(node: Any, inner: Reader) -> Seen:
     shape = _shape(node)
-    return _moved(inner(node.args[0]), lambda places: places.expanded(shape))
+    return moved(inner(node.args[0]), lambda places: places.expanded(shape))
 
 
 def _permute(node: Any, inner: Reader) -> Seen:
@@ -155,7 +102,7 @@ def _permute(node: Any, inner: Reader) -> Seen:
         order = list(range(rank))
         one, other = node.args[1:3] if node.target is aten.transpose.int else (0, rank - 1)
         order[one], order[other] = order[other], order[one]
-    return _moved(inner(node.args[0]), lambda places: places.permuted(order))
+    return moved(inner(node.args[0]), lambda places: places.permuted(order))
 
 
 def _slice(node: Any, inner: Reader) -> Seen | None:
@@ -186,7 +133,7 @@ def _chosen(node: Any, inner: Reader) -> Seen | None:
     dim, by = given[0][0], inner.numbers(given[0][1])
     if not isinstance(by, Known) or len(by.places.dims) != 1:
         return None
-    return _moved(inner(node.args[0]), lambda places: places.chosen(dim, by.places))
+    return moved(inner(node.args[0]), lambda places: places.chosen(dim, by.places))
 
 
 def _counted(node: Any, inner: Reader) -> Seen:
@@ -273,7 +220,7 @@ def _added(node: Any, inner: Reader) -> Seen | None:
     if isinstance(zeros, Stored) and not (zeros.item == 2 or value(by).dtype == dtype):
         return None
     shape = _shape(node)
-    return _moved(Weight(seen, zeros), lambda places: places.expanded(shape))
+    return moved(Weight(seen, zeros), lambda places: places.expanded(shape))
 
 
 def _scaled(node: Any, inner: Reader) -> Seen | None:
@@ -288,7 +235,7 @@ def _scaled(node: Any, inner: Reader) -> Seen | None:
         weight = Weight(seen) if isinstance(seen, Number) and seen.masked else seen
         if not isinstance(weight, Weight) or weight.scale is not None or not isinstance(scale, Stored):
             continue
-        found = _moved(weight, lambda places: places.expanded(shape))
+        found = moved(weight, lambda places: places.expanded(shape))
         assert isinstance(found, Weight)
         return replace(found, scale=replace(scale, places=scale.places.expanded(shape)))
     return None
