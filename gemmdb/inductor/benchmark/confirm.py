@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.hit import gain
-from gemmdb.inductor.benchmark import limits, rules
-from gemmdb.inductor.benchmark import subgraph as cutting
+from gemmdb.inductor.benchmark import at_rows, limits, rules
 from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
 from gemmdb.inductor.benchmark.step import Ahead, CarryOut, Job, Step, fixed, generated
 from gemmdb.inductor.benchmark.subgraph import Piece, computes_weight
@@ -49,6 +48,7 @@ class Confirmation(Step):
     def __init__(self, carry_out: CarryOut, ahead: Ahead | None = None) -> None:
         super().__init__(carry_out, ahead)
         self._seen: set[object] = set()
+        self._divided: list[tuple[Decision, list[Decision]]] = []
         self._decided: dict[object, Decision] = {}
 
     def begin(self, pairs: Sequence[tuple[Any, Decision]]) -> None:
@@ -59,6 +59,9 @@ class Confirmation(Step):
             doubted = [(node, one) for node, one in new if rules.in_doubt(one, node)]
             self._seen.update(one.entry for _, one in doubted)
             if doubted:
+                fixed = [(node, one, at_rows.parts(one)) for node, one in doubted]
+                self._divided += [(one, found) for _, one, found in fixed if found != [one]]
+                doubted = [(node, part) for node, _, found in fixed for part in found]
                 self._begin(doubted)
         except Exception as error:
             JOURNAL.failure(self.name, error)
@@ -75,8 +78,24 @@ class Confirmation(Step):
                 JOURNAL.failure(self.name, error)
             self._give_up([one for job in self.jobs for one in job.decisions], FAILED)
             self.jobs = []
+        for whole, found in self._divided:
+            self._decided[whole.entry] = self._joined(whole, found)
+        self._divided = []
         self._give_up([one for _, one in pairs if one.instead is not None], FAILED)
         return [self._decided.get(decision.entry, decision) for _, decision in pairs]
+
+    def _joined(self, whole: Decision, found: Sequence[Decision]) -> Decision:
+        """Decide for a symbolic M by the decisions for its sizes."""
+        confirmed = {}
+        for part in found:
+            decided = self._decided.get(part.entry, part)
+            ours = "confirmed" in decided.event.evidence and decided.config == part.config
+            confirmed[part.event.config, part.problem.m] = "" if ours else decided.event.note or FAILED
+        try:
+            return at_rows.joined(whole, confirmed)
+        except Exception as error:
+            JOURNAL.failure(self.name, error)
+            return replace(whole, config=ATEN, branches=(), event=whole.event.refused(FAILED), refused=True)
 
     def _begin(self, doubted: Sequence[tuple[Any, Decision]]) -> None:
         policy = doubted[0][1].session.policy
@@ -98,7 +117,8 @@ class Confirmation(Step):
         jobs: dict[object, ConfirmJob] = {}
         for node, decision in doubted:
             try:
-                piece = cutting.cut(node, decision.problem, places)
+                symbolic = bool(at_rows.symbolic_sizes(node))
+                piece = at_rows.piece(node, decision.problem, places, symbolic)
             except Untimed as error:
                 self._give_up([decision], error)
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.benchmark import limits, trial
+from gemmdb.inductor.benchmark import at_rows, limits, trial
 from gemmdb.inductor.benchmark.subgraph import computes_weight
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import state
@@ -59,6 +59,8 @@ def device_rejection(device: Device) -> Rejected | None:
 
 def in_doubt(decision: Decision, node: Any = None) -> bool:
     """Return whether a decision must be confirmed before it is served. `node`: its GEMM's node, if known."""
+    if any(low != high for low, high in decision.query.ranges.values()):
+        return at_rows.unmeasured(decision) and not confirm_rejection(decision.query, decision.session.policy)
     doubted = unmeasured(decision) or (node is not None and _measured_with_cold_weight(decision, node))
     return doubted and not confirm_rejection(decision.query, decision.session.policy)
 

@@ -23,12 +23,13 @@ MAX_NODES = 24
 class Piece:
     """A GEMM and the elementwise operators after it, in graph order. `inputs`: the outside nodes that these read.
     Constants of the graph stay constants of the piece. `settled`: the nodes in an order independent of graph order,
-    which Inductor's passes change."""
+    which Inductor's passes change. `hot`: what `warm` returns, None to find it in the graph."""
 
     gemm: Any
     nodes: tuple[Any, ...]
     inputs: tuple[Any, ...]
     settled: tuple[Any, ...]
+    hot: tuple[bool, ...] | None = None
 
     @property
     def fakes(self) -> list[torch.Tensor]:
@@ -49,6 +50,8 @@ class Piece:
     def warm(self) -> list[bool]:
         """Return for each of `fakes` whether it is in the cache when the GEMM runs: an operator of the graph has just
         computed it, or it is the first operand. Weights come from memory."""
+        if self.hot is not None:
+            return list(self.hot)
         first = self.gemm.args[1 if self.gemm.target is _aten.addmm.default else 0]
         return [node is first or not given(node) for node in self.inputs if node.op != "get_attr"]
 
@@ -102,13 +105,14 @@ def computes_weight(gemm: Any) -> bool:
     return place is not None and not given(gemm.args[place])
 
 
-def cut(gemm: Any, problem: Problem, places: Mapping[Any, int]) -> Piece:
-    """Return the piece of a GEMM. `places`: the index of each node in its graph. Raises Untimed for symbolic sizes and
-    for inputs that are not tensors."""
-    return cut_all([(gemm, problem)], places)
+def cut(gemm: Any, problem: Problem, places: Mapping[Any, int], symbolic: bool = False) -> Piece:
+    """Return the piece of a GEMM. `places`: the index of each node in its graph. `symbolic`: sizes may be symbolic; the
+    numbers that compute them are no inputs. Raises Untimed for other symbolic sizes and for inputs that are no
+    tensors."""
+    return cut_all([(gemm, problem)], places, symbolic)
 
 
-def cut_all(gemms: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> Piece:
+def cut_all(gemms: Sequence[tuple[Any, Problem]], places: Mapping[Any, int], symbolic: bool = False) -> Piece:
     """Return one piece for several GEMMs, each with its problem, with the first as its GEMM. Raises Untimed as `cut`
     does."""
     nodes: set[Any] = set()
@@ -122,9 +126,11 @@ def cut_all(gemms: Sequence[tuple[Any, Problem]], places: Mapping[Any, int]) -> 
         _close(nodes, {gemm for gemm, _ in gemms}, places)
     ordered = sorted(nodes, key=lambda node: places[node])
     for node in {*ordered, *(arg for one in ordered for arg in one.all_input_nodes)}:
-        _check(node)
+        if not symbolic or not _is_number(node):
+            _check(node, symbolic)
     settled = _settled(ordered, [gemm for gemm, _ in gemms])
     inputs = dict.fromkeys(arg for node in settled for arg in node.all_input_nodes if arg not in nodes)
+    inputs = {node: None for node in inputs if not symbolic or not _is_number(node)}
     return Piece(gemms[0][0], tuple(ordered), tuple(inputs), tuple(settled))
 
 
@@ -135,7 +141,7 @@ def _settled(nodes: Sequence[Any], gemms: Sequence[Any]) -> list[Any]:
     texts: dict[Any, tuple[int, str]] = {}
     for node in nodes:
         number = numbers.get(node, len(gemms))
-        args = map_arg((node.args, node.kwargs), lambda arg: texts.get(arg) or _described(arg, ""))
+        args = map_arg((node.args, node.kwargs), lambda arg: texts.get(arg) or _given(arg))
         texts[node] = number, hashlib.sha256(f"{number} {_named(node.target)}{args}".encode()).hexdigest()
     left, found = dict.fromkeys(nodes), dict[Any, None]()
     while left:
@@ -143,6 +149,10 @@ def _settled(nodes: Sequence[Any], gemms: Sequence[Any]) -> list[Any]:
         found[first := min(ready, key=texts.__getitem__)] = None
         del left[first]
     return list(found)
+
+
+def _given(node: Any) -> str:
+    return str(node.meta["val"]) if _is_number(node) else _described(node, "")
 
 
 def _named(target: Any) -> str:
@@ -218,15 +228,19 @@ def _is_expanded(node: Any) -> bool:
     return node.op == "call_function" and node.target is _aten.expand.default
 
 
-def _check(node: Any) -> None:
-    """Raise Untimed unless a node's value is a single tensor with fixed sizes."""
+def _is_number(node: Any) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def _check(node: Any, symbolic: bool = False) -> None:
+    """Raise Untimed unless a node's value is a single tensor, of fixed sizes unless `symbolic`."""
     try:
         value = fx.value(node)
     except fx.Unsupported as error:
         raise Untimed(f"{node.name} is not a tensor") from error
     if value.layout is torch.strided:
         steps = (*value.shape, *value.stride(), value.storage_offset())
-        if not all(type(step) is int for step in steps):
+        if not symbolic and not all(type(step) is int for step in steps):
             raise Untimed("its sizes are symbolic")
     elif node.op != "get_attr":
         raise Untimed(f"{node.name} is {value.layout}")

@@ -112,6 +112,11 @@ def _rejection(session: Session, query: Query, hit: Hit) -> Rejected | None:
     return slow_calls(hit.config, query, hit.expected_us, hit.speedup, state.applied(session.policy))
 
 
+def allowed(decision: Decision, hit: Hit) -> bool:
+    """Return whether a hit for the decision's GEMM can be used."""
+    return _rejection(decision.session, decision.query, hit) is None
+
+
 def charged(decision: Decision) -> Decision:
     """Return a decision whose times were measured in this compile, or ATen if the calls of its config take the host too
     long."""

@@ -135,7 +135,8 @@ class JointPass:
             fusion, confirmation = Fusion(steer, ahead), Confirmation(steer, ahead)
             taken = fusion.begin(pairs)
             # A search settles which algorithm of cuBLASLt is the fastest, and compiles nothing.
-            confirmation.begin([pair for pair in pairs if pair[0] not in taken and not is_guess(pair[1])])
+            begun = [pair for pair in pairs if pair[0] not in taken and not is_guess(pair[1])]
+            confirmation.begin([pair for pair in begun if "unmeasured" not in pair[1].event.evidence])
             fusion.keep()
             confirmation.keep()
         except Exception as error:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.key.problem import Query
-from gemmdb.lookup import evidence
+from gemmdb.lookup import evidence, lowering
 from gemmdb.lookup.ask import Ask, Step
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
@@ -53,7 +53,8 @@ def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
     """Return why a compile does not confirm the config for a query, based on the query alone."""
     if not policy.confirm:
         return Rejected("switched off by the policy")
-    if any(low != high for low, high in query.ranges.values()):
+    symbolic = {name for name, (low, high) in query.ranges.items() if low != high}
+    if symbolic and (symbolic != {"m"} or query.problem.op not in lowering.JOINED_OPS or query.problem.constant):
         return Rejected("its sizes are symbolic")
     if query.problem.spec.grouped:
         return Rejected("how its groups are divided is known when the program runs")

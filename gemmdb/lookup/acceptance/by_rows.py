@@ -18,7 +18,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup import lowering, symbolic
 from gemmdb.lookup.acceptance import confirming, required_gain
 from gemmdb.lookup.acceptance.epilogue import epilogue
-from gemmdb.lookup.acceptance.extern import exact_or_extern
+from gemmdb.lookup.acceptance.extern import exact_or_extern, unmeasured
 from gemmdb.lookup.acceptance.model import model
 from gemmdb.lookup.acceptance.near import near_unless_measured, predict, sku
 from gemmdb.lookup.acceptance.ranges import ranged
@@ -35,6 +35,8 @@ SHARED_LOSS = 0.2
 """What fewer kernels may lose in the mean, as a share of `Policy.range_regret`."""
 BETWEEN = 16
 """From this M on, a size between each two powers of two decides, too: another number of tiles fits the GPU there."""
+MOST_ROWS = 8192
+"""A config that serves this size and larger ones is benchmarked at this one: an open range ends far above what runs."""
 MOST_RETRIES = 4
 """Maximum number of configs of one size whose calls take the host too long; then ATen serves it."""
 _RUNGS = (exact_or_extern, near_unless_measured, epilogue, sku, model)
@@ -214,11 +216,38 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
                   for place, one in enumerate(sizes)],
         "verified": False if any(one.evidence.get("verified") is False for one in hits) else None,
     }  # fmt: skip
+    if ask.policy.confirm:
+        evidence["unmeasured"] = list(_unmeasured(ask, sizes, intervals))
     branches = symbolic.branches(sizes, intervals)
     rung = max(rungs, key=RUNGS.index)
     hit = Hit(rung, config, ratio * aten_us, 1 / ratio, hits[0].table, evidence, branches)
     told = ", ".join(f"{one.config.name} up to m={sizes[one.last].problem.m}" for one in intervals)
     return Step("range", hit, f"as for fixed sizes: {told}", evidence)
+
+
+def _unmeasured(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Iterator[dict[str, Any]]:
+    """Yield what the caller benchmarks first: each config that was not measured as it will run, at the largest size
+    that it serves without, and at the hint."""
+    for interval in intervals:
+        inside = sizes[interval.first : interval.last + 1]
+        guessed = [one for one in inside if _is_guess(one, interval.config)]
+        decide = {
+            one.problem.m: one for one in (*guessed[-1:], *(one for one in guessed if one.problem == ask.problem))
+        }
+        for m, one in decide.items():
+            ratio = math.exp(one.log_ratio(interval.config, math.inf) or 0.0)
+            us = ratio * (one.aten_us or 0.0)
+            yield {"m": m, "config": interval.config.text, "us": us, "speedup": 1 / ratio}
+
+
+def _is_guess(size: Size, config: Config) -> bool:
+    """Return whether a config serves a size without a measurement of it."""
+    if config == ATEN:
+        return False
+    if size.hit is not None and config == size.hit.config:
+        return unmeasured(size.hit.rung, config, size.hit.evidence)
+    known = next((one for one in size.known if config in one.ratios), None)
+    return known is None or known.rung != "exact"
 
 
 def served(intervals: Sequence[Interval], place: int) -> Config:

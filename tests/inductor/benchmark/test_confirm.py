@@ -177,7 +177,7 @@ def raising(*args, **kwargs):
     ("owner", "name"),
     [
         (confirming.Confirmation, "_jobs"),
-        (confirming.cutting, "cut"),
+        (confirming.at_rows.cutting, "cut"),
         (confirming.emission, "generate"),
         (confirming.emission.Code, "begin"),
         (trials, "run"),

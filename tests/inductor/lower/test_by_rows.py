@@ -92,6 +92,65 @@ for name in sys.argv[4].split(","):
     }
 print(json.dumps({"results": results, "called": CALLED}))
 """
+CONFIRMING = (
+    PROGRAM.partition("def find(query)")[0]
+    + """
+from dataclasses import replace
+from gemmdb.inductor.benchmark import limits, rules, trial as trials
+from gemmdb.inductor.benchmark.trial import Trial
+from gemmdb.key.toolchain import Toolchain
+import gemmdb.inductor.benchmark.confirm as confirming
+from kit.sessions import stored
+from gemmdb.settings import Settings
+
+slower = [int(one) for one in sys.argv[4].split(",") if one]
+seen, real = [], trials.run
+confirming.installed = lambda kind: Toolchain(torch="2.11.0+cu130", cuda="13.0")
+
+def timed(functions, fakes, *rest):
+    found = real(functions, fakes, *rest)
+    assert not found.differs
+    m = fakes[0].shape[0]
+    seen.append(m)
+    return Trial([100.0] * 9, [150.0 if m in slower else 50.0] * 9, found.protocol, False)
+
+trials.run = timed
+rules.device_rejection = lambda device: None
+limits.CPU_TRIAL_S = 0.0
+unmeasured = [
+    {"m": m, "config": config.text, "us": 50.0, "speedup": 2.0} for m, config in ((8, ONE), (32, TWO), (64, ONE))
+]
+hit = Hit("near", ONE, 50.0, 2.0, "", {"unmeasured": unmeasured}, PARTS)
+certain = Hit("near", ATEN, 100.0, 1.0, "", {}, ((16, ATEN), (None, TWO)))
+session = FakeSession(
+    lambda query: hit if "m" in query.ranges else None,
+    Policy(confirm=True, confirm_s=300.0, on_miss="aten", horizontal=False), None, Settings.read().user_table,
+    certain=lambda query: certain if "m" in query.ranges else None,
+)
+w = torch.randn(48, 64).bfloat16()
+model = lambda x, r: torch.relu(x @ w.t()) * r
+x, r = torch.randn(24, 64).bfloat16(), torch.randn(24, 48).bfloat16()
+for one in (x, r):
+    torch._dynamo.mark_dynamic(one, 0)
+with torch.no_grad(), active.use(session):
+    run = torch.compile(model)
+    run(x, r)
+    worst, ran = 0.0, {}
+    for m in CALLED:
+        x, r = torch.randn(m, 64).bfloat16(), torch.randn(m, 48).bfloat16()
+        before = calls.value
+        found, wanted = run(x, r).double(), model(x, r).double()
+        ran[m] = calls.value - before
+        worst = max(worst, float((found - wanted).abs().max() / wanted.abs().max()))
+stats = gemmdb.inductor.stats()
+(product,) = stats["products"]
+print(json.dumps({
+    "seen": seen, "ran": ran, "worst": worst, "errors": stats["errors"], "note": product["note"],
+    "confirmed": product["evidence"].get("confirmed"), "rows": [one.problem.text for one in stored()],
+}))
+"""
+)
+"""A program that confirms the parts of a range."""
 OPS = "mm,addmm,alone,tokens,twice,int_mm,scaled_mm"
 
 
@@ -118,3 +177,24 @@ def test_six_calls_share_a_range(kit: Any, standing: Path, tmp_path: Path, way: 
         assert one["compiles"] == 1
         assert one["ran"] == {m: count * found["called"][m] for m in one["ran"]}, name
         assert one["compares"] >= count, name
+
+
+CONFIRMED = {2: 1, 8: 1, 9: 0, 16: 0, 32: 1, 33: 1, 64: 1, 65: 0, 128: 0, 129: 1, 300: 1}
+
+
+@pytest.mark.parametrize("slower", ["", "64", "8,32,64"])
+def test_each_part_is_confirmed_at_the_sizes_that_decide(kit: Any, standing: Path, tmp_path: Path, slower: str) -> None:
+    """What is slower than ATen at one of them is replaced by what needs no confirming."""
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path)}
+    found = kit.forked(textwrap.dedent(CONFIRMING), environment, [str(standing), "python", "0", slower])
+    assert found["errors"] == []
+    assert sorted(found["seen"]) == [8, 32, 64]
+    assert found["worst"] < 0.02
+    assert len(found["rows"]) == 6
+    # The certain answer is ATen up to 16 rows, and the other config beyond.
+    lost = {2, 8} if slower == "8,32,64" else set()
+    assert {int(m): count for m, count in found["ran"].items()} == {
+        m: c * (m not in lost) for m, c in CONFIRMED.items()
+    }
+    assert found["note"].startswith("not confirmed: cublaslt:matmul at m=") is bool(slower)
+    assert [why == "confirmed" for why in found["confirmed"].values()] == [str(m) not in slower for m in (8, 32, 64)]

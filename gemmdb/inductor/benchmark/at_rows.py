@@ -1,0 +1,152 @@
+"""Confirming the configs of a symbolic M: each is timed at fixed sizes of the part of the range that it serves.
+
+`gemmdb.lookup.acceptance.by_rows` says which configs were not measured, and at which sizes they decide. A config that
+is confirmed at all of its sizes is served; the others are replaced by what needs no confirming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.node import map_arg
+
+from gemmdb.hit import Branches
+from gemmdb.inductor.benchmark import subgraph as cutting
+from gemmdb.inductor.benchmark.subgraph import Piece, computes_weight
+from gemmdb.inductor.benchmark.trial import Untimed
+from gemmdb.inductor.decide import deciding
+from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.session import Mode
+from gemmdb.inductor.match import fx
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.problem import Problem
+
+
+def unmeasured(decision: Decision) -> bool:
+    """Return whether a decision for a symbolic M has a config that must be confirmed."""
+    evidence = decision.event.evidence
+    return bool(evidence.get("unmeasured")) and "confirmed" not in evidence
+
+
+def parts(decision: Decision) -> list[Decision]:
+    """Return the decisions at fixed sizes that have to be confirmed; only the decision itself for fixed sizes."""
+    if not unmeasured(decision):
+        return [decision]
+    found = []
+    for one in decision.event.evidence["unmeasured"]:
+        problem = decision.problem.resized(one["m"], decision.problem.n, decision.problem.k)
+        event = replace(
+            decision.event, problem=problem.text, config=one["config"], expected_us=one["us"], speedup=one["speedup"],
+            evidence={}, ranges={},
+        )  # fmt: skip
+        query = replace(decision.query, problem=problem, ranges={})
+        config = Config.parse(one["config"])
+        found.append(replace(decision, query=query, config=config, event=event, branches=(), entry=object()))
+    return found
+
+
+def joined(decision: Decision, confirmed: Mapping[tuple[str, int], str]) -> Decision:
+    """Return the decision for a symbolic M. `confirmed`: by config and rows, empty if the config was confirmed there,
+    else why it was not."""
+    wanted = [(str(one["config"]), int(one["m"])) for one in decision.event.evidence["unmeasured"]]
+    why = {pair: confirmed.get(pair, "it was not timed") for pair in wanted}
+    timed = {f"{text} at m={rows}": reason or "confirmed" for (text, rows), reason in why.items()}
+    event = replace(decision.event, evidence={**decision.event.evidence, "confirmed": timed})
+    own = decision.branches or ((None, decision.config or ATEN),)
+    lost = {_limit(own, rows) for (_, rows), reason in why.items() if reason}
+    if not lost:
+        return replace(decision, event=event)
+    certain = deciding.ask(decision.session, decision.query, Mode.CERTAIN)
+    instead: Branches = ((None, ATEN),)
+    if certain is not None and deciding.allowed(decision, certain):
+        instead = certain.branches or ((None, certain.config),)
+    branches = _merged(own, instead, lost)
+    told = [f"{Config.parse(text).name} at m={rows}: {reason}" for (text, rows), reason in why.items() if reason]
+    here = next(config for limit, config in branches if limit is None or decision.problem.m <= limit)
+    event = replace(event, note=f"not confirmed: {'; '.join(told)}", config=here.text)
+    if here != decision.config:
+        event = replace(event, expected_us=None, speedup=None)
+    return replace(decision, config=here, branches=branches if len(branches) > 1 else (), event=event)
+
+
+def _merged(own: Branches, instead: Branches, lost: Collection[int | None]) -> Branches:
+    """Return the configs of `own`, with those of `instead` in place of the parts with a lost limit."""
+    found: list[tuple[int | None, Config]] = []
+    for limit in (*sorted({limit for limit, _ in (*own, *instead) if limit is not None}), None):
+        config = _at(instead if _limit(own, limit) in lost else own, limit)
+        if found and found[-1][1] == config:
+            found.pop()
+        found.append((limit, config))
+    return tuple(found)
+
+
+def _at(branches: Branches, rows: int | None) -> Config:
+    """Return the config that serves so many rows, or those beyond all limits (None)."""
+    limit = _limit(branches, rows)
+    return next(config for one, config in branches if one == limit)
+
+
+def _limit(branches: Branches, rows: int | None) -> int | None:
+    return next(limit for limit, _ in branches if limit is None or (rows is not None and rows <= limit))
+
+
+def piece(node: Any, problem: Problem, places: Mapping[Any, int], symbolic: bool) -> Piece:
+    """Return the piece of a GEMM, at the rows of `problem` if those of `node` are symbolic. Raises Untimed."""
+    if not symbolic:
+        return cutting.cut(node, problem, places)
+    if computes_weight(node):
+        raise Untimed("the program computes its weight")
+    found = cutting.cut(node, problem, places, symbolic=True)
+    return _fixed(found, _symbol(node), problem.m)
+
+
+def symbolic_sizes(node: Any) -> list[Any]:
+    """Return the symbolic sizes of a GEMM's output."""
+    return [size for size in fx.value(node).shape if isinstance(size, torch.SymInt)]
+
+
+def _symbol(node: Any) -> Any:
+    """Return the symbol that is M."""
+    m = fx.value(node).shape[-2]
+    symbols = list(m.node.expr.free_symbols) if isinstance(m, torch.SymInt) else []
+    if len(symbols) != 1 or m.node.expr != symbols[0]:
+        raise Untimed("its M is not a size of an input")
+    return symbols[0]
+
+
+def _fixed(found: Piece, name: Any, rows: int) -> Piece:
+    """Return a copy of a piece with a number in place of the symbol `name`."""
+    graph, new, mode = torch.fx.Graph(), dict[Any, Any](), FakeTensorMode()
+
+    def number(size: Any) -> int:
+        expression = size.node.expr.xreplace({name: rows}) if isinstance(size, torch.SymInt) else size
+        try:
+            return int(expression)
+        except TypeError as error:
+            raise Untimed("another of its sizes is symbolic") from error
+
+    def argument(arg: Any) -> Any:
+        value = arg.meta.get("val")
+        return number(value) if isinstance(value, torch.SymInt) else new[arg]
+
+    for node in found.inputs:
+        value = fx.value(node)
+        new[node] = graph.node_copy(node) if node.op == "get_attr" else graph.placeholder(node.name)
+        with mode:
+            sizes, strides = tuple(map(number, value.shape)), tuple(map(number, value.stride()))
+            new[node].meta["val"] = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    for node in found.nodes:
+        new[node] = graph.create_node(
+            node.op, node.target, map_arg(node.args, argument), map_arg(node.kwargs, argument), node.name
+        )
+        new[node].meta.update({key: one for key, one in node.meta.items() if key not in ("val", "tensor_meta")})
+        args, kwargs = (map_arg(part, lambda arg: arg.meta["val"]) for part in (new[node].args, new[node].kwargs))
+        with mode:
+            new[node].meta["val"] = node.target(*args, **kwargs)
+    graph.output(tuple(new[node] for node in found.results))
+    nodes, given, settled = (tuple(new[one] for one in part) for part in (found.nodes, found.inputs, found.settled))
+    return Piece(new[found.gemm], nodes, given, settled, tuple(found.warm))
