@@ -29,7 +29,7 @@ from gemmdb.key.problem import Problem
 def unmeasured(decision: Decision) -> bool:
     """Return whether a decision for a symbolic M has a config that must be confirmed."""
     evidence = decision.event.evidence
-    return bool(evidence.get("unmeasured")) and "confirmed" not in evidence
+    return bool(evidence.get("unmeasured")) and "confirmed_at" not in evidence
 
 
 def parts(decision: Decision) -> list[Decision]:
@@ -55,7 +55,7 @@ def joined(decision: Decision, confirmed: Mapping[tuple[str, int], str]) -> Deci
     wanted = [(str(one["config"]), int(one["m"])) for one in decision.event.evidence["unmeasured"]]
     why = {pair: confirmed.get(pair, "it was not timed") for pair in wanted}
     timed = {f"{text} at m={rows}": reason or "confirmed" for (text, rows), reason in why.items()}
-    event = replace(decision.event, evidence={**decision.event.evidence, "confirmed": timed})
+    event = replace(decision.event, evidence={**decision.event.evidence, "confirmed_at": timed})
     own = decision.branches or ((None, decision.config or ATEN),)
     lost = {_limit(own, rows) for (_, rows), reason in why.items() if reason}
     if not lost:

@@ -155,7 +155,7 @@ def test_the_earlier_decision_holds_where_nothing_is_confirmed(
         elif failing == "rules":
             patch.setattr(rules, "in_doubt", raising)
         elif failing == "jobs":
-            patch.setattr(confirm.cutting, "cut", raising)
+            patch.setattr(confirm.at_rows.cutting, "cut", raising)
         if failing != "nothing begins":
             confirmation.begin([(node, decision)])
     (final,) = confirmation.decide([(node, decision)])

@@ -146,7 +146,7 @@ stats = gemmdb.inductor.stats()
 (product,) = stats["products"]
 print(json.dumps({
     "seen": seen, "ran": ran, "worst": worst, "errors": stats["errors"], "note": product["note"],
-    "confirmed": product["evidence"].get("confirmed"), "rows": [one.problem.text for one in stored()],
+    "confirmed": product["evidence"].get("confirmed_at"), "rows": [one.problem.text for one in stored()],
 }))
 """
 )
