@@ -151,6 +151,35 @@ print(json.dumps({
 """
 )
 """A program that confirms the parts of a range."""
+PACKAGE = (
+    PROGRAM.partition("results = {}")[0]
+    + """
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return MODELS["mm"](x), MODELS["addmm"](x)
+
+rows = torch.export.Dim("rows", min=2, max=1024)
+with torch.no_grad(), active.use(FakeSession(find, Policy(), None)):
+    exported = torch.export.export(Net().eval(), (rand(32, 64),), dynamic_shapes={"x": {0: rows}})
+    torch._inductor.aoti_compile_and_package(exported, package_path=sys.argv[4])
+inputs = [rand(m, 64) for m in CALLED]
+torch.save((inputs, [Net()(x) for x in inputs]), sys.argv[5])
+print(json.dumps([one["note"] for one in gemmdb.inductor.stats()["products"]]))
+"""
+)
+UNPACKED = """
+import ctypes, torch
+calls = ctypes.c_int.in_dll(ctypes.CDLL(sys.argv[1]), "calls")
+inputs, wanted = torch.load(sys.argv[3])
+run, ran, worst = torch._inductor.aoti_load_package(sys.argv[2]), {}, 0.0
+for x, values in zip(inputs, wanted, strict=True):
+    before = calls.value
+    for one, other in zip(run(x), values, strict=True):
+        worst = max(worst, float((one.double() - other.double()).abs().max() / other.double().abs().max()))
+    ran[x.shape[0]] = calls.value - before
+assert not any(name.split(".")[0] == "gemmdb" for name in sys.modules)
+print(json.dumps({"ran": ran, "worst": worst}))
+"""
 OPS = "mm,addmm,alone,tokens,twice,int_mm,scaled_mm"
 
 
@@ -179,7 +208,7 @@ def test_six_calls_share_a_range(kit: Any, standing: Path, tmp_path: Path, way: 
         assert one["compares"] >= count, name
 
 
-CONFIRMED = {2: 1, 8: 1, 9: 0, 16: 0, 32: 1, 33: 1, 64: 1, 65: 0, 128: 0, 129: 1, 300: 1}
+CALLED = {2: 1, 8: 1, 9: 0, 16: 0, 32: 1, 33: 1, 64: 1, 65: 0, 128: 0, 129: 1, 300: 1}
 
 
 @pytest.mark.parametrize("slower", ["", "64", "8,32,64"])
@@ -193,8 +222,17 @@ def test_each_part_is_confirmed_at_the_sizes_that_decide(kit: Any, standing: Pat
     assert len(found["rows"]) == 6
     # The certain answer is ATen up to 16 rows, and the other config beyond.
     lost = {2, 8} if slower == "8,32,64" else set()
-    assert {int(m): count for m, count in found["ran"].items()} == {
-        m: c * (m not in lost) for m, c in CONFIRMED.items()
-    }
+    assert {int(m): count for m, count in found["ran"].items()} == {m: c * (m not in lost) for m, c in CALLED.items()}
     assert found["note"].startswith("not confirmed: cublaslt:matmul at m=") is bool(slower)
     assert [why == "confirmed" for why in found["confirmed"].values()] == [str(m) not in slower for m in (8, 32, 64)]
+
+
+@pytest.mark.slow
+def test_a_package_of_aotinductor_chooses_without_gemmdb(kit: Any, standing: Path, tmp_path: Path) -> None:
+    package, tensors = tmp_path / "model.pt2", tmp_path / "tensors.pt"
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    given = [str(one) for one in (standing, "aot", 0, package, tensors)]
+    assert kit.forked(textwrap.dedent(PACKAGE), environment, given) == ["", ""]
+    found = kit.run(UNPACKED, {"PYTHONPATH": ""}, [str(one) for one in (standing, package, tensors)])
+    assert found["worst"] < 0.02
+    assert {int(m): count for m, count in found["ran"].items()} == {m: 2 * count for m, count in CALLED.items()}
