@@ -6,15 +6,10 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from torch._inductor import config as inductor_config
-from torch._inductor.codegen.triton import TritonKernel
-from torch._inductor.runtime import triton_heuristics
-from torch._inductor.runtime.hints import DeviceProperties, ReductionHint, TileHint
 from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
@@ -22,7 +17,6 @@ from gemmdb import InputError, Policy, Problem
 from gemmdb.inductor.benchmark import algorithms, client, confirm, horizontal, inductor_search, limits, payoff, tune
 from gemmdb.inductor.decide import uncompiled
 from gemmdb.inductor.lower import padding
-from gemmdb.inductor.lower.adapter import slots
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import Config
 from gemmdb.settings import Settings, data_home
@@ -159,16 +153,6 @@ def test_padding_is_not_timed(monkeypatch):
     assert padding.answered(session, None)
 
 
-@pytest.mark.parametrize("given", [None, {"max_autotune": True}])
-def test_inductors_searches_are_off(given):
-    class Body:
-        frozen, identity = True, "x"
-
-    assert slots.patches_for({"post_grad_custom_post_pass": Body()}, given).items() >= slots.SETTLED.items()
-    Body.frozen = False
-    assert slots.patches_for({"post_grad_custom_post_pass": Body()}, given).get("max_autotune") == (given and True)
-
-
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_kernel_that_fails_in_one_graph_is_not_remembered_for_the_next(kit, frozen):
     """What a graph gets must not depend on those before it."""
@@ -234,33 +218,6 @@ def test_a_kernel_wins_a_part_of_a_symbolic_range(kit, tmp_path, nothing_times):
     kernels = [(one["config"], one["m"][-1]) for one in product["evidence"]["kernels"]]
     assert (kernels[0], kernels[1][0]) == ((pack.text, 64), kit.ATEN.text)
     assert "<= 64" in codes[0][0]
-
-
-class LaunchConfig(SimpleNamespace):
-    """Triton's Config, which is not installed for a CPU."""
-
-    def __init__(self, kwargs, num_warps=4, num_stages=2, **_):
-        super().__init__(kwargs=kwargs, num_warps=num_warps, num_stages=num_stages)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_each_kernel_has_one_launch_configuration(monkeypatch, frozen):
-    """Inductor times them at the first call; a reduction's sums depend on it."""
-    monkeypatch.setattr(torch.utils._triton, "triton_hash_with_backend", lambda: "hash")
-    for name in ("Config", "InductorConfig"):
-        monkeypatch.setattr(triton_heuristics, name, LaunchConfig)
-    with inductor_config.patch(slots.SETTLED if frozen else {}):
-        meta = TritonKernel.inductor_meta_common()
-    assert meta["dynamic_scale_rblock"] is not frozen
-    made = {"triton_meta": {"device": DeviceProperties("cuda", 0, 132, 90, 9, 65536, 2048, 1024, 32), "signature": {}}}
-    made = {"inductor_meta": meta, "return_configs": True, **made}
-    numbers = [
-        len(triton_heuristics.pointwise({"x": 2**20}, **made)),
-        len(triton_heuristics.pointwise({"x": 4096, "y": 4096}, tile_hint=TileHint.DEFAULT, **made)),
-        len(triton_heuristics.reduction({"x": 4096, "r0_": 4096}, ReductionHint.DEFAULT, **made)),
-        len(triton_heuristics.persistent_reduction({"x": 4096, "r0_": 64}, ReductionHint.DEFAULT, **made)),
-    ]
-    assert numbers == [1] * 4 if frozen else all(number > 1 for number in numbers)
 
 
 PROGRAM = """
