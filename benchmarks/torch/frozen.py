@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import command
-from benchmarks.common import json_lines, software, visible_gpus
+from benchmarks.common import json_lines, software, visible_gpus, without_root
 from benchmarks.torch import frozen_report
 from benchmarks.torch.compile import in_process
 from gemmdb.errors import InputError
@@ -188,7 +188,7 @@ class Run:
 
     def _add(self, line: dict[str, Any]) -> None:
         with (self.folder / LINES).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(without_root(line) + "\n")
         names = ("seconds", "compile_s", "timings", "benchmarked", "errors", "speedup", "left", "failure")
         brief = {name: line[name] for name in names if line.get(name)}
         print(f"{line['kind']} {line['label']}: {json.dumps(brief)}", flush=True)

@@ -14,7 +14,6 @@ slow it is at worst. `--host` also times calls without a CUDA graph.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -22,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import software
+from benchmarks.common import software, without_root
 from gemmdb.errors import InputError
 from gemmdb.table.measurement import one_line
 
@@ -71,7 +70,7 @@ def main(options: argparse.Namespace) -> None:
             document["rows"].append(measured(piece, captures[rows], given[rows], how | {"host": options.host}))
         except Exception as error:
             document["rows"].append({"rows": rows, "failure": one_line(f"{type(error).__name__}: {error}")})
-        options.out.write_text(json.dumps(document, indent=1))
+        options.out.write_text(without_root(document) + "\n")
         print(line(document["rows"][-1]), flush=True)
     print(summary(document["rows"]), flush=True)
 
