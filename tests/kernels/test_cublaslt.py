@@ -78,9 +78,12 @@ def test_it_refuses(problem, reason):
     assert reason in str(CONFIG.rejection(problem, H200))
 
 
-def test_it_wants_fixed_sizes_and_an_nvidia_gpu():
+def test_it_wants_a_fixed_n_and_k_and_an_nvidia_gpu():
     problem = Problem.gemm("mm", m=64, n=512, k=512)
-    assert "fixed sizes" in str(CONFIG.rejection(problem, H200, {"m"}))
+    assert CONFIG.rejection(problem, H200, {"m"}) is None
+    assert "a fixed N and K" in str(CONFIG.rejection(problem, H200, {"m", "k"}))
+    batched = Problem.gemm("bmm", batch=4, m=64, n=512, k=512)
+    assert "fixed distances" in str(CONFIG.rejection(batched, H200, {"m"}))
     assert "does not solve mm on cpu" in str(CONFIG.rejection(problem, Device("cpu", "cpu", "a CPU", 2)))
 
 

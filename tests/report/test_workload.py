@@ -106,18 +106,18 @@ def test_what_a_build_may_save_is_estimated_for_misses_on_a_gpu(lab: Lab) -> Non
     json.dumps(document, allow_nan=False)
 
 
-def test_a_range_that_is_split_names_its_kernels_and_is_not_atens(tmp_path: Path) -> None:
-    """ATen serves some sizes, perhaps the hint's, and another kernel the rest of the range."""
+def test_a_range_that_is_split_names_its_kernels_and_what_runs_at_the_recorded_size(tmp_path: Path) -> None:
+    """ATen serves some sizes, perhaps the recorded one, and another kernel the rest of the range."""
     catalog = Catalog.load(Settings((), tmp_path / "none.db", "aten", False, ""))
     asked = [Problem.gemm("mm", m=16, n=n, k=k) for n in (4096, 6144, 28672) for k in (4096, 14336)]
     entries = tuple(Entry(one, device=H200.text, ranges=(("m", 1, 64),)) for one in asked)
     found = of_workload(Workload(entries, {}), "w", catalog)
     split = [place for place, one in enumerate(found.products) if one.hit and one.hit.branches]
-    assert split
+    assert {found.products[place].runs_kernel for place in split} == {True, False}
     for place in split:
-        drawn = found.document()["products"][place]
-        assert drawn["outcome"] in ("table", "near")
-        assert (drawn["aten"], drawn["reason"]) == (False, "")
+        drawn, kernel_runs = found.document()["products"][place], found.products[place].runs_kernel
+        assert (drawn["outcome"] in ("table", "near")) == kernel_runs
+        assert (drawn["aten"], drawn["reason"]) == (not kernel_runs, "")
         assert " / " in drawn["kernel"]
     catalog.close()
 
