@@ -1,6 +1,6 @@
-// A prepared call of cuBLASLt for Inductor's C++ code: one algorithm, fixed layouts, fixed sizes or any number of rows. launch.py is the same
-// for Python. The library is the one that torch has loaded. If it cannot run the algorithm, torch's own function
-// computes the same product.
+// A prepared call of cuBLASLt for Inductor's C++ code: one algorithm, fixed layouts, fixed sizes or any number of rows.
+// launch.py is the same for Python. The library is the one that torch has loaded. If it cannot run the algorithm,
+// torch's own function computes the same product.
 #ifndef GEMMDB_CUBLASLT
 #define GEMMDB_CUBLASLT
 
@@ -306,6 +306,24 @@ class Call {
     with_torch(a, b, extras, out);
   }
 
+  // Computes the product with torch's function. Prepares nothing.
+  void with_torch(Tensor a, Tensor b, const std::array<Tensor, EXTRAS>& extras, Tensor out) const {
+    RAIIAtenTensorHandle first = view(a, product.a, product.m, product.k);
+    RAIIAtenTensorHandle second = view(b, product.b, product.k, product.n);
+    RAIIAtenTensorHandle others[EXTRAS];
+    for (int i = 0; i < EXTRAS; ++i) {
+      if (extras[i]) {
+        const Extra& extra = product.extras[i];
+        Tensor made = nullptr;
+        AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(
+            extras[i], extra.dimensions, extra.sizes, extra.strides, extra.offset, &made));
+        others[i] = RAIIAtenTensorHandle(made);
+      }
+    }
+    AOTI_TORCH_ERROR_CODE_CHECK(fallback(
+        out, first.get(), second.get(), others[BIAS_VECTOR].get(), others[SCALE_A].get(), others[SCALE_B].get()));
+  }
+
  private:
   const Product product;
   const Attribute* attributes;
@@ -351,23 +369,6 @@ class Call {
     return found;
   }
 
-  void with_torch(Tensor a, Tensor b, const std::array<Tensor, EXTRAS>& extras, Tensor out) const {
-    RAIIAtenTensorHandle first = view(a, product.a, product.m, product.k);
-    RAIIAtenTensorHandle second = view(b, product.b, product.k, product.n);
-    RAIIAtenTensorHandle others[EXTRAS];
-    for (int i = 0; i < EXTRAS; ++i) {
-      if (extras[i]) {
-        const Extra& extra = product.extras[i];
-        Tensor made = nullptr;
-        AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(
-            extras[i], extra.dimensions, extra.sizes, extra.strides, extra.offset, &made));
-        others[i] = RAIIAtenTensorHandle(made);
-      }
-    }
-    AOTI_TORCH_ERROR_CODE_CHECK(fallback(
-        out, first.get(), second.get(), others[BIAS_VECTOR].get(), others[SCALE_A].get(), others[SCALE_B].get()));
-  }
-
   RAIIAtenTensorHandle view(Tensor tensor, const Matrix& matrix, int64_t rows, int64_t columns) const {
     const int64_t sizes[] = {product.batch, rows, columns};
     const int64_t strides[] = {
@@ -393,9 +394,7 @@ class Rows {
       (*call)(a, b, out, workspace, extras);
       return;
     }
-    Product one = with(rows);
-    one.release = 0; // So torch computes it.
-    Call(one, attributes, count, fallback)(a, b, out, workspace, extras);
+    Call(with(rows), attributes, count, fallback).with_torch(a, b, extras, out);
   }
 
  private:

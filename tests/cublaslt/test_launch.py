@@ -254,3 +254,22 @@ def test_threads_share_a_call(standing):
         thread.join()
     assert not wrong
     assert not standing.changed
+
+
+def test_each_number_of_rows_is_prepared_once_and_torch_computes_those_beyond_the_limit(standing, monkeypatch, caplog):
+    monkeypatch.setattr(launch, "MAX_ROWS", 3)
+    launched = launch.prepare_rows(torch.mm, 0, ATTRIBUTES, astuple(PLAIN))
+    for rows in (1, 2, 5, 1, 2, 5):
+        launched(rows, torch.randn(rows, K), torch.randn(N, K), torch.empty(rows, N), 0)
+    assert len(standing.calls) == 6
+    layouts = [call[6] for call in standing.calls]
+    assert layouts[:3] == layouts[3:]
+    assert len({one.value for one in layouts}) == 3
+    made = standing._made
+    for rows in (6, 7, 6):
+        x, w, out = torch.randn(rows, K), torch.randn(N, K), torch.empty(rows, N)
+        launched(rows, x, w, out, 0)
+        assert torch.equal(out, torch.mm(x, w.t()))
+    assert len(standing.calls) == 6
+    assert standing._made == made
+    assert not caplog.messages
