@@ -138,8 +138,6 @@ def _excluded(ask: Ask, hit: Hit | None) -> tuple[Config, Rejected] | None:
         rejected = lowering.rejection(config, ask.query, rows) or (ask.excluded and ask.excluded(config, rows))
         if rejected is not None:
             return config, rejected
-    if hit.branches:  # The sizes of a range have been checked one by one.
-        return None
     slow = slow_calls(hit.config, ask.query, hit.expected_us, hit.speedup, ask.policy)
     return None if slow is None else (hit.config, slow)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from kit.gpu import make
+from kit.gpu import algorithm, make
 
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -16,6 +16,7 @@ POLICY = Policy()
 SIZES = (2, 4, 8, 16, 32)
 NARROW, WIDE, OTHER, LAST = (make("tile", block_m=size) for size in (16, 32, 64, 128))
 
+SPLIT = algorithm(split_k=2, reduction=2)
 
 GPU = Device("cuda", "sm90", "Some GPU", 132, 140, figures={"smem_bytes": 232448.0})
 
@@ -140,3 +141,17 @@ def test_nothing_is_confirmed_where_everything_was_measured(lab):
     hit = answer(query, catalog, replace(POLICY, near=False, model=False, confirm=True, on_miss="aten"))
     assert hit.branches == ((4, NARROW), (None, WIDE))
     assert hit.evidence["unmeasured"] == []
+
+
+@pytest.mark.parametrize(("aten_us", "last"), [(20.0, ATEN), (200.0, SPLIT)])
+def test_no_size_gets_a_kernel_whose_calls_take_the_host_too_long(lab, aten_us, last):
+    """Alone, the largest sizes get ATen, because the calls of their kernel take longer than it saves."""
+    ratios = {NARROW: [0.3, 2.0, 2.0, 2.0, 2.0], SPLIT: [0.5, 0.5, 0.5, 0.95, 0.95]}
+    known = {product(size): {c: values[i] for c, values in ratios.items()} for i, size in enumerate(SIZES)}
+    catalog = lab.catalog(lab.rows_of(known, device=GPU, clock="graph", aten_us=aten_us))
+    for m in SIZES:
+        policy = replace(POLICY, near=False, captured=False)
+        hit = answer(lab.query(product(m), GPU, ranges={"m": (2, 32)}), catalog, policy)
+        branches = ((2, NARROW), (8, SPLIT), (None, ATEN)) if last == ATEN else ((2, NARROW), (None, SPLIT))
+        assert hit.branches == branches
+        assert "left_out" not in hit.evidence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from kit.devices import H200
@@ -65,3 +66,25 @@ def test_a_symbolic_compile_gets_what_static_ones_get(fusion: str) -> None:
     assert {config.name for config in apart} <= {"triton:inductor_mm", "cutlass:gemm", "triton:gemv"}
     assert len(apart) <= served / 5
     assert all(loss <= SMALL for loss in lost.values()), lost
+
+
+def test_no_compile_benchmarks_sizes_far_above_what_runs() -> None:
+    """An open range ends at 65,536 rows."""
+    policy, rows = Policy(on_miss="aten", confirm=True), set[int]()
+    for n, k in LAYERS.values():
+        problem = Problem.gemm("mm", m=64, n=n, k=k, fusion="pointwise:reads1")
+        found = answer(Query(problem, H200, {"m": (2, None)}), SHIPPED, policy)
+        rows |= {one["m"] for one in (found.evidence if found else {}).get("unmeasured", ())}
+    assert 0 < max(rows) <= 8192
+
+
+def test_explicit_live_tuning_leaves_no_size_of_a_range_to_aten() -> None:
+    """Sizes of a range are not tuned live, so what a fixed size would leave to that is confirmed."""
+    confirmed = 0
+    for n, k in LAYERS.values():
+        problem = Problem.gemm("addmm", m=512, n=n, k=k, bias="full")
+        query, policy = Query(problem, H200, {"m": (16, 2048)}), Policy(confirm=True)
+        live, aten = (answer(query, SHIPPED, replace(policy, on_miss=on_miss)) for on_miss in ("live", "aten"))
+        assert (live and live.branches) == (aten and aten.branches)
+        confirmed += len(live.evidence.get("unmeasured", ())) if live else 0
+    assert confirmed

@@ -36,7 +36,8 @@ SHARED_LOSS = 0.2
 BETWEEN = 16
 """From this M on, a size between each two powers of two decides, too: another number of tiles fits the GPU there."""
 MOST_ROWS = 8192
-"""A config that serves this size and larger ones is benchmarked at this one: an open range ends far above what runs."""
+"""The largest size that a compile benchmarks: an open range ends far above what runs. A config that was not measured
+for a larger size must certainly be faster than ATen there."""
 MOST_RETRIES = 4
 """Maximum number of configs of one size whose calls take the host too long; then ATen serves it."""
 _RUNGS = (exact_or_extern, near_unless_measured, epilogue, sku, model)
@@ -44,12 +45,17 @@ _RUNGS = (exact_or_extern, near_unless_measured, epilogue, sku, model)
 
 @dataclass(frozen=True)
 class Size:
-    """One size of the range, with the answer for a fixed M, and what is known about other configs there. Without an
-    answer (None), ATen serves it."""
+    """One size of the range: its lookup, the answer for a fixed M, and what is known about other configs there. Without
+    an answer (None), ATen serves it."""
 
-    problem: Problem
+    at: Ask
     hit: Hit | None
     known: Sequence[Prediction]
+
+    @property
+    def problem(self) -> Problem:
+        """The problem at this size."""
+        return self.at.problem
 
     @property
     def config(self) -> Config:
@@ -70,19 +76,32 @@ class Size:
         return next((one.aten_us for one in self.known), None)
 
     def log_ratio(self, config: Config, loss: float) -> float | None:
-        """Return the log of the config's time relative to ATen's; None if it is unknown, or slower than ATen by more
-        than `loss`."""
+        """Return the log of the config's time relative to ATen's; None if it is unknown, slower than ATen by more than
+        `loss`, or if its calls take the host too long."""
+        ratio = self._ratio(config)
+        if ratio is None or self.has_slow_calls(config):
+            return None
+        own = self.hit is not None and config == self.hit.config
+        return math.log(ratio) if own or ratio <= 1 + loss else None
+
+    def has_slow_calls(self, config: Config) -> bool:
+        """Return whether calls of a config take the host too long, as far as its time is known."""
+        ratio = self._ratio(config)
+        if ratio is None or config == self.config:
+            return config in self.at.left_out
+        return _slow(self.at, config, ratio * (self.aten_us or 0.0), 1 / ratio) is not None
+
+    def _ratio(self, config: Config) -> float | None:
+        """Return the config's time relative to ATen's, with its uncertainty; None if it is unknown."""
         if config == ATEN:
-            return 0.0
+            return 1.0
         if self.hit is not None and config == self.hit.config:
-            return -math.log(self.hit.speedup)
+            return 1 / self.hit.speedup
         found = next((one for one in self.known if config in one.ratios), None)
         if found is None:
             return None
-        ratio = found.ratios[config]
-        if found.rung != "exact":
-            ratio *= 1 + found.loss(config) - found.regret(config)
-        return math.log(ratio) if ratio <= 1 + loss else None
+        doubt = 0.0 if found.rung == "exact" else found.loss(config) - found.regret(config)
+        return found.ratios[config] * (1 + doubt)
 
     def regret(self, config: Config) -> float:
         """Return how much slower the config is than the answer for a fixed M."""
@@ -123,10 +142,14 @@ def _joined(ask: Ask, other: Step) -> Step | None:
 
 
 def _total(sizes: Sequence[Size], hit: Hit) -> float:
-    """Return the sum of the log ratios of a hit's configs, as far as they are known."""
+    """Return the sum of the log ratios of a hit's configs, as far as they are known; infinite if their calls take the
+    host too long anywhere."""
     branches = hit.branches or ((None, hit.config),)
-    configs = (next(c for limit, c in branches if limit is None or one.problem.m <= limit) for one in sizes)
-    return sum(one.log_ratio(config, math.inf) or 0.0 for one, config in zip(sizes, configs, strict=True))
+    configs = [next(c for limit, c in branches if limit is None or one.problem.m <= limit) for one in sizes]
+    pairs = list(zip(sizes, configs, strict=True))
+    if any(one.has_slow_calls(config) for one, config in pairs):
+        return math.inf
+    return sum(one.log_ratio(config, math.inf) or 0.0 for one, config in pairs)
 
 
 def _limits(ask: Ask) -> symbolic.Limits:
@@ -158,24 +181,27 @@ def _sizes(ask: Ask) -> list[Size]:
 def _size(ask: Ask, m: int, rows: Range) -> Size:
     """Return a size whose config is legal for all of `rows`."""
     problem = ask.problem.resized(m, ask.problem.n, ask.problem.k)
-    at = replace(ask, query=replace(ask.query, problem=problem, ranges={}), within=_within(ask, rows))
+    # Nothing is tuned live for a size of a range.
+    policy = replace(ask.policy, on_miss="aten", confirm=ask.policy.confirm and m <= MOST_ROWS)
+    query = replace(ask.query, problem=problem, ranges={})
+    at = replace(ask, query=query, within=_within(ask, rows), policy=policy)
     hit = _answer(at)
     for _ in range(MOST_RETRIES):
-        if hit is None or (slow := _slow(at, hit)) is None:
+        if hit is None or (slow := _slow(at, hit.config, hit.expected_us, hit.speedup)) is None:
             break
         at = replace(at, left_out={**at.left_out, hit.config: slow})
         hit = _answer(at)
     else:
         hit = hit and hit.with_aten()
-    return Size(problem, hit, tuple(_known(at)))
+    return Size(at, hit, tuple(_known(at)))
 
 
 def _answer(at: Ask) -> Hit | None:
     return next((step.hit for rung in _RUNGS if (step := rung(at)).hit), None)
 
 
-def _slow(at: Ask, hit: Hit) -> Rejected | None:
-    return lowering.slow_calls(hit.config, at.query, hit.expected_us, hit.speedup, at.policy)
+def _slow(at: Ask, config: Config, us: float, speedup: float) -> Rejected | None:
+    return lowering.slow_calls(config, at.query, us, speedup, at.policy)
 
 
 def _within(ask: Ask, rows: Range) -> Within:
@@ -226,15 +252,13 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
 
 
 def _unmeasured(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Iterator[dict[str, Any]]:
-    """Yield what the caller benchmarks first: each config that was not measured as it will run, at the largest size
-    that it serves without, and at the hint."""
+    """Yield what the caller benchmarks first: each config that was not measured as it will run, at the largest size up
+    to MOST_ROWS that it serves without, and at the hint."""
     for interval in intervals:
-        inside = sizes[interval.first : interval.last + 1]
+        inside = [one for one in sizes[interval.first : interval.last + 1] if one.problem.m <= MOST_ROWS]
         guessed = [one for one in inside if _is_guess(one, interval.config)]
-        decide = {
-            one.problem.m: one for one in (*guessed[-1:], *(one for one in guessed if one.problem == ask.problem))
-        }
-        for m, one in decide.items():
+        hint = [one for one in guessed if one.problem == ask.problem]
+        for m, one in {one.problem.m: one for one in (*guessed[-1:], *hint)}.items():
             ratio = math.exp(one.log_ratio(interval.config, math.inf) or 0.0)
             us = ratio * (one.aten_us or 0.0)
             yield {"m": m, "config": interval.config.text, "us": us, "speedup": 1 / ratio}
