@@ -24,7 +24,9 @@ NOTHING_EXPECTED = "no kernel is expected to be faster"
 NO_TABLE = "no table answers"
 DISTURBED = "it was timed only while other programs kept the machine busy"
 _UNMEASURED_SIZE = "no measured or near answer"
-_GAVE_UP = ("not tuned: ", "not confirmed: ")
+NOT_CONFIRMED = "not confirmed: "
+"""How a note begins that says why a config was not confirmed."""
+_GAVE_UP = ("not tuned: ", NOT_CONFIRMED)
 """Prefixes of notes on GEMMs that a compile would have benchmarked."""
 _PREDICTING = ("near", "epilogue", "sku")
 """Rungs whose times are predictions."""

@@ -6,7 +6,7 @@ is confirmed at all of its sizes is served; the others are replaced by what need
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from gemmdb.inductor.decide.session import Mode
 from gemmdb.inductor.match import fx
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
+from gemmdb.lookup import lowering
+from gemmdb.outcome import NOT_CONFIRMED
 
 
 def unmeasured(decision: Decision) -> bool:
@@ -49,28 +51,56 @@ def parts(decision: Decision) -> list[Decision]:
     return found
 
 
-def joined(decision: Decision, confirmed: Mapping[tuple[str, int], str]) -> Decision:
-    """Return the decision for a symbolic M. `confirmed`: by config and rows, empty if the config was confirmed there,
-    else why it was not."""
-    wanted = [(str(one["config"]), int(one["m"])) for one in decision.event.evidence["unmeasured"]]
-    why = {pair: confirmed.get(pair, "it was not timed") for pair in wanted}
-    timed = {f"{text} at m={rows}": reason or "confirmed" for (text, rows), reason in why.items()}
-    event = replace(decision.event, evidence={**decision.event.evidence, "confirmed_at": timed})
+def joined(decision: Decision, timed: Sequence[tuple[Decision, Decision]]) -> Decision:
+    """Return the decision for a symbolic M. `timed`: each of its `parts`, with what was decided after the trial."""
+    why = {(part.event.config, part.problem.m): _lost(part, decided) for part, decided in timed}
+    told = {f"{text} at m={rows}": reason or "confirmed" for (text, rows), reason in why.items()}
+    event = replace(decision.event, evidence={**decision.event.evidence, "confirmed_at": told})
     own = decision.branches or ((None, decision.config or ATEN),)
     lost = {_limit(own, rows) for (_, rows), reason in why.items() if reason}
     if not lost:
         return replace(decision, event=event)
-    certain = deciding.ask(decision.session, decision.query, Mode.CERTAIN)
-    instead: Branches = ((None, ATEN),)
-    if certain is not None and deciding.allowed(decision, certain):
-        instead = certain.branches or ((None, certain.config),)
-    branches = _merged(own, instead, lost)
-    told = [f"{Config.parse(text).name} at m={rows}: {reason}" for (text, rows), reason in why.items() if reason]
-    here = next(config for limit, config in branches if limit is None or decision.problem.m <= limit)
-    event = replace(event, note=f"not confirmed: {'; '.join(told)}", config=here.text)
+    branches = _without(decision, own, lost)
+    notes = [f"{Config.parse(text).name} at m={rows}: {reason}" for (text, rows), reason in why.items() if reason]
+    here = _at(branches, decision.problem.m)
+    evidence = _with_kernels(event.evidence, branches)
+    event = replace(event, note=NOT_CONFIRMED + "; ".join(notes), config=here.text, evidence=evidence)
     if here != decision.config:
         event = replace(event, expected_us=None, speedup=None)
     return replace(decision, config=here, branches=branches if len(branches) > 1 else (), event=event)
+
+
+def _lost(part: Decision, decided: Decision) -> str:
+    """Return why a config was not confirmed at a size; empty if it was."""
+    if "confirmed" in decided.event.evidence and decided.config == part.config:
+        return ""
+    return decided.event.note.removeprefix(NOT_CONFIRMED) or "it was not timed"
+
+
+def _without(decision: Decision, own: Branches, lost: Collection[int | None]) -> Branches:
+    """Return `own` with what needs no confirming in place of the parts with a lost limit, if it can share a node with
+    the kernels that are left, else with ATen. If none is left, return what needs no confirming."""
+    hit = deciding.ask(decision.session, decision.query, Mode.CERTAIN)
+    certain: Branches = ((None, ATEN),)
+    if hit is not None and deciding.allowed(decision, hit):
+        certain = hit.branches or ((None, hit.config),)
+    if all(limit in lost or config == ATEN for limit, config in own):
+        return certain
+    shares = all(lowering.joins(config, decision.problem) for _, config in certain)
+    return _merged(own, certain if shares else ((None, ATEN),), lost)
+
+
+def _with_kernels(evidence: Mapping[str, Any], branches: Branches) -> dict[str, Any]:
+    """Return evidence whose `kernels` are those of `branches`; without these if all are ATen's."""
+    before = evidence.get("kernels", ())
+    sizes = sorted({rows for part in before for rows in part["m"]})
+    found = []
+    for limit, config in branches:
+        served = [rows for rows in sizes if _limit(branches, rows) == limit]
+        part = {"m": served, "config": config.text}
+        found.append(next((one for one in before if {**one, **part} == one), part))
+    kernels = {} if all(config == ATEN for _, config in branches) else {"kernels": found}
+    return {name: fact for name, fact in evidence.items() if name != "kernels"} | kernels
 
 
 def _merged(own: Branches, instead: Branches, lost: Collection[int | None]) -> Branches:

@@ -30,6 +30,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.acceptance import UNMEASURED_RUNGS
+from gemmdb.outcome import NOT_CONFIRMED
 from gemmdb.phases import PHASES
 from gemmdb.table.measurement import EMITTED, Measurement, Status, Times
 from gemmdb.table.stats import times
@@ -86,13 +87,8 @@ class Confirmation(Step):
 
     def _joined(self, whole: Decision, found: Sequence[Decision]) -> Decision:
         """Decide for a symbolic M by the decisions for its sizes."""
-        confirmed = {}
-        for part in found:
-            decided = self._decided.get(part.entry, part)
-            ours = "confirmed" in decided.event.evidence and decided.config == part.config
-            confirmed[part.event.config, part.problem.m] = "" if ours else decided.event.note or FAILED
         try:
-            return at_rows.joined(whole, confirmed)
+            return at_rows.joined(whole, [(part, self._decided.get(part.entry, part)) for part in found])
         except Exception as error:
             JOURNAL.failure(self.name, error)
             return replace(whole, config=ATEN, branches=(), event=whole.event.refused(FAILED), refused=True)
@@ -181,7 +177,7 @@ def _unconfirmed(decision: Decision, why: object) -> Decision:
     """Decide as without confirmation; the event's note contains the reason."""
     if decision.instead is not None:
         return _kept(decision.instead, why)
-    event, note = decision.event, f"not confirmed: {why}"
+    event, note = decision.event, f"{NOT_CONFIRMED}{why}"
     if event.rung in UNMEASURED_RUNGS:
         return deciding.decide_again(decision, Mode.CERTAIN, note)
     if rules.unmeasured(decision):  # It was measured, but not as it is served.
@@ -192,7 +188,7 @@ def _unconfirmed(decision: Decision, why: object) -> Decision:
 
 def _kept(decision: Decision, why: object) -> Decision:
     """Return an earlier decision for a GEMM, whose own config was not confirmed either."""
-    return _unconfirmed(decision, why) if rules.in_doubt(decision) else _noted(decision, f"not confirmed: {why}")
+    return _unconfirmed(decision, why) if rules.in_doubt(decision) else _noted(decision, f"{NOT_CONFIRMED}{why}")
 
 
 def _noted(decision: Decision, note: str) -> Decision:
