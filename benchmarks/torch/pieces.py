@@ -70,10 +70,10 @@ def fresh() -> Iterator[None]:
 
 def compiled(piece: Piece, mode: str, rows: int, options: dict[str, Any]) -> Compiled:
     """Compile the piece for a number of rows. `options`: `bounds` of the rows if they are symbolic, the `shape`, the
-    `device`, and `on_miss`."""
+    `device`, and `on_miss`: `default` for that of users."""
     given, bounds = inputs(options["shape"], rows, options["device"]), options.get("bounds")
     how = dict(MODES[mode])
-    if mode == "gemmdb":
+    if mode == "gemmdb" and options["on_miss"] != "default":
         how["options"] = {"gemmdb.on_miss": options["on_miss"]}
     if bounds is not None:
         for one in given:
