@@ -48,13 +48,16 @@ def absorb(gemm: Any, activation: str) -> Any:
     a, b, bias = (*gemm.args[1:3], gemm.args[0]) if gemm.target is aten.addmm.default else (*gemm.args[:2], None)
     with graph.inserting_before(last):
         new = fx.call(graph, ops.overload("mm_activation"), (a, b, activation, bias), gemm.meta)
-        viewed = fx.call(graph, aten.reshape.default, (new, list(value(last).shape)), last.meta)
+        sizes = [-1 if isinstance(size, torch.SymInt) else size for size in value(last).shape]
+        viewed = fx.call(graph, aten.reshape.default, (new, sizes), last.meta)
         last.replace_all_uses_with(viewed)
     return new
 
 
 def _name(gemm: Any, chain: Chain) -> str:
     alone = not (chain.kept or chain.reads or chain.beside) and len(chain.stored) == 1
+    # A reshape infers one size.
+    alone = alone and sum(isinstance(size, torch.SymInt) for size in value(chain.stored[0]).shape) <= 1
     if not alone or _read_elsewhere(chain) or value(chain.stored[0]).dtype != value(gemm).dtype:
         return ""
     first, *others = chain.members

@@ -33,6 +33,17 @@ def of_bloom(x: Any) -> Any:
     return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
 
 
+class Model(torch.nn.Module):
+    """A program as a module."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, x: Any, w: Any, b: Any) -> Any:
+        return self.program(x, w, b)
+
+
 def traced(model: Callable[..., Any]) -> torch.fx.Graph:
     inputs = [torch.randn(*sizes).bfloat16() for sizes in ((M, K), (N, K), (N,))]
     return make_fx(model, decomposition_table=select_decomp_table(), tracing_mode="fake")(*inputs).graph
@@ -117,6 +128,24 @@ def test_the_gemm_and_its_activation_become_one_node(monkeypatch):
     assert result.shape == wanted.shape
     assert (result - wanted).abs().max() <= 0.02 * wanted.abs().max()
     assert query.problem.op == "addmm"
+
+
+@pytest.mark.filterwarnings("error:Raw SymInt")
+@pytest.mark.parametrize("shape", [(-1, N), (2, -1, N)])
+def test_a_symbolic_number_of_rows_is_inferred(shape):
+    def model(x: Any, w: Any, b: Any) -> Any:
+        return relu(functional.linear(x, w, b).view(shape)).view(-1, N) @ w
+
+    inputs = [torch.randn(*sizes).bfloat16() for sizes in ((M, K), (N, K), (N,))]
+    rows = 2 * torch.export.Dim("pairs", min=2)
+    exported = torch.export.export(Model(model), tuple(inputs), dynamic_shapes=({0: rows}, None, None))
+    graph = exported.run_decompositions(select_decomp_table()).graph
+    node = next(one for one in graph.nodes if one.target is torch.ops.aten.addmm.default)
+    new = activations.absorb(node, "relu")
+    assert new.meta["val"].shape[1] == N
+    graph.eliminate_dead_code()
+    (reshaped,) = [one for one in graph.nodes if one.target is torch.ops.aten.reshape.default]
+    assert reshaped.args == (new, list(shape))
 
 
 def test_another_activation_changes_nothing(monkeypatch):
