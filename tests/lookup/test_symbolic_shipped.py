@@ -68,6 +68,19 @@ def test_a_symbolic_compile_gets_what_static_ones_get(fusion: str) -> None:
     assert all(loss <= SMALL for loss in lost.values()), lost
 
 
+@pytest.mark.parametrize("fusion", ["none", "pointwise:reads1"])
+def test_an_open_range_loses_little_at_any_size(fusion: str) -> None:
+    """Of `mark_dynamic` without bounds, with more sizes that decide than any other range."""
+    policy, lost = replace(POLICY, confirm=True), dict[tuple[str, int], float]()
+    for layer, (n, k) in LAYERS.items():
+        problem = Problem.gemm("mm", m=64, n=n, k=k, fusion=fusion)
+        found = answer(Query(problem, H200, {"m": (2, None)}), SHIPPED, policy)
+        assert found is not None
+        lost |= {(layer, one["m"]): one["regret"] for one in found.evidence.get("sizes", ()) if one["m"] <= 8192}
+    assert len(lost) > 20
+    assert max(lost.values()) <= SMALL, lost
+
+
 def test_no_compile_benchmarks_sizes_far_above_what_runs() -> None:
     """An open range ends at 65,536 rows."""
     policy, rows = Policy(on_miss="aten", confirm=True), set[int]()

@@ -29,9 +29,10 @@ from gemmdb.lookup.prediction import Prediction, measured, remembered
 from gemmdb.lookup.symbolic import Interval
 from gemmdb.rejected import Rejected
 
-MOST_KERNELS = 12
-"""Maximum number of kernels for one range. Each costs a compile, and a comparison per call."""
-SHARED_LOSS = 0.2
+MOST_KERNELS = 16
+"""Maximum number of intervals of one range. Each costs a comparison per call, and a compile if its kernel serves no
+other interval. With 12, open ranges lose up to 5% at sizes that a compile for that size alone serves."""
+SHARED_LOSS = 0.1
 """What fewer kernels may lose in the mean, as a share of `Policy.range_regret`."""
 BETWEEN = 16
 """From this M on, a size between each two powers of two decides, too: another number of tiles fits the GPU there."""
