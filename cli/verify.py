@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import zipfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,6 +20,7 @@ from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
 from gemmdb.cli.progress import BuildProgress, Pulse
 from gemmdb.errors import InputError
+from gemmdb.settings import Settings
 
 if TYPE_CHECKING:
     from gemmdb.generators.files.verify import Finding
@@ -236,4 +239,5 @@ def _say_requalified(found: Requalified) -> None:
         say_table(("recorded", "now", "demoted", "instead", "problem"), rows, right=("recorded", "now"))
     if found.table is not None:
         say()
-        say(f"{found.table}: list it before the other tables: GEMMDB_TABLES={found.table}")
+        named = os.pathsep.join(map(str, (found.table, *Settings.read().tables)))
+        say(f"{found.table}: list it before the other tables: GEMMDB_TABLES={shlex.quote(named)}")

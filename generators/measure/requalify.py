@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.files import replacing
+from gemmdb.files import check_target, replacing
 from gemmdb.generators import effort, estimate
 from gemmdb.generators.backend import Backend
 from gemmdb.generators.measure.remeasure import check, local_backend, sampled_of
@@ -69,9 +69,10 @@ def requalify(
 ) -> Requalified:  # fmt: skip
     """Re-time the verdicts that `tables`, in the order of lookups, have on the GEMMs of a workload, those first that
     take the most time, within a budget, and write what is conclusive to a new table `out`. Raises InputError if `out`
-    exists, or if this machine has no device of the workload."""
+    exists or cannot be written, or if this machine has no device of the workload."""
     if out.exists():
         raise InputError(f"{out} exists: name a new file, so that only rows of this toolchain decide")
+    check_target(out)
     named = {Device.parse(one.device) for one in workload.entries if one.device}
     devices = named or {device for table in tables for device in table.devices()}
     backend = backend or local_backend(sorted(devices, key=lambda one: one.text), "the workload")

@@ -50,7 +50,7 @@ def test_it_says_what_changed_and_how_the_new_table_is_used(gemmdb, program):
     assert done.code == 1, done.err
     assert done.out.splitlines()[0].startswith("1 of 2 verdicts hold, 1 no longer hold")
     assert done.out.splitlines()[-1] == (
-        "serve-requalified.db: list it before the other tables: GEMMDB_TABLES=serve-requalified.db"
+        "serve-requalified.db: list it before the other tables: GEMMDB_TABLES=serve-requalified.db:old.db"
     )
     assert "1.667x" in done.out
     assert "1.250x" in done.out
@@ -73,6 +73,7 @@ def test_its_json_and_a_small_budget(gemmdb, program):
     (["--remeasure", "3", "--requalify"], "--remeasure and --requalify: one of them"),
     (["--out", "new.db"], "--out is for --requalify"),
     (["--requalify", "--out", "old.db"], "old.db exists: name a new file"),
+    (["--requalify", "--out", "nowhere/new.db"], "nowhere is not a folder"),
     (["--requalify", "--budget", "soon"], "--budget"),
 ])  # fmt: skip
 def test_a_wrong_call_is_refused(gemmdb, program, flags, said):

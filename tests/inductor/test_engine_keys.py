@@ -64,3 +64,24 @@ def test_the_key_of_vllms_cache_changes_with_the_tables(keys):
     if spec is None or spec.origin is None:
         pytest.skip("vLLM is not installed")
     distinct(*keys(VLLM, VLLM=str(Path(spec.origin).parent)))
+
+
+@pytest.mark.parametrize("failing", ["requested", "code_digest"])
+def test_what_cannot_be_read_leaves_the_description_as_it_is(kit, table, monkeypatch, failing):
+    """Every compile reads it, and none may fail because of gemmdb."""
+    import gemmdb.inductor
+    from gemmdb.inductor.entry import active, install
+    from gemmdb.inductor.lower.adapter import hooks
+
+    def raising():
+        raise OSError("gone")
+
+    described = hooks.naming_tables(lambda: {"hash": "x"}, install._system)
+    try:
+        gemmdb.inductor.enable(on_miss="aten", tables=[table({ONE: CPP})])
+        assert described().keys() == {"hash", "gemmdb"}
+        monkeypatch.setattr(active if failing == "requested" else install, failing, raising)
+        assert described() == {"hash": "x"}
+    finally:
+        monkeypatch.undo()
+        gemmdb.inductor.disable()

@@ -138,10 +138,10 @@ def _system() -> str:
     without gemmdb, or if the tables cannot be read."""
     try:
         session = active.requested()
+        return "" if session is None or session.identity is None else f"{code_digest()} {_digest(session.identity)}"
     except Exception:
         log.debug("gemmdb: the tables are not part of this key", exc_info=True)
         return ""
-    return "" if session is None or session.identity is None else f"{code_digest()} {_digest(session.identity)}"
 
 
 def _take() -> str:
