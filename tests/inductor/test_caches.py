@@ -95,6 +95,43 @@ def test_a_provisional_graph_is_in_no_cache(kit, cache):
     assert first["errors"] == second["errors"] == []
 
 
+ENGINE = """
+import torch, gemmdb.inductor
+from gemmdb import Config
+from gemmdb.inductor.observe.journal import JOURNAL
+from torch._inductor import CompiledArtifact, standalone_compile
+
+x, w, graphs = torch.ones(2, 16), torch.ones(16, 8), []
+
+def passing(graph, inputs):
+    graphs.append((graph, inputs))
+    return graph
+
+def chosen(problem):
+    JOURNAL.provisional = True
+    return Config.of("aten", "default")
+
+path = os.environ["SAVED"]
+with torch.no_grad():
+    torch.compile(lambda x, w: x @ w, backend=passing)(x, w)
+    ((graph, inputs),) = graphs
+    if os.path.exists(path):
+        run = CompiledArtifact.load(path=path, format="unpacked")
+    else:
+        with gemmdb.inductor.force(chosen, key="A"):
+            run = standalone_compile(graph, inputs, dynamic_shapes="from_graph")
+        run.save(path=path, format="unpacked")
+    print(json.dumps(run(*inputs)[0].tolist()))
+"""
+
+
+def test_an_engine_can_load_a_provisional_graph_that_it_saved(kit, tmp_path):
+    """It saves each graph right after the compile, and starts from these."""
+    saved = {"SAVED": str(tmp_path / "saved")}
+    first, second = (kit.forked(ENGINE, {**saved, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)}) for name in "ab")
+    assert first == second == [[16.0] * 8] * 2
+
+
 def test_the_fx_graph_cache_alone(kit, cache):
     program = "import torch._functorch.config as aot\naot.enable_autograd_cache = False\n" + PROGRAM
     cold, warm = (kit.forked(program, {**cache, "CHOICE": "A"}) for _ in range(2))

@@ -50,9 +50,9 @@ def _wrappers() -> Mapping[str, patches.Wrapper]:
     return {
         "compile_fx": partial(hooks.with_passes, choose=bodies, after=_after),
         "codegen": partial(hooks.with_another_attempt, attempt=partial(uncompiled.attempt, frozen=frozen)),
-        "graph_init": partial(hooks.keeping_events, take=_take, provisional=lambda: JOURNAL.provisional),
+        "graph_init": partial(hooks.keeping_events, take=_take, stored=_stored),
         "graph_ready": partial(hooks.reporting, add=PHASES("report")(JOURNAL.add)),
-        "save_graph": hooks.unless_provisional,
+        "save_graph": hooks.where_allowed,
         "tracing": decomposition.tracing,
         "replacing": decomposition.replacing,
         "lowering": lowering.as_decided,
@@ -142,6 +142,12 @@ def _system() -> str:
     except Exception:
         log.debug("gemmdb: the tables are not part of this key", exc_info=True)
         return ""
+
+
+def _stored() -> hooks.Stored:
+    if JOURNAL.bound:
+        return hooks.Stored.NOWHERE
+    return hooks.Stored.BY_PROGRAM if JOURNAL.provisional else hooks.Stored.EVERYWHERE
 
 
 def _take() -> str:

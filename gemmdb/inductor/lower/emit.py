@@ -43,7 +43,7 @@ def bound_to_its_constants(decision: Decision) -> None:
     """Keep the graph out of the compile caches if its code is only valid for a constant's values or address: caches
     only check a constant's shape."""
     if decision.problem.constant:
-        JOURNAL.provisional = True
+        JOURNAL.bound = True
 
 
 def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:

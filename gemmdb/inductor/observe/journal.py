@@ -134,21 +134,22 @@ class Journal:
 
     def restore(self, entries: Mapping[object, Event]) -> None:
         """Restore these pending events after a failed attempt and drop those added since."""
-        self._local.entries, self._local.provisional = dict(entries), False
+        self.drop()
+        self._local.entries = dict(entries)
 
     def drop(self) -> None:
         """Discard the pending events of a failed compile."""
-        self._local.entries, self._local.provisional = {}, False
+        self._local.entries, self._local.provisional, self._local.bound = {}, False, False
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Context manager for a nested compile in this thread: discard its events."""
-        entries, provisional = self._entries(), self.provisional
+        pending = self._entries(), self.provisional, self.bound
         self.drop()
         try:
             yield
         finally:
-            self._local.entries, self._local.provisional = entries, provisional
+            self._local.entries, self._local.provisional, self._local.bound = pending
 
     def _entries(self) -> dict[object, Event]:
         if not hasattr(self._local, "entries"):
@@ -158,13 +159,23 @@ class Journal:
 
     @property
     def provisional(self) -> bool:
-        """Whether caches must skip the graph that this thread is compiling: live tuning timed out on one of its GEMMs,
-        or its code is valid only for the current values of its constants."""
+        """Whether caches must skip the graph that this thread is compiling, since another compile may do better: live
+        tuning timed out on one of its GEMMs, or one of its kernels failed to compile."""
         return bool(getattr(self._local, "provisional", False))
 
     @provisional.setter
     def provisional(self, value: bool) -> None:
         self._local.provisional = value
+
+    @property
+    def bound(self) -> bool:
+        """Whether the code of the graph that this thread is compiling is valid only for the current values of its
+        constants, so that nothing may store it."""
+        return bool(getattr(self._local, "bound", False))
+
+    @bound.setter
+    def bound(self, value: bool) -> None:
+        self._local.bound = value
 
     def add(self, text: str | None, artefact: Any = None) -> None:
         """Add the events of a compiled graph, cold or from a cache. `artefact`: the graph, None for AOTInductor."""

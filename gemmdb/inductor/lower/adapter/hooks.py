@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -21,6 +22,19 @@ _PATCHES = "config_patches"
 Function = Callable[..., Any]
 MAX_CONSTANT_BYTES = 2**30
 """Maximum bytes of constants kept for another attempt. Inductor frees those that its C++ template packs."""
+
+
+class Stored(Enum):
+    """Where a compiled graph may be stored."""
+
+    EVERYWHERE = auto()
+    """In Inductor's caches, too."""
+    BY_PROGRAM = auto()
+    """Only by a program that saves its graphs itself."""
+    NOWHERE = auto()
+    """Its code is valid only in this process."""
+
+
 Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
 """Calls the first function, and the second if the first fails and another attempt may help."""
 
@@ -92,9 +106,9 @@ def _constants(gm: Any) -> dict[str, Any]:
     return tensors if sum(value.nbytes for value in tensors.values()) <= MAX_CONSTANT_BYTES else {}
 
 
-def keeping_events(init: Function, take: Callable[[], str], provisional: Callable[[], bool]) -> Function:
+def keeping_events(init: Function, take: Callable[[], str], stored: Callable[[], Stored]) -> Function:
     """Wrap the constructor of compiled graphs. The graph stores the result of `take()`, which is pickled into the
-    caches with it, and whether it is `provisional()`."""
+    caches with it, and where it may be `stored()`."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
@@ -103,7 +117,7 @@ def keeping_events(init: Function, take: Callable[[], str], provisional: Callabl
         graph = signature.bind(self, *args, **kwargs).arguments.get("graph")
         if checked := getattr(graph, "inputs_to_check", None):  # A lowering may have added to them.
             self.inputs_to_check = checked
-        self._gemmdb_provisional = provisional()
+        self._gemmdb_stored = stored().value  # The graph is pickled, and must not need gemmdb.
         self._gemmdb_events = take()
 
     return with_events
@@ -122,16 +136,26 @@ def reporting(post_compile: Function, add: Callable[[str | None, Any], None]) ->
     return report
 
 
-def unless_provisional(save: Function) -> Function:
-    """Wrap the writer of the FX graph cache to skip provisional graphs. An AOTAutograd entry without its FX graph entry
-    is a miss."""
+def where_allowed(save: Function) -> Function:
+    """Wrap the writer of the FX graph cache to skip graphs that may not be stored there. An AOTAutograd entry without
+    its FX graph entry is a miss. An engine that saves what it has just compiled fails on such a miss when it starts
+    again, so it gets provisional graphs, too."""
+    signature = inspect.signature(save)
 
     @functools.wraps(save)
-    def save_unless_provisional(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
-        if not getattr(compiled_graph, "_gemmdb_provisional", False):
-            save(key, compiled_graph, *args, **kwargs)
+    def save_where_allowed(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        graph = given.arguments.get("compiled_graph")
+        stored = Stored(getattr(graph, "_gemmdb_stored", Stored.EVERYWHERE.value))
+        if stored is Stored.NOWHERE:
+            return
+        if stored is Stored.BY_PROGRAM:
+            if not {"local", "remote_cache"} <= set(signature.parameters):
+                return
+            given.arguments |= {"local": False, "remote_cache": None}
+        save(*given.args, **given.kwargs)
 
-    return save_unless_provisional
+    return save_where_allowed
 
 
 def around_calls(graph: Any, call: Callable[[Function, Any], Any]) -> None:
