@@ -59,3 +59,8 @@ def moved(seen: Seen, move: Callable[[Places], Places]) -> Seen:
         scale = None if seen.scale is None else replace(seen.scale, places=move(seen.scale.places))
         return Weight(replace(seen.number, places=move(seen.number.places)), zeros, scale)
     return replace(seen, places=move(seen.places))
+
+
+def sizes_of(seen: Seen) -> tuple[int, ...]:
+    """Return the sizes of the tensor whose elements these are."""
+    return seen.number.places.shape if isinstance(seen, Weight) else seen.places.shape

@@ -18,7 +18,7 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.fx import value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
-from gemmdb.inductor.match.unpacked import Known, Number, Seen, Stored, Weight, moved
+from gemmdb.inductor.match.unpacked import Known, Number, Seen, Stored, Weight, moved, sizes_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
 BITS, MASK = 4, 15
@@ -27,8 +27,9 @@ INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
 _EXACT_DTYPES = (*INTEGER_DTYPES, *HALF_DTYPES, torch.float32)
 """Dtypes that hold all numbers exactly."""
 _PACKED_DTYPES = (torch.uint8, torch.int8, torch.int32)
-MAX_NODES, MAX_NUMBERS = 256, 2**17
-"""Nodes that are looked at for one weight, and numbers that are read of a constant, at most."""
+MAX_NODES, MAX_DEPTH, MAX_NUMBERS = 256, 64, 2**17
+"""Nodes that are looked at for one weight, nodes in a row among them, and numbers that are read of a constant, at
+most."""
 
 
 class Reader:
@@ -39,22 +40,29 @@ class Reader:
         self.constants, self.known = constants, known
         self.numbers: Reader = self if known else Reader(constants, known=True)
         self._seen: dict[Any, Seen] = {}
+        self._depth = 0
 
     def __call__(self, node: Any) -> Seen:
         """Return what a node computes. Raises Unknown, and Unsupported without tensor metadata."""
         if node not in self._seen:
-            if len(self._seen) > MAX_NODES or not isinstance(node, torch.fx.Node):
+            if max(len(self._seen) - MAX_NODES, self._depth - MAX_DEPTH) > 0 or not isinstance(node, torch.fx.Node):
                 raise Unknown
-            self._seen[node] = self._read(node)
+            self._depth += 1
+            try:
+                self._seen[node] = self._read(node)
+            finally:
+                self._depth -= 1
         return self._seen[node]
 
     def _read(self, node: Any) -> Seen:
         reader = _READERS.get(node.target) if node.op == "call_function" else None
         try:
             found = None if reader is None else reader(node, self)
-        except Unknown:
-            found = None
-        return self._leaf(node) if found is None else found
+            # A way of writing a node's arguments that its reader does not know would move elements.
+            known = found is not None and sizes_of(found) == _shape(node)
+        except (Unknown, LookupError):
+            found, known = None, False
+        return found if found is not None and known else self._leaf(node)
 
     def _leaf(self, node: Any) -> Seen:
         """Any tensor in memory: what its node computes is not looked at."""
@@ -155,7 +163,9 @@ def _cast(node: Any, inner: Reader) -> Seen | None:
         kept = seen.masked or dtype in INTEGER_DTYPES  # The low bits of what is not masked yet.
         return seen if kept and (seen.plus >= 0 or dtype is not torch.uint8) else None
     if isinstance(seen, Weight):
-        return seen if seen.scale is None and dtype is not torch.uint8 else None
+        # Zero points from memory may have a fraction, or be too large for an integer of another size.
+        whole = not isinstance(seen.zeros, Stored) and dtype is not torch.uint8
+        return seen if seen.scale is None and (whole or dtype.is_floating_point) else None
     # Zero points, which are followed further: their own dtype is stored.
     return seen if seen.item == 2 and dtype.is_floating_point else None
 
@@ -206,7 +216,7 @@ def _added(node: Any, inner: Reader) -> Seen | None:
         return None
     dtype, minus = value(node).dtype, node.target is aten.sub.Tensor
     if isinstance(by, int | float):
-        if by != int(by) or seen.wrapped:
+        if not float(by).is_integer() or seen.wrapped:
             return None
         plus = seen.plus + (-int(by) if minus else int(by))
         # Where a mask follows, only the low bits count.

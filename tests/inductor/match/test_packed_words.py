@@ -152,6 +152,58 @@ def test_a_weight_that_is_another_one(name):
     assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
 
 
+def test_zero_points_with_a_fraction_are_not_cut_off():
+    """A cast to an integer after the zero points were subtracted computes another weight."""
+
+    def program(x, w, zeros, scale, cut):
+        numbers = torch.stack((w & 15, w >> 4), dim=-1).view(N, K // G, G).to(x.dtype) - zeros[..., None]
+        numbers = numbers.to(torch.int8).to(x.dtype) if cut else numbers
+        return x @ (numbers * scale[..., None]).view(N, K).t()
+
+    inputs = (torch.randn(4, K).bfloat16(), torch.randint(0, 256, (N, K // 2), dtype=torch.uint8),
+              torch.rand(N, K // G).bfloat16(), torch.rand(N, K // G).bfloat16())  # fmt: skip
+    found = []
+    for cut in (False, True):
+        with FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(one) for one in inputs]
+            graph = make_fx(functools.partial(program, cut=cut), select_decomp_table())(*fakes)
+        found.append([one.groups.zeros for one in map(int4.find, graph.graph.nodes) if one])
+    assert found == [["bf16"], []]
+
+
+def test_an_argument_by_its_name_is_no_other_argument():
+    """A pass may write `dim` of a cat as a keyword. Read as the default, all low numbers would alternate with all high
+    ones."""
+
+    def program(x, w, scale):
+        numbers = torch.cat(((w & 15).view(1, -1), (w >> 4).view(1, -1)), 1).t().reshape(N, K // G, G)
+        return x @ ((numbers.to(x.dtype) - 8) * scale[..., None]).view(N, K).t()
+
+    inputs = (torch.randn(4, K).bfloat16(), torch.randint(0, 256, (N, K // 2), dtype=torch.uint8),
+              torch.rand(N, K // G).bfloat16())  # fmt: skip
+    with FakeTensorMode() as mode:
+        graph = make_fx(program, select_decomp_table())(*map(mode.from_tensor, inputs))
+    (joined,) = [node for node in graph.graph.nodes if node.target is torch.ops.aten.cat.default]
+    joined.args, joined.kwargs = joined.args[:1], {"dim": joined.args[1]}
+    assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
+
+
+def test_a_long_way_is_not_followed():
+    """Without an exception, and without a search of the whole graph."""
+
+    def program(x, w, scale):
+        numbers = (w & 15).repeat_interleave(2, 1)
+        for _ in range(300):
+            numbers = numbers + 1 & 15
+        return x @ (numbers.to(x.dtype) * scale)
+
+    inputs = (torch.randn(4, K).bfloat16(), torch.randint(0, 99, (K, N // 2), dtype=torch.int32),
+              torch.rand(K, N).bfloat16())  # fmt: skip
+    with FakeTensorMode() as mode:
+        graph = make_fx(program, select_decomp_table())(*map(mode.from_tensor, inputs))
+    assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
+
+
 def test_programs_compile_to_these_problems(kit):
     layers = [Layer(packing, weight) for weight, packing, _ in FOUND.values()]
     with torch.no_grad(), force(kit.ATEN):
