@@ -1,7 +1,7 @@
 """Products with int4 weights on the ladder: what answers for sizes near those measured, and what live tuning tries."""
 
 import pytest
-from kit.devices import H200
+from kit.devices import H100, H200
 from kit.gpu import make
 
 from gemmdb import Config, Problem
@@ -86,3 +86,19 @@ def test_the_cost_model_says_nothing(lab):
     assert answer(lab.query(int4(), H200), lab.catalog([]), Policy(model=True, model_gain=0.0)) is None
     expected = saving(Ask(lab.query(int4(n=28672, k=8192), H200), (), Policy(), None))
     assert 0 < expected.us < expected.aten_us
+
+
+@pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq"])
+def test_words_without_rows_wait_for_a_confirmation(lab, rows, packing):
+    """Kernels of other sizes, or of another SKU, are compared with ATen on this device before they are served."""
+    ours = make("int4", scaled="sums", block_n=128, warps=2, split_k=4)
+    asked = lab.query(int4(packing=packing), H200)
+    nearby = lab.catalog(rows({ours: 0.5}, packing=packing))
+    there = lab.catalog(lab.rows(int4(packing=packing), {ours: 0.5}, device=H100))
+    for known, rung in ((nearby, "near"), (there, "sku")):
+        assert answer(asked, known, Policy(confirm=False)) is None
+        assert answer(asked, known, Policy(frozen=True, confirm=False)) is None
+        hit = answer(asked, known, Policy(confirm=True))
+        assert (hit.rung, hit.config.kernel) == (rung, "int4")
+    exact = lab.catalog(lab.rows(int4(packing=packing), {ours: 0.5}, device=H200))
+    assert answer(asked, exact, Policy(frozen=True, confirm=False)).config == ours
