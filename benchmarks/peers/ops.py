@@ -45,8 +45,8 @@ class Op:
 
 
 ROWS_AT_ONCE, LEAST_INT8_ROWS, INT8_ROWS = 4, 17, 32
-"""cuBLAS takes rows in fours if scales are those of blocks. torch's int8 product takes 17 rows or more; a program with
-fewer has 32."""
+"""With scales of blocks, cuBLAS takes a multiple of 4 rows. torch's int8 GEMM takes 17 rows or more; a program with
+fewer pads them to 32."""
 SYMMETRIC: dict[str, Any] = {
     "weight_dtype": "int4", "group": 128, "zeros": "none", "packing": "low-first", "constant_weight": True,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from gemmdb.key.problem import Problem
 MARLIN_TILE = 8
 """Scales of a Marlin weight lie in blocks of 8 x 8 columns, transposed."""
 MARLIN_PAIRS = (0, 1, 8, 9, 16, 17, 24, 25)
-"""The columns of 32 that a thread of a Marlin kernel holds, if a column has one scale; its neighbours have the next
+"""The columns of 32 that a thread of a Marlin kernel holds, if a column has one scale; its neighbors have the next
 two."""
 
 
@@ -50,12 +50,12 @@ def words(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def gptq(weight: Weight) -> torch.Tensor:
-    """int32 [k * bits / 32, n]: neighbours along K share a word."""
+    """int32 [k * bits / 32, n]: neighbors along K share a word."""
     return words(weight.codes, weight.bits).t().contiguous()
 
 
 def tinygemm_bytes(weight: Weight) -> torch.Tensor:
-    """uint8 [n, k / 2] for `_convert_weight_to_int4pack`: the first of two neighbours along K in the high bits."""
+    """uint8 [n, k / 2] for `_convert_weight_to_int4pack`: the first of two neighbors along K in the high bits."""
     return weight.codes[:, ::2] << 4 | weight.codes[:, 1::2]
 
 

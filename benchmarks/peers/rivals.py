@@ -58,7 +58,7 @@ class Rival:
 
 
 DISTRIBUTIONS = {"humming": "humming-kernels", "quack": "quack-kernels", "deep_gemm": "deep-gemm"}
-"""What packages are called on the index, if otherwise."""
+"""The distribution names of packages whose module has another name."""
 RIVALS = (
     Rival("deepgemm", ("fp8-block", "bf16"), "deepgemm:dense", "deep_gemm", compiles=True),
     Rival("deepgemm-contiguous", ("grouped",), "deepgemm:contiguous", "deep_gemm", compiles=True),
@@ -78,10 +78,10 @@ RIVALS = (
 """In the order in which they run: the strongest first."""
 LEFT_OUT = {
     "Marlin, the original": "its kernels fail on Hopper with an illegal instruction; vLLM's descendant runs instead",
-    "sgl-deep-gemm 0.2.5, sglang-kernel 0.4.9": "built for a newer torch: symbols that torch 2.11 has not",
+    "sgl-deep-gemm 0.2.5, sglang-kernel 0.4.9": "built for a newer torch: they need symbols that torch 2.11 lacks",
     "vLLM's AllSpark": "vLLM runs it on compute capability 8.0 to 8.9 only",
-    "FlashInfer": "its products for Hopper are DeepGEMM's and TensorRT-LLM's, compiled from 700 MB of sources",
-    "Helion": "it tunes each size for minutes, and has no matmul of its own",
+    "FlashInfer": "its GEMMs for Hopper are DeepGEMM's and TensorRT-LLM's, compiled from 700 MB of sources",
+    "Helion": "it tunes each size for minutes, and ships no GEMM kernel",
     "vLLM's fused_moe in Triton, sonic-moe": "whole expert layers: routing and activation cannot be taken out",
 }
 """Rivals without an adapter, with the reason."""

@@ -53,7 +53,7 @@ def _codes(frozen: Sequence[Line]) -> Iterator[str]:
 
 
 def _compiles(starts: Sequence[Line]) -> Iterator[str]:
-    """The median compile time of frozen mode over default mode's, of neighbouring starts."""
+    """The median compile time of frozen mode over default mode's, of neighboring starts."""
     seconds: dict[str, dict[str, float]] = {}
     for one in starts:
         mode, number = one["label"].split()
