@@ -1,8 +1,9 @@
 """A trial of cuBLASLt's algorithms: ATen's call and the algorithms, on the same random operands in this process.
 
-Nothing is compiled. First, all candidates get a short estimate: single calls, timed between two events, which is a
-microsecond off for many. So the best few are timed in CUDA graphs, a few rounds in turn. Then ATen and the best of
-these are timed in turn, as in any trial: CUDA graphs, the weight cold, the activation in the cache.
+Nothing is compiled. First, all candidates get a short estimate: single calls, timed between two events. For a short
+GEMM that is 1 to 4 us too long, differently for each kernel (benchmarks/results/h200/search.json). So the best few are
+timed in CUDA graphs, a few rounds in turn. Then ATen and the best of these are timed in turn, as in any trial: CUDA
+graphs, the weight cold, the activation in the cache.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ CANDIDATES, BEST, NEARBY = 24, 2, 24
 """Maximum number of algorithms to estimate first; then the best BEST are varied, and at most NEARBY algorithms near
 them are estimated."""
 LOAD_S = 0.1
-"""After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code: that
-takes 1 ms, and for the first kernels of a process up to 20 ms."""
+"""After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code: 2 ms
+per candidate in a new process, 0.7 ms where the kernels are loaded (benchmarks/results/h200/search.json)."""
 ESTIMATES, ESTIMATE_S, LEAST = 3, 0.03, 6
 """Number of calls per estimate; fewer if the estimates would take longer than ESTIMATE_S seconds together, and then
 fewer candidates, but at least as many as LEAST."""

@@ -48,8 +48,8 @@ def around(best: Sequence[Config], supported: Callable[[Config], bool]) -> Itera
 
 def nearby(config: Config, supported: Callable[[Config], bool]) -> Iterator[Config]:
     """Yield the supported configs that differ from `config` in one attribute: in the tile, which is the next supported
-    one in each direction, in the cluster, in `custom` or in the split of K. These take turns, since each of the first
-    three is often what is left to gain (643 GEMMs, H200). Configs may repeat."""
+    one in each direction, in the cluster, in `custom` or in the split of K. These take turns, so that a limit leaves
+    none of them out. Configs may repeat."""
     custom = int(config.values["custom"])
     clusters = (_changed(config, cluster=cluster) for cluster in CLUSTERS)
     customs = (_changed(config, custom=other) for other in sorted(CUSTOM, key=lambda value: (value ^ custom) & 1))
