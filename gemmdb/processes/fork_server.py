@@ -81,7 +81,7 @@ class ForkServer:
             found = self._forked(descriptors, memory)
             if found is not None:
                 return found
-            self.close()  # It was killed during its imports, or so recently that it seemed to run.
+            self.close()  # It was killed during its imports, or so recently that it still seemed to run.
         raise GemmdbError("the process that isolated processes fork from ended")
 
     def _forked(self, descriptors: tuple[int, int, int], memory: int | None) -> Forked | None:
@@ -89,8 +89,11 @@ class ForkServer:
         try:
             with self._lock:
                 connection = self._running()
-                # If the server dies between both lines, two descriptors leak, and it is restarted.
                 socket.send_fds(connection, [NUMBER.pack(memory or 0)], [*descriptors, write_status])
+        except (BrokenPipeError, ConnectionResetError):
+            # A killed server closes its socket a moment before its parent can see that it ended.
+            os.close(read_status)
+            return None
         except OSError as error:
             os.close(read_status)
             raise GemmdbError(f"the process that isolated processes fork from does not start: {error}") from error

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -265,6 +266,15 @@ def test_a_server_that_ends_before_it_forks_is_started_again(copies):
     os.kill(one.call(20, os.getppid).value, signal.SIGSTOP)  # It forks nothing while it is stopped.
     threading.Timer(0.5, server._process.kill).start()
     assert two.call(20, os.getpid).status is Status.OK
+
+
+def test_a_server_that_closed_its_socket_and_still_seems_to_run_is_started_again(copies):
+    server, one, two = copies
+    before = one.call(20, os.getppid).value
+    os.kill(before, signal.SIGSTOP)
+    threading.Timer(0.5, server._process.kill).start()
+    server._socket.shutdown(socket.SHUT_RDWR)
+    assert two.call(20, os.getppid).value != before
 
 
 @pytest.mark.skipif(not FORKS, reason="only Linux forks after imports")
