@@ -16,7 +16,8 @@ import torch
 
 from gemmdb.hit import gain
 from gemmdb.inductor.benchmark import limits, payoff, rules
-from gemmdb.inductor.benchmark.algorithm_jobs import NAME, Found, SearchJob, aten_us, is_guess, jobs_of
+from gemmdb.inductor.benchmark.algorithm_jobs import NAME, Found, SearchJob, is_guess, jobs_of
+from gemmdb.inductor.benchmark.algorithm_rules import aten_us
 from gemmdb.inductor.benchmark.confirm import store
 from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
 from gemmdb.inductor.decide import legality

@@ -15,7 +15,7 @@ from kit.sessions import stored
 
 from gemmdb import Problem
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs
-from gemmdb.inductor.benchmark import algorithm_trial, algorithms, confirm, rules
+from gemmdb.inductor.benchmark import algorithm_rules, algorithm_trial, algorithms, confirm, rules
 from gemmdb.inductor.benchmark.confirm import Result
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -196,7 +196,7 @@ def test_the_next_process_finds_the_rows(clock):
     hit = new.find(decision.query)
     assert (hit.rung, hit.config) == ("exact", RELU)
     again = replace(decision, session=new, config=hit.config, event=decision.event.answered(hit))
-    assert jobs.activation_rejection(again, node) is not None
+    assert algorithm_rules.activation_rejection(again, node) is not None
     # Another epilogue of the class gets no kernel that computes this one.
     assert new.find(replace(decision.query, activation="")).rung == "model"
 
@@ -206,7 +206,7 @@ def test_the_next_process_does_not_try_again_what_lost(clock):
     rows(Settings.read().user_table, decision.problem, 110.0)
     new = TableSession(POLICY.resolved(Settings.read()), settings=Settings.read())
     assert new.find(decision.query).rung == "model"
-    assert "settle" in str(jobs.activation_rejection(replace(decision, session=new), node))
+    assert "settle" in str(algorithm_rules.activation_rejection(replace(decision, session=new), node))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_which_gemms_are_searched(changes, reason):
     event = replace(one.event, rung=changes.get("rung", "near"), config=config.text if config else "")
     query = Query(changes.get("problem", one.problem), H200, activation=changes.get("activation", "relu"))
     decision = replace(one, session=session(changes.get("policy", POLICY)), query=query, config=config, event=event)
-    found = jobs.activation_rejection(decision)
+    found = algorithm_rules.activation_rejection(decision)
     assert (reason in str(found)) if reason else found is None
 
 

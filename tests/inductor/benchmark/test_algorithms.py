@@ -9,9 +9,8 @@ from kit.devices import H200
 from kit.horizontal import decided
 from kit.sessions import stored
 
-from gemmdb.inductor.benchmark import algorithm_jobs as jobs
+from gemmdb.inductor.benchmark import algorithm_rules, algorithms
 from gemmdb.inductor.benchmark import algorithm_trial as trials
-from gemmdb.inductor.benchmark import algorithms
 from gemmdb.inductor.benchmark.algorithm_trial import Race
 from gemmdb.inductor.benchmark.trial import GPU, Untimed
 from gemmdb.inductor.entry.table_session import TableSession
@@ -81,7 +80,7 @@ def test_the_next_process_is_served_without_a_trial(clock, tmp_path):
         hit = new.find(decision.query)
         assert (hit.rung, hit.config, hit.speedup) == (rung, FIRST, pytest.approx(1.25))
         served = replace(decision, session=new, config=hit.config, event=decision.event.answered(hit))
-        assert "a measured kernel" in str(jobs.rejection(served))
+        assert "a measured kernel" in str(algorithm_rules.rejection(served))
 
 
 def test_the_next_process_does_not_search_where_none_was_faster(clock):

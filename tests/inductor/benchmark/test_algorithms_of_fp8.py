@@ -10,6 +10,7 @@ from kit.horizontal import decided, traced
 from kit.sessions import stored
 
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs
+from gemmdb.inductor.benchmark import algorithm_rules
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Settings
@@ -73,7 +74,7 @@ def test_a_weight_that_the_program_casts_is_not_cold():
         return torch._scaled_mm(x, (w.float() * 2).to(x.dtype).t(), s, t, out_dtype=torch.bfloat16)
 
     ((node, decision),) = decided(graph_of(cast, torch.empty(()), torch.empty(())), session())
-    assert "computed the weight" in str(jobs.rejection(decision, node))
+    assert "computed the weight" in str(algorithm_rules.rejection(decision, node))
 
 
 def test_what_was_found_for_one_kind_of_sums_is_not_served_for_another(clock):

@@ -12,8 +12,8 @@ from kit.horizontal import decided, traced
 
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs
+from gemmdb.inductor.benchmark import algorithm_rules, algorithms, limits
 from gemmdb.inductor.benchmark import algorithm_trial as trials
-from gemmdb.inductor.benchmark import algorithms, limits
 from gemmdb.inductor.benchmark.limits import BUDGET, allowed_s
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.kernels.config import ATEN
@@ -63,29 +63,29 @@ def decision_for(problem=ASKED.problem, rung="near", config=ATEN, policy=POLICY,
     ],
 )
 def test_which_gemms_are_searched(decision, reason):
-    found = jobs.rejection(decision)
+    found = algorithm_rules.rejection(decision)
     assert reason in str(found) if reason else found is None
 
 
 def test_nothing_is_searched_that_inductor_searches(monkeypatch):
-    monkeypatch.setattr(jobs.state, "autotuning", lambda: True)
-    assert "autotunes" in str(jobs.rejection(decision_for(rung="aten")))
-    assert jobs.rejection(decision_for()) is None
+    monkeypatch.setattr(algorithm_rules.state, "autotuning", lambda: True)
+    assert "autotunes" in str(algorithm_rules.rejection(decision_for(rung="aten")))
+    assert algorithm_rules.rejection(decision_for()) is None
 
 
 def test_nor_in_a_job_of_several_ranks(monkeypatch):
-    monkeypatch.setattr(jobs.rules.state, "is_distributed", lambda: True)
-    assert "ranks" in str(jobs.rejection(decision_for()))
+    monkeypatch.setattr(algorithm_rules.rules.state, "is_distributed", lambda: True)
+    assert "ranks" in str(algorithm_rules.rejection(decision_for()))
 
 
 def test_nor_before_the_lowering_can_carry_it_out(monkeypatch):
     monkeypatch.setattr(lowering, "_ALWAYS_LOWERED", set())
-    assert "cannot be lowered" in str(jobs.rejection(decision_for()))
+    assert "cannot be lowered" in str(algorithm_rules.rejection(decision_for()))
 
 
 def test_a_weight_that_the_program_computes_is_not_cold():
     ((node, decision),) = decided(graph_of(lambda x, w, b: x @ (w * 2).t()), session())
-    assert "computed the weight" in str(jobs.rejection(decision, node))
+    assert "computed the weight" in str(algorithm_rules.rejection(decision, node))
 
 
 def test_the_operands_are_those_of_the_program():
