@@ -69,6 +69,12 @@ class BuildOptions:
     )
     allow: str = Option("", metavar="REGEX", help="Try only candidates whose text matches. ATen is always tried.")
     deny: str = Option("", metavar="REGEX", help="Do not try candidates whose text matches.")
+    propose: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="Also try the configs in a JSON file of vLLM, for experts (E=...,N=...) or fp8 with block scales"
+        " (N=...,K=...,block_shape=[128,128]). They are timed like all candidates.",
+    )
     every: bool = Option(
         False,
         "--all",
@@ -85,7 +91,7 @@ class BuildOptions:
         return BuildRequest(
             arch=self.arch, ops=_words(self.ops), dtypes=_words(self.dtypes), shapes=self.shapes, effort=self.effort,
             out=self.out, gpus=self.gpus, ray=self.ray, modelled=self.modelled, minutes=self.minutes, allow=self.allow,
-            deny=self.deny, every=self.every, wait_s=patience(self.wait),
+            deny=self.deny, propose=self.propose, every=self.every, wait_s=patience(self.wait),
         )  # fmt: skip
 
 
@@ -94,7 +100,8 @@ def line(options: BuildOptions, wait: str | None = None) -> str:
     asked = {
         "arch": options.arch, "ops": options.ops, "dtypes": options.dtypes, "shapes": options.shapes,
         "effort": options.effort, "out": options.out, "gpus": options.gpus, "minutes": options.minutes,
-        "ray": options.ray, "allow": options.allow or None, "deny": options.deny or None, "wait": wait,
+        "ray": options.ray, "allow": options.allow or None, "deny": options.deny or None,
+        "propose": options.propose, "wait": wait,
     }  # fmt: skip
     words = [word for name, value in asked.items() if value is not None for word in (f"--{name}", str(value))]
     return shlex.join(["gemmdb", "build", *words, *["--all"] * options.every])

@@ -23,7 +23,8 @@ class BuildRequest:
     is the device kind's default. `out`: the table to write; None for the user's own. `gpus`: maximum number of GPUs.
     `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such device.
     `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that
-    choose candidates (see `build.select`). `every`: also measure the GEMMs of a workload that fall back to ATen
+    choose candidates (see `build.select`). `propose`: a file of vLLM whose configs are tried as well (see
+    `generators.proposals`). `every`: also measure the GEMMs of a workload that fall back to ATen
     whatever their times are (see `build.recorded`). `wait_s`: how many seconds to wait while other
     programs use the machine, and then to stop; None measures anyway. `pace`: how many times as long as expected an
     earlier build took, None if unknown."""
@@ -40,6 +41,7 @@ class BuildRequest:
     minutes: float | None = None
     allow: str = ""
     deny: str = ""
+    propose: Path | None = None
     every: bool = False
     wait_s: float | None = None
     pace: float | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from gemmdb.errors import InputError
-from gemmdb.generators import effort, shapes
+from gemmdb.generators import effort, proposals, shapes
 from gemmdb.generators.backend import Backend, Job, silent
 from gemmdb.generators.build import queue, recorded, target
 from gemmdb.generators.build.recorded import Recorded
@@ -18,6 +18,7 @@ from gemmdb.generators.build.run import Run
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
 from gemmdb.generators.progress import Progress
+from gemmdb.generators.proposals import Proposals
 from gemmdb.generators.request import BuildReport, BuildRequest, together
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -42,6 +43,7 @@ def build(
     """
     effort.check(request.effort)  # Reject bad input before looking for a device, and before a file is made.
     select((), request.allow, request.deny)
+    proposed = proposals.read(request.propose) if request.propose else None
     warnings: tuple[str, ...] = ()
     if backend is None and request.modelled and not backends.is_here(request.arch):
         from gemmdb.generators.modelled import table as modelled  # Needs the renderer; a measured build does not.
@@ -57,8 +59,10 @@ def build(
     problems = shapes.select(listed, request.ops, request.dtypes)
     if not problems:
         raise InputError(shapes.nothing_left("build", listed, request.shapes))
+    if proposed is not None:
+        proposed.check(problems)
     out = request.out or data_home() / f"{backend.device.slug}.db"
-    builder = Builder(request, chosen, out, progress, say, lambda: given or backends.backend_for(device))
+    builder = Builder(request, chosen, out, progress, say, lambda: given or backends.backend_for(device), proposed)
     with Store.open(out) as store:
         workload = recorded.read(request.shapes, problems, backend.device)
         if workload is None:
@@ -71,7 +75,7 @@ def build(
 @dataclass(frozen=True)
 class Builder:
     """State shared by all rounds of one build. `renew`: makes a backend for another round, since each round closes its
-    own. `waits_s`: seconds that the rounds waited for a quiet machine."""
+    own. `proposed`: further candidates. `waits_s`: seconds that the rounds waited for a quiet machine."""
 
     request: BuildRequest
     effort: Effort
@@ -79,6 +83,7 @@ class Builder:
     progress: Progress | None
     say: Callable[[str], None]
     renew: Callable[[], Backend]
+    proposed: Proposals | None = None
     started: float = field(default_factory=monotonic)
     waits_s: list[float] = field(default_factory=list)
 
@@ -93,7 +98,10 @@ class Builder:
             spent_s = monotonic() - self.started - sum(self.waits_s)
             request = replace(request, minutes=max(request.minutes - spent_s / 60, 1e-9))
         backend.expect(problems, self.effort)
-        jobs = select(queue.jobs(problems, backend, self.effort), request.allow, request.deny)
+        jobs = queue.jobs(problems, backend, self.effort)
+        if self.proposed is not None:
+            jobs = self.proposed.add(jobs, backend.device)
+        jobs = select(jobs, request.allow, request.deny)
         run = Run(request, backend, store, jobs, self.progress, more)
         run.execute()
         self.waits_s.append(run.waited_s)

@@ -58,8 +58,9 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     for flag, value in (("--gpus", request.gpus), ("--ray", request.ray), ("--minutes", request.minutes)):
         if value is not None:
             raise InputError(f"{flag}: a modelled build measures nothing; the same command continues a stopped one")
-    if request.allow or request.deny:
-        raise InputError("--allow, --deny: these choose what is measured; for a modelled table, the cost model chooses")
+    if request.allow or request.deny or request.propose:
+        options = "--allow, --deny, --propose"
+        raise InputError(f"{options}: these choose what is measured; for a modelled table, the cost model chooses")
     requested = shapes.select(shapes.load(request.shapes, device.kind), request.ops, request.dtypes)
     problems = [problem for problem in requested if uncovered(problem) is None]
     if not problems:

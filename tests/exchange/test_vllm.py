@@ -31,7 +31,7 @@ def test_configs_by_m_become_modelled_rows(tmp_path):
     [
         (
             "E=8,N=14336,device_name=NVIDIA_H200.json",
-            "for experts, whose configs do not fit grouped_mm; `gemmdb",
+            "for experts and has no times, and no cost model predicts them; `gemmdb build --propose FILE`",
         ),
         ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json", "block scales"),
         ("N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8_per_token.json", "does not cover"),

@@ -2,9 +2,8 @@
 
 Such a file has no times. Each config becomes a modelled row: its time comes from the cost model, not from a
 measurement, and every lookup shows that. The file's name contains N, K, device and dtype:
-`N=512,K=7168,device_name=NVIDIA_H200,dtype=int8_w8a8.json`. Files for mixtures of experts (`E=8,...`) and block scales
-(`block_shape=[128,128]`) are about vLLM's own kernels, whose parameters mean nothing to gemmdb's kernels for
-grouped_mm and scaled_mm.
+`N=512,K=7168,device_name=NVIDIA_H200,dtype=int8_w8a8.json`. No cost model covers mixtures of experts (`E=8,...`) and
+block scales (`block_shape=[128,128]`): their configs become candidates of a build (`gemmdb.generators.proposals`).
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ _SPECIFIC: Mapping[str, int] = {"SPLIT_K": 1, "waves_per_eu": 0, "matrix_instr_n
 """Parameters that gemmdb's kernel lacks, each with its neutral value."""
 MAX_ENTRIES = 100_000
 _MEASURE = "`gemmdb tune -- python PROGRAM.py` measures the program's GEMMs"
+_PROPOSE = "`gemmdb build --propose FILE` times its configs with the other candidates"
 _MOST_GROUP = 16
 """The largest `group_m` of gemmdb's kernel."""
 
@@ -65,12 +65,9 @@ def read(path: Path, tally: Tally, given: Given) -> Content:
 def _rejection(named: Mapping[str, str], given: Given) -> Rejected | None:
     """Return why nothing from a file with this name can be imported."""
     dtype = named.get("dtype", "")
-    if "E" in named:
-        return Rejected(f"the file is for vLLM's kernel for experts, whose configs do not fit grouped_mm; {_MEASURE}")
-    if "block_shape" in named:
-        return Rejected(
-            f"the file is for vLLM's kernel for block scales, whose configs do not fit scaled_mm; {_MEASURE}"
-        )
+    if "E" in named or "block_shape" in named:
+        what = "experts" if "E" in named else "block scales"
+        return Rejected(f"the file is for {what} and has no times, and no cost model predicts them; {_PROPOSE}")
     if dtype and dtype != "int8_w8a8" and not given.op:
         return Rejected(f"the file is for {dtype[:40]}, which the cost model does not cover; {_MEASURE}")
     return None
