@@ -114,7 +114,10 @@ def test_pages_stay_below_the_limit(catalog: Catalog, tmp_path: Path) -> None:
     origins = tuple(
         Origin(f"model.layers.{layer}.mlp.gate_up_projection", "models/serve.py:1234") for layer in range(8)
     )
-    entries = [Entry(text(m, 4096, 4096), 32, 3200, H200.text, (("m", 1, 64),), origins) for m in range(1, 1501)]
+    ranges = (("m", 1, 64),)  # Their lookups take ten times as long, and their answers are no longer.
+    entries = [
+        Entry(text(m, 4096, 4096), 32, 3200, H200.text, () if m % 20 else ranges, origins) for m in range(1, 1501)
+    ]
     (tmp_path / "large.jsonl").write_text("\n".join(entry.line for entry in entries))
     assert len(page.render(documents.document(tmp_path / "large.jsonl", catalog)).encode()) < LIMIT
 
