@@ -43,7 +43,7 @@ def keys(kit, table):
     def made(program, **environment):
         one, other = str(table({ONE: CPP}, "one.db")), str(table({TWO: CPP}, "other.db"))
         given = (("aten", one), ("aten", one), ("aten", other), ("error", one), ())
-        return [kit.run(program, environment, list(some)) for some in given]
+        return [kit.forked(program, environment, list(some)) for some in given]
 
     return made
 

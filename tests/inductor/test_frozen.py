@@ -258,12 +258,12 @@ PROGRAM = """
 def test_fresh_processes_and_another_order_give_the_same_code(kit, table, tmp_path):
     path = table({key(): kit.CPP, **{key(n=32, constant=1).replace("m=8", f"m={m}"): kit.CPP for m in (2, 4, 16)}})
     enable = f"    import gemmdb.inductor; gemmdb.inductor.enable(frozen=True, tables={str(path)!r})\n"
-    runs = (("1", "1"), ("2", "1"), ("3", "-1"))  # The seed of sets and dicts, and the order.
+    runs = (("1", "1"), ("2", "-1"))  # The seed of sets and dicts, and the order.
     replies = [
         kit.run(f"\n{enable}{PROGRAM}", {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "2"}, [order])
         for seed, order in runs
     ]
-    assert replies[0]["codes"] == replies[1]["codes"] == replies[2]["codes"]
+    assert replies[0]["codes"] == replies[1]["codes"]
     assert len(set(replies[0]["codes"].values())) == 3
     for reply in replies:
         assert (reply["errors"], reply["benchmarked"], reply["home"]) == ([], 0, False)
