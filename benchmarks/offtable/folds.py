@@ -18,7 +18,7 @@ from gemmdb.cost import candidates as menu
 from gemmdb.cost import transfer, trees
 from gemmdb.cost.data import menus as shipped_menus
 from gemmdb.cost.data import rest as shipped_rest
-from gemmdb.cost.features import TREE_OPS
+from gemmdb.cost.features import FEATURES, TREE_OPS
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.generators.fit import cost_model, own, write
 from gemmdb.generators.fit import menu as fit_menu
@@ -26,6 +26,7 @@ from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import ranking, similar
+from gemmdb.trees import parse
 
 FOLDS = 5
 
@@ -51,7 +52,7 @@ def fitted_to(samples: Iterable[Sample], keep: Path | None = None) -> Iterator[C
         fitted, documents, menus, others = found = _fitted(samples)
         if keep is not None:
             keep.write_bytes(pickle.dumps(found))
-    parsed = {op: trees.parse(document) for op, document in documents.items()}
+    parsed = {op: parse(document, FEATURES) for op, document in documents.items()}
     shipped = trees.shipped
     # Three modules import FITTED by name.
     replaced = (

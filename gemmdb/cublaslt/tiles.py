@@ -36,11 +36,16 @@ def known(attributes: Mapping[str, int]) -> bool:
         and attributes["stages"] == STAGES
         and attributes["cluster"] in CLUSTERS
         and attributes["custom"] in CUSTOM
-        and bool(_ways().get(attributes["tile"], 0) >> way(attributes["custom"], attributes["cluster"]) & 1)
+        and ran(attributes["tile"], attributes["custom"], attributes["cluster"])
         and 1 <= split <= MAX_SPLIT
         and attributes["reduction"] == (PARTIAL_SUMS if split > 1 else 0)
         and attributes["swizzle"] == attributes["inner"] == 0
     )
+
+
+def ran(tile: int, custom: int, cluster: int) -> bool:
+    """Whether a tile ran in a way. `custom`, `cluster`: one of CUSTOM and of CLUSTERS."""
+    return bool(_ways().get(tile, 0) >> way(custom, cluster) & 1)
 
 
 def way(custom: int, cluster: int) -> int:

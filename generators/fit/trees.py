@@ -1,4 +1,4 @@
-"""Fit of the trees on top of the cost model (`gemmdb.cost.trees`) to measured rows; the command is `write`.
+"""Fits trees (`gemmdb.trees`), and those on top of the cost model to measured rows; the command is `write`.
 
 Histogram gradient boosting learns the logarithm of measured over modelled time, weighted towards the fastest configs of
 each problem. Needs gemmdb[fit].
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gemmdb.cost.features import FEATURES, of_aten, of_problem, of_tile
 from gemmdb.cost.model import Coefficients
-from gemmdb.cost.trees import FORMAT, parse
 from gemmdb.cost.work import tile_of, work
 from gemmdb.errors import InputError
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
 from gemmdb.kernels.config import ATEN
+from gemmdb.trees import FORMAT, parse
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,19 @@ MAX_ROUNDING = 3e-3
 
 
 def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, rate: float = RATE) -> dict[str, Any]:
-    """Return the input of `gemmdb.cost.trees.parse`: `trees` trees fitted to these samples on top of `fitted`.
+    """Return the input of `gemmdb.trees.parse`: `trees` trees fitted to these samples on top of `fitted`. Raises what
+    `boosted` raises."""
+    used = [one for one in found if one.config == ATEN or tile_of(one.config) is not None]
+    pairs = [values(one, fitted) for one in used]
+    rows = np.array([row for row, _ in pairs], dtype=float)
+    left = np.log([one.us for one in used]) - np.log([us for _, us in pairs])
+    weights = np.array([one.share for one in used]) ** 2
+    return boosted(rows, left, weights, FEATURES, max_iter=trees, max_leaf_nodes=LEAVES, learning_rate=rate)
+
+
+def boosted(rows: Array, left: Array, weights: Array, features: Sequence[str], **limits: Any) -> dict[str, Any]:
+    """Return the input of `gemmdb.trees.parse`: trees that predict `left` from `rows` of these features, fitted with
+    `weights`. `limits`: arguments of HistGradientBoostingRegressor.
 
     Raises InputError without scikit-learn, and AssertionError if the written trees predict something else than the
     fitted ones.
@@ -49,19 +61,12 @@ def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, 
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError as error:
         raise InputError(f"fitting trees needs scikit-learn, pip install 'gemmdb[fit]': {error}") from error
-    used = [one for one in found if one.config == ATEN or tile_of(one.config) is not None]
-    pairs = [values(one, fitted) for one in used]
-    rows = np.array([row for row, _ in pairs], dtype=float)
-    left = np.log([one.us for one in used]) - np.log([us for _, us in pairs])
-    model = HistGradientBoostingRegressor(
-        max_iter=trees, max_leaf_nodes=LEAVES, learning_rate=rate, l2_regularization=RIDGE, early_stopping=False,
-        random_state=0,
-    )  # fmt: skip
-    model.fit(rows, left, sample_weight=np.array([one.share for one in used]) ** 2)
+    model = HistGradientBoostingRegressor(l2_regularization=RIDGE, early_stopping=False, random_state=0, **limits)
+    model.fit(rows, left, sample_weight=weights)
     checked = rows[:: max(len(rows) // CHECK_ROWS, 1)][:CHECK_ROWS]
     checks = list(zip(checked.tolist(), model.predict(checked).tolist(), strict=True))
-    written = _written(model, checks)
-    read = parse(written)
+    written = _written(model, checks, features)
+    read = parse(written, features)
     if any(abs(read.log(row) - expected) > MAX_ROUNDING for row, expected in checks):
         raise AssertionError("the trees that were written are not those that were fitted")
     return written
@@ -88,7 +93,9 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _written(model: Any, checks: Sequence[tuple[list[float], float]]) -> dict[str, Any]:
+def _written(
+    model: Any, checks: Sequence[tuple[list[float], float]], features: Sequence[str]
+) -> dict[str, Any]:  # fmt: skip
     # scikit-learn's tree nodes are private; `document` checks the trees read here against its predictions.
     trees = [nodes.nodes for (nodes,) in model._predictors]
     inner = [(int(node["feature_idx"]), float(node["num_threshold"])) for tree in trees for node in tree
@@ -97,7 +104,7 @@ def _written(model: Any, checks: Sequence[tuple[list[float], float]]) -> dict[st
     places = {cut: place for place, cut in enumerate(cuts)}
     return {
         "format": FORMAT,
-        "features": list(FEATURES),
+        "features": list(features),
         "base": float(np.ravel(model._baseline_prediction)[0]),
         "unit": LEAF_STEP,
         "checks": [[row, expected] for row, expected in checks],

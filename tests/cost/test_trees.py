@@ -13,7 +13,7 @@ from gemmdb.cost import trees as model_trees
 from gemmdb.cost.features import FEATURES, TREE_OPS, of_problem, of_tile
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED
-from gemmdb.cost.trees import DATA, Corrected, parse, shipped
+from gemmdb.cost.trees import DATA, Corrected, shipped
 from gemmdb.cost.work import Setting, work
 from gemmdb.devices import registry
 from gemmdb.key.problem import Problem, Query
@@ -21,6 +21,7 @@ from gemmdb.lookup import answer
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.ranking import TREE_CANDIDATES, allowed, rank
 from gemmdb.settings import Policy
+from gemmdb.trees import MAX_NODES, WORD, parse
 
 H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
 PROBLEM = Problem.gemm("mm", m=64, n=4096, k=14336)
@@ -58,7 +59,7 @@ def file(tmp_path, monkeypatch):
 def test_values_go_down_the_trees(m, n, log):
     values = [0.0] * len(FEATURES)
     values[1:3] = m, n
-    assert parse(document()).log(values) == log
+    assert parse(document(), FEATURES).log(values) == log
 
 
 def walked(found, values):
@@ -77,14 +78,14 @@ def walked(found, values):
 
 
 def test_all_leaves_are_found_where_trees_are_as_large_as_they_may_be():
-    size = model_trees.WORD
+    size = WORD
     cuts = [[0, float(place)] for place in range(size - 1)]
     # Leaves in order, each cut between the one before and the next: the tree leans to the left in one and to the right
     # in the other.
     left = [1, *(code for place in range(size - 1) for code in (2 * place + 3, 2 * place))]
     right = [*(2 * place + 1 for place in range(size)), *(2 * place for place in reversed(range(size - 1)))]
     found = document(cuts=cuts, trees=[left, right, left])
-    trees = parse(found)
+    trees = parse(found, FEATURES)
     for place in range(size):
         values = [place - 0.5] + [0.0] * (len(FEATURES) - 1)
         assert trees.log(values) == walked(found, values) == 0.5 + 3 * place * 0.25
@@ -133,8 +134,8 @@ def test_what_a_problem_shares_is_masked_once(problem):
         {"trees": [[2**80 + 1]]},
         {"trees": [7]},
         {"trees": {"0": [1]}},
-        {"trees": [[1] * (model_trees.MAX_NODES + 1)]},
-        {"trees": [[1, *[1, 0] * model_trees.WORD]]},
+        {"trees": [[1] * (MAX_NODES + 1)]},
+        {"trees": [[1, *[1, 0] * WORD]]},
         {"checks": [[[0.0], 1.0]]},
         {"checks": [1]},
     ],
@@ -142,9 +143,9 @@ def test_what_a_problem_shares_is_masked_once(problem):
 )
 def test_a_damaged_document_is_refused_in_one_short_line(other):
     with pytest.raises(ValueError, match=r"^.{5,100}$"):
-        parse(document(**other))
+        parse(document(**other), FEATURES)
     with pytest.raises(ValueError, match="not trees of format"):
-        parse([document()])
+        parse([document()], FEATURES)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"[" * 100_000, b'{"format": 1}', b"9" * 5000])
@@ -181,7 +182,7 @@ def test_the_shipped_files_are_small_and_quick_to_read(name):
 
     def seconds():
         begin = time.process_time()
-        parse(content)
+        parse(content, FEATURES)
         return time.process_time() - begin
 
     assert min(seconds() for _ in range(5)) < 0.05

@@ -2,41 +2,42 @@
 
 On Hopper, one algorithm (number 66) runs nearly every GEMM. It has tiles of hundreds of sizes, each with several ways
 to run, clusters and splits of K: about 9,000 combinations for each problem. cuBLASLt's own heuristic names eight.
-`cublaslt.json` has the tiles that were within 2% of the best on some explored problem, and the coefficients of the
-ranking; `python -m gemmdb.generators.fit.cublaslt` writes it. Raw timings: benchmarks/results/h100/cublaslt.
+`cublaslt.json` has the ways to run a tile that were close to the best of some problems, and the trees that rank them;
+`python -m gemmdb.generators.fit.cublaslt` writes it from the timings in benchmarks/results.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
 import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import mul
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gemmdb.cublaslt.tiles import ALGORITHM, CLUSTERS, PARTIAL_SUMS, STAGES
+from gemmdb.cublaslt.tiles import ALGORITHM, CLUSTERS, CUSTOM, PARTIAL_SUMS, STAGES, ran, tiles
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import HOPPER
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.trees import Trees, parse
 
-USUAL_CLUSTER = 2
-"""With this one, tiles are compared first."""
-OPTIONS = (0, 2, 4, 6)
-"""The ways to run a tile, beside the lowest bit of `custom`, which says which operand is the instruction's left one."""
 SPLITS = (2, 3, 4, 6, 8)
 DTYPES = ("bf16", "fp16")
-CONFIGS, PER_TILE, TILES = 16, 3, 14
-"""How many configs are tried, how many of them with one tile, and how many tiles are ranked with all their options."""
+CONFIGS, PER_TILE = 16, 3
+"""How many configs are tried, and how many of them with one tile."""
 OPERATIONS, BYTES, CACHE_BYTES, STEP_US = 7.5e6, 3.0e6, 5.5e6, 0.05
 """Rough rates of a Hopper GPU: multiply-adds of one multiprocessor per microsecond, bytes per microsecond from memory
 and from L2, and microseconds of a step along K. The fit corrects them."""
 DEPTH = 64
+FEATURES = (
+    "least_us", "compute_us", "cache_us", "all_us", "steps_us", "padding", "waves", "last_wave", "columns", "rows",
+    "swap", "option_2", "option_4", "wide", "high", "split", "m", "n", "k", "a_by_columns", "b_by_rows",
+)  # fmt: skip
+"""What `features` returns. The last OF_PROBLEM are equal for all candidates of a problem."""
+OF_PROBLEM = 5
 
 
 class Tile(NamedTuple):
@@ -57,51 +58,76 @@ class Way(NamedTuple):
     split: int
 
 
+class Proven(NamedTuple):
+    """A way to run a tile that was close to the best of some problems: with a split of K or without, and with `least`
+    to `most` rows. `option`, `cluster`: as in Way."""
+
+    tile: Tile
+    option: int
+    cluster: int
+    split: int
+    least: int
+    most: int
+
+
 @dataclass(frozen=True)
 class Ranking:
-    """The fitted ranking: a quadratic polynomial of `features` that estimates the logarithm of a time relative to the
-    best of the problem. `constant`, and for each feature its weight and those of its products with itself and the
-    features after it."""
+    """The fitted ranking: `trees` over FEATURES estimate the logarithm of a time relative to the best of the problem.
+    Of other candidates than `proven` ones, few were timed on similar problems, and the trees may be wrong about
+    them."""
 
-    tiles: tuple[Tile, ...]
-    constant: float
-    weights: tuple[tuple[float, tuple[float, ...]], ...]
+    proven: tuple[Proven, ...]
+    trees: Trees
 
     @classmethod
     @functools.cache
     def read(cls) -> Ranking:
-        """The shipped ranking."""
-        document = json.loads(Path(__file__).with_name("cublaslt.json").read_text())
-        weights = [(first, tuple(products)) for first, *products in document["weights"]]
-        return cls(tuple(Tile(*tile) for tile in document["tiles"]), document["constant"], tuple(weights))
+        """The shipped ranking. Raises ValueError if its file is damaged."""
+        return cls.parse(json.loads(Path(__file__).with_name("cublaslt.json").read_text()))
 
-    def loss(self, values: tuple[float, ...]) -> float:
-        """The estimate for the features of a candidate."""
-        total = self.constant
-        for place, (first, products) in enumerate(self.weights):
-            total += values[place] * (first + sum(map(mul, products, values[place:])))
-        return total
+    @classmethod
+    def parse(cls, document: Any) -> Ranking:
+        """The ranking of a JSON document. Raises ValueError with the reason if it is malformed.
 
-    def of(self, last: tuple[float, ...]) -> Ranking:
-        """The same ranking for candidates with these last features: a polynomial of the others. It is a third as long
-        for the features of a problem, and a compile ranks hundreds of candidates for each of its GEMMs."""
-        count = len(self.weights) - len(last)
-        constant = Ranking(self.tiles, self.constant, self.weights[count:]).loss(last)
-        rest = tuple(
-            (first + sum(map(mul, products[count - place :], last)), products[: count - place])
-            for place, (first, products) in enumerate(self.weights[:count])
-        )
-        return Ranking(self.tiles, constant, rest)
+        `proven`: by the identifier of a tile, lists of `custom`, cluster, whether K is split, `least` and `most`.
+        `trees`: for `gemmdb.trees.parse`.
+        """
+        listed = document.get("proven") if isinstance(document, dict) else None
+        if not isinstance(listed, dict) or not listed or not all(isinstance(one, list) for one in listed.values()):
+            raise ValueError("no ways to run tiles of cuBLASLt")
+        proven = tuple(_proven(tile, values) for tile, found in listed.items() for values in found)
+        return cls(proven, parse(document.get("trees"), FEATURES))
+
+    def rows(self, problem: Problem) -> int:
+        """The number of rows of a problem, within those that were measured."""
+        return max(min(one.least for one in self.proven), min(problem.m, max(one.most for one in self.proven)))
 
 
-def configs(problem: Problem, device: Device) -> list[Config]:
-    """The configs to try, the most promising first. Empty where nothing was explored: off Hopper, and for int8."""
+def tile_of(identifier: int, custom: int) -> Tile:
+    """The tile with this identifier, for a `custom`."""
+    rows, columns = tiles()[identifier]
+    return Tile(identifier, columns, rows, custom & 1)
+
+
+def _proven(tile: str, values: Any) -> Proven:
+    if not isinstance(values, list) or len(values) != 5 or not set(map(type, values)) <= {int}:
+        raise ValueError("a way to run a tile is five whole numbers")
+    custom, cluster, split, least, most = values
+    sound = custom in CUSTOM and cluster in CLUSTERS and split in (0, 1) and 0 < least <= most
+    if not sound or not tile.isdecimal() or not ran(int(tile), custom, cluster):
+        raise ValueError(f"a way that never ran: tile {tile!r:.20}, {values!r:.60}")
+    return Proven(tile_of(int(tile), custom), custom & ~1, cluster, split, least, most)
+
+
+def configs(problem: Problem, device: Device, ranking: Ranking | None = None) -> list[Config]:
+    """The configs to try, the most promising first, by the shipped ranking or another. Empty where nothing was
+    explored: off Hopper, and for int8."""
     if device.capability != HOPPER or problem.a.dtype not in DTYPES:
         return []
     found: list[Config] = []
     per_tile: Counter[int] = Counter()
-    for _, tile, way in sorted(_ranked(problem, device.units)):
-        config = _config(tile, way)
+    for _, tile, way in sorted(_ranked(ranking or Ranking.read(), problem, device.units)):
+        config = config_of(tile, way)
         if per_tile[tile.identifier] < PER_TILE and config.rejection(problem, device) is None:
             per_tile[tile.identifier] += 1
             found.append(config)
@@ -110,24 +136,16 @@ def configs(problem: Problem, device: Device) -> list[Config]:
     return found
 
 
-def _ranked(problem: Problem, units: int) -> Iterator[tuple[float, Tile, Way]]:
-    """The candidates with their estimates: all ways to run the tiles that are the best in some way of their own."""
-    ranking = Ranking.read().of(_features_of(problem))
-
-    def loss(tile: Tile, way: Way) -> float:
-        return ranking.loss(_features_within(problem, tile, way, units))
-
-    starts = {
-        (tile, split): loss(tile, Way(0, USUAL_CLUSTER, split))
-        for tile in ranking.tiles
-        if tile.rows < 2 * max(problem.m, DEPTH // 4) and tile.columns < 2 * problem.n
-        for split in (1, *_splits(problem, tile, units))
-    }
-    for tile, split in heapq.nsmallest(TILES, starts, key=starts.__getitem__):
-        for option in OPTIONS:
-            for cluster in CLUSTERS:
-                way = Way(option, cluster, split)
-                yield loss(tile, way), tile, way
+def _ranked(ranking: Ranking, problem: Problem, units: int) -> Iterator[tuple[float, Tile, Way]]:
+    """The candidates with their estimates."""
+    trees, rows = ranking.trees, ranking.rows(problem)
+    left = trees.reached(trees.every, _features_of(problem), len(FEATURES) - OF_PROBLEM)
+    for tile, option, cluster, split, least, most in ranking.proven:
+        fits = tile.rows < 2 * max(problem.m, DEPTH // 4) and tile.columns < 2 * problem.n
+        if fits and least <= rows <= most:
+            for slices in _splits(problem, tile, units) if split else (1,):
+                way = Way(option, cluster, slices)
+                yield trees.total(trees.reached(left, _features_within(problem, tile, way, units))), tile, way
 
 
 def _splits(problem: Problem, tile: Tile, units: int) -> Iterator[int]:
@@ -138,7 +156,8 @@ def _splits(problem: Problem, tile: Tile, units: int) -> Iterator[int]:
             yield split
 
 
-def _config(tile: Tile, way: Way) -> Config:
+def config_of(tile: Tile, way: Way) -> Config:
+    """The config of an algorithm."""
     return Config.of(
         "cublaslt", "matmul", algo=ALGORITHM, tile=tile.identifier, stages=STAGES, split_k=way.split,
         reduction=PARTIAL_SUMS if way.split > 1 else 0, swizzle=0, custom=way.option + tile.swap, inner=0,

@@ -10,7 +10,6 @@ import pytest
 from gemmdb.cost.candidates import choices
 from gemmdb.cost.features import FEATURES
 from gemmdb.cost.model import FITTED
-from gemmdb.cost.trees import parse
 from gemmdb.devices import registry
 from gemmdb.errors import InputError
 from gemmdb.generators.fit import cost_model, own
@@ -18,6 +17,7 @@ from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
+from gemmdb.trees import parse
 
 H200 = registry.find("NVIDIA H200")
 SKLEARN = importlib.util.find_spec("sklearn") is not None
@@ -49,7 +49,7 @@ def missed(found, trees) -> float:
 def test_trees_learn_what_the_model_misses_and_are_written_as_they_are():
     found = list(samples())
     written = json.loads(fit_trees.text(fit_trees.document(found, FITTED)))
-    trees = parse(written)
+    trees = parse(written, FEATURES)
     assert len(trees.leaves) == fit_trees.TREES
     assert sum(map(len, written["trees"])) <= fit_trees.TREES * (2 * fit_trees.LEAVES - 1)
     assert missed(found, trees) < 0.1
@@ -75,7 +75,7 @@ def test_an_op_with_trees_of_its_own_gets_them():
     ((op, written),) = own.documents([*found, *samples()], FITTED).items()
     assert op == "bmm"
     assert written == fit_trees.document(found, FITTED, fit_trees.OP_TREES, fit_trees.OP_RATE)
-    trees = parse(json.loads(fit_trees.text(written)))
+    trees = parse(json.loads(fit_trees.text(written)), FEATURES)
     assert len(trees.leaves) == fit_trees.OP_TREES
     assert missed(found, trees) < 0.1
     assert FEATURES.index("batch") in {feature for feature, _ in written["cuts"]}
