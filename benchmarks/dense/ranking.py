@@ -163,8 +163,8 @@ def polynomial(problems: Sequence[Explored]) -> Score:
     rows = products(np.concatenate([one.features() for one in problems]))
     losses = np.concatenate([one.losses for one in problems])
     weights = np.where(losses > FAR, FAR_WEIGHT, 1.0)[:, None]
-    scale = np.maximum(rows.std(axis=0), 1e-9)
-    scale[0] = 1.0
+    scale = rows.std(axis=0)
+    scale[scale < 1e-9] = 1.0
     scaled, penalty = rows / scale, np.full(rows.shape[1], RIDGE)
     penalty[0] = 0.0
     left = (scaled * weights).T @ scaled + np.diag(penalty)

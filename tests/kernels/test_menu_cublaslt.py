@@ -95,8 +95,8 @@ def test_a_file_of_another_version_is_refused():
 @pytest.mark.parametrize(("m", "known_rows"), [(16, [64]), (64, [64]), (65, []), (300, [300]), (301, [300])])
 def test_only_ways_that_were_fast_with_as_many_rows_are_tried(m, known_rows):
     """More or fewer rows than any that were measured count as the nearest."""
-    few, many = [0, 2, 0, 17, 64], [0, 4, 0, 100, 300]
-    ranking = Ranking.parse({**document(), "proven": {"12": [few, many]}})
+    few, many = [1, 2, 0, 17, 64], [1, 4, 0, 100, 300]
+    ranking = Ranking.parse({**document(), "proven": {"10": [few, many]}})
     assert ranking.rows(Problem.gemm("mm", m=m, n=4096, k=4096)) in range(17, 301)
     found = configs(Problem.gemm("mm", m=m, n=4096, k=4096), H200, ranking)
     assert [{2: 64, 4: 300}[config.values["cluster"]] for config in found] == known_rows
