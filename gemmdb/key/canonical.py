@@ -47,6 +47,11 @@ class lazy(Generic[_T]):
         return value
 
 
+def state(value: object) -> dict[str, Any]:
+    """For `__getstate__` of a class with lazy values: another thread may add one while pickle goes through them."""
+    return value.__dict__.copy()
+
+
 def key(text: str) -> int:
     """The 64-bit key of a canonical text, signed so that SQLite stores it as an INTEGER.
 

@@ -42,6 +42,8 @@ class Device:
         if not words or not 0 < self.units <= _MAX_NUMBER or not 0 <= self.memory_gib <= _MAX_NUMBER:
             raise InputError(f"no such device: {self.sku[:120]!r} with {self.units} units, {self.memory_gib} GiB")
 
+    __getstate__ = canonical.state
+
     @lazy
     def text(self) -> str:
         """The canonical form of the identity; `parse` reads it back."""

@@ -73,6 +73,8 @@ class Problem(Fields):
         """The class of the epilogue; None without one, and for a `scale`."""
         return None if self.fusion in ("none", "scale") else epilogue.parse(self.fusion)
 
+    __getstate__ = canonical.state
+
     @lazy
     def family(self) -> str:
         """The canonical form without op and sizes: problems of one family may stand in for each other (rung `near`)."""

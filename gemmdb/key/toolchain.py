@@ -32,6 +32,8 @@ class Toolchain:
             if len(getattr(self, name)) > 80:
                 raise InputError(f"toolchain: {name} is longer than 80 characters")
 
+    __getstate__ = canonical.state
+
     @lazy
     def text(self) -> str:
         """The canonical form; `parse` reads it back."""

@@ -76,6 +76,8 @@ class Protocol:
         if not 0 < len(self.reference) <= 80 or not self.reference.isprintable():
             raise InputError(f"no such protocol: reference {self.reference[:80]!r}")
 
+    __getstate__ = canonical.state
+
     @lazy
     def text(self) -> str:
         """The canonical form; `parse` reads it back."""
@@ -184,6 +186,8 @@ class Measurement:
     def disturbed(self) -> bool:
         """Whether the machine was busy during the measurement."""
         return self.detail in MARKED
+
+    __getstate__ = canonical.state
 
     @lazy
     def text(self) -> str:

@@ -1,10 +1,12 @@
 """Every canonical text reads back to an equal value, and nothing else does; and `lazy` computes a value once."""
 
+import io
 import os
 import pickle
 import string
 import threading
 import time
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import example, given
@@ -57,6 +59,27 @@ def test_a_value_survives_pickling_with_its_key(data):
     back = pickle.loads(pickle.dumps(row))
     assert back == row
     assert back.key == row.key
+
+
+class Meanwhile(pickle.Pickler):
+    """Computes the key of a value between its first and its second field, as another thread may."""
+
+    def __init__(self, file, value):
+        super().__init__(file)
+        self.value, self.second = value, fields(value)[1].name
+
+    def persistent_id(self, part):
+        if part == self.second:
+            assert isinstance(self.value.key, int)
+
+
+@pytest.mark.parametrize("name", ["problems", "devices", "protocols", "toolchains", "measurements"])
+@given(data=st.data())
+def test_a_value_may_get_its_key_while_it_is_pickled(name, data):
+    value = replace(data.draw(getattr(strategies, name)))  # A copy without a key.
+    file = io.BytesIO()
+    Meanwhile(file, value).dump(value)
+    assert pickle.loads(file.getvalue()) == value
 
 
 @given(data=st.data())
