@@ -24,9 +24,9 @@ from gemmdb.generators.fit import cost_model, own, write
 from gemmdb.generators.fit import menu as fit_menu
 from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.fit.cost_model import Sample
+from gemmdb.kernels.trees import parse
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import ranking, similar
-from gemmdb.trees import parse
 
 FOLDS = 5
 

@@ -30,7 +30,7 @@ from gemmdb.cost.features import (
 from gemmdb.cost.model import FITTED
 from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import Setting, Tile
-from gemmdb.trees import Trees, parse
+from gemmdb.kernels.trees import Trees, parse
 
 LOG = logging.getLogger("gemmdb")
 DATA = Path(__file__).with_name("trees.json")

@@ -1,4 +1,4 @@
-"""Fits trees (`gemmdb.trees`), and those on top of the cost model to measured rows; the command is `write`.
+"""Fits trees (`gemmdb.kernels.trees`), and those on top of the cost model to measured rows; the command is `write`.
 
 Histogram gradient boosting learns the logarithm of measured over modelled time, weighted towards the fastest configs of
 each problem. Needs gemmdb[fit].
@@ -20,7 +20,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
 from gemmdb.kernels.config import ATEN
-from gemmdb.trees import FORMAT, parse
+from gemmdb.kernels.trees import FORMAT, parse
 
 Array = NDArray[np.float64]
 
@@ -40,8 +40,10 @@ MAX_ROUNDING = 3e-3
 
 
 def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, rate: float = RATE) -> dict[str, Any]:
-    """Return the input of `gemmdb.trees.parse`: `trees` trees fitted to these samples on top of `fitted`. Raises what
-    `boosted` raises."""
+    """Return the input of `gemmdb.kernels.trees.parse`: `trees` trees fitted to these samples on top of `fitted`.
+
+    Raises what `boosted` raises.
+    """
     used = [one for one in found if one.config == ATEN or tile_of(one.config) is not None]
     pairs = [values(one, fitted) for one in used]
     rows = np.array([row for row, _ in pairs], dtype=float)
@@ -51,8 +53,8 @@ def document(found: Iterable[Sample], fitted: Coefficients, trees: int = TREES, 
 
 
 def boosted(rows: Array, left: Array, weights: Array, features: Sequence[str], **limits: Any) -> dict[str, Any]:
-    """Return the input of `gemmdb.trees.parse`: trees that predict `left` from `rows` of these features, fitted with
-    `weights`. `limits`: arguments of HistGradientBoostingRegressor.
+    """Return the input of `gemmdb.kernels.trees.parse`: trees that predict `left` from `rows` of these features,
+    fitted with `weights`. `limits`: arguments of HistGradientBoostingRegressor.
 
     Raises InputError without scikit-learn, and AssertionError if the written trees predict something else than the
     fitted ones.

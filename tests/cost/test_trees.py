@@ -16,12 +16,12 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.trees import DATA, Corrected, shipped
 from gemmdb.cost.work import Setting, work
 from gemmdb.devices import registry
+from gemmdb.kernels.trees import MAX_NODES, WORD, parse
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.ranking import TREE_CANDIDATES, allowed, rank
 from gemmdb.settings import Policy
-from gemmdb.trees import MAX_NODES, WORD, parse
 
 H200, A100, H100 = (registry.find(name) for name in ("NVIDIA H200", "sm80", "NVIDIA H100 80GB HBM3"))
 PROBLEM = Problem.gemm("mm", m=64, n=4096, k=14336)

@@ -9,6 +9,7 @@ import pytest
 from gemmdb.cost.terms import Estimator
 from gemmdb.generators import shapes
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.trees import Trees
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import prediction
 from gemmdb.lookup.acceptance.near import near
@@ -16,7 +17,6 @@ from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.tree_correction import ADDED_CONFIGS, CORRECTED_CONFIGS
 from gemmdb.settings import Policy, shipped_tables
 from gemmdb.table.reader import Table
-from gemmdb.trees import Trees
 
 ASKED = 60
 SHIPPED = shipped_tables() / "sm90-nvidia-h200.db"

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from gemmdb.cublaslt.tiles import ALGORITHM, CLUSTERS, CUSTOM, PARTIAL_SUMS, STAGES, ran, tiles
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import HOPPER
+from gemmdb.kernels.trees import Trees, parse
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.trees import Trees, parse
 
 SPLITS = (2, 3, 4, 6, 8)
 DTYPES = ("bf16", "fp16")
@@ -90,7 +90,7 @@ class Ranking:
         """The ranking of a JSON document. Raises ValueError with the reason if it is malformed.
 
         `proven`: by the identifier of a tile, lists of `custom`, cluster, whether K is split, `least` and `most`.
-        `trees`: for `gemmdb.trees.parse`.
+        `trees`: for `gemmdb.kernels.trees.parse`.
         """
         listed = document.get("proven") if isinstance(document, dict) else None
         if not isinstance(listed, dict) or not listed or not all(isinstance(one, list) for one in listed.values()):

@@ -16,8 +16,8 @@ from gemmdb.generators.fit import cost_model, own
 from gemmdb.generators.fit import trees as fit_trees
 from gemmdb.generators.modelled.space import rank, setting_of
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.trees import parse
 from gemmdb.key.problem import Problem
-from gemmdb.trees import parse
 
 H200 = registry.find("NVIDIA H200")
 SKLEARN = importlib.util.find_spec("sklearn") is not None
