@@ -116,7 +116,7 @@ def test_offline_answers_are_those_of_a_compile(captured: bool | None) -> None:
 
 @pytest.mark.slow
 def test_offline_answers_are_those_of_a_compile_for_many_problems() -> None:
-    check(2000, 2)
+    check(1000, 2)
 
 
 def test_a_time_that_was_taken_on_a_busy_machine_is_no_expectation(tmp_path: Path) -> None:
