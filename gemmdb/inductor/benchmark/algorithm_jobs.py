@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
 from gemmdb.inductor.benchmark.trial import GPU, Untimed, noisy
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import calls, fx
 from gemmdb.inductor.match.calls import Call
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -25,6 +26,7 @@ from gemmdb.kernels.menus import cublaslt
 from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.toolchain import installed
+from gemmdb.lookup import slow_calls
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.acceptance.extern import unfused
 from gemmdb.lookup.ask import Ask
@@ -68,8 +70,9 @@ class SearchJob:
 
     @property
     def key(self) -> object:
-        """Equal for the same GEMM in other graphs."""
-        return self.operands.key
+        """Equal for the same GEMM in other graphs where the host's time counts as much."""
+        policy = state.applied(self.policy)
+        return self.operands.key, policy.captured, policy.training
 
     @property
     def policy(self) -> Policy:
@@ -102,12 +105,18 @@ class SearchJob:
             return found
         wrong, timed = self._raced(ask)
         rows += wrong
-        found = result(timed)
+        found = result(timed, self._is_slow_to_call)
         known = extern.pick(ask)
         # These rows must not hide another table's verdict on a faster kernel.
         if known is None or known.config == ATEN or known.config.spec.extern or found.ratio < 1 / known.speedup:
             rows += timed
         return found
+
+    def _is_slow_to_call(self, found: Found) -> bool:
+        """Return whether the calls of an algorithm take the host too long."""
+        decision = self.decisions[0]
+        policy = state.applied(self.policy)
+        return slow_calls(found.config, decision.query, found.us, found.aten_us / found.us, policy) is not None
 
     def _raced(self, ask: Ask) -> tuple[list[Measurement], list[Measurement]]:
         """Return the rows of a trial: (those of wrong algorithms, the others)."""
@@ -128,7 +137,7 @@ class ActivationJob(SearchJob):
     stored here."""
 
     def _result(self, ask: Ask, rows: list[Measurement]) -> Found:
-        return result(self._raced(ask)[1])
+        return result(self._raced(ask)[1], self._is_slow_to_call)
 
 
 def jobs_of(pairs: Sequence[tuple[Any, Decision]], of_activations: bool = False) -> list[SearchJob]:
@@ -210,13 +219,17 @@ def measurements(ask: Ask, raced: Race) -> tuple[list[Measurement], list[Measure
     return wrong, [row(config, Status.OK, us, EMITTED) for config, us in timed.items()]
 
 
-def result(rows: Sequence[Measurement]) -> Found:
-    """Return the result of a trial from its rows. Raises Untimed without any times."""
+def result(rows: Sequence[Measurement], refused: Callable[[Found], bool] = lambda found: False) -> Found:
+    """Return the result of a trial from its rows: the fastest algorithm that is not `refused`. Raises Untimed without
+    any times."""
     verdict = decide(rows)
     if verdict is None:
         raise Untimed("the results of all algorithms differ from ATen's")
     us = {row.config: row.times.median_us for row in rows if row.times}
-    return Found(verdict.pick, us[verdict.pick], us[ATEN], verdict.ratio)
+    found = Found(verdict.pick, us[verdict.pick], us[ATEN], verdict.ratio)
+    if found.config == ATEN or not refused(found):
+        return found
+    return result([row for row in rows if row.config != found.config], refused)
 
 
 def _stored(ask: Ask) -> Found | None:

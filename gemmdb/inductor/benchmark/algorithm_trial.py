@@ -61,8 +61,6 @@ FINAL_SAMPLE_US = 1000.0
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "mm": torch.mm, "addmm": torch.addmm, "bmm": torch.bmm, "int_mm": torch._int_mm, "scaled_mm": torch._scaled_mm
 }  # fmt: skip
-
-
 _IN_PLACE: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "relu": torch.relu_, "gelu_tanh": functools.partial(torch.ops.aten.gelu_, approximate="tanh")
 }  # fmt: skip
@@ -86,9 +84,7 @@ class Operands:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for operands that the same calls accept in the same time."""
-        places = (
-            (tuple(one.shape), one.stride(), one.storage_offset() * one.itemsize % 16) for one in self.fakes
-        )  # fmt: skip
+        places = ((tuple(one.shape), one.stride(), one.storage_offset() * one.itemsize % 16) for one in self.fakes)
         return self.problem.text, self.activation, self.device, self.warm, *places
 
     @property
@@ -108,8 +104,7 @@ class Operands:
 @dataclass(frozen=True)
 class Race:
     """Samples in microseconds per call, taken in turn: `aten`, with torch's kernel for the activation, and the best
-    algorithms. `wrong`: algorithms whose
-    result differed from ATen's."""
+    algorithms. `wrong`: algorithms whose result differed from ATen's."""
 
     aten: Sequence[float]
     finalists: Mapping[Config, Sequence[float]]
@@ -138,6 +133,13 @@ def finalists(estimates: Mapping[Config, float]) -> list[Config]:
     return close[:FINALISTS] or [config for _, _, config in order[:1]]
 
 
+def last(ranked: Sequence[Config]) -> list[Config]:
+    """Return the algorithms to time against ATen, of those that are ranked by a few rounds: the best LAST, and the best
+    that does not split K. Where no CUDA graph captures a short GEMM, a split may take the host too long."""
+    whole = next((config for config in ranked if config.values["split_k"] == 1), None)
+    return list(dict.fromkeys((*ranked[:LAST], *([whole] if whole is not None else ()))))
+
+
 def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool]) -> Race:
     copies = [inputs(operands.fakes) for _ in range(trial.copies_of(operands.fakes))]
     output = operands.output()
@@ -162,7 +164,7 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
         copies[0][0][0, 0] = float("nan")
         wrong += _wrong((one for one in best if one not in wrong), {ATEN: aten, **calls}, output)
         copies[0][0][0, 0] = 0
-    right = [config for config in best if config not in wrong][:LAST]
+    right = last([config for config in best if config not in wrong])
     if not right:
         return Race((), {}, wrong)
     until = limits.now() + FINAL_S

@@ -87,6 +87,15 @@ def test_the_best_candidates_and_those_near_them_are_timed(raced):
     assert list(raced(allowed=lambda config: config != SPLIT).finalists) == [SECOND, FIRST]
 
 
+def test_the_best_algorithm_that_does_not_split_k_is_timed_against_aten_too():
+    """It is served where a split takes the host too long."""
+    other = Config.of("cublaslt", "matmul", **{**SPLIT.values, "tile": 20})
+    assert trials.last([SPLIT, other, SECOND, FIRST]) == [SPLIT, other, SECOND]
+    assert trials.last([SPLIT, SECOND, FIRST]) == [SPLIT, SECOND]
+    assert trials.last([SPLIT, other]) == [SPLIT, other]
+    assert trials.last([]) == []
+
+
 def test_a_few_rounds_correct_the_estimates_before_the_best_are_timed_against_aten(raced, monkeypatch):
     """Estimates are a microsecond off. Here the slowest by estimate is the fastest."""
     rounds = []

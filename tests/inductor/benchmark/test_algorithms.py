@@ -55,6 +55,15 @@ def test_an_algorithm_must_gain_what_the_policy_requires(clock, times, least, co
     assert decision.config == config
 
 
+@pytest.mark.parametrize(("captured", "config"), [(True, SPLIT), (False, SECOND)])
+def test_the_best_unsplit_algorithm_is_served_where_a_split_takes_the_host_too_long(clock, captured, config):
+    """Both gain 10% or more, but the GPU would wait for the host."""
+    clock.us = {ATEN: 15.5, SPLIT: 12.0, SECOND: 14.0}
+    policy = replace(POLICY, captured=captured)
+    (decision,) = searched(decided(graph_of(plain), session(policy), us=15.5))
+    assert decision.config == config
+
+
 def test_layers_share_a_trial_whatever_follows_them(clock):
     pairs = [*decided(graph_of(plain), session(), 100.0), *decided(graph_of(fused), session(), 103.0)]
     one, two = searched(pairs)
