@@ -15,6 +15,7 @@ from gemmdb.inductor.entry.enable import disable, enable, force, record
 if TYPE_CHECKING:
     from gemmdb.inductor.entry.compare import compare
     from gemmdb.inductor.entry.comparison import Comparison
+    from gemmdb.inductor.entry.open_ops import open_ops
     from gemmdb.inductor.observe.report import Report, report
     from gemmdb.inductor.observe.stats import reset_stats, stats
     from gemmdb.inductor.observe.summary import Summary, summary
@@ -27,6 +28,7 @@ __all__ = [
     "disable",
     "enable",
     "force",
+    "open_ops",
     "record",
     "report",
     "reset_stats",
@@ -37,6 +39,7 @@ __all__ = [
 _ON_DEMAND = {
     "Comparison": "entry.comparison",
     "compare": "entry.compare",
+    "open_ops": "entry.open_ops",
     "Report": "observe.report",
     "report": "observe.report",
     "reset_stats": "observe.stats",

@@ -24,7 +24,8 @@ class Decision:
     all versions of a decision share. `branches`: as in a Hit. `is_branch`: one branch of a GEMM that is split by M; it
     has no separate journal entry, and its rows are the range of M in `query`. `refused`: the config from the tables
     cannot be lowered, and `config` is ATen instead. `instead`: the decision for a config that has to be confirmed,
-    unless it is.
+    unless it is. `engine_op`: the engine's operator whose call the GEMM is; its config is compared with that operator
+    instead of ATen.
     """
 
     session: Session
@@ -35,6 +36,7 @@ class Decision:
     is_branch: bool = False
     refused: bool = False
     instead: Decision | None = field(default=None, compare=False, repr=False)
+    engine_op: str = ""
     entry: object = field(default_factory=object, compare=False, repr=False)
 
     @property

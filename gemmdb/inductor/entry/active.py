@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _override: ContextVar[Session | None] = ContextVar("gemmdb_session", default=None)
 _enabled: Session | Callable[[], Session] | None = None
 _fallbacks: list[Session] = []
+_open_ops: tuple[str, ...] = ()
 _pinned: Session | Callable[[], Session] | None = None
 _lock = threading.Lock()
 _holders = 0
@@ -23,11 +24,33 @@ _holders = 0
 
 def current() -> Session | None:
     """Return the active session: from `use`, else from `enable`, else the recorder's. None if GEMMDB_DISABLE is set."""
-    return None if Settings.read().disabled else requested() or next(iter(_fallbacks), None)
+    return None if Settings.read().disabled else _keyed(_requested() or next(iter(_fallbacks), None))
 
 
 def requested() -> Session | None:
     """Return the session from `use`, else from `enable`. None if GEMMDB_DISABLE is set or only a recorder is active."""
+    return _keyed(_requested())
+
+
+def open_ops() -> Sequence[str]:
+    """Return the names of the engines' operators that are open."""
+    return _open_ops
+
+
+def set_open_ops(names: Sequence[str]) -> None:
+    """Set the engines' operators that later compiles open."""
+    global _open_ops
+    _open_ops = tuple(sorted(set(names)))
+
+
+def _keyed(session: Session | None) -> Session | None:
+    """Return a session whose identity, and so every compile-cache key, names the operators that are open."""
+    if session is None or session.identity is None or not _open_ops:
+        return session
+    return session.variant(identity=f"{session.identity} open_ops={','.join(_open_ops)}")
+
+
+def _requested() -> Session | None:
     global _enabled, _pinned
     if Settings.read().disabled:
         return None

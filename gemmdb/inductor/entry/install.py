@@ -14,7 +14,9 @@ from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.decide import uncompiled
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.entry import active
+from gemmdb.inductor.entry.engine_gemms import EngineGemms
 from gemmdb.inductor.entry.joint_pass import JointPass
+from gemmdb.inductor.entry.open_ops import opened
 from gemmdb.inductor.entry.post_grad_pass import PostGradPass
 from gemmdb.inductor.lower import lowering, padding
 from gemmdb.inductor.lower.adapter import codegen, cutlass, decomposition, hooks, patches, prebuilt_kernels, rows, state
@@ -97,7 +99,7 @@ def bodies() -> Mapping[str, Any] | None:
 def slots(session: Session) -> Mapping[str, Any]:
     """Return our passes by slot for one session. Within a compile each GEMM is looked up until it hits once."""
     session = session.remembering()
-    post_grad = PostGradPass(session, DecomposedGemms(session))
+    post_grad = PostGradPass(session, DecomposedGemms(session), EngineGemms(session, opened()))
     return {"joint_custom_pre_pass": JointPass(session, post_grad), "post_grad_custom_post_pass": post_grad}
 
 

@@ -21,6 +21,7 @@ from gemmdb.inductor.benchmark.step import Ahead
 from gemmdb.inductor.decide import deciding, outcome, uncompiled
 from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.entry.engine_gemms import EngineGemms
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
 from gemmdb.inductor.match import activations, convolutions, extract, fx, gemms, int4, int_mm_scale, linears, mixed, ops
@@ -37,8 +38,8 @@ Pairs = Sequence[tuple[Any, Decision]]
 class PostGradPass:
     """Looks up every GEMM of the final graph, and counts the events."""
 
-    def __init__(self, session: Session, apart: DecomposedGemms) -> None:
-        self.session, self.apart = session, apart
+    def __init__(self, session: Session, apart: DecomposedGemms, engine: EngineGemms | None = None) -> None:
+        self.session, self.apart, self.engine = session, apart, engine or EngineGemms(session, {})
         self.identity, self.frozen = session.identity, bool(session.policy.frozen)
         self.ahead: Ahead = {}
 
@@ -60,7 +61,10 @@ class PostGradPass:
         settled = uncompiled.again() or self.frozen
         for node, decision in pairs if settled else self._timed(pairs):
             try:
-                self.carry_out(node, decision)
+                if decision.engine_op:
+                    self.engine.settle(node, decision)
+                else:
+                    self.carry_out(node, decision)
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
         absorbing = ops.overload("int_mm_scaled"), ops.overload("mm_activation")
@@ -73,24 +77,30 @@ class PostGradPass:
         fusion = fusing.Fusion(self.carry_out, self.ahead)
         confirmation = confirming.Confirmation(self.carry_out, self.ahead)
         search = searching.Search()
-        pairs = search.settle(pairs)
+        calls = [pair for pair in pairs if pair[1].engine_op]
+        pairs = search.settle([pair for pair in pairs if not pair[1].engine_op])
         # GEMMs that fusion replaces need no confirmation. The kernels of both steps compile in parallel.
         confirmation.begin(_without(fusion.begin(pairs), pairs))
         pairs = _without(fusion.finish(), pairs)
-        confirmation.begin(pairs)
+        confirmation.begin([*pairs, *calls])
         # Meanwhile, the kernels to confirm compile in other processes.
         confirmation.postpone(search.run(pairs))
         decided = search.decide([deciding.charged(decision) for decision in confirmation.decide(pairs)])
-        for decision in decided:
+        found = [deciding.charged(decision) for decision in confirmation.decide(calls)]
+        calls = [(node, decision) for (node, _), decision in zip(calls, found, strict=True)]
+        for decision in (*decided, *found):
             JOURNAL.put(decision.entry, decision.event)
         pairs = [(node, decision) for (node, _), decision in zip(pairs, decided, strict=True)]
         # A fused kernel may beat configs that turned out slower than expected.
-        return _without(fusion.fuse(pairs), pairs)
+        return [*_without(fusion.fuse(pairs), pairs), *calls]
 
     def _decided(self, graph: Any) -> Iterator[tuple[Any, Decision]]:
         """Yield the GEMMs of the graph with their decisions. A miss to be tuned has no config yet."""
         for node in list(graph.nodes):
             try:
+                if (call := self._visit_engine(node)) is not None:
+                    yield call
+                    continue
                 decision = self._visit(node)
                 if not self.apart.settle(node, decision) and decision is not None:
                     yield node, decision
@@ -98,6 +108,13 @@ class PostGradPass:
                 raise
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
+
+    def _visit_engine(self, node: Any) -> tuple[Any, Decision] | None:
+        try:
+            return self.engine.visit(node)
+        except Unsupported as error:
+            JOURNAL.enter(Event(str(error), "uncovered"))
+            return None
 
     def _visit(self, node: Any) -> Decision | None:
         if node.op != "call_function":
@@ -133,6 +150,9 @@ class PostGradPass:
 
 def _leave(node: Any, decision: Decision) -> None:
     """Store a decision on the node that the lowering will see: this one, or one that covers more of the graph."""
+    if node.target is ops.overload("engine_mm"):
+        node.meta[DECISION] = decision
+        return
     own = (ops.overload("mixed_mm"), ops.overload("int4_mm"), ops.overload("int_mm_scaled"))  # Always lowered by us.
     if int_mm_scale.scales_in_kernel(decision.config, decision.problem):
         found = int_mm_scale.absorb(node)

@@ -12,14 +12,14 @@ from gemmdb.errors import MissError, TableError
 from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.decide import legality, outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
-from gemmdb.inductor.lower import branches, by_rows, emit, horizontal, inductor_ops, int4
+from gemmdb.inductor.lower import branches, by_rows, emit, engine_ops, horizontal, inductor_ops, int4
 from gemmdb.inductor.lower.adapter import ir_view, state
 from gemmdb.inductor.match import calls, ops
 from gemmdb.inductor.match.calls import Call
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
-_OWN = ("mixed_mm", "int4_mm", "int_mm_scaled", "mm_activation")
+_OWN = ("engine_mm", "mixed_mm", "int4_mm", "int_mm_scaled", "mm_activation")
 """Our operators whose lowerings read their node's Decision themselves."""
 
 
@@ -30,6 +30,7 @@ def register() -> None:
     state.register_own(ops.overload("mm_activation"), lower_activation)
     horizontal.register()
     int4.register()
+    engine_ops.register()
 
 
 def as_decided(original: Callable[..., Any]) -> Callable[..., Any]:

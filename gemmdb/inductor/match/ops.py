@@ -2,8 +2,8 @@
 
 `mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering; `int4_mm` replaces many
 nodes, or one without a lowering; `int_mm_scaled`, `mm_activation`, `horizontal_mm` and `horizontal_int4` each become
-one kernel. All other GEMMs keep their operators, with the decision in node metadata, so Inductor's passes and layout
-rules for those operators still apply.
+one kernel; `engine_mm` stands for an engine's operator until a kernel was timed against it. All other GEMMs keep their
+operators, with the decision in node metadata, so Inductor's passes and layout rules for those operators still apply.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gemmdb.inductor.match.engine_ops import BLOCK, ENGINE_OPS, Operands
 from gemmdb.key.int4 import INT4, PACKED, TILED, WORDS, ZERO_NUMBER, Int4Format
 
 _library: Any = None
@@ -139,6 +140,16 @@ def _horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, 
     return torch.cat([_int4_mm(a, *tensors, group, packing).reshape(-1) for tensors in given])
 
 
+def _engine_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, dtype: Any, name: str) -> Any:
+    """Call the engine's operator `name`, a key of `engine_ops.ENGINE_OPS`, on its own operands -> [M, N] of `dtype`."""
+    return ENGINE_OPS[name](Operands(a, b, scale_a, scale_b, bias, dtype))
+
+
+def engine_columns(b: Any, name: str) -> Any:
+    """Return N from the sizes of the weight of an engine's operator."""
+    return b[0] if BLOCK in ENGINE_OPS[name].roles else b[1]
+
+
 def int4_columns(sizes: Sequence[Any], packing: str) -> Any:
     """Return N of a packed int4 weight of these sizes."""
     if packing in WORDS:
@@ -170,6 +181,13 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
         "Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing", _int4_mm,
         lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], int4_columns(w.shape, packing))),
         _flops_int4,
+    ),
+    "engine_mm": (
+        "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, ScalarType dtype, str name", _engine_mm,
+        lambda a, b, scale_a, scale_b, bias, dtype, name: a.new_empty(
+            (a.shape[0], engine_columns(b.shape, name)), dtype=dtype
+        ),
+        lambda a, b, scale_a, scale_b, bias, dtype, name, **_: _flops(a, (0, engine_columns(b, name))),
     ),
     "mm_activation": (
         "Tensor a, Tensor b, str activation, Tensor? bias=None", _mm_activation,
