@@ -1,5 +1,4 @@
 """Confirmation: times the unmeasured configs of one graph against ATen in Inductor's generated code, and decides again.
-
 Each GEMM is compiled twice with the elementwise operators that follow it, and both versions run on random tensors in
 this process. The rows are stored in the user table, so the next compile hits a measured row. A GEMM that cannot be
 timed is decided as without confirmation. Nothing here fails a compile.
@@ -155,9 +154,8 @@ def _by_trial(decision: Decision, found: Result) -> Decision:
         wrong = f"{name} is wrong: its result differs from ATen's"
         lost = replace(decision, config=ATEN, event=old.refused(wrong))
         return lost if decision.instead is None else _unconfirmed(decision, wrong)
-    other = "ATen" if not decision.engine_op else "the engine's operator"
     ours = verdict.pick == decision.config and gain(verdict.ratio) >= decision.session.policy.min_gain
-    note = "" if ours else f"{name} takes {found.us:.1f} us here, {other} {found.aten_us:.1f}"
+    note = "" if ours else f"{name} takes {found.us:.1f} us here, {decision.engine_op or 'ATen'} {found.aten_us:.1f}"
     if not ours and decision.instead is not None:
         return _unconfirmed(decision, note)
     speedup = found.aten_us / found.us if ours else 1.0
@@ -178,9 +176,9 @@ def _unconfirmed(decision: Decision, why: object) -> Decision:
     """Decide as without confirmation; the event's note contains the reason."""
     if decision.instead is not None:
         return _kept(decision.instead, why)
-    if decision.engine_op:
-        return replace(decision, config=ATEN, event=decision.event.refused(f"{NOT_CONFIRMED}{why}"))
     event, note = decision.event, f"{NOT_CONFIRMED}{why}"
+    if decision.engine_op:
+        return replace(decision, config=ATEN, event=event.refused(note))
     if event.rung in UNMEASURED_RUNGS:
         return deciding.decide_again(decision, Mode.CERTAIN, note)
     if rules.unmeasured(decision):  # It was measured, but not as it is served.
@@ -250,14 +248,11 @@ class ConfirmJob(Job):
         # One GEMM's share of zeroing the graph's counters, which the trial does not include.
         counts = self.decision.config and counts_arrivals(self.decision.config)
         rows = measurements(self.decision, self.time(), ZEROING_US / len(self.decisions) if counts else 0.0)
-        timed = rows[-1].times
-        # What the rows of an engine's operator call ATen is that operator.
-        stored = () if self.decision.engine_op else rows
+        timed, by_engine = rows[-1].times, self.decision.engine_op  # Not ATen, as the rows say.
         if timed is None:
-            return Result(None, rows=stored)
-        # The key does not record whether the program computes the weight: a time with a hot weight is no evidence for
-        # a cold one.
-        kept = () if computes_weight(self.piece.gemm) else stored
+            return Result(None, rows=() if by_engine else rows)
+        # The key does not say if the program computes the weight: with a hot weight, a time says nothing of a cold one.
+        kept = () if by_engine or computes_weight(self.piece.gemm) else rows
         return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
 
