@@ -12,7 +12,6 @@ import math
 import multiprocessing.util
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -47,8 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
     # A thread that waits for another one would keep a core from the other workers.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if "COMPILER_PATH" not in os.environ:
-        _quick_compiler()
+    if "COMPILER_PATH" not in os.environ and (gold := shutil.which("ld.gold")):
+        # It reads the symbols of libtorch in a third of the time, for each of a thousand small libraries.
+        folder = _folder("linker-")
+        Path(folder, "ld").symlink_to(gold)
+        if _links(folder):
+            os.environ["COMPILER_PATH"] = folder
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = _folder("inductor-")
     if hasattr(config, "workerinput"):
@@ -70,27 +73,12 @@ def pytest_collection_finish() -> None:
     logging.getLogger("torch.__trace").propagate = True
 
 
-def _quick_compiler() -> None:
-    """GCC compiles what Inductor writes at -O1, without warnings and line numbers, in three quarters of the time. g++
-    gets the same command as in a program; what it calls to compile changes -O3 alone. It links with gold, which reads
-    the symbols of libtorch in a third of the time, for each of hundreds of small libraries. Only where a library can be
-    made with both."""
+def _links(folder: str) -> bool:
+    """Whether the compiler makes a library with the linker in `folder`. One that was installed elsewhere may not."""
     compiler = os.environ.get("CXX") or shutil.which("g++")
-    if not compiler or not (gold := shutil.which("ld.gold")):
-        return
-    asked = subprocess.run([compiler, "-print-prog-name=cc1plus"], capture_output=True, text=True)
-    if asked.returncode or not Path(real := asked.stdout.strip()).is_absolute():
-        return
-    folder = Path(_folder("compiler-"))
-    (folder / "ld").symlink_to(gold)
-    (folder / "cc1plus").write_text(
-        f'#!/bin/sh\ncase " $* " in *" -O3 "*) set -- "$@" -O1 -g0 -w;; esac\nexec {shlex.quote(real)} "$@"\n'
-    )
-    (folder / "cc1plus").chmod(0o755)
-    command = [compiler, "-O3", "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", str(folder / "empty.so")]
-    environ = {**os.environ, "COMPILER_PATH": str(folder)}
-    if subprocess.run(command, env=environ, capture_output=True).returncode == 0:
-        os.environ["COMPILER_PATH"] = str(folder)
+    command = [compiler, "-shared", "-x", "c++", os.devnull, "-o", str(Path(folder, "empty.so"))]
+    environ = {**os.environ, "COMPILER_PATH": folder}
+    return bool(compiler) and subprocess.run(command, env=environ, capture_output=True).returncode == 0
 
 
 def _folder(prefix: str) -> str:
