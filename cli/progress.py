@@ -13,6 +13,8 @@ from gemmdb.cli.output import note
 if TYPE_CHECKING:
     from gemmdb.generators.progress import State
 
+MIN_SLOWER = 1.1
+"""From how many times on a busy machine is named in an estimate."""
 QUIET_SECONDS = 5.0
 """Maximum seconds between two lines without a terminal, for example in a CI log."""
 
@@ -93,7 +95,9 @@ class BuildProgress:
         text = state.phase if state.current is None else f"{state.phase} {sizes(state)}"
         self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(state.eta_s))
         if state.phase == "starting" and state.total > state.done:
-            note(", ".join(filter(None, (f"{state.total - state.done} to measure", takes(state)))))
+            note(
+                ", ".join(filter(None, (f"{state.total - state.done} to measure", takes(state), beside(state.slower))))
+            )
         words = f"{state.done}/{state.total} problems, {text}"
         self._pulse.begin(words, aloud=False, left_s=state.eta_s)
 
@@ -111,6 +115,12 @@ def takes(state: State) -> str:
     """Return how long a build takes, as in `about 90 s to 3 min`, with all sizes of ranges; empty if unknown."""
     least, most = (left(seconds).removesuffix(" left") for seconds in (state.eta_s, state.most_s))
     return least if most in ("", least) else f"{least} to {most.removeprefix('about ')}"
+
+
+def beside(slower: float) -> str:
+    """Say that an estimate counts other programs; empty if there are none. `slower`: how many times as long as on an
+    idle machine it is."""
+    return f"{slower:.1f} times as long as on an idle machine" if slower >= MIN_SLOWER else ""
 
 
 def left(seconds: float | None) -> str:

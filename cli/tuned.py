@@ -23,7 +23,7 @@ from gemmdb.cli.output import (
     say_prose,
     say_table,
 )
-from gemmdb.cli.progress import left
+from gemmdb.cli.progress import beside, left
 from gemmdb.devices import detect
 from gemmdb.devices.load import Load
 from gemmdb.kernels import names
@@ -57,7 +57,8 @@ def expected(plan: Plan) -> str:
     saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
     least, time = (left(seconds).removesuffix(" left") for seconds in (plan.least_s, plan.seconds))
     time = time if least == time else f"{least} to {time.removeprefix('about ')}"
-    return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, takes {time}{saving}"
+    takes = ", ".join(filter(None, (f"takes {time}", beside(plan.slower or 1.0))))
+    return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, {takes}{saving}"
 
 
 def say_plan(plan: Plan, wide: bool) -> None:

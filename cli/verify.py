@@ -15,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from gemmdb.cli import advice
+from gemmdb.cli.build import terminable
 from gemmdb.cli.busy import WAIT, AskOption, again, patience
 from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_json, say_table
@@ -87,7 +88,8 @@ def verify(options: VerifyOptions) -> None:
 
     \b
     Exit codes: 0 no faults, even if verdicts are unclear; 1 faults, a verdict that no longer holds, or stopped because
-    other programs use the machine, 2 bad usage or bad input.
+    other programs use the machine, 2 bad usage or bad input, 130 interrupted (Ctrl-C or SIGTERM): what was measured so
+    far is shown, and kept in the table of --requalify.
     """
     if options.requalify:
         _requalify(options)
@@ -116,8 +118,17 @@ def verify(options: VerifyOptions) -> None:
             say(f"{file}: no faults found")
         if result is not None:
             _say_remeasured(result)
+    if result is not None:
+        _exit_if_interrupted(result)
     if faults or (result is not None and (result.failed or result.stopped)):
         raise typer.Exit(1)
+
+
+def _exit_if_interrupted(result: Remeasured) -> None:
+    """Exit with 130 after Ctrl-C, and say what was not timed."""
+    if result.interrupted:
+        note(f"interrupted; {count(len(result.rest), 'verdict')} not timed")
+        raise typer.Exit(130)
 
 
 def _remeasured(file: Path, number: int, seed: int | None, wait: str | None) -> Remeasured:
@@ -126,9 +137,9 @@ def _remeasured(file: Path, number: int, seed: int | None, wait: str | None) -> 
 
     wait_s, result = patience(wait), None
     while True:
-        with BuildProgress() as progress:
+        with terminable(), BuildProgress() as progress:
             result = remeasure(file, number, seed=seed, progress=progress, wait_s=wait_s, before=result)
-        if (more := again(result, wait)) is None:
+        if result.interrupted or (more := again(result, wait)) is None:
             return result
         wait_s = more.wait_s
 
@@ -150,7 +161,9 @@ def _document(file: Path, faults: Sequence[Finding], result: Remeasured | None) 
         {"problem": m.problem.text, "config": m.config.text, "recorded_us": m.recorded_us, "now_us": m.now_us}
         for m in result.moved
     ]
-    names = ("problems", "held", "failed", "unclear", "rows", "within", "disturbed", "doubtful", "stopped")
+    names = (
+        "problems", "held", "failed", "unclear", "rows", "within", "disturbed", "doubtful", "stopped", "interrupted",
+    )  # fmt: skip
     return {**found, "remeasured": {**{name: getattr(result, name) for name in names}, "moved": moved}}
 
 
@@ -200,12 +213,13 @@ def _requalify(options: VerifyOptions) -> None:
     # A question on a busy machine would be for all that is left, so it waits as without a terminal.
     limits = Limits(seconds(options.budget, "--budget"), patience(options.wait or WAIT))
     workload = entries.read(options.file)
-    with closing(Catalog.load(strict=True)) as catalog, BuildProgress() as progress:
+    with closing(Catalog.load(strict=True)) as catalog, terminable(), BuildProgress() as progress:
         found = requalify(workload, catalog.tables, out, limits, progress=progress)
     if options.as_json:
         say_json("verify", {**_document(options.file, (), found.checked), "requalified": _changes(found)})
     else:
         _say_requalified(found)
+    _exit_if_interrupted(found.checked)
     if found.checked.failed or found.checked.stopped:
         raise typer.Exit(1)
 
@@ -226,7 +240,7 @@ def _say_requalified(found: Requalified) -> None:
     _say_remeasured(found.checked)
     if found.unmeasured:
         note(f"no table has measured {count(found.unmeasured, 'GEMM')} of the workload: gemmdb tune builds them")
-    if found.checked.rest and not found.checked.stopped:
+    if found.checked.rest and not (found.checked.stopped or found.checked.interrupted):
         note(
             f"{count(len(found.checked.rest), 'verdict')} did not fit in the budget and stay as they are: --budget 10m"
         )

@@ -59,7 +59,12 @@ def rates(device: Device, effort: Effort) -> Rates:
 def start_s(device: Device, effort: Effort, slower: float = 1.0) -> float:
     """Return the seconds until a build measures its first problem, besides compiling it. `slower`: how many times as
     long as on an idle machine everything takes, see `Backend.slowdown`; it then also waits for a quiet one."""
-    return slower * rates(device, effort).start_s + (PATIENCE_S if slower > 1 else 0.0)
+    return slower * rates(device, effort).start_s + patience_s(slower)
+
+
+def patience_s(slower: float) -> float:
+    """Return the seconds that a build or a sample of `verify` waits for a quiet machine while it measures."""
+    return PATIENCE_S if slower > 1 else 0.0
 
 
 def job_s(job: Job, device: Device, effort: Effort) -> float:
@@ -98,10 +103,15 @@ def problem_s(problem: Problem, backend: Backend, effort: Effort) -> float:
 
 
 def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, device: Device, effort: Effort) -> float:
-    """Return the seconds to time some configs of a problem again, as `verify --remeasure` does."""
+    """Return the seconds to time some compiled configs of a problem again, as `verify --remeasure` does."""
     rate = rates(device, effort)
-    load_s = rate.problem_s + _compile_s(configs, device, rate) + rate.candidate_s * len(configs)
+    load_s = rate.problem_s + rate.candidate_s * len(configs)
     return load_s + _timed_s(problem, len(configs), samples, device, rate)
+
+
+def compile_s(configs: Sequence[Config], device: Device, effort: Effort) -> float:
+    """Return the seconds to compile configs, with all compilers."""
+    return _compile_s(configs, device, rates(device, effort))
 
 
 def _compile_s(configs: Sequence[Config], device: Device, rate: Rates) -> float:

@@ -16,7 +16,8 @@ class State:
     """State of a build. `total`: all jobs; `done`: jobs in the table; `before`: those of them from an earlier build;
     `phase`: `starting`, `compiling`, `racing`, `confirming`, `timing` (of `verify`), `waiting` (for another build of
     the same file, or followed by what it waits for) or `finished`. `current`: the current problem. `eta_s`: estimated
-    seconds to the end with all confirmations, None while unknown; `most_s`: the same with all jobs that may follow."""
+    seconds to the end with all confirmations, None while unknown; `most_s`: the same with all jobs that may follow;
+    `slower`: how many times as long as on an idle machine that is."""
 
     total: int
     done: int
@@ -25,6 +26,7 @@ class State:
     current: Problem | None = None
     eta_s: float | None = None
     most_s: float | None = None
+    slower: float = 1.0
 
 
 class Progress(Interface):
@@ -38,13 +40,15 @@ class Progress(Interface):
 class Expected:
     """Expected seconds of a build. `start_s`: before its first job; `jobs`: of each job that is left, on one worker;
     `workers`: how many work in parallel; `ahead`: number of jobs that are prepared together, so that the first one
-    seems to take their time; `more_s`: of jobs that may follow, on one worker."""
+    seems to take their time; `more_s`: of jobs that may follow, on one worker; `slower`: how many times as long as on
+    an idle machine all that is."""
 
     start_s: float
     jobs: Sequence[tuple[Problem, float]]
     workers: int = 1
     ahead: int = 1
     more_s: float = 0.0
+    slower: float = 1.0
 
     @lazy
     def by_problem(self) -> Mapping[Problem, float]:
@@ -75,6 +79,7 @@ class Tracker:
     done_s: float = 0.0
     started: float = field(default_factory=monotonic)
     phase: str = "starting"
+    _started_s: float = 0.0
     _credited: dict[Problem, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,7 +91,12 @@ class Tracker:
         if self.progress is not None:
             eta_s, more_s = self._eta(), self.expected.more_s / self.expected.workers if self.expected else 0.0
             most_s = None if eta_s is None else eta_s + self.pace * more_s
-            self.progress.update(State(self.total, self.done, self.before, phase, current, eta_s, most_s))
+            slower = self.expected.slower if self.expected else 1.0
+            self.progress.update(State(self.total, self.done, self.before, phase, current, eta_s, most_s, slower))
+
+    def prepared(self) -> None:
+        """Note that the start is over: its pace is expected of the jobs."""
+        self._started_s = monotonic() - self.started
 
     def raced(self, problem: Problem, left_s: float) -> None:
         """Note that all of a job is done but `left_s` expected seconds, which confirm its winner."""
@@ -106,12 +116,13 @@ class Tracker:
 
     @property
     def pace(self) -> float:
-        """How many times as long as expected the jobs so far took. The first ones count little: others are prepared
-        together with them."""
-        if self.expected is None or not self.done_s:
+        """How many times as long as expected the start and the jobs so far took. The first jobs count little: others
+        are prepared together with them."""
+        if self.expected is None or not (self.done_s or self._started_s):
             return 1.0
         ahead_s = self.expected.ahead * self.expected.mean_s
-        taken_s, expected_s = monotonic() - self.started, self.expected.start_s + self.done_s
+        taken_s = monotonic() - self.started if self.done_s else self._started_s
+        expected_s = self.expected.start_s + self.done_s
         return (taken_s + ahead_s) / max(expected_s + ahead_s, 1e-9)
 
     @property
@@ -128,6 +139,6 @@ class Tracker:
             return spent_s / fresh * left if fresh else None
         if not left:
             return 0.0
-        if not self.done_s:
+        if not self.done_s and not self._started_s:
             return max(self.expected.start_s + self.expected.work_s - spent_s, self.expected.mean_s)
         return self.pace * max(self.expected.work_s - self.done_s, 0.0)

@@ -27,7 +27,8 @@ class BuildRequest:
     `generators.proposals`). `every`: also measure the GEMMs of a workload that fall back to ATen
     whatever their times are (see `build.recorded`). `wait_s`: how many seconds to wait while other
     programs use the machine, and then to stop; None measures anyway. `pace`: how many times as long as expected an
-    earlier build took, None if unknown."""
+    earlier build took, None if unknown; `slower`: how many times as long as on an idle machine it takes if it does not
+    wait for one, None to look."""
 
     arch: str = "native"
     ops: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class BuildRequest:
     every: bool = False
     wait_s: float | None = None
     pace: float | None = None
+    slower: float | None = None
 
     def after(self, before: BuildReport) -> BuildRequest:
         """Return the request of a later part of the same build, which probably has the pace of the part `before`."""

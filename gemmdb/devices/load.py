@@ -24,6 +24,8 @@ MAX_PROGRAMS, MIN_CORES = 3, 0.05
 """Most programs that are named, and the least share of a core that each uses."""
 SAMPLE_S = 0.5
 """Sampling interval of `now`, in seconds."""
+QUEUE_SAMPLES, QUEUE_STEP_S = 10, 0.05
+"""How often `queued` looks at what runs, and the seconds between two looks."""
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -102,11 +104,31 @@ def now(seconds: float = SAMPLE_S, threads: int | None = None) -> Load | None:
 
 
 def queued() -> float:
-    """Return how many programs ran or waited per core of the host in the last minute; 0 if unknown."""
+    """Return how many other programs run or wait per core of the host; 0 if unknown. The mean of now and the last
+    minute: programs that have just started count half in it, and so do those that have just ended."""
+    known = [number for number in (_running(), _loaded()) if number is not None]
+    return sum(known) / len(known) / (os.cpu_count() or 1) if known else 0.0
+
+
+def _running() -> float | None:
+    """Return how many other programs run or wait for a core now, sampled over half a second."""
     try:
-        return os.getloadavg()[0] / (os.cpu_count() or 1)
+        seen = []
+        for _ in range(QUEUE_SAMPLES):
+            stat = (PROC / "stat").read_text()
+            seen.append(int(stat.partition("procs_running ")[2].split()[0]) - 1)  # Without this one.
+            time.sleep(QUEUE_STEP_S)
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(sum(seen) / len(seen), 0.0)
+
+
+def _loaded() -> float | None:
+    """Return how many programs ran or waited for a core in the last minute."""
+    try:
+        return os.getloadavg()[0]
     except (AttributeError, OSError):
-        return 0.0
+        return None
 
 
 def wait(

@@ -71,12 +71,14 @@ class Wanted:
 @dataclass(frozen=True)
 class Plan:
     """GEMMs to build, most valuable first, and how many are left out, by reason. `budget_s`: the time limit; `start_s`:
-    expected seconds before the first is measured."""
+    expected seconds before the first is measured; `slower`: how many times as long as on an idle machine all takes,
+    which the seconds contain, None if it waits for one."""
 
     wanted: tuple[Wanted, ...]
     left_out: dict[str, int]
     budget_s: float
     start_s: float = 0.0
+    slower: float | None = None
 
     @property
     def fitting(self) -> int:
@@ -173,9 +175,10 @@ def plan(
             left_out[rejected.reason] += 1
         else:
             wanted.append(one)
-    slower = backend.slowdown() if busy and wanted else 1.0
-    timed = _with_seconds(by_worth(wanted), backend, chosen, pace * slower)
-    return Plan(timed, dict(left_out), budget_s, pace * estimate.start_s(device, chosen, slower) if timed else 0.0)
+    slower = backend.slowdown() if busy and wanted else None
+    timed = _with_seconds(by_worth(wanted), backend, chosen, pace * (slower or 1.0))
+    start_s = pace * estimate.start_s(device, chosen, slower or 1.0) if timed else 0.0
+    return Plan(timed, dict(left_out), budget_s, start_s, slower)
 
 
 def _with_seconds(wanted: Sequence[Wanted], backend: Backend, effort: Effort, pace: float) -> tuple[Wanted, ...]:

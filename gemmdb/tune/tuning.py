@@ -137,7 +137,7 @@ class Tuning:
         build = BuildRequest(
             arch="cpu" if wanted[0].device.kind == "cpu" else "native", shapes=str(state.queue),
             effort=self._request.effort, out=self._request.table, minutes=self._request.budget_s / 60,
-            wait_s=self._request.wait_s, pace=state.pace,
+            wait_s=self._request.wait_s, pace=state.pace, slower=done.plan.slower,
         )  # fmt: skip
         before, part = done.built, build_table(build, progress)
         if part.measured:

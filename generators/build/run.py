@@ -45,7 +45,7 @@ class Run:
         self.before = len(jobs) - len(self.pending)
         self.count = min(backend.workers, request.gpus or backend.workers)
         self.pace = request.pace or 1.0
-        slowdown = backend.slowdown() if request.wait_s is None and self.pending else 1.0
+        slowdown = (request.slower or backend.slowdown()) if request.wait_s is None and self.pending else 1.0
         self.slower = self.pace * slowdown
         self.start_s = self.pace * estimate.start_s(backend.device, self.effort, slowdown)
         self.expected = self._expected(more)
@@ -162,6 +162,7 @@ class Run:
             workers,
             workers if backend.overlap else min(backend.chunk, len(self.pending)),
             self._more_s(more, workers),
+            self.slower / self.pace,
         )
 
     def _more_s(self, more: Sequence[Problem], workers: int) -> float:

@@ -123,4 +123,6 @@ class SharedProgress:
             eta_s = max((one.eta_s for one in all_states if one.eta_s is not None), default=None)
             most_s = max((one.most_s for one in all_states if one.most_s is not None), default=None)
             if self.progress is not None:
-                self.progress.update(State(total, done, before, state.phase, state.current, eta_s, most_s))
+                self.progress.update(
+                    State(total, done, before, state.phase, state.current, eta_s, most_s, state.slower)
+                )

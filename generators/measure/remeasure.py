@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -17,7 +17,7 @@ from time import monotonic
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import effort, estimate
-from gemmdb.generators.backend import Backend, Measurer, row
+from gemmdb.generators.backend import Backend, Measurer, Outcome, row
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.quiet import judged
 from gemmdb.generators.measure.remeasured import TOLERANCE, Checked, Remeasured, Sampled
@@ -52,33 +52,46 @@ def remeasure(
         sampled = list(before.rest) if before else sample(table, backend.device, klass, n, seed)
     if not sampled:
         raise InputError(f"{path} has no verdicts for {backend.device.sku} under {klass}")
-    result = check(sampled, backend, progress, wait_s)
+    result = check(sampled, backend, progress, Terms(wait_s))
     return replace(result, done=(*(before.done if before else ()), *result.done), tolerance=tolerance)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """How verdicts are re-timed. `wait_s`: how many seconds to wait while other programs use the machine, and then to
+    stop; None measures anyway. `until`: the time of the monotonic clock after which no verdict is begun, except the
+    first of each worker. `keep`: called with each verdict when it is checked, from one thread at a time."""
+
+    wait_s: float | None = None
+    until: float = inf
+    keep: Callable[[Checked], None] = lambda _: None
+
+
 def check(
-    sampled: Sequence[Sampled], backend: Backend, progress: Progress | None = None, wait_s: float | None = None,
-    until: float = inf,
-) -> Remeasured:  # fmt: skip
-    """Re-time the configs of verdicts, and close the backend. `wait_s`: as for `remeasure`; `until`: the time of the
-    monotonic clock after which no verdict is begun, except the first of each worker."""
+    sampled: Sequence[Sampled], backend: Backend, progress: Progress | None = None, terms: Terms = Terms()
+) -> Remeasured:
+    """Re-time the configs of verdicts, and close the backend. After Ctrl-C the result has what was checked so far."""
 
     def waiting(text: str) -> None:
         if progress is not None:
             progress.update(State(len(sampled), 0, phase=text))
 
+    timing = _Timing(backend, terms)
     try:
-        if wait_s is not None and (occupied := quiet.idle(backend, wait_s, waiting)):
+        if terms.wait_s is not None and (occupied := quiet.idle(backend, terms.wait_s, waiting)):
             return Remeasured(backend.device, (), tuple(sampled), stopped=occupied)
-        busy = quiet.wait(backend)
-        timing = _Timing(backend, bool(busy), wait_s is not None, until)
-        fresh = timing.measure(sampled, progress)
+        timing.busy = quiet.wait(backend)
+        timing.measure(sampled, progress)
+    except KeyboardInterrupt:
+        timing.interrupted = True
     finally:
         backend.close()
     # What was disturbed until it stopped is timed again.
-    done = tuple(one for one in fresh if one and not (timing.stopped and one.is_lost))
+    done = tuple(one for one in timing.checked(sampled) if not (timing.stopped and one.is_lost))
     rest = tuple(one for one in sampled if all(one is not known.sampled for known in done))
-    return Remeasured(backend.device, done, rest, busy=busy, stopped=timing.stopped)
+    return Remeasured(
+        backend.device, done, rest, busy=timing.busy, stopped=timing.stopped, interrupted=timing.interrupted
+    )
 
 
 def local_backend(devices: Collection[Device], where: str) -> Backend:
@@ -135,65 +148,82 @@ def sampled_of(verdict: Verdict, table: Table, device: Device) -> Sampled:
 
 
 class _Timing:
-    """Times samples again on all devices of the machine. `busy`: whether all times count as disturbed. `may_stop`:
-    whether it stops, as a build does, once nothing of the last problems can be used; `stopped` is then why. `until`: as
-    for `check`."""
+    """Times samples again on all devices of the machine. `busy`: one phrase on other use of them, with which all times
+    count as disturbed. `stopped`: why it stopped, as a build does, when nothing of the last problems could be used.
+    `interrupted`: whether Ctrl-C ended it."""
 
-    def __init__(self, backend: Backend, busy: bool, may_stop: bool, until: float) -> None:
-        self._backend, self._busy, self._may_stop, self._until = backend, busy, may_stop, until
+    def __init__(self, backend: Backend, terms: Terms) -> None:
+        self._backend, self._terms = backend, terms
         self._lock, self._disturbances = Lock(), quiet.Disturbances()
-        self.stopped = ""
+        self._checked: dict[int, Checked] = {}
+        self.busy = self.stopped = ""
+        self.interrupted = False
 
-    def measure(self, sampled: Sequence[Sampled], progress: Progress | None) -> list[Checked | None]:
-        """Return the samples with their rows, in order; None for those that were left when it stopped."""
+    def checked(self, sampled: Sequence[Sampled]) -> list[Checked]:
+        """Return those of the samples that were timed, in order."""
+        return [self._checked[id(one)] for one in sampled if id(one) in self._checked]
+
+    def measure(self, sampled: Sequence[Sampled], progress: Progress | None) -> None:
+        """Time samples. Ctrl-C aborts it, without the one that is being timed."""
         backend = self._backend
         workers = max(min(backend.workers, len(sampled)), 1)
-        slower = 1.0 if self._may_stop else backend.slowdown()
-        tracker = Tracker(progress, len(sampled), 0, _expected(sampled, backend.device, workers, slower))
+        slower = 1.0 if self._terms.wait_s is not None else backend.slowdown()
+        tracker = Tracker(progress, len(sampled), 0, expected_of(sampled, backend.device, workers, slower))
         measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
         with ThreadPoolExecutor(workers) as threads:
             try:
                 shares = [sampled[worker::workers] for worker in range(workers)]
-                found = list(threads.map(partial(self._share, tracker), measurers, shares))
+                list(threads.map(partial(self._share, tracker), measurers, shares))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                raise
             finally:
                 for measurer in measurers:
                     measurer.close()
-        return [found[place % workers][place // workers] for place in range(len(sampled))]
 
-    def _share(self, tracker: Tracker, measurer: Measurer, share: Sequence[Sampled]) -> list[Checked | None]:
-        """Return one worker's samples with their rows."""
+    def _share(self, tracker: Tracker, measurer: Measurer, share: Sequence[Sampled]) -> None:
+        """Time one worker's samples."""
         jobs = [one.job(measurer) for one in share]
         with self._lock:
             tracker.say("compiling", jobs[0].problem)
         measurer.prepare(jobs)
-        found: list[Checked | None] = []
-        for one, job in zip(share, jobs, strict=True):
-            if self.stopped or (found and monotonic() > self._until):
-                found.append(None)
-                continue
+        with self._lock:
+            tracker.prepared()
+        for number, (one, job) in enumerate(zip(share, jobs, strict=True)):
+            if self.stopped or self.interrupted or (number and monotonic() > self._terms.until):
+                return
             with self._lock:
                 tracker.say("timing", job.problem)
             outcomes = judged(measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples))
             marked = [
-                replace(outcome, config=config, disturbed=self._busy or outcome.disturbed)
+                replace(outcome, config=config, disturbed=bool(self.busy) or outcome.disturbed)
                 for config, outcome in zip(one.recorded, outcomes, strict=True)
             ]
-            found.append(Checked(one, [row(job, outcome, self._backend, "remeasure") for outcome in marked]))
             with self._lock:
+                if self.interrupted:
+                    return  # The measurer was closed in the middle: the failures are not the configs'.
+                self._keep(Checked(one, [row(job, outcome, self._backend, "remeasure") for outcome in marked]), marked)
                 tracker.finished(job.problem)
-                self._disturbances.add(marked)
-                if self._may_stop:
-                    self.stopped = self.stopped or self._disturbances.why(self._backend)
-        return found
+
+    def _keep(self, checked: Checked, outcomes: Sequence[Outcome]) -> None:
+        self._checked[id(checked.sampled)] = checked
+        self._terms.keep(checked)
+        self._disturbances.add(outcomes)
+        if self._terms.wait_s is not None:
+            self.stopped = self.stopped or self._disturbances.why(self._backend)
 
 
-def _expected(sampled: Sequence[Sampled], device: Device, workers: int, slower: float) -> Expected:
+def expected_of(sampled: Sequence[Sampled], device: Device, workers: int, slower: float) -> Expected:
     """Return how long that takes. `slower`: how many times as long as on an idle machine."""
     usual = effort.named(None, device.kind)
+    compile_s = sum(estimate.compile_s(tuple(one.recorded), device, usual) for one in sampled)
+    start_s = slower * (estimate.start_s(device, usual) + compile_s / workers)
     seconds = [
         slower
         * estimate.retimed_s(one.verdict.problem, tuple(one.recorded), one.verdict.protocol.samples, device, usual)
         for one in sampled
     ]
+    for worker in range(min(workers, len(seconds))):  # Each waits at its first one.
+        seconds[worker] += estimate.patience_s(slower)
     jobs = list(zip((one.verdict.problem for one in sampled), seconds, strict=True))
-    return Expected(estimate.start_s(device, usual, slower), jobs, workers, len(jobs))
+    return Expected(start_s, jobs, workers, slower=slower)

@@ -84,8 +84,9 @@ class Checked:
 @dataclass(frozen=True)
 class Remeasured:
     """Result of re-timing on `device`. `done`: the verdicts that were checked; `rest`: those that were not, if it
-    stopped because of other programs: `stopped` is their use of the machine. `tolerance`: relative, within which a time
-    is confirmed. `busy`: one phrase on other use of the devices at the start."""
+    stopped because of other programs: `stopped` is their use of the machine; or after Ctrl-C: `interrupted`.
+    `tolerance`: relative, within which a time is confirmed. `busy`: one phrase on other use of the devices at the
+    start."""
 
     device: Device
     done: tuple[Checked, ...]
@@ -93,6 +94,7 @@ class Remeasured:
     tolerance: float = TOLERANCE
     busy: str = ""
     stopped: str = ""
+    interrupted: bool = False
 
     @property
     def problems(self) -> int:

@@ -14,10 +14,10 @@ from time import monotonic
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.files import check_target, replacing
+from gemmdb.files import check_target
 from gemmdb.generators import effort, estimate
 from gemmdb.generators.backend import Backend
-from gemmdb.generators.measure.remeasure import check, local_backend, sampled_of
+from gemmdb.generators.measure.remeasure import Terms, check, local_backend, sampled_of
 from gemmdb.generators.measure.remeasured import Checked, Remeasured, Sampled
 from gemmdb.generators.progress import Progress
 from gemmdb.kernels.config import Config
@@ -68,27 +68,60 @@ def requalify(
     backend: Backend | None = None, progress: Progress | None = None,
 ) -> Requalified:  # fmt: skip
     """Re-time the verdicts that `tables`, in the order of lookups, have on the GEMMs of a workload, those first that
-    take the most time, within a budget, and write what is conclusive to a new table `out`. Raises InputError if `out`
-    exists or cannot be written, or if this machine has no device of the workload."""
-    if out.exists():
-        raise InputError(f"{out} exists: name a new file, so that only rows of this toolchain decide")
+    take the most time, within a budget, and add each that is conclusive to a new table `out`. Ctrl-C ends it early.
+    Raises InputError if `out` exists or cannot be written, or if this machine has no device of the workload."""
     check_target(out)
-    named = {Device.parse(one.device) for one in workload.entries if one.device}
-    devices = named or {device for table in tables for device in table.devices()}
-    backend = backend or local_backend(sorted(devices, key=lambda one: one.text), "the workload")
-    wanted, unmeasured = needed(workload.entries, tables, backend)
-    if not wanted:
-        backend.close()
-        raise InputError(f"no table has verdicts for the workload on {backend.device.sku}: gemmdb tune builds them")
-    chosen, left = _within(wanted, backend, limits.budget_s)
-    toolchain = backend.toolchain
-    found = check(chosen, backend, progress, limits.wait_s, monotonic() + limits.budget_s)
-    conclusive = [one for one in found.done if one.holds is not None and decide(one.rows) is not None]
-    provenance = {"command": "verify --requalify", "toolchain": toolchain.text, "device": backend.device.text}
-    _write(out, conclusive, provenance)
-    changed = tuple(_changed(one) for one in conclusive if not one.holds)
+    with _Results(out) as results:
+        named = {Device.parse(one.device) for one in workload.entries if one.device}
+        devices = named or {device for table in tables for device in table.devices()}
+        backend = backend or local_backend(sorted(devices, key=lambda one: one.text), "the workload")
+        wanted, unmeasured = needed(workload.entries, tables, backend)
+        if not wanted:
+            backend.close()
+            raise InputError(f"no table has verdicts for the workload on {backend.device.sku}: gemmdb tune builds them")
+        slower = backend.slowdown() if limits.wait_s is None else 1.0
+        chosen, left = _within(wanted, backend, limits.budget_s, slower)
+        results.begin(backend)
+        until = monotonic() + limits.budget_s
+        found = check(chosen, backend, progress, Terms(limits.wait_s, until, results.keep))
+    changed = tuple(_changed(one) for one in found.done if _conclusive(one) and not one.holds)
     checked = replace(found, rest=(*found.rest, *left))
-    return Requalified(checked, unmeasured, out if conclusive else None, changed)
+    return Requalified(checked, unmeasured, out if results.kept else None, changed)
+
+
+class _Results:
+    """The new table, a context manager. The file is made at once, so that no other process takes its name, and removed
+    if nothing was conclusive. Each verdict is stored when it is checked. Raises InputError if the file exists."""
+
+    def __init__(self, out: Path) -> None:
+        self._out, self._run, self.kept = out, "", 0
+
+    def __enter__(self) -> _Results:
+        try:
+            self._out.touch(exist_ok=False)
+        except FileExistsError:
+            why = "name a new file, so that only rows of this toolchain decide"
+            raise InputError(f"{self._out} exists: {why}") from None
+        self._store = Store.open(self._out)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._store.close()
+        if not self.kept:
+            self._out.unlink(missing_ok=True)
+
+    def begin(self, backend: Backend) -> None:
+        """Store what all rows have in common."""
+        self._run = self._store.begin_run(
+            {"command": "verify --requalify", "toolchain": backend.toolchain.text, "device": backend.device.text}
+        )
+
+    def keep(self, one: Checked) -> None:
+        """Store a verdict if it is conclusive."""
+        if _conclusive(one):
+            self._store.add(replace(row, run=self._run) for row in one.rows)
+            self._store.refresh()
+            self.kept += 1
 
 
 def needed(entries: Iterable[Entry], tables: Sequence[Table], backend: Backend) -> tuple[list[Sampled], int]:
@@ -158,31 +191,27 @@ def _inside(problem: Problem, entry: Entry) -> bool:
     return problem.batch == entry.problem.batch
 
 
-def _within(wanted: Sequence[Sampled], backend: Backend, budget_s: float) -> tuple[list[Sampled], list[Sampled]]:
-    """Divide the verdicts into those that the budget is expected to suffice for, at least one, and the others."""
+def _within(
+    wanted: Sequence[Sampled], backend: Backend, budget_s: float, slower: float
+) -> tuple[list[Sampled], list[Sampled]]:
+    """Divide the verdicts into those that the budget is expected to suffice for, at least one, and the others.
+    `slower`: how many times as long as on an idle machine everything takes."""
     usual = effort.named(None, backend.device.kind)
-    spent = estimate.start_s(backend.device, usual)
+    spent = estimate.start_s(backend.device, usual, slower)
     for place, one in enumerate(wanted):
-        verdict = one.verdict
-        seconds = estimate.retimed_s(
-            verdict.problem, tuple(one.recorded), verdict.protocol.samples, backend.device, usual
-        )
-        spent += seconds / backend.workers
+        configs, samples = tuple(one.recorded), one.verdict.protocol.samples
+        seconds = estimate.retimed_s(one.verdict.problem, configs, samples, backend.device, usual)
+        spent += slower * (seconds + estimate.compile_s(configs, backend.device, usual)) / backend.workers
         if spent > budget_s and place:
             return list(wanted[:place]), list(wanted[place:])
     return list(wanted), []
 
 
-def _write(out: Path, conclusive: Sequence[Checked], provenance: Mapping[str, Any]) -> None:
-    if not conclusive:
-        return
-    with replacing(out) as part, Store.open(part) as store:
-        run = store.begin_run(provenance)
-        store.add(replace(row, run=run) for one in conclusive for row in one.rows)
-        store.refresh()
+def _conclusive(one: Checked) -> bool:
+    return one.holds is not None and decide(one.rows) is not None
 
 
 def _changed(one: Checked) -> Changed:
     verdict, now = one.sampled.verdict, decide(one.rows)
-    assert now is not None  # `requalify` has left out the others.
+    assert now is not None  # It is conclusive.
     return Changed(verdict.problem, verdict.pick, now.pick, verdict.speedup, now.speedup)

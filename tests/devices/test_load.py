@@ -146,3 +146,12 @@ def test_waiting_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.monotonic()
     assert load.wait(60.0, given_up=lambda: True) == Load(2.0)
     assert time.monotonic() - start < 30
+
+
+def test_programs_that_have_just_started_count_before_the_last_minute_shows_them(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(load, "PROC", tmp_path)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.0, 1.0, 1.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert load.queued() == 0.5, "here nothing says what runs now"
+    (tmp_path / "stat").write_text("cpu 1 2 3\nprocs_running 8\nprocs_blocked 0\n")
+    assert load.queued() == (7 + 1) / 2 / 2

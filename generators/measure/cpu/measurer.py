@@ -45,6 +45,8 @@ IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.mea
 QUEUED = 0.5
 """How much longer a build takes per program that waits for each core, relative: on two cores, builds beside 5 and 11
 such programs took 2.3 and 3.9 times as long as expected on an idle machine."""
+LOAD_S = 1.5
+"""Seconds over which it looks at other programs before it says how long a build takes."""
 POLL_S = 0.1
 """Seconds between retries while the machine is busy."""
 MAX_COMPILES = 200
@@ -257,7 +259,7 @@ class CpuBackend(Backend):
         return found.text if found is not None and found.disturbs else ""
 
     def slowdown(self) -> float:
-        found = load.now(threads=self.device.units)
+        found = load.now(LOAD_S, self.device.units)
         if found is None or not found.disturbs:
             return 1.0
         return 1 + max(found.others / detect.cores(), QUEUED * load.queued())

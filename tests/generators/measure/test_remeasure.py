@@ -1,20 +1,23 @@
 """Remeasuring, over recorded outcomes."""
 
+import time
 from dataclasses import replace
 
 import pytest
-from kit.replay import Replay, Watcher
+from kit.replay import DEVICE, TOOLCHAIN, Replay, Watcher
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import estimate
+from gemmdb.generators.backend import ignore
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.cuda.artifacts import Emitted
-from gemmdb.generators.measure.remeasure import remeasure
+from gemmdb.generators.measure.remeasure import expected_of, remeasure, sample
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
+from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 
@@ -238,3 +241,26 @@ def test_it_says_how_long_it_takes_with_its_candidates_and_beside_other_programs
     assert 3 * 5 < all_ - one < 6 * 10
     assert expected_s(7, slower=3.0) == pytest.approx(3 * all_ + estimate.PATIENCE_S)
     assert expected_s(7, slower=3.0, wait_s=1.0) == pytest.approx(all_)
+
+
+def test_what_compiling_took_is_expected_of_the_timing(table, replay_backend, rows, monkeypatch):
+    """Nobody could say before that other programs would start."""
+    now, watcher = [time.monotonic()], Watcher()
+    monkeypatch.setattr("gemmdb.generators.progress.monotonic", lambda: now[0])
+
+    class Slowly(Replay):
+        def prepare(self, jobs, ready=ignore):
+            now[0] += 3 * start_s
+            super().prepare(jobs, ready)
+
+    expected = expected_of(sampled_of_all(table), DEVICE, 1, 1.0)
+    start_s = expected.start_s
+    remeasure(table, 7, backend=replay_backend(rows, replay=Slowly), progress=watcher)
+    first, *_ = [state.eta_s for state in watcher.states if state.phase == "timing"]
+    assert watcher.states[0].eta_s == pytest.approx(start_s + expected.work_s, abs=5)
+    assert 2 * expected.work_s < first < 3 * expected.work_s
+
+
+def sampled_of_all(path):
+    with Table.open(path) as table:
+        return sample(table, DEVICE, TOOLCHAIN.klass, 7)

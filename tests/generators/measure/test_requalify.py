@@ -1,10 +1,13 @@
 """Requalifying a program's verdicts after an upgrade, over recorded outcomes and real tables."""
 
+import signal
+import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from kit.replay import CPP, DEVICE, TOOLCHAIN
+from kit.replay import CPP, DEVICE, TOOLCHAIN, Replay
 
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildRequest, build
@@ -41,8 +44,8 @@ def old(shapes_file, tmp_path, replay_backend, rows):
 def run(old, tmp_path, replay_backend, rows, problems):
     """Requalify a workload of all problems, with what has become of the rows."""
 
-    def ran(change=lambda row: row, entries=(), path=old, toolchain=OTHER_CLASS, **limits):
-        backend = replay_backend(list(map(change, rows)), toolchain=toolchain)
+    def ran(change=lambda row: row, entries=(), path=old, toolchain=OTHER_CLASS, replay=Replay, **limits):
+        backend = replay_backend(list(map(change, rows)), toolchain=toolchain, replay=replay)
         workload = Workload(tuple(entries) or tuple(map(Entry, problems)), {})
         with Table.open(path) as table:
             return requalify(workload, [table], tmp_path / "new.db", Limits(**limits), backend)
@@ -133,3 +136,64 @@ def test_an_existing_file_is_not_mixed_with_new_rows(run, tmp_path):
     (tmp_path / "new.db").touch()
     with pytest.raises(InputError, match=r"new\.db exists: name a new file"):
         run()
+
+
+class Interrupted(Replay):
+    """At its third problem Ctrl-C is pressed, and its process is ended in the middle of it."""
+
+    closed = False
+
+    def measure(self, *args):
+        if len(self.calls) == 2:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            while not self.closed:
+                time.sleep(0.01)
+            return [replace(one, status=Status.CRASH, times=None) for one in super().measure(*args)]
+        return super().measure(*args)
+
+    def close(self):
+        self.closed = True
+
+
+def test_what_was_measured_until_ctrl_c_is_kept(run, problems, tmp_path):
+    found = run(replay=Interrupted)
+    assert (found.checked.interrupted, found.checked.problems, found.checked.held) == (True, 2, 2)
+    assert (len(found.checked.rest), found.changed) == (5, ())
+    assert verify(found.table) == []
+    with Table.open(found.table) as table:
+        assert [problem for problem, _ in table.decided()] == [
+            one.sampled.verdict.problem for one in found.checked.done
+        ]
+
+
+def test_each_verdict_is_stored_at_once_and_no_other_process_gets_the_name(run, tmp_path):
+    """So that a kill loses only the one that is being measured."""
+    seen = []
+
+    class Looking(Replay):
+        def measure(self, *args):
+            with Table.open(tmp_path / "new.db") as table:
+                seen.append(len(list(table.decided())))
+            if not self.calls:
+                with pytest.raises(InputError, match=r"new\.db exists: name a new file"):
+                    run()
+            return super().measure(*args)
+
+    found = run(replay=Looking)
+    assert seen == [0, 1, 2, 3, 4, 5, 6]
+    assert found.checked.problems == 7
+
+
+def test_no_file_is_left_where_nothing_could_be_kept(run, problems, tmp_path):
+    with pytest.raises(InputError, match="no table has verdicts"):
+        run(entries=[Entry(replace(problems[0], k=999))])
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_beside_other_programs_the_budget_is_for_fewer(run, problems, replay_backend, monkeypatch):
+    entries = [Entry(problem, calls=problem.m) for problem in problems]
+    idle = run(entries=entries, budget_s=60.0)
+    idle.table.unlink()
+    monkeypatch.setattr("kit.replay.ReplayBackend.slowdown", lambda _: 3.0)
+    busy = run(entries=entries, budget_s=60.0)
+    assert 0 < busy.checked.problems < idle.checked.problems
