@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gemmdb.errors import InputError, TableError
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key import canonical
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.problem import Problem
@@ -138,7 +138,8 @@ class RowCache:
             numbers = packed_records.tie_numbers(keys) if self.packed else schema.unpack_keys(keys)
             found = tuple(map(self.config, numbers))
             for config in found:
-                if context.op not in config.spec.ops or context.kind not in config.spec.devices:
+                # ATen is on every device, as for `Config.rejection`.
+                if config != ATEN and (context.op not in config.spec.ops or context.kind not in config.spec.devices):
                     raise self.error(f"{config.name} does not solve {context.op} on a {context.kind} device")
             _keep(context.ties, keys, found)
         return found

@@ -52,6 +52,13 @@ def test_measurements_verdicts_and_figures_survive(kind, rows):
             assert [d.figures for d in after.devices()] == [d.figures for d in before.devices()]
 
 
+def test_aten_on_a_device_that_no_kernel_of_ours_runs_on_has_a_verdict(tmp_path):
+    """Hypothesis found it."""
+    row = KIT.row(device=Device("hip", "a0", "0", 1, 0, False, "-"))
+    before, after = there_and_back("jsonl", [row], tmp_path)
+    assert after.verdicts(row.problem, row.device) == before.verdicts(row.problem, row.device) != []
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_what_the_runs_recorded_survives(kind, tmp_path):
     runs = [{"run": "run-1", "command": "gemmdb build", "readings": [1.5, None, {"a": "ü\n"}]}]

@@ -22,7 +22,9 @@ SNAPSHOT = """
     select_algorithm.get_algorithm_selector_cache()  # torch makes it when it is first asked for.
     OWN = {
         f"gemmdb.{name}{overload}"
-        for name in ("mixed_mm", "int_mm_scaled", "mm_activation", "int4_mm", "horizontal_mm", "horizontal_int4")
+        for name in (
+            "mixed_mm", "int_mm_scaled", "mm_activation", "int4_mm", "engine_mm", "horizontal_mm", "horizontal_int4",
+        )
         for overload in ("", ".default")
     }
 
