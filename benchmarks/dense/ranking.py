@@ -7,7 +7,7 @@ LINES: an exploration of other GEMMs on the H200, which no fit sees. Each rankin
 problem. The gain over ATen with the first 1, 2, 4, ... of them is a geometric mean over the problems of a class of M,
 in percent; where none is faster it is 0.
 
-`polynomial`: a quadratic polynomial of the features, fitted to H100, as the shipped ranking was until 2026-11-28.
+`polynomial`: a quadratic polynomial of the features, fitted to H100, as the former ranking was.
 `trees`: fitted like the shipped ranking, held out by (N, K), and `trees, by M` by powers of two of M. `nearest rows`:
 first the best algorithms of the two nearest M with the same N and K, then the trees.
 

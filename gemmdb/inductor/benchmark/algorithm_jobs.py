@@ -102,7 +102,8 @@ class SearchJob:
     def _result(self, ask: Ask, rows: list[Measurement]) -> Found:
         """Return the result. Raises Untimed without one."""
         if (found := _stored(ask)) is not None:
-            return found
+            # The process that timed it may have had a CUDA graph.
+            return ATEN_SERVES if found.config != ATEN and self._is_slow_to_call(found) else found
         wrong, timed = self._raced(ask)
         rows += wrong
         found = result(timed, self._is_slow_to_call)
@@ -232,13 +233,16 @@ def result(rows: Sequence[Measurement], refused: Callable[[Found], bool] = lambd
     return result([row for row in rows if row.config != found.config], refused)
 
 
+ATEN_SERVES = Found(ATEN, 1.0, 1.0, 1.0)
+
+
 def _stored(ask: Ask) -> Found | None:
     """Return the result of an earlier process, None without one."""
     if not extern.tried(ask):
         return None
     hit = extern.pick(ask)
     if hit is None or not hit.config.spec.extern:
-        return Found(ATEN, 1.0, 1.0, 1.0)
+        return ATEN_SERVES
     protocol = str(hit.evidence["protocol"])
     return Found(hit.config, hit.expected_us, hit.expected_us * hit.speedup, 1 / hit.speedup, protocol)
 

@@ -64,6 +64,18 @@ def test_the_best_unsplit_algorithm_is_served_where_a_split_takes_the_host_too_l
     assert decision.config == config
 
 
+def test_a_split_of_an_earlier_process_with_a_cuda_graph_is_not_served_without_one(clock):
+    clock.us = {ATEN: 15.5, SPLIT: 12.0}
+    (decision,) = searched(decided(graph_of(plain), session(replace(POLICY, captured=True)), us=15.5))
+    assert decision.config == SPLIT
+    algorithms._KNOWN.clear()
+    with Table.open(Settings.read().user_table) as table:
+        new = session(replace(POLICY, captured=False), tables=(table,))
+        (again,) = searched(decided(graph_of(plain), new, us=15.5))
+    assert len(clock.seen) == 1, "it is known"
+    assert again.config == ATEN
+
+
 def test_layers_share_a_trial_whatever_follows_them(clock):
     pairs = [*decided(graph_of(plain), session(), 100.0), *decided(graph_of(fused), session(), 103.0)]
     one, two = searched(pairs)
