@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.match import engine_ops, epilogues, extract, fx, ops
@@ -22,7 +21,8 @@ from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.key.problem import Problem
 
 aten = torch.ops.aten
-_FUNCTIONAL = (auto_functionalized, auto_functionalized_v2)
+_FIRST = torch.ops.higher_order.auto_functionalized
+_FUNCTIONAL = (_FIRST, torch.ops.higher_order.auto_functionalized_v2)
 _ALLOCATIONS = (aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default)
 _FAST_ARCHS = ("sm90",)
 """Where the engines' kernels without block scales let the tensor core keep fp8 sums in its own accumulator."""
@@ -125,7 +125,7 @@ def _operands(node: Any, op: EngineOp) -> Operands:
 def _allocated(call: Any) -> Any:
     """Return the node of the memory that an `auto_functionalized` call writes to, None if it is not freshly allocated,
     or only a part of it is written."""
-    if call.target is auto_functionalized:
+    if call.target is _FIRST:
         out = call.kwargs.get(OUT)
     else:
         bases = call.kwargs.get("_all_bases", ())
