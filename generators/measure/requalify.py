@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -71,18 +72,19 @@ def requalify(
     take the most time, within a budget, and add each that is conclusive to a new table `out`. Ctrl-C ends it early.
     Raises InputError if `out` exists or cannot be written, or if this machine has no device of the workload."""
     check_target(out)
-    with _Results(out) as results:
+    with _Results(out) as results, ExitStack() as unless_checked:
         named = {Device.parse(one.device) for one in workload.entries if one.device}
         devices = named or {device for table in tables for device in table.devices()}
         backend = backend or local_backend(sorted(devices, key=lambda one: one.text), "the workload")
+        unless_checked.callback(backend.close)
         wanted, unmeasured = needed(workload.entries, tables, backend)
         if not wanted:
-            backend.close()
             raise InputError(f"no table has verdicts for the workload on {backend.device.sku}: gemmdb tune builds them")
         slower = backend.slowdown() if limits.wait_s is None else 1.0
         chosen, left = _within(wanted, backend, limits.budget_s, slower)
         results.begin(backend)
         until = monotonic() + limits.budget_s
+        unless_checked.pop_all()  # `check` closes the backend.
         found = check(chosen, backend, progress, Terms(limits.wait_s, until, results.keep))
     changed = tuple(_changed(one) for one in found.done if _conclusive(one) and not one.holds)
     checked = replace(found, rest=(*found.rest, *left))
@@ -102,7 +104,11 @@ class _Results:
         except FileExistsError:
             why = "name a new file, so that only rows of this toolchain decide"
             raise InputError(f"{self._out} exists: {why}") from None
-        self._store = Store.open(self._out)
+        try:
+            self._store = Store.open(self._out)
+        except BaseException:
+            self._out.unlink()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:

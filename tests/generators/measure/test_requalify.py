@@ -21,6 +21,7 @@ from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
 from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 from gemmdb.workload.entries import Entry, Workload
 
 SAME_CLASS, OTHER_CLASS = (replace(TOOLCHAIN, torch=version) for version in ("2.13.1", "2.14.0"))
@@ -187,6 +188,21 @@ def test_each_verdict_is_stored_at_once_and_no_other_process_gets_the_name(run, 
 def test_no_file_is_left_where_nothing_could_be_kept(run, problems, tmp_path):
     with pytest.raises(InputError, match="no table has verdicts"):
         run(entries=[Entry(replace(problems[0], k=999))])
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_table_that_cannot_be_opened_leaves_no_file_and_a_failure_closes_the_backend(
+    run, replay_backend, tmp_path, monkeypatch
+):
+    closed = []
+    monkeypatch.setattr("kit.replay.ReplayBackend.close", lambda self: closed.append(self))
+    monkeypatch.setattr("kit.replay.ReplayBackend.slowdown", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert len(closed) == 1
+    monkeypatch.setattr(Store, "open", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run()
     assert not (tmp_path / "new.db").exists()
 
 
