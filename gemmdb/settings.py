@@ -58,19 +58,20 @@ class Policy:
     estimated loss of a `near` config; nine out of ten lose less than estimated. `range_regret`: the largest loss
     allowed over the range of a symbolic size. `near`, `sku`, `model`: enable these rungs after `exact`. `model_gain`:
     minimum expected gain for a config that was never measured on this GPU and is not benchmarked first. `allow`,
-    `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: exclude kernels
-    whose summation order depends on M. `compile_cost`: kernels with a higher compile cost are not served (1: a Triton
-    kernel, about a second; 10: a CUTLASS kernel, half a minute of nvcc, which the default excludes). `cutlass_size`: no
-    CUTLASS kernel for GEMMs with a smaller M x N x K. `confirm`: whether to benchmark a config against ATen before
-    serving it if it was not measured for this exact problem; None means GEMMDB_CONFIRM, which defaults to yes.
-    `confirm_s`: maximum seconds that this may add to compiling one graph; 0 means 3. Live tuning and confirming
-    together may add 8 seconds to all graphs of a process, plus whatever these two allow beyond their defaults.
-    `horizontal`: whether to merge GEMMs that share an activation into one kernel where that is faster in the program;
-    only configs that may be confirmed qualify. `captured`: whether CUDA graphs capture the compiled code, so that the
-    time of the host does not count; None: if Inductor captures it, as in mode `reduce-overhead`. `training`: whether
-    the compiled code is part of a training step; None: if Inductor compiles it for a backward pass. `frozen`: whether
-    compiles time and write nothing and read the named tables alone, whatever `on_miss` and `confirm` say; None means
-    GEMMDB_FROZEN.
+    `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: the kernels of
+    an mm or addmm of 16-bit operands on a GPU add in one order, so that the bits of a row do not depend on M. Compiles
+    then time nothing. For other GEMMs it only excludes kernels that split K. `compile_cost`: kernels with a higher
+    compile cost are not served (1: a Triton kernel, about a second; 10: a CUTLASS kernel, half a minute of nvcc, which
+    the default excludes). `cutlass_size`: no CUTLASS kernel for GEMMs with a smaller M x N x K. `confirm`: whether to
+    benchmark a config against ATen before serving it if it was not measured for this exact problem; None means
+    GEMMDB_CONFIRM, which defaults to yes. `confirm_s`: maximum seconds that this may add to compiling one graph; 0
+    means 3. Live tuning and confirming together may add 8 seconds to all graphs of a process, plus whatever these two
+    allow beyond their defaults. `horizontal`: whether to merge GEMMs that share an activation into one kernel where
+    that is faster in the program; only configs that may be confirmed qualify. `captured`: whether CUDA graphs capture
+    the compiled code, so that the time of the host does not count; None: if Inductor captures it, as in mode
+    `reduce-overhead`. `training`: whether the compiled code is part of a training step; None: if Inductor compiles it
+    for a backward pass. `frozen`: whether compiles time and write nothing and read the named tables alone, whatever
+    `on_miss` and `confirm` say; None means GEMMDB_FROZEN.
     """
 
     on_miss: str = ""
@@ -129,12 +130,13 @@ class Policy:
         """Return the policy with every default filled in. `on_miss`: the caller's choice, which takes precedence."""
         frozen = settings.frozen if self.frozen is None else self.frozen
         explicit = on_miss or self.on_miss or settings.on_miss
-        if frozen and explicit != "error":  # Which times nothing either.
+        timed = not (frozen or self.batch_invariant)  # A time would choose a kernel for one M.
+        if not timed and explicit != "error":  # Which times nothing either.
             explicit = "aten"
         limit_s, calls = (EXPLICIT_LIVE_S, EXPLICIT_LIVE_CALLS) if explicit == "live" else (LIVE_S, LIVE_CALLS)
         on_miss = explicit or "live"
         # Strict mode serves nothing that needs confirming.
-        confirm = not frozen and on_miss != "error" and (settings.confirm if self.confirm is None else self.confirm)
+        confirm = timed and on_miss != "error" and (settings.confirm if self.confirm is None else self.confirm)
         return replace(
             self, on_miss=on_miss, live_s=self.live_s or limit_s, live_calls=self.live_calls or calls,
             confirm=confirm, confirm_s=self.confirm_s or CONFIRM_S, frozen=frozen,
@@ -156,7 +158,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
         lambda x: isinstance(x, int) and x >= 0,
     ),
     (("confirm", "captured", "training", "frozen"), "True, False or None", lambda x: isinstance(x, bool | None)),
-    (("horizontal",), "True or False", lambda x: isinstance(x, bool)),
+    (("horizontal", "batch_invariant"), "True or False", lambda x: isinstance(x, bool)),
 )  # fmt: skip
 """Policy fields, their requirement in words, and a check for it."""
 

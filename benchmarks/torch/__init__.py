@@ -10,6 +10,7 @@ TOOLS = (
     Tool("compile", "Time the compilation of that model in three modes, in fresh processes.", gpu=True),
     Tool("blocks", "Time blocks of transformers with and without horizontal fusion.", gpu=True),
     Tool("symbolic", "Compare one compile for a range of rows with a compile for each size.", gpu=True),
+    Tool("invariance", "Compare the bits of a row between numbers of rows, for ATen and gemmdb.", gpu=True),
     Tool("lowering", "Time single products as Inductor compiles them with a table.", gpu=True),
     Tool("prebuilt", "Time compiles of products whose CUTLASS kernel is compiled in advance.", gpu=True),
     Tool("host", "Time what the host takes to launch each kind of GEMM, beside ATen.", gpu=True),

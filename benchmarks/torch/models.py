@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.common import software, without_root
 from gemmdb.table.stats import interval
 
-PEERS = ("default", "max-autotune")
+PEERS = ("default", "max-autotune", "gemmdb-invariant")
 KINDS = {"bf16": ("bf16",), "int8": ("int8", "int8-before")}
 """The spellings of the product that each kind of weights has."""
 
@@ -44,7 +44,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", default=",".join(name for names in KINDS.values() for name in names), help="spellings to compile"
     )
-    parser.add_argument("--modes", default="default,gemmdb,max-autotune", help="of default, gemmdb and max-autotune")
+    parser.add_argument(
+        "--modes", default="default,gemmdb,max-autotune",
+        help="of default, gemmdb, max-autotune, and gemmdb-invariant, with batch invariance",
+    )  # fmt: skip
     parser.add_argument(
         "--bandwidth", type=float, default=4.3e12, help="bytes per second of the limit; default: an H200's copy"
     )

@@ -21,6 +21,7 @@ HOPELESS = 20
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "gemmdb": {"backend": "gemmdb", "options": {"gemmdb.on_miss": "aten"}},
+    "gemmdb-invariant": {"backend": "gemmdb", "options": {"gemmdb.batch_invariant": True}},
     "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
 """How torch.compile is called."""

@@ -45,6 +45,8 @@ SYMBOLIC = {
     "epilogue": "gemmdb.lookup.acceptance.epilogue:epilogue",
 }
 """The rungs for symbolic sizes."""
+INVARIANT = "gemmdb.lookup.acceptance.invariant:invariant"
+"""The rung before all others if the policy asks for batch invariance. What it misses is not batch-invariant."""
 MOST_LEFT_OUT = 16
 """Maximum number of configs to exclude in one lookup: a hostile table could contain thousands that cannot run."""
 
@@ -61,7 +63,13 @@ def answer(
     invalid ranges.
     """
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
-    return next((step.hit for step in _steps(ask) if step.hit), None)
+    variant = _invariant(ask)
+    if variant is not None and variant.hit is not None:
+        return variant.hit
+    hit = next((step.hit for step in _steps(ask) if step.hit), None)
+    if hit is None or variant is None:
+        return hit
+    return replace(hit, evidence={**hit.evidence, "not_batch_invariant": variant.reason})
 
 
 def explain(
@@ -70,11 +78,13 @@ def explain(
     """Return the result of every rung with its reason, including the rungs after the hit. Rungs that do not answer for
     symbolic sizes have a result for the hint, and no hit. Raises the same errors as `answer`."""
     ask = Ask(query, catalog.tables, policy, toolchain, excluded)
+    variant = _invariant(ask)
+    first = [] if variant is None else [variant]
     if not ask.symbolic:
-        return list(_steps(ask))
+        return [*first, *_steps(ask)]
     steps = [(name, _step(_rung(rung), ask)) for name, rung in {**SYMBOLIC, **PRECEDENCE}.items()]
     order = ["range", *PRECEDENCE]
-    return [
+    return [*first] + [
         step if name in SYMBOLIC or step.hit is None else replace(step, hit=None, reason=f"at the hint: {step.reason}")
         for name, step in sorted(steps, key=lambda pair: order.index(pair[0]))
     ]
@@ -88,6 +98,11 @@ def best_kernel(
     from gemmdb.lookup.acceptance import tuning  # Lazy, like the rungs.
 
     return tuning.best_kernel(Ask(query, catalog.tables, policy, toolchain, excluded))
+
+
+def _invariant(ask: Ask) -> Step | None:
+    """Return the result of rung `invariant`; None if the policy does not ask for batch invariance."""
+    return _step(_rung(INVARIANT), ask) if ask.policy.batch_invariant else None
 
 
 def _steps(ask: Ask) -> Iterator[Step]:

@@ -96,7 +96,7 @@ def joins(config: Config, problem: Problem) -> bool:
 def slow_calls(config: Config, query: Query, us: float, speedup: float, policy: Policy) -> Rejected | None:
     """Return why the calls of a config take the host too long. They count on a GPU, unless a CUDA graph captures the
     program. `us`, `speedup`: of the config, over ATen."""
-    if query.device.kind != "cuda" or policy.captured or config == ATEN:
+    if query.device.kind != "cuda" or policy.captured or policy.batch_invariant or config == ATEN:
         return None
     return host.rejection(config, query.problem, us, us * speedup, bool(policy.training))
 

@@ -37,8 +37,11 @@ def ask(session: Session, query: Query, mode: Mode = Mode.POLICY) -> Hit | None:
 
 
 def decide(session: Session, query: Query) -> Decision:
-    """Look up `query` and return a Decision. Raises MissError for a miss with `on_miss="error"`."""
+    """Look up `query` and return a Decision. Raises MissError for a miss with `on_miss="error"`, also where batch
+    invariance is asked for and does not cover the GEMM."""
     hit = ask(session, query)
+    if session.policy.batch_invariant and session.policy.on_miss == "error":
+        _require_invariance(session, query, hit)
     if uncompiled.again():
         event = _event(query) if hit is None else _event(query).answered(hit)
         return Decision(session, query, ATEN, event.refused(uncompiled.WITH_ATEN), refused=True)
@@ -89,6 +92,14 @@ def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) ->
         event = _event(query).answered(hit).refused("several kernels share its rows")
         return Decision(session, query, ATEN, event, refused=True)
     return _answered(session, query, hit)
+
+
+def _require_invariance(session: Session, query: Query, hit: Hit | None) -> None:
+    """Raise MissError for a GEMM whose rows would depend on M."""
+    if query.problem.empty or (hit is not None and "sum_order" in hit.evidence):
+        return
+    why = hit.evidence.get("not_batch_invariant") if hit is not None else session.explain_miss(query)
+    raise MissError(f"no batch-invariant kernel for {query.problem.text} on {query.device.text}: {why}")
 
 
 def _event(query: Query) -> Event:

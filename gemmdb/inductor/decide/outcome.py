@@ -17,7 +17,10 @@ from gemmdb.rejected import Rejected
 
 def refuse(decision: Decision, why: str | Rejected) -> None:
     """Record that ATen is lowered instead of the chosen config. A branch adds its rows and the reason to its GEMM's
-    note."""
+    note. Raises MissError if strict mode asks for batch invariance."""
+    policy = decision.session.policy
+    if policy.batch_invariant and policy.on_miss == "error":
+        raise MissError(f"no batch-invariant kernel for {decision.problem.text}: {why}")
     if not decision.is_branch:
         JOURNAL.correct(decision.entry, lambda event: _unanswered(event.refused(why)))
         return

@@ -17,13 +17,13 @@ from gemmdb.settings import Policy, Settings, name_unknown_variables
 
 PREFIX = "gemmdb."
 """Prefix of gemmdb's own options."""
-OWN = ("gemmdb.on_miss", "gemmdb.tables", "gemmdb.policy", "gemmdb.frozen")
+OWN = ("gemmdb.on_miss", "gemmdb.tables", "gemmdb.policy", "gemmdb.frozen", "gemmdb.batch_invariant")
 
 
 def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
     """Compile an FX graph. `mode` and `options` are Inductor's; options `gemmdb.on_miss`, `gemmdb.tables`,
-    `gemmdb.policy` and `gemmdb.frozen` are `enable`'s arguments. Raises InputError for an unknown mode or option,
-    before it compiles."""
+    `gemmdb.policy`, `gemmdb.frozen` and `gemmdb.batch_invariant` are `enable`'s arguments. Raises InputError for an
+    unknown mode or option, before it compiles."""
     install()
     name_unknown_variables()
     options = options or {}
@@ -43,7 +43,9 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     here = environment.current()
     frozen = given.get("frozen")
     settings = here.settings if frozen is None else settings_of(frozen)
-    policy = policy_of(given.get("on_miss"), given.get("policy"), settings, frozen)
+    policy = policy_of(
+        given.get("on_miss"), given.get("policy"), settings, frozen, given.get("batch_invariant")
+    )  # fmt: skip
     tables = paths_of(given.get("tables", ()))
     with active.use(_session(policy, tables, settings, (*here.files, *file_states(set(tables))))):
         return run()

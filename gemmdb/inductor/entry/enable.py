@@ -39,18 +39,19 @@ _wrapped = False
 @checks_arguments
 def enable(
     on_miss: str | None = None, tables: str | Path | Sequence[str | Path] = (), policy: Policy | None = None,
-    frozen: bool | str | Path | None = None,
+    frozen: bool | str | Path | None = None, batch_invariant: bool | None = None,
 ) -> None:  # fmt: skip
     """Look up the GEMMs of every compile in this process. A second call replaces the settings.
 
     `on_miss`: `aten`, `live` or `error`; default GEMMDB_ON_MISS, else `live` where that is short. `tables`: one or more
     files to look up before all others. `policy`: all other settings. `frozen`: whether compiles time and write nothing
-    and read the named tables alone, or the file of digests that `gemmdb freeze` wrote; default GEMMDB_FROZEN. The
-    tables are opened at the first compile, but a missing file is reported immediately. Raises InputError for a wrong
-    argument or a wrong environment variable.
+    and read the named tables alone, or the file of digests that `gemmdb freeze` wrote; default GEMMDB_FROZEN.
+    `batch_invariant`: whether the bits of a row of a GEMM must not depend on the number of rows; default that of
+    `policy`. The tables are opened at the first compile, but a missing file is reported immediately. Raises InputError
+    for a wrong argument or a wrong environment variable.
     """
     settings = settings_of(frozen)
-    chosen = policy_of(on_miss, policy, settings, frozen)
+    chosen = policy_of(on_miss, policy, settings, frozen, batch_invariant)
     paths = paths_of(tables)
     set_up_log()
     name_unknown_variables()
@@ -187,15 +188,18 @@ class _Loader:
 
 
 def policy_of(
-    on_miss: str | None, policy: Policy | None, settings: Settings, frozen: bool | str | Path | None = None
-) -> Policy:
-    """Return `policy` or the default, with `on_miss` and `frozen` from the argument, the policy or the environment.
-    Raises InputError."""
+    on_miss: str | None, policy: Policy | None, settings: Settings, frozen: bool | str | Path | None = None,
+    batch_invariant: bool | None = None,
+) -> Policy:  # fmt: skip
+    """Return `policy` or the default, with `on_miss`, `frozen` and `batch_invariant` from the argument, the policy or
+    the environment. Raises InputError."""
     if policy is not None and not isinstance(policy, Policy):
         raise InputError(f"policy: a gemmdb.Policy, not {policy!r}")
     chosen = policy or Policy()
     if frozen is not None:
         chosen = replace(chosen, frozen=bool(frozen))
+    if batch_invariant is not None:
+        chosen = replace(chosen, batch_invariant=batch_invariant)
     return chosen.resolved(settings, on_miss)
 
 

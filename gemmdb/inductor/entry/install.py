@@ -22,7 +22,7 @@ from gemmdb.inductor.lower import lowering, padding
 from gemmdb.inductor.lower.adapter import codegen, cutlass, decomposition, hooks, patches, prebuilt_kernels, rows, state
 from gemmdb.inductor.lower.adapter.slots import code_digest, frozen
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
-from gemmdb.inductor.observe import summary
+from gemmdb.inductor.observe import invariance, summary
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.inductor.observe.stats import BENCHMARKS
 from gemmdb.phases import PHASES
@@ -42,7 +42,7 @@ def install() -> None:
             lowering.register()
             BENCHMARKS.reader = state.benchmarks
             BENCHMARKS.clear()
-            JOURNAL.listeners.append(summary.log_graph)
+            JOURNAL.listeners += [summary.log_graph, invariance.warn]
             _registered = True
         patches.apply(_wrappers())
 
@@ -82,7 +82,7 @@ def bodies() -> Mapping[str, Any] | None:
             session = active.current()
         if session is not None:
             compare_ranks(session)
-            JOURNAL.frozen = session.frozen_to()
+            JOURNAL.frozen, JOURNAL.batch_invariant = session.frozen_to(), session.policy.batch_invariant
     except (TableError, InputError):
         raise
     except Exception as error:

@@ -41,6 +41,7 @@ class PostGradPass:
     def __init__(self, session: Session, apart: DecomposedGemms, engine: EngineGemms | None = None) -> None:
         self.session, self.apart, self.engine = session, apart, engine or EngineGemms(session, {})
         self.identity, self.frozen = session.identity, bool(session.policy.frozen)
+        self.timed = not (self.frozen or session.policy.batch_invariant)
         self.ahead: Ahead = {}
 
     def __call__(self, graph: Any) -> None:
@@ -58,7 +59,7 @@ class PostGradPass:
         with PHASES("live"):
             tuned = {decision.entry: decision for decision in tuning.tune(missed)}
         pairs = [(node, tuned.get(decision.entry, decision)) for node, decision in found]
-        settled = uncompiled.again() or self.frozen
+        settled = uncompiled.again() or not self.timed
         for node, decision in pairs if settled else self._timed(pairs):
             try:
                 if decision.engine_op:

@@ -23,7 +23,8 @@ def joined(decision: Decision) -> bool:
 
 def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tuple[float, float]) -> Any:
     """Return the output in Inductor's IR. `problem`: that of the operands. ATen takes the place of a kernel that cannot
-    be lowered, with a note in the journal. Raises Refused if M is not symbolic, or if ATen cannot do that."""
+    be lowered, with a note in the journal. Raises Refused if M is not symbolic, or if ATen cannot do that or may not,
+    since it adds in another order."""
     if problem != decision.problem:
         raise Refused(deciding.LAYOUT_CHANGED)
     if symbolic.number(operands.sizes[0]) is not None:
@@ -37,6 +38,8 @@ def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tup
             kernel, used = _kernel(decision, config, (interval, operands), scalars)
             ours = used or ours
         except Exception as error:  # Inductor's own, too.
+            if decision.session.policy.batch_invariant:
+                raise Refused(f"one of its kernels cannot be lowered: {error}") from error
             part = replace(decision.query, ranges={**decision.query.ranges, "m": interval})
             why = "" if isinstance(error, Refused) else f"Inductor could not generate it: {type(error).__name__}: "
             outcome.refuse(replace(decision, query=part, is_branch=True), f"{why}{error}")

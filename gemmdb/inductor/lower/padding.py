@@ -23,10 +23,11 @@ def answered(current: Session | None, node: Any) -> bool:
     splits the bias from an fp32 addmm before elementwise work, so there an answer for the remaining GEMM counts too.
     Without an answer, ATen without padding could run, so Inductor decides. It also decides where the graph returns the
     output and padding may be fastest: its pass returns a view of padded rows, and gemmdb would copy them. A frozen
-    session answers everything: Inductor's decision would be a benchmark."""
+    session answers everything: Inductor's decision would be a benchmark. So does a batch-invariant one: whether it pads
+    depends on M."""
     if current is None:
         return False
-    if current.policy.frozen:
+    if current.policy.frozen or current.policy.batch_invariant:
         return True
     try:
         gemm = gemms.read(node)

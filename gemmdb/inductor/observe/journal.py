@@ -87,8 +87,8 @@ class Event:
 
 class Journal:
     """All events of the process. `graphs`: the number of compiled graphs. `frozen`: what the latest compile was frozen
-    to, None if it was not. `pending`: events of the graph that this
-    thread is compiling."""
+    to, None if it was not. `batch_invariant`: whether the latest compile asked for batch invariance. `pending`: events
+    of the graph that this thread is compiling."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,6 +97,7 @@ class Journal:
         self.errors: list[str] = []
         self.graphs = 0
         self.frozen: Mapping[str, Any] | None = None
+        self.batch_invariant = False
         self.listeners: list[Callable[[list[Event], Any], None]] = []
 
     def pending(self) -> list[Event]:
@@ -204,7 +205,7 @@ class Journal:
         with self._lock:
             self.events.clear()
             self.errors.clear()
-            self.graphs, self.frozen = 0, None
+            self.graphs, self.frozen, self.batch_invariant = 0, None, False
 
 
 JOURNAL = Journal()

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.hit import RUNGS
+from gemmdb.inductor.observe import invariance
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
@@ -72,8 +73,9 @@ def stats() -> Stats:
     `uncovered`: GEMMs that gemmdb does not handle, by name; `benchmarked`: how often Inductor benchmarked a choice list
     or a padding; `frozen`: None, or for a latest compile that was frozen its `tables` (`path`, and the `digest` of the
     content), the `pins` file, and the `identity` that replicas with the same tables, policy and version share;
-    `errors`: failures inside gemmdb, which never fail a compile; `seconds`: gemmdb's overhead in the
-    compiles, by phase (gemmdb.phases).
+    `batch_invariant`: None, or for a latest compile with that policy the number of `covered` GEMMs, and `not_covered`:
+    the other GEMMs, with their numbers; `errors`: failures inside gemmdb, which never fail a compile; `seconds`:
+    gemmdb's overhead in the compiles, by phase (gemmdb.phases).
     """
     rungs: Counter[str] = Counter()
     uncovered: Counter[str] = Counter()
@@ -90,6 +92,7 @@ def stats() -> Stats:
         products=list(merged.values()), rungs=dict(rungs), hits=hits, misses=sum(rungs.values()) - hits,
         uncovered=dict(uncovered), benchmarked=BENCHMARKS.tick(), errors=list(JOURNAL.errors),
         seconds=PHASES.seconds(), frozen=JOURNAL.frozen and dict(JOURNAL.frozen),
+        batch_invariant=invariance.covered(JOURNAL.events) if JOURNAL.batch_invariant else None,
     )  # fmt: skip
 
 

@@ -1,0 +1,155 @@
+"""Batch invariance in compiles on a CPU that stand in for those on an H200: what would be generated, what is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.devices import H200
+from torch import nn
+from torch._inductor import graph, utils
+
+import gemmdb.inductor
+from gemmdb import InputError, Policy
+from gemmdb.inductor.lower import triton
+from gemmdb.inductor.lower.adapter import templates
+from gemmdb.inductor.match import extract
+from gemmdb.inductor.observe import invariance
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton.sum_order import sum_order
+from gemmdb.key.problem import Problem
+
+OPTIONS = {"gemmdb.batch_invariant": True}
+
+
+@pytest.fixture(autouse=True)
+def unwarned() -> None:
+    invariance._warn.cache_clear()
+
+
+@pytest.fixture
+def lowered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Problem]]:
+    """The configs that would be generated for an H200, with their problems; ATen is generated instead."""
+    found: list[tuple[Config, Problem]] = []
+
+    def stop(config: Config, problem: Problem, *rest: object) -> object:
+        found.append((config, problem))
+        raise triton.Refused("that far")
+
+    monkeypatch.setattr(graph, "should_assume_input_aligned", utils.tensor_is_aligned)
+    monkeypatch.setattr(extract, "device", lambda of: H200)
+    monkeypatch.setattr(templates, "multiprocessors", lambda node: 132)
+    monkeypatch.setattr(triton, "lower", stop)
+    monkeypatch.setattr(triton, "choice", stop)
+    return found
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 512, bias=False), nn.GELU(), nn.Linear(512, 256)).bfloat16().eval()
+
+
+def ran(program: Callable[..., Any], x: Any, **options: Any) -> dict[str, Any]:
+    torch._dynamo.reset()
+    gemmdb.inductor.reset_stats()
+    with torch.no_grad():
+        torch.compile(program, backend="gemmdb", options={**OPTIONS, **options})(x)
+    found: dict[str, Any] = gemmdb.inductor.stats()
+    assert found["errors"] == []
+    return found
+
+
+def test_all_numbers_of_rows_get_kernels_of_one_order(lowered: list[tuple[Config, Problem]]) -> None:
+    by_weight: dict[tuple[int, int], set[Any]] = {}
+    for rows in (1, 3, 16, 17, 200):
+        lowered.clear()
+        ran(model(), torch.randn(rows, 256).bfloat16())
+        assert {(problem.n, problem.k) for _, problem in lowered} == {(512, 256), (256, 512)}
+        for config, problem in lowered:
+            assert problem.m == rows
+            by_weight.setdefault((problem.n, problem.k), set()).add(sum_order(config, problem, H200))
+    assert all(len(orders) == 1 and None not in orders for orders in by_weight.values())
+
+
+def test_a_symbolic_number_of_rows_gets_kernels_of_that_order(lowered: list[tuple[Config, Problem]]) -> None:
+    """If one of the kernels of a range cannot be generated, ATen does not take its place: one kernel serves all."""
+    linear = nn.Linear(256, 512, bias=False).bfloat16()
+    ran(linear, torch.randn(16, 256).bfloat16())
+    ((fixed, problem),) = lowered
+    lowered.clear()
+    x = torch.randn(16, 256).bfloat16()
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=4096)
+    (product,) = ran(linear, x)["products"]
+    first, alone = lowered
+    assert {sum_order(config, problem, H200) for config, _ in (first, alone)} == {sum_order(fixed, problem, H200)}
+    assert len(product["evidence"]["kernels"]) > 1
+    assert (product["config"], "that far" in product["note"]) == (ATEN.text, True)
+
+
+def test_gemms_that_are_not_covered_are_counted_and_named_once(
+    lowered: list[tuple[Config, Problem]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "gemmdb"):
+        found = ran(model(), torch.randn(3, 256).bfloat16())
+        ran(model(), torch.randn(4, 256).bfloat16())
+    counted = found["batch_invariant"]
+    assert (counted["covered"], sum(counted["not_covered"].values())) == (0, 2)
+    said = [one.getMessage() for one in caplog.records if "depend on the number of rows" in one.getMessage()]
+    assert len(said) == len({one["problem"].split()[0] for one in found["products"]})
+    assert all("that far" in one for one in said)
+    assert ran(model(), torch.randn(3, 256).bfloat16(), **{"gemmdb.batch_invariant": False})["batch_invariant"] is None
+
+
+def test_a_cpu_has_no_batch_invariance_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "gemmdb"):
+        found = ran(model(), torch.randn(3, 256).bfloat16())
+    assert found["batch_invariant"]["covered"] == 0
+    assert "needs a CUDA GPU" in caplog.text
+    assert "not_batch_invariant" in found["products"][0]["evidence"] or "CUDA GPU" in found["products"][0]["note"]
+
+
+@pytest.mark.parametrize("way", ["option", "argument", "policy"])
+def test_strict_mode_fails_where_it_is_not_covered(way: str) -> None:
+    x = torch.randn(3, 256).bfloat16()
+    torch._dynamo.reset()
+    if way == "option":
+        run = torch.compile(model(), backend="gemmdb", options={**OPTIONS, "gemmdb.on_miss": "error"})
+    else:
+        policy = Policy(batch_invariant=True) if way == "policy" else None
+        gemmdb.inductor.enable("error", policy=policy, batch_invariant=True if way == "argument" else None)
+        run = torch.compile(model())
+    with (
+        pytest.raises(Exception, match=r"no batch-invariant kernel for (add)?mm m=3 .* needs a CUDA GPU"),
+        torch.no_grad(),
+    ):
+        run(x)
+
+
+def test_strict_mode_fails_where_the_lowering_refuses(lowered: list[tuple[Config, Problem]]) -> None:
+    torch._dynamo.reset()
+    run = torch.compile(model(), backend="gemmdb", options={**OPTIONS, "gemmdb.on_miss": "error"})
+    with pytest.raises(Exception, match=r"no batch-invariant kernel for .* that far"), torch.no_grad():
+        run(torch.randn(3, 256).bfloat16())
+
+
+def test_it_is_a_part_of_the_cache_key() -> None:
+    from gemmdb.inductor.entry import active
+
+    keys = []
+    for value in (True, False):
+        gemmdb.inductor.enable(batch_invariant=value)
+        session = active.current()
+        assert session is not None
+        keys.append(session.identity)
+    assert keys[0] != keys[1]
+    assert "batch_invariant=1" in str(keys[0])
+
+
+def test_it_is_true_or_false() -> None:
+    with pytest.raises(InputError, match="batch_invariant must be True or False"):
+        gemmdb.inductor.enable(batch_invariant="yes")  # type: ignore[arg-type]
