@@ -84,7 +84,7 @@ class Situation:
 
 def of_reason(reason: str) -> Act:
     """Return what helps against a reason for which a GEMM runs ATen."""
-    if "freezing" in reason or "must be a constant" in reason:
+    if "freezing" in reason:
         return Act.FREEZE
     if "mark_dynamic" in reason:
         return Act.BOUND

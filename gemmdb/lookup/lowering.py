@@ -28,8 +28,8 @@ ON_CPU = (PACKED, Config.of("aten", "int8pack_mm"))
 """Configs that may beat ATen on a CPU."""
 JOINED_OPS = ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")
 """The ops of which several kernels can compute one node of a graph."""
-FREEZING = "torch._inductor.config.freezing"
-"""torch setting that turns weights into constants when no gradient is computed."""
+NOT_CONSTANT = "gemmdb's CPU kernels need constant weights: in inference, set torch._inductor.config.freezing = True"
+"""Why the C++ template, which packs the weight when it is compiled, cannot run, and what to do."""
 
 
 def rejection(config: Config, query: Query, rows: Range | None = None) -> Rejected | None:
@@ -125,7 +125,7 @@ def _packed_gemm(config: Config, problem: Problem) -> Rejected | None:
     if problem.a.dtype == "fp64":
         return Rejected("the C++ template has no fp64 kernel")
     if not problem.constant:
-        return Rejected(f"the C++ template packs the weight at compile time: it must be a constant ({FREEZING})")
+        return Rejected(NOT_CONSTANT)
     if problem.a.layout.order not in ("row", "row-padded"):
         return Rejected("the C++ template needs unit stride along K of the activations")
     if problem.spec.dequantises and problem.b.layout.order != "col":

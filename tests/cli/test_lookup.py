@@ -15,8 +15,8 @@ from gemmdb.key.problem import Problem
 from gemmdb.settings import shipped_tables
 
 ALONE = (
-    "ATen is the only kernel for it: the C++ template packs the weight at compile time: it must be a constant"
-    " (torch._inductor.config.freezing)"
+    "ATen is the only kernel for it: gemmdb's CPU kernels need constant weights: in inference, set"
+    " torch._inductor.config.freezing = True"
 )
 REFUSED = f"ATen (refused: {ALONE.partition(': ')[2]})"
 

@@ -128,8 +128,8 @@ def test_a_reason_that_rows_share_stands_once(tmp_path: Path) -> None:
     path = tmp_path / "alone.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     text = ANSI.sub("", on_terminal(100, "coverage", str(path)))
-    assert text.count("the C++ template packs the weight") == 1
+    assert text.count("gemmdb's CPU kernels need constant weights") == 1
     rows = [line.split() for line in text.splitlines() if "x64x64" in line]
     assert [row[-1] for row in rows] == ["(1)", "(1)"]
     wide = ANSI.sub("", on_terminal(100, "coverage", str(path), "--wide"))
-    assert wide.count("the C++ template packs the weight") == 2
+    assert wide.count("gemmdb's CPU kernels need constant weights") == 2

@@ -26,7 +26,7 @@ COMMANDS = Commands(
     "gemmdb tune --wait 1h -- python serve.py",
     "gemmdb tune --repeats 8 -- python serve.py",
 )
-ALONE = "ATen is the only kernel for it: it must be a constant (torch._inductor.config.freezing)"
+ALONE = "ATen is the only kernel for it: they need constant weights: in inference, set torch._inductor.config.freezing = True"
 
 
 def product(m: int, config: Config | None, reason: str = "") -> Product:

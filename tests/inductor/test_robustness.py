@@ -67,12 +67,12 @@ def test_what_only_aten_can_serve_needs_no_row(kit, on_miss):
     with using(lambda query: None, on_miss):
         entry = kit.only(kit.checked(torch.matmul, X, W))
     assert (entry["rung"], entry["config"]) == ("aten", "aten:default")
-    assert entry["note"].startswith("ATen is the only kernel for it: the C++ template packs the weight")
+    assert entry["note"].startswith("ATen is the only kernel for it: gemmdb's CPU kernels need constant weights")
     summary = gemmdb.inductor.summary()
     assert summary.line == "graph with 1 GEMM: 1 ATen (refused)"
     assert "to build" not in str(summary)
     (alone,) = summary.alone
-    assert alone.why.endswith("must be a constant (torch._inductor.config.freezing)")
+    assert alone.why.endswith("in inference, set torch._inductor.config.freezing = True")
     assert f"ATen (refused: {alone.why})\n  1 x mm m=8 n=32 k=64 fp32" in str(summary)
     assert (entry["outcome"], entry["why"]) == ("ATen (refused)", alone.why)
     assert "  ATen (refused)  " in str(gemmdb.inductor.report())

@@ -105,7 +105,7 @@ def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Calla
     path, device = tmp_path / "workload.jsonl", Device("cpu", "cpu", "Example CPU", 2, isa="avx2").text
     plain = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32")
     packed = Problem.gemm("mm", m=8, n=128, k=64, dtype="fp32", constant_weight=True)
-    only = "ATen runs 1 GEMM, 100% of the time: the C++ template packs the weight"
+    only = "ATen runs 1 GEMM, 100% of the time: gemmdb's CPU kernels need constant weights"
     path.write_text(Entry(plain, calls=9, device=device).line)
     tab = visit(path, 390)
     assert tab.text_content("#refused").startswith(only)

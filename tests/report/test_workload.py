@@ -79,11 +79,11 @@ def test_gemms_have_rung_gain_and_weight(lab: Lab) -> None:
     assert by_m[64].calls == 2, "without counted calls, each occurrence is one"
     assert by_m[64].gain == 1.0
     assert by_m[64].reason
-    assert by_m[7].reason.startswith("ATen is the only kernel for it: the C++ template packs the weight")
+    assert by_m[7].reason.startswith("ATen is the only kernel for it: gemmdb's CPU kernels need constant weights")
     assert "exact" in by_m[7].reason
     outcomes = {one["m"]: one["outcome"] for one in found.document()["products"]}
     assert (outcomes[16], outcomes[64], outcomes[7]) == ("table", "ATen (measured best)", "ATen (refused)")
-    assert by_m[7].outcome.reason.startswith("the C++ template packs the weight")
+    assert by_m[7].outcome.reason.startswith("gemmdb's CPU kernels need constant weights")
     assert by_m[7].may_save_us is None, "nothing is known of a CPU"
     assert found.aten_us - found.total_us == pytest.approx(500.0)
     assert found.gain == pytest.approx(found.aten_us / found.total_us)
