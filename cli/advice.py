@@ -152,7 +152,7 @@ def _idle(found: Situation) -> Advice:
     rows = f"{found.disturbed:,} of {found.timed:,} timings" if found.timed else "the timings"
     verb = "was" if found.timed == found.disturbed == 1 else "were"
     text = f"{rows} {verb} disturbed by other programs and are not used; run again when the machine is idle"
-    return Advice(Act.IDLE, text, found.command)
+    return Advice(Act.IDLE, text, found.patient or found.command)
 
 
 def _nothing(number: int, alone: int) -> Advice:

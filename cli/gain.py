@@ -37,6 +37,8 @@ def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple
         bar = f"  {terminal.bar(value / longest, BAR_WIDTH)}" if terminal.is_terminal() and longest else ""
         facts.append((name, f"{microseconds(value):>9}{bar}"))
     text = f"{gain.value:.3f}x, between {gain.low:.3f}x and {gain.high:.3f}x: {verdict}"
+    if verdict == "cannot tell":
+        text = "cannot tell, the times were disturbed"
     if verdict == "same kernels":
         text = f"none, both sides run the same kernels{_disturbance(gain)}"
     return [*facts, ("gain", text, STYLES.get(verdict, ""))]

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from gemmdb.cli import advice
 from gemmdb.cli.build import terminable
-from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, patience
+from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, measures, patience
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
@@ -84,6 +84,8 @@ def tune(options: TuneOptions) -> None:
     process that it starts is recorded and timed. Stop a server with Ctrl-C each time.
 
     Only calls of compiled graphs are timed, not compilation. Outputs are not compared; `gemmdb compare` does that.
+    Where ATen runs every GEMM anyway, the program is not run again. If other programs disturb the timing, it says that
+    it cannot tell.
     While other programs use the machine, it asks on a terminal whether to wait, stop or measure anyway; --wait decides.
     You can stop at any time and continue with the same command. After a complete run it prints the result again.
     A program whose script has changed is recorded again; --fresh also notices what it imports.
@@ -112,8 +114,8 @@ def tune(options: TuneOptions) -> None:
         if not options.dry_run:
             if done.plan.wanted:
                 note_built(built(tuning, done, options.wait))
-            if not (done.built and done.built.stopped):
-                tuning.compare(done, workload)
+            if not done.stopped:
+                tuning.compare(done, workload, lambda busy: measures(busy, options.wait))
     if options.as_json:
         say_json("tune", document(done))
     elif options.dry_run:
@@ -122,8 +124,8 @@ def tune(options: TuneOptions) -> None:
     else:
         more = replace(options, repeats=MORE * max(options.repeats, 1)).line()
         say_tuned(done, options.wide, Commands(options.line(), options.line(wait=PASTED_WAIT), more))
-    if done.built is not None and done.built.stopped:
-        note(f"stopped: {done.built.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
+    if done.stopped:
+        note(f"stopped: {done.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
         raise typer.Exit(1)
     if done.interrupted:
         kept = f"progress is saved in {options.folder} and the table"

@@ -92,7 +92,6 @@ class Commands:
 def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
     """Return what to do next."""
     built, plan, products = done.built, done.plan, done.after.products
-    busy = built.stopped if built else ""
     left = built.left if built else len(plan.wanted)
     kinds = Counter(one.outcome.kind for one in products if not one.outcome.disturbed)
     left_out = Counter(plan.left_out)
@@ -102,12 +101,19 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
     return advise(Situation(
         {**skipped, **refused}, max(kinds[Kind.ATEN_UNKNOWN] - sum(skipped.values()) - left, 0), kinds[Kind.ATEN_BEST],
         kinds[Kind.ATEN_PREDICTED],
-        built.disturbed if built else 0, built.rows if built else 0, 0 if busy else left, commands.same,
+        built.disturbed if built else 0, built.rows if built else 0, 0 if done.stopped else left, commands.same,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
-        sum(one.outdated and one.outcome.kind.aten for one in products), busy, commands.patient,
+        sum(one.outdated and one.outcome.kind.aten for one in products), done.stopped or _disturbance(done),
+        commands.patient,
         commands.more if done.gained and done.gained.verdict == "no difference" else "",
     ))  # fmt: skip
+
+
+def _disturbance(done: Tuned) -> str:
+    """Return what disturbed the times of the program; empty if nothing did."""
+    found = done.gained
+    return Load(found.load, threads=detect.cores()).text if found is not None and found.disturbed else ""
 
 
 def say_tuned(done: Tuned, wide: bool, commands: Commands) -> None:
@@ -182,7 +188,7 @@ def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
     yield "timed", f"all calls of compiled graphs of a run ({count(found.runs, 'run')})"
     yield gain
     busy = Load(found.load, threads=detect.cores())
-    if busy.disturbs:
+    if busy.disturbs and not found.disturbed:
         yield "under load", f"{busy.text}: repeat it with --fresh when the machine is quiet"
     if found.unmatched:
         yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough on both sides"

@@ -58,6 +58,11 @@ class Load:
         return self.others > max(QUIET_CORES, QUIET_SHARE * self.threads) + self.spare
 
     @property
+    def slowdown(self) -> float:
+        """How many times as long as on a quiet machine a program takes."""
+        return 1 + self.others / detect.cores() if self.disturbs else 1.0
+
+    @property
     def text(self) -> str:
         """In words."""
         named = ", ".join(f"{name} {cores:.1f}" for name, cores in self.programs)

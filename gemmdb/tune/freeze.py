@@ -23,8 +23,7 @@ from gemmdb.settings import Policy, Settings
 from gemmdb.table.admission import digest_of
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
-from gemmdb.tune.running import run
-from gemmdb.tune.tuning import STOPPED_CODES, Say
+from gemmdb.tune.running import STOPPED_CODES, Say, run
 from gemmdb.workload.entries import Workload
 
 LIST, PACKED, MEASURED = "frozen.sha256", "frozen.db", "table.db"

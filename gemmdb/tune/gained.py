@@ -41,12 +41,13 @@ class Graph:
 class Gained:
     """The program without and with gemmdb. `graphs`: those that both runs called, longest time first; `unmatched`: how
     many kinds only one side called often enough; `runs`: runs per side; `load`: how many cores other processes kept
-    busy before the first run."""
+    busy, in the run with the most; `disturbed`: whether that disturbed the times."""
 
     graphs: tuple[Graph, ...]
     unmatched: int
     runs: int
     load: float = 0.0
+    disturbed: bool = False
 
     @property
     def without(self) -> Span:
@@ -66,17 +67,19 @@ class Gained:
     @property
     def verdict(self) -> str:
         """`faster`, `slower`, `no difference` where the interval contains 1, `same kernels` where ATen runs all GEMMs,
-        or `nothing was timed`."""
+        `cannot tell` if other programs disturbed the times, or `nothing was timed`."""
         if not self.graphs:
             return "nothing was timed"
-        return self.gain.verdict if any(one.kernels for one in self.graphs) else "same kernels"
+        if not any(one.kernels for one in self.graphs):
+            return "same kernels"
+        return "cannot tell" if self.disturbed else self.gain.verdict
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
             "without_us": self.without.us, "with_us": self.with_gemmdb.us, "gain": self.gain.value,
             "interval": (self.gain.low, self.gain.high), "verdict": self.verdict, "runs": self.runs, "load": self.load,
-            "unmatched": self.unmatched,
+            "disturbed": self.disturbed, "unmatched": self.unmatched,
             "graphs": [
                 {
                     "products": list(one.products), "kernels": one.kernels, "calls": one.calls,
@@ -102,7 +105,9 @@ def of_dict(item: Mapping[str, Any]) -> Gained:
         )
         for one in item["graphs"]
     )  # fmt: skip
-    return Gained(tuple(graphs), int(item["unmatched"]), int(item["runs"]), float(item["load"]))
+    return Gained(
+        tuple(graphs), int(item["unmatched"]), int(item["runs"]), float(item["load"]), bool(item["disturbed"])
+    )
 
 
 def read(folder: Path) -> dict[tuple[str, ...], Timed]:
@@ -117,8 +122,10 @@ def read(folder: Path) -> dict[tuple[str, ...], Timed]:
     return {name: timed for name, timed in found.items() if timed.us}
 
 
-def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0) -> Gained:
-    """Compare the runs with gemmdb with those without."""
+def gained(
+    without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0, disturbed: bool = False
+) -> Gained:
+    """Compare the runs with gemmdb with those without. `load`, `disturbed`: as for Gained."""
     sides = (without, with_gemmdb)
     names, other_names = (set().union(*runs) for runs in sides)
     graphs = []
@@ -127,7 +134,7 @@ def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float =
         calls = round(statistics.median(one.calls for one in before))
         graphs.append(Graph(name, max(one.kernels for one in after), calls, span(before), span(after)))
     graphs.sort(key=lambda one: -one.calls * one.without.us)
-    return Gained(tuple(graphs), len(names ^ other_names), len(with_gemmdb), load)
+    return Gained(tuple(graphs), len(names ^ other_names), len(with_gemmdb), load, disturbed)
 
 
 def span(runs: Iterable[Timed]) -> Span:

@@ -15,6 +15,9 @@ from types import FrameType, MappingProxyType
 from gemmdb.errors import InputError
 
 STARTUP = Path(__file__).with_name("startup.py")
+STOPPED_CODES = (0, 130, 143)
+"""Accepted exit codes: success, or stopped by Ctrl-C or SIGTERM, as servers are."""
+Say = Callable[[str], None]
 _SHELL_SIGNAL_BASE = 128
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WAIT_S = 3600.0

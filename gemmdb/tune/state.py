@@ -22,9 +22,9 @@ SCRIPTS = (".py", ".sh")
 @dataclass
 class State:
     """Progress of one command. `recorded`: whether its run ended; `stopped`: whether Ctrl-C or SIGTERM ended it;
-    `run_s`: seconds that it took; `scripts`: the state of the command's scripts at its start; `pace`: how many times as
-    long as expected the last build took; `tables`: the identity of the tables at the last comparison; `gained`: its
-    result."""
+    `run_s`: seconds that it takes on a quiet machine; `scripts`: the state of the command's scripts at its start;
+    `pace`: how many times as long as expected the last build took; `tables`: the identity of the tables at the last
+    comparison; `gained`: its result."""
 
     folder: Path
     command: tuple[str, ...]

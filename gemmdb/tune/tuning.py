@@ -3,14 +3,13 @@ any time; the next run with the same folder continues from there."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
 from gemmdb.devices import load
+from gemmdb.devices.load import Load
 from gemmdb.errors import InputError
 from gemmdb.generators.build.build import BuildReport, BuildRequest
 from gemmdb.generators.build.build import build as build_table
@@ -21,17 +20,13 @@ from gemmdb.settings import Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.tune import gained as gains
 from gemmdb.tune import plan as plans
+from gemmdb.tune import timing
 from gemmdb.tune.gained import Gained
 from gemmdb.tune.plan import Plan
-from gemmdb.tune.running import run
+from gemmdb.tune.running import STOPPED_CODES, Say, run
 from gemmdb.tune.state import State, open_folder, scripts
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry, Workload
-
-STOPPED_CODES = (0, 130, 143)
-"""Accepted exit codes: success, or stopped by Ctrl-C or SIGTERM, as servers are."""
-TABLES = "GEMMDB_TABLES"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,8 @@ class Request:
 @dataclass
 class Tuned:
     """The result. `before`, `after`: coverage of the workload before and after the build; `built`: None if there was
-    nothing to build, or for a dry run; `gained`: None if the program was not run again."""
+    nothing to build, or for a dry run; `gained`: None if the program was not run again; `occupied`: the use by other
+    programs for which it was not, else empty."""
 
     workload: Path
     plan: Plan
@@ -64,6 +60,12 @@ class Tuned:
     after: WorkloadReport
     built: BuildReport | None = None
     gained: Gained | None = None
+    occupied: str = ""
+
+    @property
+    def stopped(self) -> str:
+        """The use by other programs for which the build or the timing stopped; empty if neither did."""
+        return (self.built.stopped if self.built is not None else "") or self.occupied
 
     @property
     def interrupted(self) -> bool:
@@ -104,8 +106,9 @@ class Tuning:
         state.workload.unlink(missing_ok=True)  # From an interrupted run.
         self._say("1/4 recording: the program runs")
         state.recorded, state.gained = False, {}
-        begun, state.scripts = monotonic(), scripts(state.command)
+        begun, before, state.scripts = monotonic(), load.reading(), scripts(state.command)
         found = run(state.command, state.workload, stdout=self._request.stdout)
+        took_s, busy = monotonic() - begun, load.between(before, load.reading())
         if found.exit_code not in STOPPED_CODES:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
         if not state.workload.exists() and found.exit_code in STOPPED_CODES[1:]:
@@ -113,7 +116,8 @@ class Tuning:
             raise KeyboardInterrupt
         if not state.workload.exists():
             raise InputError(f"nothing was recorded: {found.obstacle}")
-        state.recorded, state.stopped, state.run_s = True, bool(found.exit_code), monotonic() - begun
+        state.recorded, state.stopped = True, bool(found.exit_code)
+        state.run_s = took_s / (busy.slowdown if busy else 1.0)
         state.save()
         if found.exit_code:
             self._say(f"the program ended with exit code {found.exit_code}")
@@ -121,7 +125,7 @@ class Tuning:
     def plan(self, workload: Workload) -> Tuned:
         """Plan the build and check the current coverage. Raises TableError for a file that is not a table."""
         request, catalog = self._request, self.catalog()
-        before = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
+        before = of_workload(workload, self._state.workload.name, catalog)
         plan = plans.plan(
             workload, catalog, request.table, request.budget_s, request.effort, self._state.pace,
             busy=request.wait_s is None,
@@ -152,66 +156,45 @@ class Tuning:
         left_s = done.plan.budget_s - (done.built.seconds if done.built else 0.0)
         self._request = replace(self._request, wait_s=wait_s, budget_s=max(left_s, 1e-9))
 
-    def compare(self, done: Tuned, workload: Workload) -> None:
+    def compare(self, done: Tuned, workload: Workload, measures: Callable[[Load], bool] = lambda busy: False) -> None:
         """Look up the workload again, and run the program without and with gemmdb alternately, unless the result is
-        known or no table answers."""
-        catalog = self.catalog()
-        done.after = of_workload(workload, self._state.workload.name, catalog, plans.LOOKUP)
-        if not any(one.hit for one in done.after.products):
-            self._say("4/4 not timed: no table answers, so ATen runs all GEMMs with and without gemmdb")
-        elif self._request.repeats and not done.interrupted:
-            done.gained = self._gained(catalog.identity())
+        known or ATen runs all GEMMs anyway. `measures`: whether to time it although other programs use the machine,
+        after the time to wait."""
+        catalog, request = self.catalog(), self._request
+        done.after = of_workload(workload, self._state.workload.name, catalog)
+        if why := timing.pointless(done.after):
+            self._say(f"4/4 not timed: {why}")
+        elif not request.repeats or done.interrupted:
+            return
+        elif known := self._known(catalog.identity()):
+            done.gained = known
+        elif busy := timing.occupied(done.after, request.wait_s, measures, self._say):
+            done.occupied = busy
+            self._say("4/4 not timed: other programs use the machine")
+        else:
+            done.gained = self._gained(catalog.identity(), done.after)
 
-    def _gained(self, tables: str) -> Gained:
-        state, repeats = self._state, self._request.repeats
-        if state.tables == tables and state.gained.get("runs") == repeats:
-            try:
-                known = gains.of_dict(state.gained)
-            except (KeyError, TypeError, ValueError):
-                pass  # A damaged file: run again.
-            else:
-                self._say("4/4 already timed with the same tables")
-                return known
-        busy = load.now()
-        runs: dict[bool, list[gains.Times]] = {False: [], True: []}
-        # Without, with, with, without: a machine that drifts affects both sides equally.
-        turns = [bool(side) ^ bool(turn % 2) for turn in range(repeats) for side in range(2)]
-        if state.run_s >= 1 and not state.stopped:
-            self._say(f"4/4 timing: the program runs {len(turns)} more times, about {len(turns) * state.run_s:.0f} s")
-        for number, with_gemmdb in enumerate(turns, 1):
-            runs[with_gemmdb].append(self._timed("with" if with_gemmdb else "without", f"{number} of {len(turns)}"))
-        found = gains.gained(runs[False], runs[True], busy.others if busy else 0.0)
-        state.tables, state.gained = tables, found.as_dict()
-        state.save()
+    def _known(self, tables: str) -> Gained | None:
+        """Return the result of an earlier comparison with the same tables."""
+        state = self._state
+        if state.tables != tables or state.gained.get("runs") != self._request.repeats:
+            return None
+        try:
+            known = gains.of_dict(state.gained)
+        except (KeyError, TypeError, ValueError):
+            return None  # A damaged file: run again.
+        self._say("4/4 already timed with the same tables")
+        return known
+
+    def _gained(self, tables: str, report: WorkloadReport) -> Gained:
+        state, request = self._state, self._request
+        found = timing.Timing(state, request.repeats, request.table, request.stdout, self._say).gained(report)
+        if not found.disturbed:  # Otherwise the next run with this folder times it again.
+            state.tables, state.gained = tables, found.as_dict()
+            state.save()
         return found
-
-    def _timed(self, what: str, which: str) -> gains.Times:
-        """Return the times of the program's graphs in one run. Raises KeyboardInterrupt if a signal ended the program
-        although it finished normally during the recording."""
-        self._say(f"4/4 timing, run {which}: the program runs {what} gemmdb")
-        request = self._request
-        with tempfile.TemporaryDirectory(prefix="gemmdb-times-") as folder:
-            ended = run(request.command, Path(folder), what, timing_environment(request.table), request.stdout)
-            if ended.failures:
-                raise InputError(f"the program cannot be timed: {ended.failures[0]}")
-            if ended.exit_code in STOPPED_CODES[1:] and not self._state.stopped:
-                raise KeyboardInterrupt
-            if ended.exit_code not in STOPPED_CODES:
-                raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
-            return gains.read(Path(folder))
 
     def catalog(self) -> Catalog:
         """Return the current tables, first the one that is built."""
         table = self._request.table
         return Catalog.load(tables=[table] if table and table.exists() else [])
-
-
-def timing_environment(table: Path | None) -> dict[str, str]:
-    """Return variables that make the program find the table, skip benchmarks while it is timed, and recompile: vLLM
-    caches compiled graphs under keys that do not include gemmdb."""
-    variables = {
-        "VLLM_DISABLE_COMPILE_CACHE": os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "1"), "GEMMDB_ON_MISS": "aten",
-    }  # fmt: skip
-    if table is not None:
-        variables[TABLES] = os.pathsep.join(filter(None, (str(table.absolute()), os.environ.get(TABLES, ""))))
-    return variables

@@ -42,7 +42,7 @@ def test_other_reasons(reason: str, act: Act) -> None:
 
 def test_each_step_has_a_line_to_paste() -> None:
     found = Situation(
-        {"they need constant weights: in inference, set torch._inductor.config.freezing = True": 8, "too long (torch._dynamo.mark_dynamic)": 1},
+        {"constant weights: set torch._inductor.config.freezing = True": 8, "too long (torch._dynamo.mark_dynamic)": 1},
         unknown=3, best=2, disturbed=8, timed=14, left=5, command=COMMAND, build=BUILD, largest=100,
     )  # fmt: skip
     assert [(one.act, one.paste) for one in advise(found)] == [
@@ -58,7 +58,7 @@ def test_each_step_has_a_line_to_paste() -> None:
 
 def test_training_is_told_that_freezing_does_not_help() -> None:
     """A graph with a backward is never frozen, and a workload does not say which graphs have one."""
-    (only,) = advise(Situation({"they need constant weights: in inference, set torch._inductor.config.freezing = True": 8}))
+    (only,) = advise(Situation({"constant weights: set torch._inductor.config.freezing = True": 8}))
     assert str(only).startswith("8 GEMMs need constant weights: nothing to do in training; in inference, set this")
 
 

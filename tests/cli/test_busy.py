@@ -28,7 +28,9 @@ from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
 
 pytest.importorskip("torch")
-from gemmdb.tune import state, tuning
+from gemmdb.report.workload import WorkloadReport
+from gemmdb.tune import state, timing, tuning
+from gemmdb.tune.gained import Timed, gained
 
 BUSY, QUIET = Load(2.0, programs=(("cc1plus", 2.0),)), Load(0.0)
 TEXT = "other programs keep 2.0 cores busy (cc1plus 2.0)"
@@ -172,6 +174,31 @@ def test_tune_asks_too(gemmdb, machine, monkeypatch) -> None:
     assert "(w), stop (s)" in done.err
     assert done.out.splitlines()[-1].endswith("; wait until they end: gemmdb tune --wait 1h -- no-such-program")
     assert "1.00x" not in done.out
+
+
+def test_tune_asks_before_it_times_the_program(gemmdb, machine, make_table, monkeypatch) -> None:
+    """It has nothing to build. The program, which would fail, is not run."""
+    recorded_earlier()
+    make_table("mine.db", device=detect.cpu(), of=GEMM.resized(64, 512, 512))
+    types(monkeypatch, "s\n")
+    done = gemmdb("tune", "--table", "mine.db", "--", "no-such-program")
+    assert done.code == 1, done.err
+    assert "3/4 build: nothing to build" in done.err
+    assert "4/4 not timed: other programs use the machine" in done.err
+    assert done.err.splitlines()[-1].startswith(f"gemmdb: stopped: {TEXT}; --wait 10m waits longer")
+    paste = "gemmdb tune --table mine.db --wait 1h -- no-such-program"
+    assert done.out.splitlines()[-1].endswith(f"{TEXT}; wait until they end: {paste}")
+
+
+def test_disturbed_times_of_a_program_are_not_kept(machine, monkeypatch) -> None:
+    recorded_earlier()
+    runs = [{("mm",): Timed(1, 9, (us,))} for us in (100.0, 50.0)]
+    for disturbed in (True, False):
+        found = gained(runs[:1], runs[1:], 2.0, disturbed)
+        monkeypatch.setattr(timing.Timing, "gained", lambda *_, found=found: found)
+        one = tuning.Tuning(tuning.Request(("no-such-program",), repeats=1), lambda text: None)
+        assert one._gained("tables", WorkloadReport("w", ())) == found
+        assert bool(one._known("tables")) != disturbed
 
 
 def test_verify_asks_too_and_goes_on_with_what_is_left(gemmdb, machine, make_table, monkeypatch) -> None:

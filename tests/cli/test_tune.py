@@ -13,7 +13,7 @@ import pytest
 from gemmdb.cli.tune import FOLDER, REPEATS, TuneOptions
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.tune import state, tuning
+from gemmdb.tune import state, timing
 
 DEVICE = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
 
@@ -129,13 +129,13 @@ def test_a_plan_of_what_was_recorded_before(gemmdb, table):
 def test_the_program_is_timed_with_the_table_that_was_built(monkeypatch, tmp_path):
     monkeypatch.setenv("GEMMDB_TABLES", "theirs.db")
     monkeypatch.delenv("VLLM_DISABLE_COMPILE_CACHE", raising=False)
-    found = tuning.timing_environment(tmp_path / "mine.db")
+    found = timing.environment(tmp_path / "mine.db")
     assert found == {
         "GEMMDB_TABLES": f"{tmp_path / 'mine.db'}{os.pathsep}theirs.db", "VLLM_DISABLE_COMPILE_CACHE": "1",
         "GEMMDB_ON_MISS": "aten",
     }  # fmt: skip
     monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "0")
-    assert tuning.timing_environment(None)["VLLM_DISABLE_COMPILE_CACHE"] == "0"
+    assert timing.environment(None)["VLLM_DISABLE_COMPILE_CACHE"] == "0"
 
 
 def test_a_program_without_answers_is_not_timed(gemmdb):

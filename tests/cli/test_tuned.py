@@ -26,7 +26,7 @@ COMMANDS = Commands(
     "gemmdb tune --wait 1h -- python serve.py",
     "gemmdb tune --repeats 8 -- python serve.py",
 )
-ALONE = "ATen is the only kernel for it: they need constant weights: in inference, set torch._inductor.config.freezing = True"
+ALONE = "ATen is the only kernel for it: constant weights: set torch._inductor.config.freezing = True"
 
 
 def product(m: int, config: Config | None, reason: str = "") -> Product:
@@ -94,6 +94,20 @@ def test_the_same_kernels_have_no_gain_whatever_the_times_say(capsys: pytest.Cap
     )
     (gain,) = [line for line in printed(capsys, kernels=1) if line.startswith("gain ")]
     assert gain.split(None, 1)[1] == "9.000x, between 0.091x and 9.579x: no difference"
+
+
+def test_disturbed_times_of_a_program_are_no_gain(capsys: pytest.CaptureFixture[str]) -> None:
+    """It said "between 0.00116x and 1.14e+03x"."""
+    span = Span(900.0, 9.0, 9100.0)
+    found = Gained((Graph(("mm",), 1, 10, span, span),), 0, 2, load=2.0, disturbed=True)
+    report = WorkloadReport("w", (product(1, FAST),))
+    say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=found), False, COMMANDS)
+    lines = capsys.readouterr().out.splitlines()
+    (gain,) = [line for line in lines if line.startswith("gain ")]
+    assert gain.split(None, 1)[1] == "cannot tell, the times were disturbed"
+    assert lines[-1].startswith("next  other programs keep 2.0 cores busy")
+    assert lines[-1].endswith(COMMANDS.patient)
+    assert not any("--fresh" in line for line in lines)
 
 
 def test_a_slower_program_whose_operands_stay_in_the_cache(capsys: pytest.CaptureFixture[str]) -> None:

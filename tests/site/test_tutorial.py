@@ -12,7 +12,6 @@ import pytest
 from kit.pages import Block, blocks
 
 pytest.importorskip("torch")
-pytest.importorskip("plotly")
 
 MAY_BE_SLOWER = "gemmdb tune"
 """It exits with 1 where the program ran slower with gemmdb, as on a machine with other load."""
