@@ -7,7 +7,8 @@ number of rows, and each time its first row is the same. For each GEMM and each 
 of rows agree in all bits: `1 3 8 | 16 17` means two results. `symbolic` is one compile for all numbers of rows but the
 first, and is compared with `static`.
 
-The other lines say the same of single kernels, in place of numbers of rows: kernels of one summation order must agree.
+The other lines say the same of single kernels, in place of numbers of rows, for a weight in bf16 and in int8. Kernels
+of one summation order must agree. Kernels that cannot be generated are left out.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def main(options: argparse.Namespace) -> None:
         facts = projections.covered()
         symbolic = projections.symbolic(program, given, (rows[1:], options.hint))
         ways["symbolic"] = {rows[0]: ways["static"][rows[0]], **symbolic}
-        kernels = projections.kernels(given[0], program.weights[0], configs())
+        weights = {"bf16": program.weights[0], "int8": (program.weights[0] * 1000).to(torch.int8)}
+        kernels = {name: projections.kernels(given[0], weight, configs(name)) for name, weight in weights.items()}
     found: dict[str, Any] = {
         **software(), "rows": rows, "covered": facts,
         "agree": {
@@ -76,17 +78,21 @@ def main(options: argparse.Namespace) -> None:
                   for place, name in enumerate(projections.NAMES)}
             for way, by_rows in ways.items()
         },
-        "kernels": grouped(kernels, torch.equal),
+        "kernels": {name: grouped(results, torch.equal) for name, results in kernels.items()},
     }  # fmt: skip
     options.out.write_text(without_root(found) + "\n")
     print("\n".join(lines(found)), flush=True)
 
 
-def configs() -> dict[str, Any]:
-    """The kernels that are compared, by name."""
+def configs(weight: str) -> dict[str, Any]:
+    """The kernels that are compared for a dtype of the weight, by name. An int8 weight is dequantised in two ways."""
     from gemmdb import Config
 
-    return {name: Config.of("triton", "tile", **{**BASE, **changes}) for name, changes in TILES.items()}
+    tiles = TILES if weight == "bf16" else {
+        f"{name}{said}": {**changes, "dequant": mode}
+        for said, mode in (("", "cast"), (", bits", "bits")) for name, changes in TILES.items() if "slices" not in name
+    }  # fmt: skip
+    return {name: Config.of("triton", "tile", **{**BASE, **changes}) for name, changes in tiles.items()}
 
 
 def grouped(results: Mapping[Any, Any], equal: Callable[[Any, Any], bool]) -> list[list[Any]]:
@@ -106,6 +112,6 @@ def lines(found: Mapping[str, Any]) -> Iterable[str]:
     for way, by_name in found["agree"].items():
         for name, groups in by_name.items():
             yield f"{way}, {name}: {' | '.join(' '.join(map(str, group)) for group in groups)}"
-    for group in found["kernels"]:
-        yield f"kernels: {'; '.join(group)}"
+    for weight, groups in found["kernels"].items():
+        yield from (f"kernels, {weight} weight: {'; '.join(group)}" for group in groups)
     yield f"covered: {found['covered']}"

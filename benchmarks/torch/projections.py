@@ -76,14 +76,15 @@ def symbolic(program: nn.Module, given: tuple[Tensor, Tensor], sizes: tuple[Sequ
 
 
 def kernels(x: Tensor, weight: Tensor, configs: Mapping[str, Config]) -> dict[str, Tensor]:
-    """The result of each kernel for 16 rows of `x` [rows, K], times the transpose of `weight` [N, K]."""
+    """The result of each kernel for 16 rows of `x` [rows, K], times the transpose of `weight` [N, K], bf16 or int8."""
     found = {}
     for name, config in configs.items():
         torch._dynamo.reset()
+        gemmdb.inductor.reset_stats()
         with gemmdb.inductor.force(config):
-            found[name] = torch.compile(lambda x, weight: x @ weight.t())(x[:16].clone(), weight)
-        served = {one["config"] for one in gemmdb.inductor.stats()["products"]}
-        assert config.text in served, f"{config.text} was not generated"
+            result = torch.compile(lambda x, weight: x @ weight.to(x.dtype).t())(x[:16].clone(), weight)
+        if config.text in {one["config"] for one in gemmdb.inductor.stats()["products"]}:
+            found[name] = result
     return found
 
 

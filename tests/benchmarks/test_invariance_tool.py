@@ -19,14 +19,18 @@ def test_equal_results_are_listed_together() -> None:
     found = {1: "a", 8: "b", 16: "a", 64: "c"}
     assert invariance.grouped(found, str.__eq__) == [[1, 16], [8], [64]]
     said = invariance.lines(
-        {"agree": {"ATen": {"down": [[1, 16], [8]]}}, "kernels": [["one", "two"], ["three"]], "covered": None}
+        {"agree": {"ATen": {"down": [[1, 16], [8]]}}, "kernels": {"int8": [["one", "two"], ["three"]]}, "covered": None}
     )
-    assert list(said) == ["ATen, down: 1 16 | 8", "kernels: one; two", "kernels: three", "covered: None"]
+    assert list(said) == [
+        "ATen, down: 1 16 | 8", "kernels, int8 weight: one; two", "kernels, int8 weight: three", "covered: None"
+    ]  # fmt: skip
 
 
 def test_the_kernels_are_legal_and_named_after_their_order() -> None:
     problem = Problem.gemm("mm", m=16, n=4096, k=4096)
-    for name, config in invariance.configs().items():
+    for name, config in invariance.configs("int8").items():
+        assert config.rejection(Problem.gemm("mixed_mm", m=16, n=4096, k=4096), H200) is None, name
+    for name, config in invariance.configs("bf16").items():
         assert config.rejection(problem, H200) is None, name
         order = sum_order(config, problem, H200)
         wanted = {"group": WARP_GROUP, "warp": WARP}.get(name.partition(",")[0])
