@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from types import FunctionType
 from typing import Any
 
@@ -144,7 +145,8 @@ def kinds(device: str) -> dict[str, Kind]:
         "cutlass": Kind(plain, (64, 256, 256), cutlass, "aten mm"),
         "cublaslt": Kind(plain, small, algorithm, "aten mm"),
         "cublaslt addmm": Kind(biased, small, algorithm, "aten addmm"),
-        "cublaslt split": Kind(plain, (16, 512, 512), split_algorithm, "aten mm"),
+        "cublaslt split": Kind(plain, splitting := split_sizes(), split_algorithm, "aten mm, split"),
+        "aten mm, split": Kind(plain, splitting),
     }  # fmt: skip
 
 
@@ -179,6 +181,24 @@ def split_algorithm(problem: Problem) -> Config:
     return Config.of("cublaslt", "matmul", **{**algorithm(problem).values, "split_k": 2, "reduction": 2})
 
 
+def load_library(device: str) -> None:
+    """Have torch load its library for GEMMs."""
+    torch.mm(*(torch.ones(16, 16, device=device) for _ in range(2)))
+
+
+def split_sizes() -> tuple[int, int, int]:
+    """Sizes of a GEMM in which ATen splits K: cuBLAS runs what its heuristic names first. Without any, the last ones
+    that were tried."""
+    load_library("cuda")
+    sizes = (0, 0, 0)
+    for wide, rows in product((1024, 1536, 2048, 3072, 4096), (16, 32, 64)):
+        sizes = rows, wide, wide
+        named = _proposed(Problem.gemm("mm", m=rows, n=wide, k=wide))
+        if named and int(named[0].values["split_k"]) > 1:
+            break
+    return sizes
+
+
 def _proposed(problem: Problem) -> list[Config]:
     from gemmdb.generators.measure.cuda import cublaslt
 
@@ -190,7 +210,7 @@ def compiled(
 ) -> tuple[dict[str, Chain], dict[str, str]]:
     """The compiled kinds, and the reasons why others failed, by name. `wrapper`: `python`, or `cpp` for Inductor's C++
     wrapper."""
-    torch.mm(*(torch.ones(16, 16, device=device) for _ in range(2)))  # Loads the library.
+    load_library(device)
     gemmdb.inductor.disable()
     chains: dict[str, Chain] = {}
     failed: dict[str, str] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.kernels.default_mode import may_pad
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 from gemmdb.rejected import Rejected
 
 US = {
@@ -21,7 +21,8 @@ US = {
     "launch": 9.4,  # A Triton kernel with Inductor's static launcher.
     "mapped": 15.5,  # One with tensor maps, which has no static launcher, and takes memory for them.
     "pass": 12.3,  # A kernel before or after the GEMM, with the memory of what it writes.
-    "workspace": 4.4,  # Memory that a call needs besides its output.
+    "sum": 2.2,  # A library's second kernel, which adds the parts of a split K.
+    "workspace": 2.2,  # Memory that a call needs besides its output.
 }
 """Microseconds of the host per call, from the medians of `python -m benchmarks.torch host` on an H200's host, torch
 2.11, Python's wrapper (benchmarks/results/h200/host-python.json). With the C++ wrapper, all are about 5 us less."""
@@ -37,30 +38,33 @@ TRAINING_MARGIN_US = 5.0
 of cuBLASLt and 6 kernels with tensor maps made a step of train-vit 370 us longer for the host."""
 
 
-def host_us(config: Config, problem: Problem, epilogue: bool = True) -> float:
+def host_us(config: Config, problem: Problem, epilogue: bool = True, aten_splits: bool = False) -> float:
     """Microseconds for which the host is busy with one GEMM: calls of kernels, and with `epilogue` also of what follows
-    it in one that the kernel does not contain."""
-    return sum(US[call] for call in _calls(config, problem, epilogue))
+    it in one that the kernel does not contain. `aten_splits`: ATen's call splits K."""
+    us = sum(US[call] for call in _calls(config, problem, epilogue))
+    return us + US["sum"] if aten_splits and config.backend == "aten" else us
 
 
-def slower_us(config: Config, problem: Problem) -> float:
-    """Microseconds by which a config takes the host longer than ATen, 0 if it takes as long or less."""
-    slower = host_us(config, problem) - host_us(ATEN, problem)
+def slower_us(config: Config, problem: Problem, aten_splits: bool = False) -> float:
+    """Microseconds by which a config takes the host longer than ATen, 0 if it takes as long or less. `aten_splits`:
+    ATen's call splits K."""
+    slower = host_us(config, problem) - host_us(ATEN, problem, aten_splits=aten_splits)
     return slower if slower > ACCURACY_US else 0.0
 
 
 def rejection(
-    config: Config, problem: Problem, us: float, aten_us: float, training: bool = False
+    config: Config, query: Query, us: float, aten_us: float, training: bool = False
 ) -> Rejected | None:  # fmt: skip
     """Return why a config must not be served where no CUDA graph captures the program; None if its calls take no longer
     than ATen's, or no longer than what it saves of the time that the host does not need anyway. `us`, `aten_us`: one
     call on the GPU. `training`: the program is a training step."""
+    problem = query.problem
     if training:
         return _rejection_in_training(config, problem, aten_us)
-    slower = slower_us(config, problem)
+    slower = slower_us(config, problem, query.aten_splits)
     if not slower or aten_us >= HIDDEN_US:
         return None
-    aten_host = host_us(ATEN, problem)
+    aten_host = host_us(ATEN, problem, aten_splits=query.aten_splits)
     saved = max(aten_us, aten_host) - max(us, aten_host)
     if slower <= saved:
         return None
@@ -88,7 +92,7 @@ def _calls(config: Config, problem: Problem, epilogue: bool) -> Iterator[str]:
     else:
         yield "prepared" if config.backend == "cublaslt" else "cuda"
         if config.values.get("split_k", 1) != 1:
-            yield "workspace"
+            yield from ("sum", "workspace")
     scaled = config.backend == "cutlass" and problem.fusion == "scale"
     if epilogue and problem.fusion != "none" and not scaled and not activation_of(config):
         yield "pass"

@@ -103,6 +103,13 @@ class Shape:
         return {"scale_a": ((self.m, deep), (1, self.m)), "scale_b": ((deep, wide), (1, deep))}
 
 
+def leading(sizes: Sequence[int], strides: Sequence[int], by_rows: bool) -> int:
+    """The elements from one row of a matrix to the next, or from one column; its last two sizes and strides count. A
+    single row or column may have any stride."""
+    across, along = (-2, -1) if by_rows else (-1, -2)
+    return strides[across] if sizes[across] > 1 else max(sizes[along], 1)
+
+
 def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)) -> Shape:
     """The shape of a problem with a dense output, without its epilogue. `a`, `b`: the leading dimensions of A and B in
     elements; `strides`: elements from one matrix of a batch to the next."""

@@ -269,6 +269,8 @@ class Query:
     """A Problem to look up on a Device. `ranges` holds (smallest, largest or None) for each size that is symbolic;
     the problem then carries the hints. `l2` says which protocol's verdict is asked for. `activation`: the whole
     epilogue, if it is one that a library computes, `relu` or `gelu_tanh`; its class in the problem covers others, too.
+    `aten_splits`: whether ATen's own call splits K, so that it launches a second kernel; False where nobody asked
+    cuBLAS.
     """
 
     problem: Problem
@@ -276,3 +278,4 @@ class Query:
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     l2: str = "cold"
     activation: str = ""
+    aten_splits: bool = False

@@ -98,7 +98,7 @@ def slow_calls(config: Config, query: Query, us: float, speedup: float, policy: 
     program. `us`, `speedup`: of the config, over ATen."""
     if query.device.kind != "cuda" or policy.captured or policy.batch_invariant or config == ATEN:
         return None
-    return host.rejection(config, query.problem, us, us * speedup, bool(policy.training))
+    return host.rejection(config, query, us, us * speedup, bool(policy.training))
 
 
 def _activation_rejection(config: Config, query: Query) -> Rejected | None:

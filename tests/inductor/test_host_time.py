@@ -11,14 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.cublaslt import Library, instead
 from kit.for_a_gpu import TILE, rand
-from kit.gpu import make
+from kit.gpu import ALGORITHM, make
 from kit.sessions import FakeSession
 
 import gemmdb.inductor
+from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.entry import active, enable
+from gemmdb.inductor.match import aten_calls
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
 from gemmdb.settings import Policy
@@ -26,6 +29,7 @@ from gemmdb.settings import Policy
 pytestmark = pytest.mark.usefixtures("gpu")
 SUMMED = make("tile", block_m=64, block_n=128, split_k=4, reduce="kernel")
 """A second kernel sums its slices."""
+SPLIT = {**ALGORITHM, "split_k": 3, "reduction": 2}
 SLOW = "host time: triton:tile takes the host"
 
 
@@ -74,6 +78,16 @@ def test_the_policy_overrides_the_mode() -> None:
 def test_long_gemms_and_quick_calls_are_served() -> None:
     for found in (hit(SUMMED, 90.0, 100.0), hit(TILE)):
         assert product(FakeSession(lambda query, found=found: found))["note"] == "that far"
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_split_of_k_is_served_where_aten_splits_too(monkeypatch: pytest.MonkeyPatch, splits: bool) -> None:
+    library = Library()
+    library.named = (SPLIT, ALGORITHM) if splits else (ALGORITHM, SPLIT)
+    instead(monkeypatch, library)
+    aten_calls.first_splits.cache_clear()
+    found = product(FakeSession(lambda query: hit(Config.of("cublaslt", "matmul", **SPLIT))))
+    assert found["note"].startswith("host time: cublaslt:matmul") != splits
 
 
 def trained(session: FakeSession) -> list[tuple[str, str]]:

@@ -58,8 +58,8 @@ int cublasLtMatmulPreferenceSetAttribute(void *one, int what, const void *value,
 int cublasLtMatmulAlgoGetHeuristic(void *handle, Operation *operation, Layout *a, Layout *b, Layout *c, Layout *d,
                                    void *preference, int count, Result *found, int *got) {
   static const Algorithm named[] = {{{66, 20, 1, 0, 0, 1, 35, 0, 2}}, {{66, 601, 1, 0, 0, 1, 35, 0, 2}}};
-  memset(found, 0, 2 * sizeof *found);
-  for (*got = 0; *got < 2; ++*got) found[*got].algorithm = named[*got];
+  memset(found, 0, count * sizeof *found);
+  for (*got = 0; *got < 2 && *got < count; ++*got) found[*got].algorithm = named[*got];
   return 0;
 }
 int cublasLtMatmulAlgoGetIds() { return 7; }

@@ -67,10 +67,11 @@ class Library:
         if name == "cublasLtMatmul":
             self.calls.append(arguments)
         elif name == "cublasLtMatmulAlgoGetHeuristic":
-            found = cast(arguments[-2], POINTER(Heuristic))
-            for place, attributes in enumerate(self.named):
+            count, found = arguments[-3], cast(arguments[-2], POINTER(Heuristic))
+            named = self.named[:count]
+            for place, attributes in enumerate(named):
                 ctypes.memmove(byref(found[place].algorithm), _stored(attributes), ctypes.sizeof(Algorithm))
-            cast(arguments[-1], POINTER(c_int32)).contents.value = len(self.named)
+            cast(arguments[-1], POINTER(c_int32)).contents.value = len(named)
         elif name == "cublasLtMatmulAlgoInit":
             ctypes.memmove(arguments[-1], _stored({"algo": arguments[-2]}), ctypes.sizeof(Algorithm))
         elif name == "cublasLtMatmulAlgoConfigSetAttribute":

@@ -22,7 +22,7 @@ from gemmdb.cublaslt import library
 from gemmdb.cublaslt.launch import call_torch
 from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import MAX_NAMED, MAX_WORKSPACE, Matmul
-from gemmdb.cublaslt.shape import Shape, shape_of
+from gemmdb.cublaslt.shape import Shape, leading, shape_of
 from gemmdb.inductor.benchmark import limits, trial
 from gemmdb.inductor.benchmark.tensors import differ, inputs
 from gemmdb.inductor.benchmark.timers import Call, Prepare, elapsed, in_turn
@@ -93,7 +93,8 @@ class Operands:
         problem, (a, b) = self.problem, self.fakes[:2]
         apart = (a.stride(0), b.stride(0)) if problem.batch > 1 else (0, 0)
         by_rows = problem.b.layout.order.startswith("row")
-        shape = shape_of(problem, _leading(a, problem.a.row_major), _leading(b, by_rows), apart)
+        of_a = leading(a.shape, a.stride(), problem.a.row_major)
+        shape = shape_of(problem, of_a, leading(b.shape, b.stride(), by_rows), apart)
         return replace(shape, activation=self.activation)
 
     def output(self) -> torch.Tensor:
@@ -292,9 +293,3 @@ def _call_aten(operands: Operands, copies: Sequence[Sequence[torch.Tensor]], out
     call_torch(_FUNCTIONS[operands.problem.op], operands.shape, a, b, extras, output)
     if operands.activation:
         _IN_PLACE[operands.activation](output)
-
-
-def _leading(matrix: torch.Tensor, by_rows: bool) -> int:
-    """Return the elements from one row, or column, of a matrix to the next. A single one may have any stride."""
-    across, along = (-2, -1) if by_rows else (-1, -2)
-    return int(matrix.stride(across) if matrix.shape[across] != 1 else matrix.shape[along])

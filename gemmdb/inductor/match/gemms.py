@@ -12,7 +12,7 @@ import torch
 
 from gemmdb.errors import InputError
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import activations, calls, epilogues, extract, int_mm_scale, linears
+from gemmdb.inductor.match import activations, aten_calls, calls, epilogues, extract, int_mm_scale, linears
 from gemmdb.inductor.match.extract import Gemm, two_operands
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.linears import marked
@@ -89,14 +89,18 @@ def _mm(node: Any, op: str = "mm") -> Gemm | None:
     mixed = marked(node, a)
     if mixed is None and op == "bmm" and _has_symbolic_batch(node):
         raise Unsupported("a symbolic batch")
-    return mixed or _with_activation(two_operands(op, node, a, b, fusion=epilogues.fusion(node)))
+    return mixed or _with_library(two_operands(op, node, a, b, fusion=epilogues.fusion(node)), a, b)
 
 
-def _with_activation(gemm: Gemm | None) -> Gemm | None:
-    """Return the GEMM, with the activation in its query if that is the whole epilogue."""
+def _with_library(gemm: Gemm | None, a: Any, b: Any) -> Gemm | None:
+    """Return the GEMM of nodes `a` and `b` with what its query says of cuBLAS: the activation if that is the whole
+    epilogue, and whether ATen splits K."""
     if gemm is None or gemm.query.problem.op not in MATMUL_ACTIVATION.ops:
         return gemm
-    query = replace(gemm.query, activation=activations.name_of(gemm.node, gemm.query.problem))
+    query = replace(
+        gemm.query, activation=activations.name_of(gemm.node, gemm.query.problem),
+        aten_splits=aten_calls.splits(gemm.query, value(a), value(b)),
+    )  # fmt: skip
     return replace(gemm, query=query)
 
 
@@ -129,7 +133,7 @@ def _addmm(node: Any) -> Gemm | None:
         scalars=extract.scalars(node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)),
         fusion=epilogues.fusion(node),
     )  # fmt: skip
-    return _with_activation(gemm)
+    return _with_library(gemm, a, b)
 
 
 def _int_mm(node: Any) -> Gemm | None:

@@ -11,13 +11,12 @@ import torch
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import MAX_WORKSPACE, Matmul
-from gemmdb.cublaslt.shape import shape_of
+from gemmdb.cublaslt.shape import leading, shape_of
 from gemmdb.devices import detect
 from gemmdb.generators.measure.literals import literal
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.menus.cublaslt_nearby import around, heuristic
 from gemmdb.kernels.registry import KERNELS
-from gemmdb.key.operands import Operand, TensorInfo
 from gemmdb.key.problem import Problem
 
 Tensors = Mapping[str, torch.Tensor]
@@ -89,15 +88,9 @@ def _matmul(problem: Problem) -> Matmul:
     first, second, _ = problem.shapes
     a, b = literal(problem.a, *first), literal(problem.b, *second)
     strides = (a.strides[0], b.strides[0]) if problem.spec.batched else (0, 0)
-    shape = shape_of(problem, _leading(problem.a, a), _leading(problem.b, b), strides)
+    of_a = leading(a.sizes, a.strides, problem.a.row_major)
+    shape = shape_of(problem, of_a, leading(b.sizes, b.strides, problem.b.row_major), strides)
     return Matmul(shape, torch.cuda.current_device())
-
-
-def _leading(operand: Operand, made: TensorInfo) -> int:
-    """Return the elements from one row to the next, or from one column to the next."""
-    outer, inner = (-2, -1) if operand.row_major else (-1, -2)
-    # A single row's stride is never used and may be anything.
-    return made.strides[outer] if made.sizes[outer] > 1 else max(made.sizes[inner], 1)
 
 
 @functools.cache
