@@ -13,7 +13,7 @@ from gemmdb import Hit, outcome
 from gemmdb.cli import advice, terminal
 from gemmdb.cli.advice import OTHER_DEVICE, Advice, Situation, advise
 from gemmdb.cli.evidence import brief_facts, config_name, expected_time, full_facts
-from gemmdb.cli.options import ConfirmFlag, JsonFlag, ProblemOptions, WideFlag, takes
+from gemmdb.cli.options import ConfirmFlag, InvariantFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.devices import detect
 from gemmdb.errors import TableError
@@ -36,8 +36,9 @@ UNKNOWN_TIME = "unknown, timed only while other programs kept the machine busy"
 
 @takes(ProblemOptions)
 def lookup(
-    options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False
-) -> None:
+    options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False,
+    batch_invariant: InvariantFlag = False,
+) -> None:  # fmt: skip
     """Look up the kernel for one problem.
 
     Specify the problem by flags, paste it as gemmdb prints it, or name a line of a workload. The line's ranges apply,
@@ -54,13 +55,14 @@ def lookup(
       gemmdb lookup --op scaled_mm --m 512 --n 28672 --k 8192 --scales row --fast-accum --arch sm90
       gemmdb lookup workload.jsonl:3
       gemmdb lookup workload.jsonl:3 --confirm
+      gemmdb lookup --op mm --m 16 --n 4096 --k 4096 --device "NVIDIA H200" --batch-invariant
 
     \b
     Exit codes: 0 found, 1 a miss, 2 bad usage or bad input.
     """
     catalog = current_catalog()
     query = options.query(catalog)
-    hit = _hit(query, catalog, confirm)
+    hit = _hit(query, catalog, _policy(query, confirm, batch_invariant))
     if json:
         found = {"rung": "miss"} if hit is None else _hit_document(hit, query, catalog)
         say_json("lookup", {**found, **_outcome(query, hit, catalog).document()})
@@ -69,22 +71,28 @@ def lookup(
         say_facts([("outcome", str(_outcome(query, hit, catalog)), "yellow"), *steps], hang=not wide)
         text = names.ranged(query.problem.text, query.ranges)
         why = only_aten(query) or "`gemmdb explain` with the same arguments shows why"
-        note(("" if confirm else _unconfirmed(query, catalog, None)) or f"no table answers {text}; {why}")
+        unconfirmed = "" if confirm or batch_invariant else _unconfirmed(query, catalog, None)
+        note(unconfirmed or f"no table answers {text}; {why}")
     else:
         known = _hit_facts(hit, query, catalog)
         facts = full_facts(hit.evidence, known) if wide else brief_facts(hit.evidence)
         steps = advice.facts(_steps(query, hit, catalog))
         say_facts([("outcome", str(_outcome(query, hit, catalog))), *known.items(), *facts, *steps], hang=not wide)
-        if confirm and _is_timed_first(hit, query):
+        if confirm and not batch_invariant and _is_timed_first(hit, query):
             note("a compile benchmarks this kernel against ATen if that pays off, and serves the faster one")
-        elif not confirm and (kernel := _unconfirmed(query, catalog, hit)):
+        elif not (confirm or batch_invariant) and (kernel := _unconfirmed(query, catalog, hit)):
             note(kernel)
     if hit is None:
         raise typer.Exit(1)
 
 
-def _hit(query: Query, catalog: Catalog, confirm: bool) -> Hit | None:
-    policy = acceptance.policy_for(query, Policy(confirm=confirm))
+def _policy(query: Query, confirm: bool, batch_invariant: bool = False) -> Policy:
+    """Return the policy of a compile. Batch invariance confirms nothing."""
+    policy = Policy(confirm=confirm and not batch_invariant, batch_invariant=batch_invariant)
+    return acceptance.policy_for(query, policy)
+
+
+def _hit(query: Query, catalog: Catalog, policy: Policy) -> Hit | None:
     return answer(query, catalog, policy, installed(query.device.kind))
 
 
@@ -125,7 +133,7 @@ def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
     """Return the note about a different kernel that a compile may benchmark first; empty if there is none."""
     if (hit is not None and hit.rung not in acceptance.UNMEASURED_RUNGS) or not Settings.read().confirm:
         return ""
-    tried = _hit(query, catalog, True)
+    tried = _hit(query, catalog, _policy(query, True))
     if tried is None or not _is_timed_first(tried, query) or (hit is not None and tried.config == hit.config):
         return ""
     kernel = names.kernel(tried.config)
@@ -151,8 +159,9 @@ def _hit_document(hit: Hit, query: Query, catalog: Catalog) -> dict[str, object]
 
 @takes(ProblemOptions)
 def explain(
-    options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False
-) -> None:
+    options: ProblemOptions, confirm: ConfirmFlag = False, wide: WideFlag = False, json: JsonFlag = False,
+    batch_invariant: InvariantFlag = False,
+) -> None:  # fmt: skip
     """Show the result of every rung for one problem, and why.
 
     All rungs are shown, including those after the first hit. The arguments are the same as for `gemmdb lookup`. It also
@@ -172,7 +181,7 @@ def explain(
     """
     catalog = current_catalog()
     query = options.query(catalog)
-    policy = acceptance.policy_for(query, Policy(confirm=confirm))
+    policy = _policy(query, confirm, batch_invariant)
     steps = explain_query(query, catalog, policy, installed(query.device.kind))
     loads = _under_load(query, catalog)
     answers = next((step for step in steps if step.hit is not None), None)

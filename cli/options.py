@@ -38,6 +38,10 @@ ConfirmFlag = Annotated[
         " a kernel against ATen first.",
     ),
 ]
+InvariantFlag = Annotated[
+    bool,
+    Option("--batch-invariant", help="Look up as compiles do whose rows must not depend on the number of rows."),
+]
 QUERY_FIELDS = ("text", "device", "arch", "l2")
 """Fields of ProblemOptions that are not arguments of `Problem.gemm`."""
 

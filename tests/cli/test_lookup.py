@@ -86,6 +86,20 @@ def test_of_a_miss_it_says_what_a_compile_tries(gemmdb, environment, monkeypatch
     assert "no table answers" in gemmdb("lookup", *missed).err
 
 
+def test_batch_invariance_gives_all_sizes_one_order(gemmdb, h200):
+    """Nothing is timed first then, so no note says so. What it does not cover is named."""
+    asked = ("--n", "4096", "--k", "4096", "--device", "NVIDIA H200", "--batch-invariant")
+    found = [json.loads(gemmdb("lookup", "--op", "mm", *asked, "--m", str(m), "--json").out) for m in (1, 17, 300)]
+    assert {one["backend"] for one in found} == {"triton"}
+    assert len({one["evidence"]["sum_order"] for one in found}) == 1
+    assert len({json.dumps(one["params"]) for one in found}) > 1
+    for more in ((), ("--confirm",)):
+        assert gemmdb("lookup", "--op", "mm", *asked, "--m", "1", *more).err == ""
+    steps = json.loads(gemmdb("explain", "--op", "mm", *asked, "--m", "1", "--json").out)
+    assert (steps["answer"], steps["steps"][0]["rung"]) == ("invariant", "invariant")
+    assert "batch invariance covers mm and addmm" in gemmdb("lookup", "--op", "int_mm", *asked, "--m", "32").out
+
+
 def test_confirm_changes_nothing_that_no_compile_confirms(gemmdb, environment, monkeypatch):
     """Of groups, nobody knows the split before the program runs. So kernels that would be timed first stay back."""
     tables = (str(shipped_tables() / f"sm90-nvidia-{name}.db") for name in ("h200", "h100-80gb-hbm3"))

@@ -130,7 +130,7 @@ def _best(at: Ask, order: SumOrder) -> _Found | Rejected:
         if rejected := at.rejection(config):
             continue
         scale = Scale.of(at.problem, at.device)
-        return config, scale.us(tile(config)), scale.us(None), "model", ""
+        return config, scale.us(tile(config)), scale.us(None), "model", "model"
     return rejected or Rejected("there is no default")
 
 
@@ -159,7 +159,7 @@ def _ranked(at: Ask) -> _Found | None:
     if found is None or isinstance(found, Rejected):
         return None
     one = found.best[0]
-    return one.config, one.us, found.aten_us, "model", ""
+    return one.config, one.us, found.aten_us, "model", "model"
 
 
 def _defaults(problem: Problem, order: SumOrder) -> Iterator[Config]:
