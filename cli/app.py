@@ -151,7 +151,8 @@ def _usage(error: Any, arguments: Sequence[str]) -> str:
     """Return the message of a usage error with the option's value, which newer versions of Typer omit."""
     message = str(error.format_message()).rstrip(".")
     given = None
-    for option in getattr(getattr(error, "param", None), "opts", ()):
+    options = (name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("-"))
+    for option in options:  # The name of an argument may be that of a command.
         for place, word in enumerate(arguments):
             if word == option and place + 1 < len(arguments):
                 given = arguments[place + 1]

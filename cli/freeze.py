@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
+from gemmdb.cli import advice
 from gemmdb.cli.build import terminable
-from gemmdb.cli.busy import AskOption, patience
+from gemmdb.cli.busy import PASTED_WAIT, AskOption, patience
+from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.tune import BUDGET, built, note_built, note_plan
+from gemmdb.cli.tuned import Commands, steps
 from gemmdb.outcome import counted
 
 if TYPE_CHECKING:
@@ -51,6 +55,17 @@ class FreezeOptions:
             tuple(self.command), self.folder, self.folder / MEASURED, plan.seconds(self.budget), self.effort, 0,
             self.fresh, stdout=sys.stderr.fileno() if self.as_json else None, wait_s=patience(self.wait),
         )  # fmt: skip
+
+    def line(self, wait: str | None = None) -> str:
+        """Return the command that continues this one. `wait`: None for the same as this one's."""
+        asked = {
+            "budget": (self.budget, BUDGET), "folder": (self.folder, FOLDER), "effort": (self.effort, None),
+            "wait": (self.wait if wait is None else wait, None),
+        }  # fmt: skip
+        words = ["gemmdb", "freeze"]
+        for name, (value, default) in asked.items():
+            words += [f"--{name}", str(value)] if value != default else []
+        return shlex.join([*words, "--", *self.command])
 
 
 @takes(FreezeOptions)
@@ -100,21 +115,26 @@ def freeze(options: FreezeOptions) -> None:
     if options.as_json:
         say_json("freeze", document(frozen, done, left))
     else:
-        say_facts(_facts(frozen, left, options), hang=not options.wide)
+        done.after = frozen.report
+        say_facts(_facts(frozen, done, left, options), hang=not options.wide)
     if left:
         raise typer.Exit(1)
 
 
-def _facts(frozen: Frozen, left: int, options: FreezeOptions) -> Any:
+def _facts(frozen: Frozen, done: Tuned, left: int, options: FreezeOptions) -> Iterator[tuple[str, str]]:
     """Yield the name and value of each line of the result."""
     products = frozen.report.products
     yield "list", str(frozen.pins)
     yield "tables", ", ".join(frozen.tables) or "none: no table has this device, and ATen runs all GEMMs"
-    yield "frozen", f"{counted(one.outcome.kind for one in products)}; expected over ATen: {frozen.report.expected}"
+    kernels = any(one.served for one in products)
+    gain = f"expected over ATen: {frozen.report.expected}" if kernels else NO_GAIN
+    yield "frozen", f"{counted(one.outcome.kind for one in products)}; {gain}"
     if frozen.changed:
         yield "changed", f"{count(len(frozen.changed), 'GEMM')} gets another kernel than from the tables together"
     if left:
         yield "left", f"{count(left, 'problem')}: run the same command again"
+    elif not kernels:
+        yield from advice.facts(steps(done, Commands(options.line(), options.line(wait=PASTED_WAIT))), "to do")
     line = shlex.join(options.command)
     yield "next", f"GEMMDB_FROZEN={shlex.quote(str(frozen.pins.absolute()))} {line}"
 

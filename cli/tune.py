@@ -17,7 +17,7 @@ from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, measures, patience
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
-from gemmdb.cli.tuned import Commands, answered, document, expected, say_plan, say_tuned, steps
+from gemmdb.cli.tuned import Commands, answered, answers, document, expected, say_plan, say_tuned, steps
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
@@ -155,7 +155,7 @@ def note_plan(done: Tuned) -> None:
         note(f"not built: {count(number, 'GEMM')}: {reason}")
     gaining = [one for one in report.products if one.entry.problem in wanted]
     gaining_us = sum(one.total_us for one in gaining)
-    note(outlook.of_plan(done.plan, len(report.products), gaining_us, report.total_us))
+    note(outlook.of_plan(done.plan, len(report.products), answers(report), gaining_us, report.total_us))
     note(f"3/4 build: {expected(done.plan) if done.plan.wanted else 'nothing to build'}")
 
 

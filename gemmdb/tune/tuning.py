@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
-from gemmdb.devices import load
+from gemmdb.devices import detect, load
 from gemmdb.devices.load import Load
 from gemmdb.errors import InputError
+from gemmdb.generators import effort as efforts
 from gemmdb.generators.build.build import BuildReport, BuildRequest
 from gemmdb.generators.build.build import build as build_table
 from gemmdb.generators.progress import Progress
@@ -81,6 +82,7 @@ class Tuning:
             raise InputError("nothing can be tuned while GEMMDB_DISABLE is set")
         if Settings.read().frozen:
             raise InputError("nothing can be tuned while GEMMDB_FROZEN is set; unset it for this command")
+        efforts.named(request.effort, detect.native().kind)  # The program may run for an hour before the build.
         if request.table is not None:
             plans.check_table(request.table)
         self._request, self._say = request, say

@@ -136,10 +136,12 @@ def test_a_difference_that_may_be_chance_is_timed_more_often(capsys: pytest.Capt
 
 def test_before_anything_is_measured_it_says_what_can_gain() -> None:
     assert outlook.of_device(CPU).startswith("on Example CPU: it can gain in inference with constant weights")
-    nothing = outlook.of_plan(Plan((), {}, 60.0), 6, 0.0, 10.0)
-    assert nothing == (
-        "this program can gain nothing from a build: none of its 6 GEMMs is both unmeasured and able to gain"
+    nothing = Plan((), {}, 60.0)
+    assert outlook.of_plan(nothing, 6, 2, 0.0, 10.0) == (
+        "this program can gain nothing from a build: tables answer 2 of its 6 GEMMs, and a build cannot help the others"
     )
+    assert outlook.of_plan(nothing, 6, 6, 0.0, 10.0) == "this program needs no build: tables answer all its 6 GEMMs"
+    assert outlook.of_plan(nothing, 1, 1, 0.0, 10.0) == "this program needs no build: tables answer its only GEMM"
     wanted = Wanted(product(1, None).entry.problem, CPU, 10, 5.0, None, 15.0)
-    found = outlook.of_plan(Plan((wanted,), {}, 60.0), 4, 5.0, 10.0)
+    found = outlook.of_plan(Plan((wanted,), {}, 60.0), 4, 3, 5.0, 10.0)
     assert found == "this program can gain in 1 of 4 GEMMs, 50% of the time; 3 cannot or are in tables"

@@ -153,7 +153,7 @@ tables give | No such command 'give'
 tables pull nowhere | nowhere/manifest.json does not exist
 tables pull ftp://host/x | no supported URL scheme
 tables push there none.db | none.db
-tables push there | Missing argument
+tables push there | gemmdb: Missing argument 'TABLE...'; see gemmdb tables push
 tables push mine.db https://example.com:8443/tables | https://example.com:8443/tables is a URL | comes first
 tables pack nowhere.db --out x.db | nowhere.db does not exist
 tables pack mine.db --out no/x.db | no is not a folder
@@ -168,6 +168,8 @@ tune --table notes.txt/t.db -- PYTHON run.py | notes.txt/t.db | name another --t
 report --out no/page.html -- PYTHON run.py | no is not a folder
 report --out . -- PYTHON run.py | is a folder
 tune --budget soon -- true | 90s, 10m or 1h30m
+tune --effort fastest -- PYTHON run.py | gemmdb: unknown effort 'fastest'; known: quick
+freeze --effort fastest -- PYTHON run.py | gemmdb: unknown effort 'fastest'; known: quick
 tune --repeats -1 -- true | -1
 report mine.db --out mine.db | is the file that the report is about
 report model.py | model.py is a program | gemmdb report -- python model.py
