@@ -88,7 +88,8 @@ class Summary:
         report, modelled = self.report, self.report.modelled
         statuses = ", ".join(f"{number:,} {status}" for status, number in report.statuses.items())
         gains = [verdict.speedup for verdict in self.verdicts if verdict.speedup > 1 + TIE]
-        best = f"{len(gains):,} beat ATen, {max(gains):.2f}x at most" if gains else "none beats ATen"
+        beat = "are predicted to beat ATen at the recorded sizes" if modelled else "beat ATen"
+        best = f"{len(gains):,} {beat}, {max(gains):.2f}x at most" if gains else "none beats ATen"
         known = bool(self.verdicts) and (modelled or self._is_usable())
         following = f"gemmdb coverage {self.shapes}" if self.is_workload else "gemmdb tables"
         if self.is_workload and report.device != detect.native():

@@ -103,12 +103,11 @@ def coverage(
 
 def _say(found: Coverage, wide: bool, workload: Path, elsewhere: bool) -> None:
     """`elsewhere`: all of it is about a device that this machine does not have."""
-    answered = sum(tally.problems for tally in found.hits.values())
-    served = answered - sum(tally.aten for tally in found.hits.values())
-    known = f"{answered} of {count(found.problems, 'problem')} answered, {found.hit_share:.1%} of the time"
+    served = sum(tally.problems - tally.aten for tally in found.hits.values())
+    known = f"{found.known} of {count(found.problems, 'problem')} answered, {found.known_share:.1%} of the time"
     say_prose(f"{known}: {_serving(found.problems, served, found.kernel_share)}" if found.problems else known)
     if terminal.is_terminal() and found.problems:
-        aten, missed = found.hit_share - found.kernel_share, 1 - found.hit_share
+        aten, missed = found.known_share - found.kernel_share, 1 - found.known_share
         parts = [("kernels", found.kernel_share, "green"), ("ATen", aten, "dim"), ("misses", missed, "yellow")]
         say(terminal.stacked(parts, BAR_WIDTH))
     if found.hits:

@@ -98,6 +98,21 @@ class Coverage:
         return self.hit_share - sum(tally.aten_share for tally in self.hits.values())
 
     @property
+    def known(self) -> int:
+        """Number of problems of which a rung knows the fastest kernel: some hits know nothing, see `outcome`."""
+        return sum(tally.problems for tally in self._known)
+
+    @property
+    def known_share(self) -> float:
+        """Their share of the time."""
+        return sum(tally.share for tally in self._known)
+
+    @property
+    def _known(self) -> Iterator[Tally]:
+        for hits in self.hits.values():
+            yield from (tally for one, tally in hits.outcomes.items() if one.kind is not Kind.ATEN_UNKNOWN)
+
+    @property
     def kinds(self) -> Iterator[Kind]:
         """The kind of outcome of each problem."""
         for hits in self.hits.values():

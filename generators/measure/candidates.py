@@ -25,6 +25,8 @@ from gemmdb.table.measurement import Status
 PER_PROCESS, PLANNED_S = 100, 600.0
 """Least number of problems for which a process is started, half a second each, and the most seconds that it may take.
 On a GPU, ranking the candidates of a problem takes 20 milliseconds."""
+BOUND_LINE = "torch._dynamo.mark_dynamic(x, 0, max=...)"
+"""What gives the first size of a tensor an upper bound."""
 MAX_TIMED_S = 10.0
 """A size of a range is not measured if its timed calls are expected to take longer than this, in seconds: all work on
 it, from compiling to confirming, takes several times as long."""
@@ -84,10 +86,10 @@ def range_rejection(ask: Ask, missing: Iterable[Problem], space: Space, effort: 
     if not slow or ranges.divisible(ask) is not None:
         return None
     sizes = " ".join(f"{name}={getattr(slow[-1], name)}" for name in ask.symbolic)
-    return Rejected(
-        f"its range of sizes holds {sizes}, which takes more than {MAX_TIMED_S:.0f} s to measure; a smaller range"
-        " (torch._dynamo.mark_dynamic with max=) can be measured"
-    )
+    what = f"{sizes}, which takes more than {MAX_TIMED_S:.0f} s to measure"
+    if any(high is None for _, high in ask.query.ranges.values()):
+        return Rejected(f"its range has no upper bound and reaches {what}; bound it: {BOUND_LINE}")
+    return Rejected(f"its range reaches {what}; make it smaller: {BOUND_LINE}")
 
 
 def fits(problem: Problem, device: Device, space: Space, effort: Effort) -> bool:

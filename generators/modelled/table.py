@@ -61,10 +61,13 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     if request.allow or request.deny or request.propose:
         options = "--allow, --deny, --propose"
         raise InputError(f"{options}: these choose what is measured; for a modelled table, the cost model chooses")
-    requested = shapes.select(shapes.load(request.shapes, device.kind), request.ops, request.dtypes)
+    listed = shapes.load(request.shapes, device.kind)
+    requested = shapes.select(listed, request.ops, request.dtypes)
     problems = [problem for problem in requested if uncovered(problem) is None]
+    if not requested:
+        raise InputError(shapes.nothing_left("model", listed, request.shapes))
     if not problems:
-        raise InputError("no problem is left to model: --ops, --dtypes or the cost model exclude all shapes")
+        raise InputError(f"no problem is left to model: {uncovered(requested[0])}; measure on such a GPU instead")
     compiler = None
     if cross_compile.available():
         compiler = CrossCompiler(device.capability, int(device.figures["smem_bytes"]))

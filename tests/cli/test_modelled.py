@@ -57,3 +57,31 @@ def test_the_summary_of_a_workload_without_devices_says_what_coverage_says(gemmd
     monkeypatch.setenv("GEMMDB_TABLES", str(out))
     asked = gemmdb("coverage", str(workload), "--device", "NVIDIA A100-SXM4-80GB", "--confirm").out
     assert asked.splitlines()[-1].rpartition(" ")[2] in over
+
+
+def test_what_a_modelled_table_knows_nothing_of_is_not_called_answered(gemmdb, tmp_path, monkeypatch):
+    """It said "1 of 1 problem answered" of an outcome `ATen (nothing known)`."""
+    workload, out = tmp_path / "w.jsonl", tmp_path / "t.db"
+    problem = Problem.gemm("mm", m=2, n=768, k=256, dtype="bf16")
+    line = {"problem": problem.text, "count": 1, "calls": 10, "device": "", "ranges": {"m": [2, None]}}
+    workload.write_text(json.dumps(line) + "\n")
+    built = gemmdb("build", "--arch", "sm80", "--modelled", "--shapes", str(workload), "--out", str(out)).out
+    (expected,) = [text for text in built.splitlines() if text.startswith("expected")]
+    assert "1 are predicted to beat ATen at the recorded sizes" in expected or "none beats ATen" in expected
+    monkeypatch.setenv("GEMMDB_TABLES", str(out))
+    asked = gemmdb("coverage", str(workload), "--device", "NVIDIA A100-SXM4-80GB", "--confirm").out
+    assert asked.startswith("0 of 1 problem answered, 0.0% of the time: ATen runs the only problem\n")
+    assert "ATen (nothing known)" in asked
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    ((), "GEMMs of fp32 are not modelled; measure on such a GPU instead"),
+    (("--ops", "bmm"), "--ops or --dtypes exclude all shapes"),
+])  # fmt: skip
+def test_what_cannot_be_modelled_is_refused_with_the_reason(gemmdb, tmp_path, flags, words):
+    """It named --ops, which nobody had given."""
+    workload = tmp_path / "w.jsonl"
+    line = {"problem": Problem.gemm("mm", m=8, n=512, k=512, dtype="fp32").text, "count": 1, "device": ""}
+    workload.write_text(json.dumps(line) + "\n")
+    built = gemmdb("build", "--arch", "sm80", "--modelled", "--shapes", str(workload), *flags)
+    built.refused("no problem is left to model", words)

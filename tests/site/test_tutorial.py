@@ -15,6 +15,8 @@ pytest.importorskip("torch")
 
 MAY_BE_SLOWER = "gemmdb tune"
 """It exits with 1 where the program ran slower with gemmdb, as on a machine with other load."""
+DISTURBED = "timings were disturbed"
+"""What a build prints if other programs used the machine. The table then knows nothing, unlike the one on the page."""
 ON_ANY_MACHINE = f"{MAY_BE_SLOWER} --wait 0s"
 """It does not stop while other programs use the machine."""
 
@@ -22,11 +24,12 @@ ON_ANY_MACHINE = f"{MAY_BE_SLOWER} --wait 0s"
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_tutorial_runs_as_it_stands(tmp_path: Path, vector_units: None) -> None:
-    printed = ""
+    printed, disturbed = "", False
     for block in blocks("tutorial.md"):
         if block.language == "sh":
             printed = run(block.code, tmp_path)
-        elif block.language == "text":
+            disturbed = disturbed or DISTURBED in printed
+        elif block.language == "text" and not disturbed:
             assert shown(block) <= labels(printed), f"{block.code}\n--- but it printed ---\n{printed}"
         else:
             (tmp_path / block.name).write_text(block.code)
