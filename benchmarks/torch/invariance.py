@@ -32,6 +32,8 @@ TILES: Mapping[str, Mapping[str, int | str]] = {
     "four slices": {"swap": 1, "split_k": 4, "reduce": "fixup"},
     "four slices, k=128": {"swap": 1, "split_k": 4, "reduce": "fixup", "block_k": 128},
     "four slices, unswapped": {"block_m": 64, "split_k": 4, "reduce": "fixup"},
+    "four slices, one program": {"swap": 1, "slices": 4},
+    "four slices, one program, 128 x 128": {"block_m": 128, "block_n": 128, "warps": 8, "slices": 4},
 }  # fmt: skip
 """Changes of a tile of 16 x 64 x 64 for 16 rows, by the names in the output. `group`: multiplied by a warp group."""
 BASE: Mapping[str, int | str] = {

@@ -10,7 +10,7 @@ from kit.devices import H200
 
 from benchmarks.torch import invariance, llama, projections
 from gemmdb import Problem
-from gemmdb.kernels.triton.sum_order import WARP, WARP_GROUP, sum_order
+from gemmdb.kernels.triton.sum_order import WARP, WARP_GROUP, SumOrder, sum_order
 
 SMALL = llama.Shape(hidden=64, heads=4, key_heads=2, head=16, feed=96, vocabulary=128, layers=1)
 
@@ -33,8 +33,8 @@ def test_the_kernels_are_legal_and_named_after_their_order() -> None:
     for name, config in invariance.configs("bf16").items():
         assert config.rejection(problem, H200) is None, name
         order = sum_order(config, problem, H200)
-        wanted = {"group": WARP_GROUP, "warp": WARP}.get(name.partition(",")[0])
-        assert (order.unit if order else None) == wanted, name
+        wanted = {"group": SumOrder(WARP_GROUP), "warp": SumOrder(WARP), "two slices": SumOrder(WARP_GROUP, 2, 2048)}
+        assert order == wanted.get(name.partition(",")[0], SumOrder(WARP_GROUP, 4, 1024)), name
 
 
 def test_the_program_runs_in_each_way() -> None:

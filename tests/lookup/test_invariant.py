@@ -143,7 +143,7 @@ def test_the_order_loses_least_over_the_measured_sizes(lab, no_shipped_tables):
 
     assert chosen(group=0.5, warp=0.9).config == group
     hit = chosen(group=0.9, warp=0.5)
-    assert (hit.config, hit.rung, hit.evidence["sum_order"]) == (warp, "exact", "unit=warp")
+    assert (hit.config, hit.rung, hit.evidence["sum_order"]) == (warp, "exact", "unit=warp slices=1")
 
 
 def test_a_kernel_that_cannot_run_is_replaced_by_another_of_the_order(shipped):
@@ -166,19 +166,51 @@ def test_the_policy_times_nothing():
     assert (strict.on_miss, strict.confirm) == ("error", False)
 
 
+def order_of(config: Config, k: int = 1024, device=H200) -> SumOrder | None:
+    return sum_order(config, Problem.gemm("mm", m=32, n=512, k=k), device)
+
+
 @pytest.mark.parametrize(
-    ("config", "order"),
+    ("config", "unit"),
     [
         (make("tile"), WARP), (make("tile", block_m=64), WARP_GROUP), (make("tile", swap=1), WARP_GROUP),
         (make("tile", block_m=64, warps=2), WARP), (make("persistent"), WARP_GROUP),
         (make("narrow", stagger=0), WARP), (make("narrow", stagger=1), None),
-        (make("tile", split_k=2, reduce="fixup"), None), (make("gemv"), None), (ATEN, None),
+        (make("tile", split_k=2, reduce="kernel"), None), (make("gemv"), None), (ATEN, None),
     ],
     ids=str,
 )  # fmt: skip
-def test_the_order_of_a_config(config: Config, order: str | None):
-    problem = Problem.gemm("mm", m=32, n=512, k=512)
-    assert sum_order(config, problem, H200) == (None if order is None else SumOrder(order))
+def test_the_order_of_a_config(config, unit):
+    assert order_of(config) == (None if unit is None else SumOrder(unit))
     # Before Hopper, all tiles go to the instructions of a warp.
-    assert sum_order(config, problem, A100) == (None if order is None else SumOrder(WARP))
-    assert possible(A100) == (SumOrder(WARP),)
+    assert order_of(config, device=A100) == (None if unit is None else SumOrder(WARP))
+
+
+def test_slices_are_the_same_whether_one_program_adds_them_or_several():
+    wanted = SumOrder(WARP_GROUP, 4, 256)
+    assert order_of(make("tile", swap=1, split_k=4, reduce="fixup")) == wanted
+    assert order_of(make("tile", swap=1, slices=4, block_k=128)) == wanted
+    assert order_of(make("narrow", stagger=0, swap=1, split_k=4)) == wanted
+    assert order_of(make("tile", block_m=64, slices=2)) == SumOrder(WARP_GROUP, 2, 512)
+    # With steps of 64, three slices end elsewhere than with steps of 256. Slices beyond the end of K are none.
+    assert order_of(make("tile", slices=3)) == SumOrder(WARP, 3, 384)
+    assert order_of(make("tile", slices=3, block_k=256)) == SumOrder(WARP, 2, 512)
+
+
+def test_only_the_faster_instructions_cut_a_k_that_is_long_enough():
+    long, short = (Problem.gemm("mm", m=32, n=512, k=k) for k in (4096, 500))
+    assert possible(short, H200) == (SumOrder(WARP_GROUP), SumOrder(WARP))
+    cut = SumOrder(WARP_GROUP, 2, 2048), SumOrder(WARP_GROUP, 4, 1024)
+    assert possible(long, H200) == (SumOrder(WARP_GROUP), SumOrder(WARP), *cut)
+    assert possible(long, A100) == (SumOrder(WARP), SumOrder(WARP, 2, 2048), SumOrder(WARP, 4, 1024))
+    assert possible(long, replace(H200, arch="sm75")) == ()
+
+
+def test_a_cut_k_is_cut_for_all_sizes(shipped):
+    """Several programs sum the slices of few rows, one program those of many and of a range without an end."""
+    problem = Problem.gemm("mm", m=16, n=4096, k=14336)
+    few, many = (answer(Query(problem.resized(m, 4096, 14336), H200), shipped, POLICY) for m in (16, 3000))
+    assert few.evidence["sum_order"] == many.evidence["sum_order"] == "unit=warp_group slices=4"
+    assert (few.params["split_k"], many.params["slices"]) == (4, 4)
+    query = Query(problem, H200, {"m": (2, None)})
+    assert orders(answer(query, shipped, POLICY), query) == {SumOrder(WARP_GROUP, 4, 3584)}

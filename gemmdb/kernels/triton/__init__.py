@@ -21,7 +21,8 @@ TL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", 
 ZEROING_US = 1.0
 """Microseconds in which a graph zeroes the counters of its kernels, once per call: at least 0.9 us (440 configs)."""
 _HISTORY = (
-    ("079aeed31ef3a5a2", "b8961afbe98e678a", "46cf91b376e7c293", "2285ca0639c8cbf6", "e4fae27619584873"),
+    ("079aeed31ef3a5a2", "b8961afbe98e678a", "46cf91b376e7c293", "2285ca0639c8cbf6", "e4fae27619584873",
+     "aebd1fd0ead75e5a"),
     ("d207994d8700ded2", "078daff6141357c6"),
     ("f1cfe0fb8fcf5453", "012c2e9c955b0691", "a9f936e578fc31c0", "7d81a1695cc5f968", "e52d1bf60dec2386"),
     ("3799dccb4110a658", "1d94976414df7a58", "0421d23c09bc24d8", "721c1568a4a2ab56", "f8d699728006d0d6"),

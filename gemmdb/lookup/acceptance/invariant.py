@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from gemmdb.cost.transfer import Scale, tile
 from gemmdb.hit import Hit, Range
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.hardware import BAND_ROWS
+from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS
 from gemmdb.kernels.rules import reject_empty, reject_strides
 from gemmdb.kernels.triton import sum_order
 from gemmdb.kernels.triton.sum_order import SumOrder
@@ -38,6 +39,8 @@ OPEN_ROWS = 2048
 """The size that chooses the kernel of the last interval of an open range."""
 UNMEASURED = 1.1
 """A kernel that was not measured for the GEMM must be expected to be faster by this factor than one that was."""
+SLICED = 1.15
+"""How much slower a kernel is expected to be if one program adds up slices of K."""
 
 _Found = tuple[Config, float, float, str, str]
 """A config, its expected microseconds and ATen's, the rung that knows it, and the table."""
@@ -48,7 +51,7 @@ def rejection(query: Query) -> Rejected | None:
     problem, device = query.problem, query.device
     if device.kind != "cuda":
         return Rejected(f"batch invariance needs a CUDA GPU, not a {device.kind}")
-    if not sum_order.possible(device):
+    if not sum_order.possible(problem, device):
         return Rejected(f"the summation order of kernels is not known on {device.arch}")
     if {name for name, (low, high) in query.ranges.items() if low != high} - {"m"}:
         return Rejected("batch invariance covers no symbolic N or K")
@@ -87,18 +90,16 @@ def _representative(problem: Problem) -> Problem:
 
 
 def _choose(ask: Ask) -> SumOrder:
-    orders = sum_order.possible(ask.device)
-    if len(orders) == 1:
-        return orders[0]
+    orders = sum_order.possible(ask.problem, ask.device)
     return min(orders, key=lambda order: (_cost(ask, order), order))
 
 
 def _cost(ask: Ask, order: SumOrder) -> float:
-    """Return the weighted sum of the log times at SIZES."""
+    """Return the weighted sum of the log times at SIZES, relative to ATen's."""
     total = 0.0
     for m, weight in SIZES.items():
         found = _best(_at(ask, m, order, None), order)
-        total += math.inf if isinstance(found, Rejected) else weight * math.log(found[1])
+        total += math.inf if isinstance(found, Rejected) else weight * math.log(_rated(found)[0])
     return total
 
 
@@ -118,20 +119,40 @@ def _at(ask: Ask, m: int, order: SumOrder, rows: Range | None) -> Ask:
             return Rejected("cannot be one of several kernels of a symbolic M")
         return lowering.rejection(config, replace(over, problem=problem), rows)
 
-    return replace(ask, query=query, within=Within((order, rows), rejected))
+    # The policy's own rule excludes all kernels that cut K.
+    policy = replace(ask.policy, batch_invariant=False)
+    return replace(ask, query=query, policy=policy, within=Within((order, rows), rejected))
 
 
 def _best(at: Ask, order: SumOrder) -> _Found | Rejected:
     """Return the fastest kernel with the order at one size."""
     known = [found for found in (_measured(at), _near(at), _ranked(at)) if found is not None]
-    if known:
-        return min(known, key=lambda one: (one[1] * (1.0 if one[3] == "exact" else UNMEASURED), one[3], one[0].text))
+    if known and (order.slices == 1 or at.problem.m <= SKINNY_ROWS):
+        return min(known, key=_rated)
+    default = _default(at, order)
+    if isinstance(default, Rejected):
+        return min(known, key=_rated) if known else default
+    return min([*known, default], key=_rated)
+
+
+def _rated(found: _Found) -> tuple[float, str, str]:
+    """Each source knows a time of ATen's: the ratio compares with those of other sources."""
+    config, us, aten_us, rung, _ = found
+    return us / aten_us * (1.0 if rung == "exact" else UNMEASURED), rung, config.text
+
+
+def _default(at: Ask, order: SumOrder) -> _Found | Rejected:
+    """Return the default with the lowest expected time. The cost model does not know that slices need more
+    registers."""
+    rejected, found = Rejected("there is no default"), list[_Found]()
+    scale = Scale.of(at.problem, at.device)
     for config in _defaults(at.problem, order):
-        if rejected := at.rejection(config):
-            continue
-        scale = Scale.of(at.problem, at.device)
-        return config, scale.us(tile(config)), scale.us(None), "model", "model"
-    return rejected or Rejected("there is no default")
+        if (why := at.rejection(config)) is None:
+            us = scale.us(tile(config)) * (SLICED if "slices" in config.values else 1.0)
+            found.append((config, us, scale.us(None), "model", "model"))
+        else:
+            rejected = why
+    return min(found, key=_rated) if found else rejected
 
 
 def _measured(at: Ask) -> _Found | None:
@@ -165,14 +186,22 @@ def _ranked(at: Ask) -> _Found | None:
 def _defaults(problem: Problem, order: SumOrder) -> Iterator[Config]:
     """Yield kernels with the order, for any layout: for few rows with the weight as left operand, which has enough rows
     for the instructions of a warp group."""
-    few = problem.m <= TOPS[-1] // 2
-    shape: dict[str, int] = {"block_m": 16 if few else 64, "block_n": 64, "swap": 0, "warps": 2}
-    if order.unit == sum_order.WARP_GROUP:
-        shape |= {"swap": 1, "warps": 4} if few else {"block_m": 128, "block_n": 128, "warps": 8}
-    yield Config.of(
-        "triton", "tile", block_k=64, group_m=BAND_ROWS, split_k=1, reduce="none", load="pointer", dequant="cast",
-        stages=3, **shape,
-    )  # fmt: skip
+    few, groups = problem.m <= 2 * SKINNY_ROWS, order.unit == sum_order.WARP_GROUP
+    if few:
+        shapes = [(16, 64, 1, 4) if groups else (16, 64, 0, 2)]
+    else:
+        shapes = [(64, 64, 0, 4), (64, 128, 0, 4), (128, 128, 0, 8), (64, 64, 0, 2)]
+    slices = {"slices": order.slices} if order.slices > 1 else {}
+    for (m, n, swap, warps), (depth, stages) in product(shapes, ((64, 4), (64, 3), (128, 2))):
+        shape = {"block_m": m, "block_n": n, "block_k": depth, "swap": swap, "warps": warps, "stages": stages}
+        if slices:
+            yield _tile(split_k=order.slices, reduce="fixup", **shape)
+        yield _tile(**slices, **shape)
+
+
+def _tile(**values: int | str) -> Config:
+    given = {"split_k": 1, "reduce": "none", **values}
+    return Config.of("triton", "tile", group_m=BAND_ROWS, load="pointer", dequant="cast", **given)
 
 
 def _fixed(ask: Ask, order: SumOrder) -> Hit | Rejected:
