@@ -114,6 +114,15 @@ def weighted(parts: Iterable[tuple[float, float, float]]) -> Gain:
     return Gain(before / after, before / most, before / least) if after else Gain(1.0, 1.0, 1.0)
 
 
+def paired(samples: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return series of samples that were taken in turn, without what the samples of a round share: clocks, and the time
+    of the empty graph that was subtracted from all of them. Their intervals then say how sure the ratio of two series
+    is. Each sample is divided by the geometric mean of its round and multiplied by the median of these means."""
+    means = [math.exp(sum(map(math.log, found)) / len(found)) for found in zip(*samples, strict=True)]
+    middle = median(means) if means else 0.0
+    return [[one * middle / mean for one, mean in zip(series, means, strict=True)] for series in samples]
+
+
 def times(samples_us: Sequence[float], reference_us: Sequence[float]) -> Times:
     """Return the Times from microsecond samples of a candidate and of the interleaved reference."""
     found = span(samples_us)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmdb.table.stats import Span, gain, interval, span, times, turns
+from gemmdb.table.stats import Span, gain, interval, paired, span, times, turns
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(1, (0, 0)), (5, (0, 4)), (6, (0, 5)), (30, (9, 20)), (100, (39, 60))])
@@ -65,3 +65,27 @@ def test_each_name_follows_each_other_equally_often(count, begun):
     followed = Counter(pair for order in orders for pair in pairwise(order))
     assert len(followed) == count * (count - 1)
     assert len(set(followed.values())) <= 1
+
+
+SERIES = st.integers(1, 4).flatmap(
+    lambda rounds: st.lists(st.lists(st.floats(0.01, 1e6), min_size=rounds, max_size=rounds), min_size=1, max_size=4)
+)
+
+
+@given(SERIES)
+def test_paired_samples_keep_the_ratios_within_each_round(series):
+    found = paired(series)
+    for before, after in zip(zip(*series, strict=True), zip(*found, strict=True), strict=True):
+        assert [one / after[0] for one in after] == pytest.approx([one / before[0] for one in before])
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=15), st.floats(0.5, 2.0))
+def test_what_a_round_shares_is_no_noise(clocks, ratio):
+    ours, aten = paired([[ratio * one for one in clocks], clocks])
+    assert span(ours).us / span(aten).us == pytest.approx(ratio)
+    assert [span(one).low for one in (ours, aten)] == pytest.approx([span(one).high for one in (ours, aten)])
+
+
+def test_nothing_is_paired_without_samples():
+    assert paired([[], []]) == [[], []]
+    assert paired([]) == []

@@ -1,9 +1,9 @@
 """A trial of cuBLASLt's algorithms: ATen's call and the algorithms, on the same random operands in this process.
 
 Nothing is compiled. First, all candidates get a short estimate: single calls, timed between two events. For a short
-GEMM that is 1 to 4 us too long, differently for each kernel (benchmarks/results/h200/search.json). So the best few are
-timed in CUDA graphs, a few rounds in turn. Then ATen and the best of these are timed in turn, as in any trial: CUDA
-graphs, the weight cold, the activation in the cache.
+GEMM that is too long, differently for each kernel. So the best few are timed in CUDA graphs, a few rounds in turn. Then
+ATen and the best of these are timed in turn, as in any trial: CUDA graphs, the weight cold, the activation in the
+cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gemmdb.cublaslt.matmul import MAX_NAMED, MAX_WORKSPACE, Matmul
 from gemmdb.cublaslt.shape import Shape, leading, shape_of
 from gemmdb.inductor.benchmark import limits, trial
 from gemmdb.inductor.benchmark.tensors import differ, inputs
-from gemmdb.inductor.benchmark.timers import Call, Prepare, elapsed, in_turn
+from gemmdb.inductor.benchmark.timers import Call, Prepare, in_turn, single_us
 from gemmdb.inductor.benchmark.trial import MIN_ROUNDS, Untimed, clear
 from gemmdb.inductor.lower.adapter import emission
 from gemmdb.inductor.match.extract import TORCH
@@ -44,9 +44,6 @@ per candidate in a new process, 0.7 ms where the kernels are loaded (benchmarks/
 ESTIMATES, ESTIMATE_S, LEAST = 3, 0.03, 6
 """Number of calls per estimate; fewer if the estimates would take longer than ESTIMATE_S seconds together, and then
 fewer candidates, but at least as many as LEAST."""
-BACKLOG = 32
-"""Number of flushes before the first estimate. The host launches the calls in the meantime, so that the GPU never waits
-for it between two events."""
 FINALISTS, CLOSE = 8, 1.05
 """Maximum number of algorithms timed in CUDA graphs, and their maximum estimate relative to ATen's. The best algorithm
 is always timed."""
@@ -249,30 +246,13 @@ class _Algorithms:
 
 def _estimates(calls: Mapping[Config, Call], prepare: Prepare) -> dict[Config, float]:
     """Return the shortest time of a few calls of each, in microseconds."""
-    prepare(0)
-    pair_s = elapsed(lambda: (prepare(0), calls[ATEN](0))) / 1e6
+    before = functools.partial(prepare, 0)
+    pair_s = sum(single_us([before, functools.partial(calls[ATEN], 0)])) / 1e6
     most = int(ESTIMATE_S / pair_s)
     calls = dict(islice(calls.items(), max(most, LEAST)))
     rounds = max(1, min(ESTIMATES, most // len(calls)))
-    for _ in range(BACKLOG):
-        prepare(0)
-    events = [(config, *_timed(call, prepare)) for _ in range(rounds) for config, call in calls.items()]
-    torch.cuda.current_stream().synchronize()
-    found: dict[Config, float] = {}
-    for config, start, end in events:
-        us = start.elapsed_time(end) * 1e3
-        found[config] = min(us, found.get(config, us))
-    return found
-
-
-def _timed(call: Call, prepare: Prepare) -> tuple[Any, Any]:
-    """Launch a prepared call between two events, and return these."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    prepare(0)
-    start.record()
-    call(0)
-    end.record()
-    return start, end
+    us = single_us([functools.partial(call, 0) for call in calls.values()], rounds, before)
+    return dict(zip(calls, us, strict=True))
 
 
 def _wrong(configs: Iterable[Config], calls: Mapping[Config, Call], output: torch.Tensor) -> list[Config]:

@@ -14,12 +14,20 @@ import torch
 
 from gemmdb.devices.detect import flush_bytes, last_level_cache_bytes
 from gemmdb.table.measurement import Protocol
-from gemmdb.table.stats import turns
+from gemmdb.table.stats import paired, turns
 
 TRIES = 8
 """Maximum tries per sample to get an undisturbed one; per round, at most two per sample on average."""
 SETTLE = 10
 """Maximum number of small parallel regions to run until all threads have their cores."""
+CYCLES_PER_US = 2000
+"""Cycles of a GPU's clock in a microsecond, at most."""
+GRAPH_HELD_US = 100.0
+"""How long the GPU is held before it starts a graph, which the host launches in the meantime. Otherwise the time would
+include some of what the host takes, which varies by several microseconds."""
+LAUNCH_US, LAUNCH_MARGIN, LAUNCH_TRIES = 100.0, 1.3, 2
+"""For how long the GPU is held for each single call: the first guess, the factor over what the last calls took the
+host, and how often calls are repeated if the host took longer. A slow host takes 200 us for a call of torch."""
 STALL_US = 1000.0
 """A call that takes three times as long as the fastest one, and at least this much longer, has waited for a core. OS
 time slices are milliseconds; noise from caches and clocks is far smaller."""
@@ -71,7 +79,7 @@ def in_turn(
 
     steps = [functools.partial(step, call) for call in (None, *calls)]
     torch.cuda.current_stream().synchronize()
-    longest_us = max(elapsed(functools.partial(one, 0)) for one in steps)
+    longest_us = max(single_us([functools.partial(one, 0) for one in steps]))
     count = max(1, min(protocol.unroll, int(sample_us / max(longest_us, 1.0))))
     graphs = [_graph(prepare, one, count, copies) for one in steps]
     for graph in graphs:
@@ -85,7 +93,7 @@ def in_turn(
             found.append(max(us - took[0], 0.01) / count)
         if enough(samples):
             break
-    return samples
+    return paired(samples)
 
 
 def _graph(prepare: Prepare, step: Call, count: int, copies: int) -> torch.cuda.CUDAGraph:
@@ -102,13 +110,51 @@ def _graph(prepare: Prepare, step: Call, count: int, copies: int) -> torch.cuda.
 
 
 def elapsed(work: Callable[[], object]) -> float:
-    """Return the GPU time in microseconds of what `work` launches on the current stream."""
+    """Return the GPU time in microseconds of the one graph, or other short launch, of `work` on the current stream."""
+    _hold(GRAPH_HELD_US)
+    start, end = _timed(work)
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def single_us(
+    calls: Sequence[Callable[[], object]], rounds: int = 1, before: Callable[[], object] | None = None
+) -> list[float]:
+    """Return the shortest GPU time of each call in microseconds, of `rounds` in turn on the current stream. `before`
+    is launched before each call and is not timed. The GPU is held until the host has launched everything, so a slow
+    host adds nothing."""
+    count = rounds * len(calls)
+    for _ in range(LAUNCH_TRIES):
+        _hold(count * _launch_us[0])
+        released, start = torch.cuda.Event(), perf_counter()
+        released.record()
+        events = [[_timed(call, before) for call in calls] for _ in range(rounds)]
+        took_us, late = (perf_counter() - start) * 1e6, released.query()
+        torch.cuda.current_stream().synchronize()
+        _launch_us[0] = LAUNCH_MARGIN * took_us / count
+        if not late:
+            break
+    return [min(start.elapsed_time(end) for start, end in found) * 1e3 for found in zip(*events, strict=True)]
+
+
+_launch_us = [LAUNCH_US]
+"""For how long the GPU is held for each of the next calls."""
+
+
+def _timed(work: Callable[[], object], before: Callable[[], object] | None = None) -> tuple[Any, Any]:
+    """Launch `before`, then `work` between two events, and return these."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    if before is not None:
+        before()
     start.record()
     work()
     end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3
+    return start, end
+
+
+def _hold(us: float) -> None:
+    """Keep the current stream busy for so many microseconds."""
+    torch.cuda._sleep(int(us * CYCLES_PER_US))
 
 
 def cold_bytes(device: torch.device) -> int:

@@ -18,7 +18,7 @@ from gemmdb.generators.measure.cuda.bench import Bench, alive, capture, elapsed
 from gemmdb.generators.measure.cuda.calls import Call, bind, reference
 from gemmdb.generators.measure.cuda.measurer import Loaded, Round
 from gemmdb.generators.measure.tolerance import acceptable
-from gemmdb.inductor.benchmark.timers import elapsed as once
+from gemmdb.inductor.benchmark.timers import single_us
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.processes.child import out_of_memory
@@ -115,7 +115,7 @@ def _load(problem: Problem, config: Config, protocol: Protocol) -> Loaded:
     call, splits, copies = bench.calls[config], len(bench.expected), len(bench.copies)
     if not bench.count:
         # As many as in the protocol, or fewer if the few microseconds of a replay no longer matter beside them.
-        pairs = max(1, min(protocol.unroll, int(SAMPLE_US / max(once(lambda: call(0)), 1.0))))
+        pairs = max(1, min(protocol.unroll, int(SAMPLE_US / max(single_us([lambda: call(0)])[0], 1.0))))
         bench.count = -(-pairs // splits)
     graphs = bench.graphs.setdefault(protocol.text, {})
     if protocol.l2 != "hot" and None not in graphs:
