@@ -111,16 +111,17 @@ class ProblemOptions:
         " weight) [default: m].",
     )
     group: int | None = Option(
-        None, help="For int4 weights only: how many share a scale, 32, 64, 128 or 256 [default: 128]."
+        None, help="For mixed_mm only: how many weights share a scale, 32, 64, 128 or 256 [default: 128 for int4]."
     )
     zeros: str | None = Option(
         None,
-        help="For int4 weights only: the dtype of the zero points, none, uint8, int8 or that of the activation"
-        " [default: none; bf16 for tinygemm packings and int4 for gptq and awq, which always have them].",
+        help="For weights with groups only: the dtype of the zero points, none, uint8, int8, that of the activation, or"
+        " uint8x4 (bytes in words, as compressed-tensors has them) [default: none; bf16 for tinygemm packings and int4"
+        " for gptq and awq, which always have them].",
     )
     packing: str | None = Option(
         None,
-        help="For int4 weights only: tinygemm8, tinygemm4 or tinygemm2 (aten._weight_int4pack_mm by its inner tiles),"
+        help="For weights with groups only: byte for int8 and uint8; for int4 tinygemm8, tinygemm4 or tinygemm2 (aten._weight_int4pack_mm by its inner tiles),"
         " low-first or high-first (two in a byte), gptq or gptq2 (GPTQ's first and second format), awq"
         " [default: tinygemm8 for bf16, else low-first].",
     )

@@ -100,12 +100,14 @@ class Config:
         return kernel.rejection(self, problem, device, symbolic)
 
     def _reject_int4(self, problem: Problem) -> Rejected | None:
-        """An int4 weight has kernels of its own, and whole groups; ATen stands for what the program runs."""
+        """A weight with groups has kernels of its own, and whole groups; ATen stands for what the program runs."""
         if problem.int4 is not None and (rejected := problem.int4.rejection(problem.n, problem.k)):
             return rejected
         if self == ATEN or self.spec.int4 == (problem.int4 is not None):
             return None
-        return Rejected(f"{self.name} {'takes no weight but int4' if self.spec.int4 else 'takes no int4 weight'}")
+        return Rejected(
+            f"{self.name} {'takes no weight without groups' if self.spec.int4 else 'takes no weight with groups'}"
+        )
 
     def digest(self) -> str:
         """16 hexadecimal digits of the source that it is rendered from, or the release of the library that has the

@@ -108,7 +108,7 @@ class Kernel:
     Triton kernels.
     `compiled`: what of the sizes decides how fast the compiled kernel is, beyond what the cost model counts: a time
     does not carry over to a problem with another value.
-    `int4`: whether it solves a mixed_mm with an int4 weight, and no other.
+    `int4`: whether it solves a mixed_mm whose weight has a scale for each group, and no other.
     `library`: whether a config names a library's algorithm. `extern`: its call takes the place of ATen's. Nothing is
     fused into either, so what it saves does not depend on the epilogue.
     `digest`: 16 hexadecimal digits of the source that it is rendered from, or the release of the library that has it;

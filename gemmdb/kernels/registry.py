@@ -10,7 +10,18 @@ from collections.abc import Iterable, Mapping
 
 from gemmdb.kernels import aten, cpp, cublaslt, cutlass, inductor
 from gemmdb.kernels.kernel import Kernel
-from gemmdb.kernels.triton import batch, gemv, grouped, int4, int4_skinny, narrow, persistent, scaled_blocks, tile
+from gemmdb.kernels.triton import (
+    batch,
+    gemv,
+    grouped,
+    groupwise,
+    int4,
+    int4_skinny,
+    narrow,
+    persistent,
+    scaled_blocks,
+    tile,
+)
 from gemmdb.key.ops import OPS
 
 
@@ -30,6 +41,7 @@ _ALL = (
     gemv.KERNEL,
     int4.KERNEL,
     int4_skinny.KERNEL,
+    groupwise.KERNEL,
     grouped.KERNEL,
     cutlass.KERNEL,
     cublaslt.MATMUL,

@@ -79,13 +79,20 @@ def _name(dtype: str | None) -> str | None:
 def _int4(spec: Op, dtype: str, weight_dtype: str, flags: Flags) -> int4.Int4Format | None:
     group, zeros, packing = flags.get("group"), flags.get("zeros"), flags.get("packing")
     if weight_dtype != int4.INT4:
-        if (group, zeros, packing) != (None, None, None):
-            raise InputError(f"{spec.name}: only an int4 weight has groups, zero points and a packing")
-        return None
+        if not _of_groups(flags):
+            return None
+        if not spec.dequantises:
+            raise InputError(f"{spec.name}: only the weight of a mixed_mm has groups, zero points and a packing")
+        packing = packing or int4.BYTE
     layout = flags.get("layout", "nt")
     if layout[1] != "t":
-        raise InputError(f"{spec.name}: an int4 weight is [N, K]: the layout is nt or tt, not {layout}")
+        raise InputError(f"{spec.name}: a weight with groups is [N, K]: the layout is nt or tt, not {layout}")
     return int4.default(dtype, group, _name(zeros), packing)
+
+
+def _of_groups(flags: Flags) -> bool:
+    """Whether the flags say how a weight is scaled by groups."""
+    return any(value is not None for value in (flags.get("group"), flags.get("zeros"), flags.get("packing")))
 
 
 def _layouts(
@@ -98,7 +105,7 @@ def _layouts(
         raise InputError(f"{spec.name}: a, b or ab of a bmm may be interleaved, got {beside!r}")
     batch = flags.get("batch", 1) if spec.batched else None
     a = Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", batch, "a" in beside))
-    if weight_dtype == int4.INT4:
-        return a, int4.WEIGHT
+    if weight_dtype == int4.INT4 or _of_groups(flags):
+        return a, int4.EIGHT_BITS.get(weight_dtype, int4.WEIGHT)
     several = batch if weights is None else weights
     return a, Operand(weight_dtype, contiguous(k, n, weight_dtype, layout[1] == "t", several, "b" in beside))

@@ -1,7 +1,9 @@
-"""The weight of four bits of a mixed_mm: which weights share a scale, what they count from, and how they lie in memory.
+"""The weight of a mixed_mm that is scaled by groups: which weights share a scale, what they count from, and how they
+lie in memory.
 
-A weight is a number from 0 to 15. GROUP neighbours along K of one column share a scale, of the dtype of the activation.
-Without zero points, the weight is (number - 8) * scale.
+A weight is a number of four bits, from 0 to 15, or of eight. GROUP neighbours along K of one column share a scale, of
+the dtype of the activation. Without zero points, the weight is (number - 8) * scale, of eight bits (number - 128) *
+scale if the numbers are unsigned, and number * scale if they are not.
 """
 
 from __future__ import annotations
@@ -28,22 +30,29 @@ class Packing:
     `packed`: the size, `n` or `k`, whose neighbours share a word. `order`: where they lie in their word, counted in
     four bits from the low end. `rows`: the size that is the outer one in memory, of the words and of the scales.
     `zeros`: the order of zero points that are int4 too, and share words along N; empty if each has a number of its own.
-    `plus`: what is added to a stored int4 zero point, modulo 16."""
+    `plus`: what is added to a stored int4 zero point, modulo 16. `bits`: of a number."""
 
     packed: str
     order: tuple[int, ...]
     rows: str
     zeros: tuple[int, ...] = ()
     plus: int = 0
+    bits: int = 4
 
-    def sizes(self, n: int, k: int, many: int) -> tuple[int, int]:
-        """The sizes of the packed weight [n, k], of elements with `many` numbers each."""
+    def sizes(self, n: int, k: int, item: int) -> tuple[int, int]:
+        """The sizes of the packed weight [n, k], of elements of `item` bytes each."""
+        many = 8 * item // self.bits
         n, k = (n // many, k) if self.packed == "n" else (n, k // many)
         return (n, k) if self.rows == "n" else (k, n)
 
     def groups(self, n: int, k: int, size: int) -> tuple[int, int]:
         """The sizes of its scales, and of zero points that have a number each, for groups of `size`."""
         return (n, k // size) if self.rows == "n" else (k // size, n)
+
+    @property
+    def in_word(self) -> int:
+        """How many numbers a word of 32 bits has."""
+        return 32 // self.bits
 
 
 _EIGHT = (0, 1, 2, 3, 4, 5, 6, 7)
@@ -54,26 +63,36 @@ PACKED: Mapping[str, Packing] = {
     "gptq": Packing("k", _EIGHT, "k", _EIGHT, plus=1),
     "gptq2": Packing("k", _EIGHT, "k", _EIGHT),
     "awq": Packing("n", _AWQ, "k", _AWQ),
+    "byte": Packing("k", (0,), "n", bits=8),
 }
-"""The packings that programs unpack. Those of bytes have [N, K / 2] uint8, or four bytes in a word [N, K / 8] int32,
-with scales and zero points [N, K / group]. The others have int32 words, `gptq` and `gptq2` [K / 8, N] and `awq` [K, N /
+"""The packings that programs unpack. Those of two numbers in a byte have [N, K / 2] uint8, or four bytes in a word [N,
+K / 8] int32, and `byte` has a number in each, [N, K] int8 or uint8, or four uint8 in a word [N, K / 4] int32. Their
+scales and zero points are [N, K / group]. The others have int32 words, `gptq` and `gptq2` [K / 8, N] and `awq` [K, N /
 8], with scales [K / group, N] and int4 zero points [K / group, N / 8]. The first format of GPTQ stores zero points less
 1."""
-BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n")
+BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n" and packing.bits == 4)
 WORDS = tuple(name for name, packing in PACKED.items() if packing.rows == "k")
 """The packings whose memory runs along N, in words of 32 bits."""
+BYTE = "byte"
+IN_WORDS = "uint8x4"
+"""Zero points of `byte` as compressed-tensors stores them: [N / 4, K / group] int32, four uint8 along N in a word."""
 PACKINGS = (*TILED, *PACKED)
-WEIGHT = Operand(INT4, Layout("col", 16))
+_DENSE = Layout("col", 16)
+WEIGHT = Operand(INT4, _DENSE)
 """An int4 weight in the key. It is dense: 32 neighbours along K, the smallest group, are 16 bytes."""
+EIGHT_BITS = {dtype: Operand(dtype, _DENSE) for dtype in ("int8", "uint8")}
+"""A weight of eight bits that is scaled by groups, in the key, by the dtype of its numbers."""
 ZERO_NUMBER = 8
-"""The number that stands for a weight of zero without zero points."""
-INTEGERS = ("uint8", "int8", INT4)
+"""The number of four bits that stands for a weight of zero without zero points."""
+ZERO_BYTES = {"int8": 0, "uint8": 128}
+"""The same of eight bits, by the dtype of the numbers."""
+INTEGERS = ("uint8", "int8", INT4, IN_WORDS)
 """Dtypes of zero points beside that of the activation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int4Format:
-    """How an int4 weight is scaled and packed.
+    """How a weight is scaled by groups and packed.
 
     `size`: how many neighbours along K share a scale. `zeros`: the dtype of the zero points, `none` without any.
     `packing`: one of PACKINGS. Raises InputError for values outside these, and for zero points that the packing never
@@ -94,6 +113,8 @@ class Int4Format:
             raise InputError(f"no such packing: {self.packing!r}; {choices(self.packing, PACKINGS)}")
         if (self.zeros == INT4) != (self.packing in WORDS):
             raise InputError(f"{', '.join(WORDS)} have int4 zero points, and no other packing has")
+        if self.zeros == IN_WORDS and self.packing != BYTE:
+            raise InputError(f"only packing={BYTE} has zero points of {IN_WORDS}")
 
     @property
     def text(self) -> str:
@@ -106,22 +127,29 @@ class Int4Format:
         return TILED.get(self.packing, 0)
 
     @property
+    def bits(self) -> int:
+        """The bits of a number: 4 or 8."""
+        return 8 if self.packing == BYTE else 4
+
+    @property
     def along_n(self) -> bool:
         """Whether memory runs along N."""
         return self.packing in WORDS
 
     def rejection(self, n: int, k: int) -> Rejected | None:
         """Why no weight [n, k] is packed like this, None when one is. The key allows any size."""
-        step, columns = max(self.size, 16 * self.inner), 8 if self.inner or self.along_n else 1
+        step = max(self.size, 16 * self.inner)
+        columns = 8 if self.inner or self.along_n else 4 if self.zeros == IN_WORDS else 1
         if k % step or n % columns:
-            return Rejected(f"{self.text} wants K in steps of {step}{' and N in steps of 8' if columns > 1 else ''}")
+            more = f" and N in steps of {columns}" if columns > 1 else ""
+            return Rejected(f"{self.text} wants K in steps of {step}{more}")
         return None
 
     def bytes(self, n: int, k: int, item: int) -> int:
         """Bytes of a weight [n, k] with its scales, of `item` bytes each, and zero points."""
         groups = n * k // self.size
-        zeros = {"none": 0, "uint8": groups, "int8": groups, INT4: groups // 2}.get(self.zeros, groups * item)
-        return n * k // 2 + groups * item + zeros
+        sizes = {"none": 0, "uint8": groups, "int8": groups, IN_WORDS: groups, INT4: groups // 2}
+        return n * k * self.bits // 8 + groups * item + sizes.get(self.zeros, groups * item)
 
 
 def default(dtype: str, size: int | None, zeros: str | None, packing: str | None) -> Int4Format:

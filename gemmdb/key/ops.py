@@ -114,15 +114,20 @@ class Op:
 
 def _mixed_mm(fields: Fields) -> Rejected | None:
     own = fields.int4
-    if (fields.b.dtype == int4.INT4) != (own is not None):
-        return Rejected("an int4 weight has groups of scales, and no other weight has")
+    if fields.b.dtype == int4.INT4 and own is None:
+        return Rejected("an int4 weight has groups of scales")
     if own is None:
         return None
-    if fields.b != int4.WEIGHT:
-        text = fields.b.text
-        return Rejected(f"an int4 weight is {int4.WEIGHT.text}, got {text}: its packing says how it lies")
+    if (fields.b.dtype == int4.INT4) != (own.bits == 4):
+        return Rejected(f"packing={own.packing} has numbers of {own.bits} bits, got {fields.b.dtype}")
+    wanted = int4.EIGHT_BITS.get(fields.b.dtype, int4.WEIGHT)
+    if fields.b != wanted:
+        return Rejected(f"a weight with groups is {wanted.text}, got {fields.b.text}: its packing says how it lies")
     if fields.fusion == "scale":
-        return Rejected("the scales of an int4 weight are those of its groups")
+        return Rejected("the scales of a weight with groups are those of its groups")
+    signed = fields.b.dtype == "int8"
+    if own.bits == 8 and own.zeros in (("uint8", int4.IN_WORDS) if signed else ("int8",)):
+        return Rejected(f"zero points of {own.zeros} do not belong to a weight of {fields.b.dtype}")
     if own.inner and (fields.a.dtype, own.zeros) != ("bf16", "bf16"):
         return Rejected(f"{own.packing} has bf16 activations and zero points")
     if own.zeros not in ("none", fields.a.dtype, *int4.INTEGERS):

@@ -50,7 +50,8 @@ class Problem(Fields):
     (freezing), so packed kernels exist.
     `scales`: of fp8 operands, one of ops.SCALES, how many numbers scale an operand; empty for others.
     `groups`: of a grouped_mm, how many; `ragged`: one of ops.RAGGED, which size they divide. 0 and empty for other ops.
-    `int4`: of an int4 weight, how it is scaled and packed; None for other weights.
+    `int4`: of a weight with a scale for each group, how it is scaled and packed: of four bits, always, or of eight;
+    None for other weights.
 
     Raises InputError for values outside these.
     """
@@ -145,8 +146,9 @@ class Problem(Fields):
         like the heads of an attention [tokens, heads, size]: `a`, `b` or `ab`.
         `scales` (default `tensor`; `row` for grouped_mm), `fast_accum`: only for fp8.
         `groups` (default 8), `ragged` (default `m`): only for grouped_mm.
-        `group`, `zeros`, `packing`: only for an int4 weight, see `gemmdb.key.int4`; by default groups of 128 in the
-        layout of `aten._weight_int4pack_mm`.
+        `group`, `zeros`, `packing`: only for a weight with a scale for each group, see `gemmdb.key.int4`. An int4
+        weight always has groups, by default of 128 in the layout of `aten._weight_int4pack_mm`; an int8 or uint8 weight
+        has them if one of these is given.
 
         Raises InputError.
         """
@@ -223,8 +225,8 @@ class Problem(Fields):
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of B, each matrix of a batch or of an active group once. An int4 weight has the scales and zero
-        points of its groups."""
+        """The bytes of B, each matrix of a batch or of an active group once. A weight with a scale for each group has
+        the scales and zero points of its groups."""
         size = ITEM_SIZES
         if self.int4 is not None:
             return self.int4.bytes(self.n, self.k, size[self.a.dtype])

@@ -61,7 +61,7 @@ def _dtypes(fields: Fields, op: Op) -> Rejected | None:
     if fields.numerics.fp32 != "ieee" and a != "fp32":
         return Rejected(f"TF32 applies to fp32 inputs, not {a}")
     if fields.int4 is not None and not op.dequantises:
-        return Rejected("an int4 weight has groups of scales, and no other weight has")
+        return Rejected("only the weight of a mixed_mm has groups of scales")
     if a not in op.scaled and (fields.scales or fields.numerics.fast):
         return Rejected(f"only {_ops('scaled')} of fp8 have scales of their operands and a fast accumulation")
     return None

@@ -9,6 +9,7 @@ sizes. Configs are chosen greedily: each one improves most on those before it, w
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.transfer import ConfigGroup, members
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus.grouped import MENU as GROUPED
+from gemmdb.kernels.menus.groupwise import GROUPWISE
 from gemmdb.kernels.menus.int4 import INT4, INT4_SKINNY, skinny_mostly_fastest
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ask import Ask
@@ -31,7 +33,7 @@ from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP
 
 MOST_INT4_CONFIGS = 6
-"""Maximum number of configs for an int4 weight. Live tuning measures four."""
+"""Maximum number of configs for a weight with groups. Live tuning measures four."""
 MOST_PROBLEMS = 16
 """Maximum number of similar problems."""
 MOST_FAMILIES = 32
@@ -145,8 +147,9 @@ def _first(measured: list[_Measured]) -> list[ConfigGroup]:
 
 def usual(ask: Ask) -> list[Config]:
     """Return the configs that were most often the best on measured problems of the kind; for grouped GEMMs those of the
-    menu. For int4 weights, the top configs of the skinny menu where these are mostly the fastest, an even sample of the
-    main menu, and ATen's GEMM with a dequantised weight. Empty for an arch or a kind without measurements."""
+    menu. For weights with groups, the top configs of the skinny menu where these are mostly the fastest, an even
+    sample of the main menu, and ATen's GEMM with a dequantised weight. Empty for an arch or a kind without
+    measurements."""
     known = machine(ask.device)
     if ask.problem.int4 is not None:
         return _of_int4(ask) if known is not None and not ask.problem.empty else []
@@ -174,7 +177,8 @@ def _of_int4(ask: Ask) -> list[Config]:
     few = legal(INT4_SKINNY.usual(ask.problem, ask.device))[
         : MOST_INT4_CONFIGS // 2 if skinny_mostly_fastest(ask.problem) else 0
     ]
-    others = legal((*INT4.usual(ask.problem, ask.device), Config.of("aten", "dequantised")))
+    menus = (menu.usual(ask.problem, ask.device) for menu in (INT4, GROUPWISE))
+    others = legal((*itertools.chain(*menus), Config.of("aten", "dequantised")))
     return [*few, *others[:: -(-len(others) // (MOST_INT4_CONFIGS - len(few))) or 1]]
 
 

@@ -10,7 +10,7 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.literals import literal, literal_bias, splits
 from gemmdb.key import representatives
-from gemmdb.key.int4 import INT4, PACKED, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import IN_WORDS, INT4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
@@ -31,9 +31,9 @@ so none is a multiple of 3."""
 class Operands:
     """The tensors of a GEMM: `a` [m, k], `b` [k, n], for bmm with the batch as first dimension; a bias; the scale [n]
     of a `scale` fusion. fp8 operands have fp32 scales: one number [] each, or [m, 1] and [1, n]; for groups [m] and
-    [groups, n]. An int4 weight is `b` in packed form, with its groups' scales as `scale` and their `zeros`. `reads`:
-    tensors that the epilogue reads, of the output's size and dtype. `offsets`: int32, the end of each group of a
-    grouped_mm."""
+    [groups, n]. A weight with groups is `b` in packed form, with its groups' scales as `scale` and their `zeros`.
+    `reads`: tensors that the epilogue reads, of the output's size and dtype. `offsets`: int32, the end of each group of
+    a grouped_mm."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -191,32 +191,34 @@ def _fill(tensor: torch.Tensor, random: torch.Generator, factor: float) -> None:
 def _blank_int4(
     problem: Problem, own: Int4Format, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Return the tensors of an uninitialized int4 weight [n, k], as `gemmdb.key.int4` describes them: packed, scales,
-    and the zero points unless they are stored with the scales."""
+    """Return the tensors of an uninitialized weight [n, k] with groups, as `gemmdb.key.int4` describes them: packed,
+    scales, and the zero points unless they are stored with the scales."""
     n, k, dtype = problem.n, problem.k, DTYPES[problem.a.dtype]
     if own.inner:
         tiles = (n // 8, k // (16 * own.inner), 32, own.inner // 2)
         packed = torch.empty(tiles, dtype=torch.int32, device=device)
         return packed, torch.empty(k // own.size, n, 2, dtype=dtype, device=device), None
-    packing, kind = PACKED[own.packing], torch.int32 if own.along_n else torch.uint8
-    packed = torch.empty(packing.sizes(n, k, 2 * kind.itemsize), dtype=kind, device=device)
+    packing, kind = PACKED[own.packing], torch.int32 if own.along_n else DTYPES.get(problem.b.dtype, torch.uint8)
+    packed = torch.empty(packing.sizes(n, k, kind.itemsize), dtype=kind, device=device)
     scale, zeros = torch.empty(packing.groups(n, k, own.size), dtype=dtype, device=device), None
     if own.zeros != "none":
-        kind = {"uint8": torch.uint8, "int8": torch.int8, INT4: torch.int32}.get(own.zeros, dtype)
-        sizes = packing.groups(n // (len(packing.zeros) or 1), k, own.size)
+        in_words = own.zeros in (INT4, IN_WORDS)
+        kind = {"uint8": torch.uint8, "int8": torch.int8}.get(own.zeros, torch.int32 if in_words else dtype)
+        sizes = packing.groups(n // packing.in_word if in_words else n, k, own.size)
         zeros = torch.empty(sizes, dtype=kind, device=device)
     return packed, scale, zeros
 
 
 def _fill_int4(made: Operands, random: torch.Generator, own: Int4Format) -> None:
-    """Fill a random int4 weight whose numbers are near 1. Scales and zero points differ between groups by much more
-    than a kernel's error, so a kernel that uses another group's values is detected."""
+    """Fill a random weight with groups whose values are near 1. Scales and zero points differ between groups by much
+    more than a kernel's error, so a kernel that uses another group's values is detected."""
     assert made.scale is not None
     bits, device = torch.iinfo(made.b.dtype), random.device
     made.b.random_(bits.min, bits.max + 1, generator=random)
     in_groups = bool(own.inner or own.along_n)
     sizes = tuple(made.scale.shape[:2]) if in_groups else tuple(reversed(made.scale.shape))  # [groups, n]
-    scale = torch.rand(sizes, generator=random, device=device).add(0.5).mul(0.2)
+    # Numbers of eight bits are 16 times as large.
+    scale = torch.rand(sizes, generator=random, device=device).add(0.5).mul(0.2 if own.bits == 4 else 0.0125)
     if own.inner:
         added = torch.rand(sizes, generator=random, device=device).sub(0.5)
         made.scale.copy_(torch.stack([scale, added], dim=-1))
@@ -225,7 +227,10 @@ def _fill_int4(made: Operands, random: torch.Generator, own: Int4Format) -> None
     if made.zeros is None:
         return
     # About the middle of the numbers.
-    order = PACKED[own.packing].zeros
-    sizes = (*made.zeros.shape, len(order) or 1)
-    zeros = torch.randint(ZERO_NUMBER - 2, ZERO_NUMBER + 3, sizes, generator=random, device=device)
-    made.zeros.copy_((zeros << 4 * torch.arange(len(order), device=device)).sum(-1) if order else zeros.squeeze(-1))
+    packing, in_words = PACKED[own.packing], own.zeros in (INT4, IN_WORDS)
+    middle = ZERO_NUMBER if own.bits == 4 else ZERO_BYTES["int8" if made.b.dtype is torch.int8 else "uint8"]
+    most = 2 if own.bits == 4 else 40
+    order = packing.zeros or range(packing.in_word if in_words else 1)
+    sizes = (*made.zeros.shape, len(order))
+    zeros = torch.randint(middle - most, middle + most + 1, sizes, generator=random, device=device)
+    made.zeros.copy_((zeros << own.bits * torch.arange(len(order), device=device)).sum(-1))

@@ -8,7 +8,7 @@ from kit import strategies
 
 from gemmdb import Problem
 from gemmdb.errors import InputError
-from gemmdb.key.int4 import PACKINGS, SIZES, WEIGHT, Int4Format, default
+from gemmdb.key.int4 import BYTE, PACKINGS, SIZES, WEIGHT, Int4Format, default
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
@@ -38,7 +38,8 @@ def test_no_other_problem_names_groups(problem):
 
 
 def test_problems_with_other_groups_are_of_other_families():
-    families = {int4(group=size, packing=packing).family for size in SIZES for packing in PACKINGS}
+    kinds = [{"weight_dtype": "uint8"} if packing == BYTE else {"packing": packing} for packing in PACKINGS]
+    families = {int4(group=size, **kind).family for size in SIZES for kind in kinds}
     assert len(families) == len(SIZES) * len(PACKINGS)
     assert int4().family_key != Problem.gemm("mixed_mm", m=16, n=4096, k=4096).family_key
 
@@ -69,7 +70,17 @@ def test_words_of_eight_have_int4_zero_points():
             Int4Format(128, zeros, packing)
 
 
+def test_a_weight_of_bytes_has_groups_if_a_flag_says_so():
+    plain = int4(weight_dtype="int8")
+    assert plain.int4 is None
+    with_groups = int4(weight_dtype="int8", group=64)
+    assert with_groups.text == f"{plain.text} group=64 zeros=none packing=byte"
+    assert int4(weight_dtype="uint8", zeros="uint8x4").text.endswith("group=128 zeros=uint8x4 packing=byte")
+
+
 def test_a_weight_counts_with_its_scales():
+    assert int4(weight_dtype="uint8", zeros="uint8x4").weight_bytes == 4096 * 4096 + 4096 * 32 * (2 + 1)
+    assert int4(weight_dtype="int8", zeros="bf16").weight_bytes == 4096 * 4096 + 4096 * 32 * (2 + 2)
     assert int4(packing="gptq").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2 + 4096 * 32 // 2
     assert int4().weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 4
     assert int4(packing="low-first").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2
@@ -85,3 +96,10 @@ def test_sizes_that_a_packing_cannot_have(packing, fit, unfit):
     own = default("bf16", 64, None, packing)
     assert own.rejection(*fit) is None
     assert all(own.rejection(*sizes) for sizes in unfit)
+
+
+def test_sizes_that_zero_points_in_words_cannot_have():
+    own = Int4Format(64, "uint8x4", BYTE)
+    assert own.rejection(4, 64) is None
+    assert "N in steps of 4" in str(own.rejection(6, 64))
+    assert Int4Format(64, "uint8", BYTE).rejection(3, 64) is None

@@ -79,9 +79,14 @@ CASES = {
             {"weight_dtype": "int4", "dtype": "fp16", "packing": "low-first", "zeros": "bf16"},
             "zero points of bf16 do not belong",
         ),
-        ({"weight_dtype": "int4", "fusion": "scale"}, "the scales of an int4 weight are those of its groups"),
-        ({"weight_dtype": "int4", "layout": "nn"}, "an int4 weight is \\[N, K\\]"),
-        ({"weight_dtype": "int8", "group": 64}, "only an int4 weight has groups"),
+        ({"weight_dtype": "int4", "fusion": "scale"}, "the scales of a weight with groups are those of its groups"),
+        ({"weight_dtype": "int4", "layout": "nn"}, "a weight with groups is \\[N, K\\]"),
+        ({"weight_dtype": "int4", "packing": "byte"}, "packing=byte has numbers of 8 bits, got int4"),
+        ({"weight_dtype": "int8", "packing": "gptq"}, "packing=gptq has numbers of 4 bits, got int8"),
+        ({"weight_dtype": "int8", "zeros": "uint8"}, "zero points of uint8 do not belong to a weight of int8"),
+        ({"weight_dtype": "uint8", "zeros": "int8"}, "zero points of int8 do not belong to a weight of uint8"),
+        ({"weight_dtype": "int8", "group": 64, "layout": "nn"}, "a weight with groups is \\[N, K\\]"),
+        ({"weight_dtype": "int4", "packing": "low-first", "zeros": "uint8x4"}, "only packing=byte has zero points of"),
     ],
 }
 """By op, flags (another op among them), and what the message says."""

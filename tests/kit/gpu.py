@@ -28,6 +28,9 @@ BASES: dict[str, dict[str, str | int]] = {
     "int4": {
         "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "scaled": "weights", "warps": 4, "stages": 3,
     },
+    "groupwise": {
+        "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "dequant": "cast", "warps": 4, "stages": 3,
+    },
     "int4_skinny": {"block_n": 16, "activations": "registers", "next": "after", "warps": 4, "stages": 1},
     "persistent": {
         "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "swap": 0, "dequant": "cast", "resident": 1,

@@ -12,7 +12,7 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
-from gemmdb.key.int4 import BYTES, INT4, TILED, WEIGHT, WORDS, Int4Format
+from gemmdb.key.int4 import BYTE, BYTES, EIGHT_BITS, IN_WORDS, INT4, TILED, WEIGHT, WORDS, Int4Format
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
@@ -85,13 +85,17 @@ def _problem(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def _int4(draw: st.DrawFn) -> Problem:
-    """Products with an int4 weight: tiled ones, words, and bytes, whose zero points have more dtypes."""
-    kind = draw(st.sampled_from(["tiled", "words", "bytes"]))
+    """Products with a weight with groups: tiled ones, words, and bytes, whose zero points have more dtypes."""
+    kind, weight = draw(st.sampled_from(["tiled", "words", "bytes", "int8", "uint8"])), WEIGHT
     if kind == "words":
         a = draw(st.sampled_from(["bf16", "fp16"]))
         own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), INT4, draw(st.sampled_from(WORDS)))
     elif kind == "tiled":
         a, own = "bf16", Int4Format(draw(st.sampled_from(GROUP_SIZES)), "bf16", draw(st.sampled_from(sorted(TILED))))
+    elif kind in EIGHT_BITS:
+        a, weight = draw(st.sampled_from(["bf16", "fp16"])), EIGHT_BITS[kind]
+        zeros = draw(st.sampled_from(["none", a, kind, *([IN_WORDS] if kind == "uint8" else [])]))
+        own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, BYTE)
     else:
         a = draw(st.sampled_from(["bf16", "fp16"]))
         zeros = draw(st.sampled_from(["none", a, "uint8", "int8"]))
@@ -101,7 +105,7 @@ def _int4(draw: st.DrawFn) -> Problem:
         "mixed_mm",
         *draw(st.tuples(SIZES, SIZES, SIZES)),
         Operand(a, draw(st.builds(Layout, st.sampled_from(ORDERS), ALIGNS))),
-        WEIGHT,
+        weight,
         a,
         draw(st.none() | bias),
         fusion=draw(_fusion(["none", "pointwise"], a)),

@@ -1,5 +1,5 @@
-"""Find GEMMs in a joint graph whose program unpacks an int4 weight: two numbers per byte, minus a zero point, times the
-scale of their group.
+"""Find GEMMs in a joint graph whose program unpacks a weight of four or eight bits: numbers minus a zero point, times
+the scale of their group.
 
 The joint stage must find them, because freezing then turns the unpacking into a 16-bit weight. `linears` reads the
 rewritten GEMMs in the post-grad graph.
@@ -19,11 +19,14 @@ from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops, unpacking
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
 from gemmdb.inductor.match.unpacked import Number, Stored, Weight
-from gemmdb.key.int4 import INT4, PACKED, SIZES, ZERO_NUMBER, Int4Format, Packing
+from gemmdb.key.int4 import IN_WORDS, INT4, PACKED, SIZES, ZERO_BYTES, ZERO_NUMBER, Int4Format, Packing
 
 aten = torch.ops.aten
 WORD_DTYPES = {"n": (torch.uint8, torch.int32), "k": (torch.int32,)}
 """Dtypes of packed weights by the outer size in memory. Four bytes may be one word."""
+_VIEWS = (*fx.FLAT_VIEWS, aten.slice.Tensor, aten.select.int, aten.alias.default, aten.view.dtype)
+BYTE_DTYPES = (torch.int8, torch.uint8, torch.int32)
+"""Dtypes of weights with a number in each byte."""
 
 
 @dataclass
@@ -46,6 +49,7 @@ class Int4:
         bias = None if self.bias is None else extract.bias(value(self.bias), m, n).text
         mixed.attach({
             "groups": (self.groups.size, self.groups.zeros, self.groups.packing), "constant": constant, "bias": bias,
+            "dtype": ops.weight_dtype(value(self.weight).dtype, self.groups.packing),
             "sizes": (n, extract.hint(value(self.a).shape[-1])),
             "fusion": "none" if bias else epilogues.fusion(self.node),
         }, self.node, self.addition)  # fmt: skip
@@ -62,9 +66,10 @@ class Int4:
 
         with graph.inserting_before(node):
             groups = packing.groups(n, k, size)
-            zeros = packing.groups(n // (len(packing.zeros) or 1), k, size)
+            in_words = self.zeros is not None and value(self.zeros).dtype is torch.int32
+            zeros = packing.groups(n // packing.in_word if in_words else n, k, size)
             args = (
-                self.a, shaped(self.weight, packing.sizes(n, k, 2 * value(self.weight).itemsize)),
+                self.a, shaped(self.weight, packing.sizes(n, k, value(self.weight).itemsize)),
                 shaped(self.scale, groups), shaped(self.zeros, zeros), size, self.groups.packing,
             )  # fmt: skip
             result = fx.call(graph, ops.overload("int4_mm"), args, node.meta)
@@ -91,6 +96,8 @@ def find(node: Any, constants: Mapping[Any, Any] = MappingProxyType({})) -> Int4
         groups = _format(found, tuple(weight.shape), rows.dtype)
         if groups is None or not all(_is_stored(one, rows) for one in _tensors(found)):
             return None
+        if groups.bits == 8 and not _given(found.number.source):
+            return None  # The program computes the bytes, from a packing that is not known.
         addition, bias = (None, bias) if bias is not None else mixed.added(node)
         zeros = None if found.zeros is None else found.zeros.source
         return Int4(node, a, found.number.source, found.scale.source, zeros, groups, bias, addition)
@@ -107,6 +114,13 @@ def _is_stored(part: Any, a: Any) -> bool:
     return bool(part.device == a.device and part.is_contiguous())
 
 
+def _given(part: Any) -> bool:
+    """Whether a tensor is an input of the graph, or a view of one."""
+    while part.op == "call_function" and part.target in _VIEWS:
+        part = part.args[0]
+    return bool(part.op != "call_function")
+
+
 def _format(weight: Weight, sizes: tuple[int, int], dtype: Any) -> Int4Format | None:
     """Return the format of a weight of `sizes` K and N, with activations of `dtype`; None if it is not in the key."""
     k, n = sizes
@@ -114,15 +128,24 @@ def _format(weight: Weight, sizes: tuple[int, int], dtype: Any) -> Int4Format | 
     if scale is None or value(scale.source).dtype != dtype or weight.number.wrapped:
         return None
     for size, (name, packing) in itertools.product(SIZES, PACKED.items()):
-        many = 1 if packing.rows == "n" else 8
-        fits = k % size == 0 and n % many == 0 and _holds(weight.number, WORD_DTYPES[packing.rows], n * k // 2)
-        if not fits or weight.number.places != _numbers(packing, n, k):
+        if packing.bits != weight.number.bits or k % size or n % (1 if packing.rows == "n" else 8):
+            continue
+        if not _is_packed(weight.number, packing, (n, k)):
             continue
         scaled = scale.places == _each_group(packing, (n, k), size, 1) and _holds(scale, (dtype,), n * k // size * 2)
         zeros = _zeros(weight, packing, (n, k), size, dtype) if scaled else None
         if zeros is not None:
             return Int4Format(size, zeros, name)
     return None
+
+
+def _is_packed(number: Number, packing: Packing, sizes: tuple[int, int]) -> bool:
+    """Whether the numbers of a weight of `sizes` N and K lie as those of a packing."""
+    (n, k), eight = sizes, packing.bits == 8
+    dtypes = BYTE_DTYPES if eight else WORD_DTYPES[packing.rows]
+    if not _holds(number, dtypes, n * k * packing.bits // 8) or number.places != _numbers(packing, n, k):
+        return False
+    return not eight or number.signed == (value(number.source).dtype is torch.int8)
 
 
 def _holds(part: Stored | Number, dtypes: Sequence[Any], nbytes: int) -> bool:
@@ -135,7 +158,7 @@ def _zeros(weight: Weight, packing: Packing, sizes: tuple[int, int], size: int, 
     """Return the dtype of the zero points, beside activations of dtype `a`; None if the packing has none like these."""
     (n, k), zeros, plus = sizes, weight.zeros, weight.number.plus
     if zeros is None:
-        return "none" if not packing.zeros and plus == -ZERO_NUMBER else None
+        return "none" if not packing.zeros and plus == -_zero_number(weight.number) else None
     if isinstance(zeros, Stored):
         dtype, unit = value(zeros.source).dtype, zeros.item or 1
         known = not packing.zeros and plus == 0 and (zeros.item == 2 or dtype == a)
@@ -144,18 +167,33 @@ def _zeros(weight: Weight, packing: Packing, sizes: tuple[int, int], size: int, 
         same = zeros.places == _each_group(packing, sizes, size, unit)
         return extract.dtype_name(dtype) if same else None
     added = zeros.plus == packing.plus and plus == 0 if zeros.wrapped else zeros.plus == plus and not packing.plus
-    if not packing.zeros or not added or not _holds(zeros, (torch.int32,), n * k // size // 2):
+    known = bool(packing.zeros) or packing.bits == 8
+    if not known or not added or not _holds(zeros, (torch.int32,), n * k // size * packing.bits // 8):
         return None
-    order = Places.listed(packing.zeros)
-    groups = _each_group(packing, (n // len(packing.zeros), k), size, len(packing.zeros))
+    if zeros.places != _zeros_in_words(packing, sizes, size):
+        return None
+    return IN_WORDS if packing.bits == 8 else INT4
+
+
+def _zero_number(number: Number) -> int:
+    """The number that stands for a weight of zero without zero points."""
+    return ZERO_NUMBER if number.bits == 4 else ZERO_BYTES["int8" if number.signed else "uint8"]
+
+
+def _zeros_in_words(packing: Packing, sizes: tuple[int, int], size: int) -> Places:
+    """Where the zero points that share words along N lie for each of a weight's K and N, in four bits."""
+    (n, k), many, unit = sizes, packing.in_word, packing.bits // 4
+    order = Places.listed(packing.zeros or range(many)).scaled(unit)
+    groups = _each_group(packing, (n // many, k), size, many * unit)
     columns = merged((*groups.dims[1], *order.dims[0]))
-    return INT4 if zeros.places == Places(order.first, (groups.dims[0], columns)) else None
+    return Places(order.first, (groups.dims[0], columns))
 
 
 def _numbers(packing: Packing, n: int, k: int) -> Places:
     """Where the numbers [K, N] of a weight lie, in four bits."""
-    order, many = Places.listed(packing.order), len(packing.order)
-    outer, inner = Places.dense(packing.sizes(n, k, many), many).dims
+    unit = packing.bits // 4
+    order, many = Places.listed(packing.order).scaled(unit), len(packing.order)
+    outer, inner = Places.dense(packing.sizes(n, k, many * packing.bits // 8), many * unit).dims
     dims = {"k": outer, "n": inner} if packing.rows == "k" else {"k": inner, "n": outer}
     dims[packing.packed] = merged((*dims[packing.packed], *order.dims[0]))
     return Places(order.first, (dims["k"], dims["n"]))

@@ -12,11 +12,13 @@ import torch
 from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops
 from gemmdb.inductor.match.extract import WEIGHT_MARK, Gemm
 from gemmdb.inductor.match.fx import Unsupported, value
-from gemmdb.key.int4 import INT4, TILED, WEIGHT, WORDS, Int4Format
-from gemmdb.key.operands import Bias, TensorInfo
+from gemmdb.key.int4 import EIGHT_BITS, IN_WORDS, INT4, TILED, WEIGHT, WORDS, Int4Format
+from gemmdb.key.operands import Bias, Operand, TensorInfo
 from gemmdb.key.problem import Problem
 
 TILED_MM = torch.ops.aten._weight_int4pack_mm.default
+Weight = tuple[Operand, Int4Format]
+"""A weight with a scale for each group, as the key has it."""
 _PACKINGS = {inner: packing for packing, inner in TILED.items()}
 
 
@@ -45,8 +47,14 @@ def int4_op(node: Any) -> Gemm | None:
     if "groups" in mark:
         return _marked_int4(node, x, mark)
     starts = scale if packing in TILED else zeros
-    kind = INT4 if packing in WORDS else "none" if starts is None else extract.dtype_name(value(starts).dtype)
-    return _int4(node, x, Int4Format(size, kind, packing), extract.is_constant(packed), epilogues.fusion(node), None)
+    kind = INT4 if packing in WORDS else "none" if starts is None else _zeros_dtype(value(starts).dtype)
+    dtype = ops.weight_dtype(value(packed).dtype, packing)
+    weight = EIGHT_BITS.get(dtype, WEIGHT), Int4Format(size, kind, packing)
+    return _int4(node, x, weight, extract.is_constant(packed), epilogues.fusion(node), None)
+
+
+def _zeros_dtype(dtype: Any) -> str:
+    return IN_WORDS if dtype is torch.int32 else extract.dtype_name(dtype)
 
 
 def tiled_int4(node: Any) -> Gemm | None:
@@ -64,7 +72,7 @@ def tiled_int4(node: Any) -> Gemm | None:
     _, added = mixed.added(node)
     bias = None if added is None else extract.bias(value(added), *map(extract.hint, value(node).shape))
     fusion = epilogues.fusion(node) if bias is None else "none"
-    return _int4(node, x, groups, extract.is_constant(packed), fusion, bias)
+    return _int4(node, x, (WEIGHT, groups), extract.is_constant(packed), fusion, bias)
 
 
 def absorb_tiled_int4(node: Any) -> Any:
@@ -97,7 +105,8 @@ def marked(node: Any, x: Any, old: Any = None) -> Gemm | None:
 
 def _marked_int4(node: Any, x: Any, mark: Mapping[str, Any]) -> Gemm | None:
     bias = Bias.parse(mark["bias"]) if mark["bias"] else None
-    return _int4(node, x, Int4Format(*mark["groups"]), mark["constant"], mark["fusion"], bias)
+    weight = EIGHT_BITS.get(mark["dtype"], WEIGHT), Int4Format(*mark["groups"])
+    return _int4(node, x, weight, mark["constant"], mark["fusion"], bias)
 
 
 def _int8(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
@@ -112,12 +121,12 @@ def _int8(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bi
     return extract.gemm(node, problem, {"m": m, "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)
 
 
-def _int4(node: Any, x: Any, groups: Int4Format, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
-    rows = value(x)
+def _int4(node: Any, x: Any, weight: Weight, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
+    (b, groups), rows = weight, value(x)
     a = extract.tensor(rows)
     m, k, n = *a.sizes, extract.hint(value(node).shape[-1])
     problem = Problem(
-        "mixed_mm", m, n, k, a.operand, WEIGHT, a.dtype, bias, fusion=fusion,
+        "mixed_mm", m, n, k, a.operand, b, a.dtype, bias, fusion=fusion,
         numerics=extract.numerics(a.dtype, rows.device.type), constant=constant, int4=groups,
     )  # fmt: skip
     sizes = {"m": rows.shape[0], "n": value(node).shape[-1], "k": rows.shape[-1]}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.match.engine_ops import BLOCK, ENGINE_OPS, Operands
-from gemmdb.key.int4 import INT4, PACKED, TILED, WORDS, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import BYTE, IN_WORDS, INT4, PACKED, TILED, WORDS, ZERO_BYTES, ZERO_NUMBER, Int4Format
 
 _library: Any = None
 
@@ -37,12 +37,25 @@ def overload(name: str) -> Any:
 
 
 def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
-    """Return the weight format of an `int4_mm`. The dtype of zero points does not affect the arithmetic."""
-    return Int4Format(group, INT4 if packing in WORDS else "none" if zeros is None else "int8", packing)
+    """Return the weight format of an `int4_mm`. Of zero points with a number each, the dtype does not affect the
+    arithmetic."""
+    if packing in WORDS:
+        return Int4Format(group, INT4, packing)
+    if zeros is None:
+        return Int4Format(group, "none", packing)
+    dtype = zeros.dtype if isinstance(zeros, torch.Tensor) else zeros.get_dtype()
+    return Int4Format(group, IN_WORDS if dtype is torch.int32 else "int8", packing)
+
+
+def weight_dtype(stored: torch.dtype, packing: str) -> str:
+    """Return the dtype in the key of a packed weight whose tensor is of dtype `stored`."""
+    return INT4 if packing != BYTE else "int8" if stored is torch.int8 else "uint8"
 
 
 def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
-    """Unpack the numbers from 0 to 15 of a packed int4 weight as uint8 [n, k]."""
+    """Unpack the numbers of a packed weight as uint8 [n, k]; as they are if a weight has bytes."""
+    if own.bits == 8:
+        return packed.view(torch.uint8) if packed.dtype is torch.int32 else packed
     if not own.inner:
         packing = PACKED[own.packing]
         words = packed.view(torch.uint8) if len(packing.order) == 2 else packed
@@ -57,18 +70,19 @@ def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
     return found.permute(0, 2, 1, 4, 5, 3, 6).reshape(tiles * 8, steps * 16 * own.inner)
 
 
-def _unpacked(words: torch.Tensor, order: Sequence[int], along: int) -> torch.Tensor:
+def _unpacked(words: torch.Tensor, order: Sequence[int], along: int, bits: int = 4) -> torch.Tensor:
     """Return the numbers of words [rows, columns] as uint8. Those of a word lie in it by `order`, and follow each other
     along dimension `along` of the result."""
-    parts = [(words >> (4 * place)).bitwise_and(15).to(torch.uint8) for place in order]
+    mask = (1 << bits) - 1
+    parts = [(words >> (bits * place)).bitwise_and(mask).to(torch.uint8) for place in order]
     return torch.stack(parts, dim=along + 1).flatten(along, along + 1)
 
 
 def dequantised(
     packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, own: Int4Format, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Dequantize the int4 weight [n, k] to `dtype`, computed in that dtype as in a program. `scale`, `zeros`: see
-    `gemmdb.key.int4`."""
+    """Dequantize the weight [n, k] with groups to `dtype`, computed in that dtype as in a program. `scale`, `zeros`:
+    see `gemmdb.key.int4`."""
     found = numbers(packed, own)
     weight = found.to(dtype).reshape(found.shape[0], -1, own.size)
     if own.inner:
@@ -78,7 +92,11 @@ def dequantised(
     if packing.rows == "k":
         assert zeros is not None
         scale, zeros = scale.t(), ((_unpacked(zeros, packing.zeros, 1) + packing.plus) & 15).t()
-    start = ZERO_NUMBER if zeros is None else zeros.to(dtype).unsqueeze(-1)
+    elif own.zeros == IN_WORDS:
+        assert zeros is not None
+        zeros = _unpacked(zeros, range(4), 0, 8)
+    zero = ZERO_NUMBER if own.bits == 4 else ZERO_BYTES[weight_dtype(packed.dtype, own.packing)]
+    start = zero if zeros is None else zeros.to(dtype).unsqueeze(-1)
     return ((weight - start) * scale.to(dtype).unsqueeze(-1)).view(found.shape)
 
 

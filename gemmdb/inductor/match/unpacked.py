@@ -7,7 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gemmdb.inductor.match.positions import Places
+import torch
+
+from gemmdb.inductor.match.fx import value
+from gemmdb.inductor.match.positions import Places, merged
+
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+EXACT = 256
+"""The integers up to here are exact in bf16."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,24 @@ class Stored:
 
 @dataclass(frozen=True)
 class Number:
-    """Four bits of the integers in `source`, plus `plus`. `masked`: other bits are 0; without it, the low four bits of
-    an element are the number. `wrapped`: `plus` is added modulo 16."""
+    """Four or eight `bits` of the integers in `source`, plus `plus`. `masked`: other bits are 0; without it, the low
+    four bits of an element are the number. `wrapped`: `plus` is added modulo 16. `room`: how many times four bits an
+    element has from the number up, at least. `signed`: whether the number has a sign, as an int8 has."""
 
     source: Any
     places: Places
     masked: bool
     plus: int = 0
     wrapped: bool = False
+    bits: int = 4
+    room: int = 1
+    signed: bool = False
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest value that it may have."""
+        least = self.plus - (1 << self.bits - 1 if self.signed else 0)
+        return least, least + (1 << self.bits) - 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,54 @@ def moved(seen: Seen, move: Callable[[Places], Places]) -> Seen:
     return replace(seen, places=move(seen.places))
 
 
+def numbers_of(seen: Seen) -> Seen:
+    """Return whole bytes of memory as numbers of eight bits, anything else as it is."""
+    if not isinstance(seen, Stored) or seen.item != 2 or value(seen.source).dtype not in (torch.int8, torch.uint8):
+        return seen
+    signed = value(seen.source).dtype is torch.int8
+    return Number(seen.source, seen.places, masked=True, bits=8, signed=signed)
+
+
 def sizes_of(seen: Seen) -> tuple[int, ...]:
     """Return the sizes of the tensor whose elements these are."""
     return seen.number.places.shape if isinstance(seen, Weight) else seen.places.shape
+
+
+def fits(number: Number, dtype: Any) -> bool:
+    """Whether a dtype has all values that a number may have."""
+    least, most = number.limits
+    if dtype.is_floating_point:
+        return least >= -EXACT and most <= EXACT
+    limits = torch.iinfo(dtype)
+    return bool(limits.min <= least and most <= limits.max)
+
+
+def masked_byte(seen: Seen, dtype: Any) -> Seen | None:
+    """The low eight bits of each element. An int8 would keep its sign."""
+    if dtype not in INTEGER_DTYPES or dtype is torch.int8:
+        return None
+    if isinstance(seen, Stored) and seen.item >= 2:
+        return Number(seen.source, seen.places, masked=True, bits=8)
+    if not isinstance(seen, Number) or seen.masked or seen.plus or seen.room < 2:
+        return None
+    return replace(seen, masked=True, bits=8)
+
+
+def side_by_side(parts: list[Seen], dim: int, nested: bool = False) -> Seen | None:
+    """Numbers of the same memory, one tensor after the other along `dim`; `nested`: one element of each in turn."""
+    seen = [one for one in parts if isinstance(one, Number)]
+    alike = {replace(one, places=replace(one.places, first=0), room=1) for one in seen}
+    if len(seen) < len(parts) or len(alike) != 1:
+        return None
+    (found,), listed = alike, Places.listed([one.places.first for one in seen])
+    dims = list(found.places.dims)
+    dims[dim] = merged((*dims[dim], *listed.dims[0]) if nested else (*listed.dims[0], *dims[dim]))
+    return replace(found, places=Places(listed.first, tuple(dims)), room=min(one.room for one in seen))
+
+
+def same_kind(number: Number, zeros: Seen) -> bool:
+    """Whether zero points are numbers as those of a weight are, or floats."""
+    found = numbers_of(zeros)
+    if isinstance(found, Number):
+        return (found.bits, found.signed) == (number.bits, number.signed)
+    return isinstance(found, Stored) and not found.item

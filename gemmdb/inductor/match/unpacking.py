@@ -17,13 +17,27 @@ import torch
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.fx import value
-from gemmdb.inductor.match.positions import Places, Unknown, merged
-from gemmdb.inductor.match.unpacked import Known, Number, Seen, Stored, Weight, moved, sizes_of
+from gemmdb.inductor.match.positions import Places, Unknown
+from gemmdb.inductor.match.unpacked import (
+    INTEGER_DTYPES,
+    Known,
+    Number,
+    Seen,
+    Stored,
+    Weight,
+    fits,
+    masked_byte,
+    moved,
+    numbers_of,
+    same_kind,
+    side_by_side,
+    sizes_of,
+)
 
 aten, prims = torch.ops.aten, torch.ops.prims
 BITS, MASK = 4, 15
+_BYTE_MASK = 255
 HALF_DTYPES = (torch.float16, torch.bfloat16)
-INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _EXACT_DTYPES = (*INTEGER_DTYPES, *HALF_DTYPES, torch.float32)
 """Dtypes that hold all numbers exactly."""
 _PACKED_DTYPES = (torch.uint8, torch.int8, torch.int32)
@@ -60,11 +74,11 @@ class Reader:
             found = None if reader is None else reader(node, self)
             # A way of writing a node's arguments that its reader does not know would move elements.
             known = found is not None and sizes_of(found) == _shape(node)
-        except (Unknown, LookupError):
+        except (Unknown, LookupError, TypeError, ValueError):
             found, known = None, False
-        return found if found is not None and known else self._leaf(node)
+        return found if found is not None and known else self.leaf(node)
 
-    def _leaf(self, node: Any) -> Seen:
+    def leaf(self, node: Any) -> Seen:
         """Any tensor in memory: what its node computes is not looked at."""
         val, shape = value(node), _shape(node)
         if self.known and val.dtype in INTEGER_DTYPES and val.numel() <= MAX_NUMBERS:
@@ -121,7 +135,7 @@ def _slice(node: Any, inner: Reader) -> Seen | None:
 def _other_dtype(node: Any, inner: Reader) -> Seen | None:
     """The same memory as integers of another size."""
     seen, dtype, before = inner(node.args[0]), value(node).dtype, value(node.args[0]).dtype
-    if isinstance(seen, Number) and seen.masked and {dtype, before} == {torch.uint8, torch.int8}:
+    if isinstance(seen, Number) and seen.masked and seen.bits == BITS and {dtype, before} == {torch.uint8, torch.int8}:
         return seen if 0 <= seen.plus <= MASK else None
     if not isinstance(seen, Stored) or not seen.item or dtype not in _PACKED_DTYPES:
         return None
@@ -161,13 +175,14 @@ def _cast(node: Any, inner: Reader) -> Seen | None:
         return None
     if isinstance(seen, Number):
         kept = seen.masked or dtype in INTEGER_DTYPES  # The low bits of what is not masked yet.
-        return seen if kept and (seen.plus >= 0 or dtype is not torch.uint8) else None
+        whole = fits(seen, dtype) if seen.bits > BITS else seen.plus >= 0 or dtype is not torch.uint8
+        return seen if kept and whole else None
     if isinstance(seen, Weight):
         # Zero points from memory may have a fraction, or be too large for an integer of another size.
-        whole = not isinstance(seen.zeros, Stored) and dtype is not torch.uint8
+        whole = not isinstance(seen.zeros, Stored) and dtype is not torch.uint8 and seen.number.bits == BITS
         return seen if seen.scale is None and (whole or dtype.is_floating_point) else None
-    # Zero points, which are followed further: their own dtype is stored.
-    return seen if seen.item == 2 and dtype.is_floating_point else None
+    # Bytes, which are followed further: their own dtype is stored.
+    return seen if seen.item == 2 and (dtype.is_floating_point or dtype.itemsize > 1) else None
 
 
 def _shifted(node: Any, inner: Reader) -> Seen | None:
@@ -180,14 +195,18 @@ def _shifted(node: Any, inner: Reader) -> Seen | None:
     if many.first < 0 or many.last >= seen.item or any(step < 0 for dim in many.dims for _, step in dim):
         return None
     top = value(source).dtype is torch.uint8 and many == Places(1, many.dims) and many.last == 1
-    return Number(seen.source, seen.places.plus(many), masked=top)
+    return Number(seen.source, seen.places.plus(many), masked=top, room=seen.item - many.last)
 
 
 def _masked(node: Any, inner: Reader) -> Seen | None:
     source, by = node.args[:2]
-    if by != MASK:
+    if type(by) is not int or by not in (MASK, _BYTE_MASK):
         return None
     seen = inner(source)
+    if by == _BYTE_MASK:
+        return masked_byte(seen, value(node).dtype)
+    if isinstance(seen, Number) and seen.bits > BITS:
+        return None
     if isinstance(seen, Stored) and seen.item:
         return Number(seen.source, seen.places, masked=True)
     if not isinstance(seen, Number) or value(node).dtype not in INTEGER_DTYPES:
@@ -195,23 +214,38 @@ def _masked(node: Any, inner: Reader) -> Seen | None:
     return replace(seen, masked=True, plus=seen.plus % (MASK + 1), wrapped=bool(seen.plus) or seen.wrapped)
 
 
+def _scattered(node: Any, inner: Reader) -> Seen | None:
+    """Numbers of the same memory that are written to every so many places of a tensor in turn, until none is left of
+    what it had: `whole[:, place::8] = part`."""
+    parts, last, (axis, step) = dict[int, Any](), node, (node.args[2], node.args[5])
+    while last.target is aten.slice_scatter.default and len(parts) < step:
+        before, part, dim, start, end, by = last.args
+        if (dim, by) != (axis, step) or type(end) is not int or not 0 <= start < step or end < _shape(node)[dim]:
+            return None
+        parts.setdefault(start, part)  # What is written last stays.
+        last = before
+    if sorted(parts) != list(range(step)):
+        return None
+    return side_by_side([inner(parts[place]) for place in range(step)], axis, nested=True)
+
+
+def _copied(node: Any, inner: Reader) -> Seen | None:
+    """A tensor that is written over another one."""
+    over, source = node.args[:2]
+    same = _shape(over) == _shape(source) and value(over).dtype == value(source).dtype
+    return inner(source) if same else None
+
+
 def _joined(node: Any, inner: Reader) -> Seen | None:
     """Numbers of the same memory side by side: `torch.stack` is a `cat`, too."""
     parts, dim = node.args[0], (node.args[1] if len(node.args) > 1 else 0) % len(_shape(node))
-    seen = [one for one in map(inner, parts) if isinstance(one, Number)]
-    alike = {replace(one, places=replace(one.places, first=0)) for one in seen}
-    if len(seen) < len(parts) or len(alike) != 1:
-        return None
-    (found,), listed = alike, Places.listed([one.places.first for one in seen])
-    dims = list(found.places.dims)
-    dims[dim] = merged((*listed.dims[0], *dims[dim]))
-    return replace(found, places=Places(listed.first, tuple(dims)))
+    return side_by_side([inner(part) for part in parts], dim)
 
 
 def _added(node: Any, inner: Reader) -> Seen | None:
     """Numbers plus or minus one for all, or minus zero points."""
     source, by = node.args[:2]
-    seen = inner(source)
+    seen = numbers_of(inner(source))
     if not isinstance(seen, Number) or node.kwargs:
         return None
     dtype, minus = value(node).dtype, node.target is aten.sub.Tensor
@@ -219,12 +253,19 @@ def _added(node: Any, inner: Reader) -> Seen | None:
         if not float(by).is_integer() or seen.wrapped:
             return None
         plus = seen.plus + (-int(by) if minus else int(by))
+        if seen.bits > BITS:
+            moved_by = replace(seen, plus=plus)
+            return moved_by if dtype in _EXACT_DTYPES and fits(moved_by, dtype) else None
         # Where a mask follows, only the low bits count.
-        fits = -MASK <= plus <= MASK and (plus >= 0 or dtype is not torch.uint8)
-        return replace(seen, plus=plus) if fits and (seen.masked or dtype in INTEGER_DTYPES) else None
+        near = -MASK <= plus <= MASK and (plus >= 0 or dtype is not torch.uint8)
+        return replace(seen, plus=plus) if near and (seen.masked or dtype in INTEGER_DTYPES) else None
     if not minus or not seen.masked or dtype is torch.uint8 or dtype not in _EXACT_DTYPES:
         return None  # Unsigned numbers would wrap around.
     zeros = inner(by)
+    if isinstance(zeros, Number) and zeros.bits > seen.bits:
+        zeros = inner.leaf(by)  # Bytes that the program computes.
+    if seen.bits > BITS and (dtype is torch.int8 or not same_kind(seen, zeros)):
+        return None  # Their difference would wrap around, or is not exact.
     if not isinstance(zeros, Number | Stored) or (isinstance(zeros, Number) and not zeros.masked):
         return None
     if isinstance(zeros, Stored) and not (zeros.item == 2 or value(by).dtype == dtype):
@@ -241,9 +282,9 @@ def _scaled(node: Any, inner: Reader) -> Seen | None:
             return None
         if value(by).dtype != dtype or dtype not in HALF_DTYPES:
             continue
-        seen, scale = inner(source), inner(by)
+        seen, scale = numbers_of(inner(source)), inner(by)
         weight = Weight(seen) if isinstance(seen, Number) and seen.masked else seen
-        if not isinstance(weight, Weight) or weight.scale is not None or not isinstance(scale, Stored):
+        if not isinstance(weight, Weight) or weight.scale is not None or not isinstance(scale, Stored) or scale.item:
             continue
         found = moved(weight, lambda places: places.expanded(shape))
         assert isinstance(found, Weight)
@@ -266,6 +307,8 @@ _READERS: dict[Any, Callable[[Any, Reader], Seen | None]] = {
     aten.bitwise_right_shift.Tensor: _shifted,
     aten.bitwise_and.Scalar: _masked,
     aten.cat.default: _joined,
+    aten.slice_scatter.default: _scattered,
+    aten.copy.default: _copied,
     aten.add.Tensor: _added,
     aten.sub.Tensor: _added,
     aten.mul.Tensor: _scaled,

@@ -18,7 +18,7 @@ from gemmdb.generators.measure.cuda.render import (
     weight_args,
 )
 from gemmdb.kernels.triton import TL
-from gemmdb.key.int4 import PACKED, Int4Format
+from gemmdb.key.int4 import IN_WORDS, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -51,21 +51,39 @@ def cast(problem: Problem) -> Launch:
 
 
 def dequantise(problem: Problem) -> Launch:
-    """Unpack an int4 weight into `cast` of the activation's dtype, with the roundings of a program that unpacks it: [n,
-    k], or [k, n] if its memory runs along N."""
+    """Unpack a weight with groups into `cast` of the activation's dtype, with the roundings of a program that unpacks
+    it: [n, k], or [k, n] if its memory runs along N."""
     own, dtype = problem.int4, f"tl.{TL[problem.a.dtype]}"
     assert own is not None
     if own.along_n:
         group = f"k // {own.size} * {problem.n} + n"
         return _over_weight(problem, *_along_n(problem, own), *_scaled_number(dtype, group))
-    place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
-    start = "8.0" if own.zeros == "none" else f"tl.load(zeros + at // {own.size}, mask=inside).to({dtype})"
     return _over_weight(
         problem,
-        f"number = ((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15)",
-        f"start = {start}",
+        f"number = {_number(own)}",
+        f"start = {_start(problem, own)}.to({dtype})",
         *_scaled_number(dtype, f"at // {own.size}"),
     )
+
+
+def _number(own: Int4Format) -> str:
+    """The number of the element `at` of [n, k]."""
+    if own.bits == 8:
+        return "tl.load(B + at, mask=inside).to(tl.int32)"
+    place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
+    return f"((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15)"
+
+
+def _start(problem: Problem, own: Int4Format) -> str:
+    """What the number of the element `at` of [n, k] counts from."""
+    if own.zeros == "none":
+        zero = ZERO_NUMBER if own.bits == 4 else ZERO_BYTES[problem.b.dtype]
+        return f"tl.full((1,), {zero}, tl.int32)"
+    if own.zeros != IN_WORDS:
+        return f"tl.load(zeros + at // {own.size}, mask=inside)"
+    groups, row = problem.k // own.size, f"(at // {problem.k})"
+    word = f"tl.load(zeros + {row} // 4 * {groups} + at % {problem.k} // {own.size}, mask=inside, other=0)"
+    return f"(({word} >> (8 * ({row} % 4)).to(tl.int32)) & 255)"
 
 
 def _along_n(problem: Problem, own: Int4Format) -> Iterator[str]:

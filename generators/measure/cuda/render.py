@@ -16,7 +16,7 @@ from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.key.canonical import lazy
-from gemmdb.key.int4 import INT4
+from gemmdb.key.int4 import IN_WORDS, INT4
 from gemmdb.key.problem import Problem
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
@@ -178,12 +178,13 @@ class _Hooks:
 
 
 def weight_args(problem: Problem) -> list[tuple[str, str]]:
-    """Return the (name, type) arguments of the weight: one tensor, or those of an int4 weight."""
+    """Return the (name, type) arguments of the weight: one tensor, or those of a weight with groups."""
     own = problem.int4
     if own is None:
         return [("B", POINTERS[problem.b.dtype])]
-    found = [("B", "*i32" if own.inner or own.along_n else "*u8"), ("scale", POINTERS[problem.a.dtype])]
-    zeros = "*i32" if own.zeros == INT4 else POINTERS.get(own.zeros)
+    kind = "*i32" if own.inner or own.along_n else POINTERS.get(problem.b.dtype, "*u8")
+    found = [("B", kind), ("scale", POINTERS[problem.a.dtype])]
+    zeros = "*i32" if own.zeros in (INT4, IN_WORDS) else POINTERS.get(own.zeros)
     return found if own.inner or zeros is None else [*found, ("zeros", zeros)]
 
 

@@ -22,6 +22,7 @@ from gemmdb.kernels.menus import inductor as inductor_menu
 from gemmdb.kernels.menus.batch import BATCH, SCALED_BLOCKS
 from gemmdb.kernels.menus.gemv import MENU as GEMV
 from gemmdb.kernels.menus.grouped import MENU as GROUPED
+from gemmdb.kernels.menus.groupwise import GROUPWISE
 from gemmdb.kernels.menus.int4 import INT4, INT4_SKINNY
 from gemmdb.kernels.menus.shared import Menu
 from gemmdb.kernels.menus.tile import NARROW, PERSISTENT, TILE
@@ -32,8 +33,8 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup.ranking import uncovered
 
 MENUS: Mapping[str, Menu] = {
-    "gemv": GEMV, "int4_skinny": INT4_SKINNY, "int4": INT4, "narrow": NARROW, "persistent": PERSISTENT, "tile": TILE,
-    "grouped": GROUPED, "batch": BATCH, "scaled_blocks": SCALED_BLOCKS,
+    "gemv": GEMV, "int4_skinny": INT4_SKINNY, "int4": INT4, "groupwise": GROUPWISE, "narrow": NARROW,
+    "persistent": PERSISTENT, "tile": TILE, "grouped": GROUPED, "batch": BATCH, "scaled_blocks": SCALED_BLOCKS,
 }  # fmt: skip
 """Candidate configs for each of our Triton kernels, in this order."""
 DEQUANTISED_INT4 = Config.of("aten", "dequantised")

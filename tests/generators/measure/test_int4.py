@@ -63,6 +63,25 @@ def test_the_first_format_of_gptq_counts_from_one_more(packing, wanted):
     assert weight[:4, 0].tolist() == wanted
 
 
+def test_what_bytes_stand_for():
+    own = int4(weight_dtype="uint8", group=32).int4
+    packed, scale = torch.tensor([[0, 128, 255] + [129] * 29], dtype=torch.uint8), torch.tensor([[2.0]])
+    for stored in (packed, packed.view(torch.int32)):
+        assert dequantised(stored, scale, None, own, torch.float64)[0, :4].tolist() == [-256.0, 0.0, 254.0, 2.0]
+    signed = int4(weight_dtype="int8", group=32, zeros="int8").int4
+    zeros = torch.tensor([[-3]], dtype=torch.int8)
+    weight = dequantised(packed.view(torch.int8), scale, zeros, signed, torch.float64)
+    assert weight[0, :4].tolist() == [6.0, -250.0, 4.0, -248.0]
+
+
+def test_four_zero_points_of_columns_are_in_a_word():
+    own = int4(weight_dtype="uint8", group=32, zeros="uint8x4").int4
+    words, scale = torch.tensor([[0x04030201, 0]], dtype=torch.int32), torch.ones(4, 2)
+    weight = dequantised(torch.full((4, 64), 10, dtype=torch.uint8), scale, words, own, torch.float64)
+    assert weight[:, 0].tolist() == [9.0, 8.0, 7.0, 6.0]
+    assert weight[:, 63].tolist() == [10.0] * 4
+
+
 def test_what_the_numbers_stand_for():
     packed, scale = torch.full((1, 32), 0x9F, dtype=torch.uint8), torch.tensor([[2.0, 4.0]])
     weight = dequantised(packed, scale, None, int4(packing="low-first", group=32).int4, torch.float64)
@@ -83,6 +102,9 @@ BYTES = [
     int4(packing="low-first"), int4(packing="high-first", zeros="uint8", dtype="fp16", bias="1d"),
     int4(packing="low-first", zeros="bf16", group=32), int4(packing="high-first", zeros="int8", fusion="pointwise"),
     int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"), int4(packing="gptq", group=32, dtype="fp16"),
+    int4(weight_dtype="int8", group=32), int4(weight_dtype="uint8", bias="1d", dtype="fp16"),
+    int4(weight_dtype="uint8", zeros="uint8x4", fusion="pointwise"), int4(weight_dtype="int8", zeros="int8", m=1),
+    int4(weight_dtype="uint8", zeros="bf16"),
     int4(packing="gptq2", bias="1d"), int4(packing="awq", m=1), int4(packing="awq", fusion="pointwise", group=128),
 ]  # fmt: skip
 

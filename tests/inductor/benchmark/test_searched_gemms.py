@@ -62,7 +62,7 @@ def decision_for(problem=ASKED.problem, rung="near", config=ATEN, policy=POLICY,
         (decision_for(Problem.gemm("scaled_mm", m=64, n=512, k=1024, scales="row", fast_accum=True)), ""),
         (decision_for(Problem.gemm("scaled_mm", m=64, n=512, k=1024, dtype="fp8_e5m2")), "two e5m2"),
         (decision_for(Problem.gemm("mixed_mm", m=64, n=512, k=1024)), "does not solve"),
-        (decision_for(INT4), "takes no int4 weight"),
+        (decision_for(INT4), "takes no weight with groups"),
         (replace(decision_for(), config=None), "decides"),
     ],
 )

@@ -13,7 +13,7 @@ from torch._inductor.select_algorithm import realize_inputs
 from torch._inductor.virtualized import ops
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from gemmdb.key.int4 import PACKED, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import IN_WORDS, INT4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
 
 aten = torch.ops.aten
 
@@ -87,6 +87,7 @@ def int4_weight(
     memory like the packed one. `sizes`: N and K."""
     number = (_tiled if groups.inner else _unpacked)(packed.make_loader(), groups, packed.get_dtype())
     factor, start = scale.make_loader(), None if zeros is None else zeros.make_loader()
+    zero = ZERO_NUMBER if groups.bits == 4 else ZERO_BYTES["int8" if packed.get_dtype() is torch.int8 else "uint8"]
 
     def inner(index: Sequence[Any]) -> Any:
         n, k = index[::-1] if groups.along_n else index
@@ -95,11 +96,12 @@ def int4_weight(
         if groups.inner:
             by, added = (_float(factor([group, n, which])) for which in (0, 1))
             return ops.to_dtype(ops.add(ops.mul(_less(value, ZERO_NUMBER), by), added), dtype)
-        if groups.along_n:
-            value, place = ops.sub(value, _float(_zero(start, groups, n, group))), [group, n]
+        place = [group, n] if groups.along_n else [n, group]
+        if start is None:
+            value = _less(value, zero)
         else:
-            place = [n, group]
-            value = _less(value, ZERO_NUMBER) if start is None else ops.sub(value, _float(start(place)))
+            words = groups.zeros in (INT4, IN_WORDS)
+            value = ops.sub(value, _float(_zero(start, groups, n, group) if words else start(place)))
         return ops.to_dtype(ops.mul(value, _float(factor(place))), dtype)
 
     ranges = list(sizes[::-1] if groups.along_n else sizes)
@@ -110,31 +112,34 @@ def int4_weight(
 def _unpacked(load: Loader, groups: Int4Format, dtype: torch.dtype) -> Callable[[Any, Any], Any]:
     """The numbers of a weight of bytes, or of words of 32 bits."""
     packing = PACKED[groups.packing]
-    many = 2 * dtype.itemsize
+    many = 8 * dtype.itemsize // packing.bits
 
     def number(n: Any, k: Any) -> Any:
         along, other = (n, k) if packing.packed == "n" else (k, n)
         word = FloorDiv(along, many)
         index = [word, other] if packing.packed == packing.rows else [other, word]
-        return _bits(ops.to_dtype(load(index), torch.int32), 4 * _place(along, packing.order, many))
+        found = ops.to_dtype(load(index), torch.int32)
+        return found if many == 1 else _bits(found, packing.bits, _place(along, packing.order, many))
 
     return number
 
 
-def _zero(load: Loader | None, groups: Int4Format, n: Any, group: Any) -> Any:
-    """The int4 zero point of a group of a column."""
-    assert load is not None
+def _zero(load: Loader, groups: Int4Format, n: Any, group: Any) -> Any:
+    """The zero point of a group of a column, of those that share words."""
     packing = PACKED[groups.packing]
-    stored = _bits(load([group, FloorDiv(n, 8)]), 4 * _place(n, packing.zeros, 8))
+    word = FloorDiv(n, packing.in_word)
+    index = [group, word] if groups.along_n else [word, group]
+    order = packing.zeros or tuple(range(packing.in_word))
+    stored = _bits(load(index), packing.bits, _place(n, order, packing.in_word))
     more = ops.constant(packing.plus, torch.int32)
     return ops.bitwise_and(ops.add(stored, more), ops.constant(15, torch.int32)) if packing.plus else stored
 
 
 def _place(index: Any, order: Sequence[int], many: int) -> Any:
-    """In which four bits of a word, which has `many`, number `index` lies by `order`."""
+    """In which bits of a word, which has `many` numbers, number `index` lies by `order`."""
     if order == (1, 0):
         return ModularIndexing(index, 2, many // 2) * 2 + 1 - ModularIndexing(index, 1, 2)
-    if order[1] == 4:  # Both halves of a word in turn.
+    if order[1:2] == (4,):  # Both halves of a word in turn.
         return ModularIndexing(index, 2, 4) + 4 * ModularIndexing(index, 1, 2)
     return ModularIndexing(index, 1, many)
 
@@ -145,15 +150,15 @@ def _tiled(load: Loader, groups: Int4Format, dtype: torch.dtype) -> Callable[[An
     def number(n: Any, k: Any) -> Any:
         lane = 4 * ModularIndexing(n, 1, 8) + ModularIndexing(k, 2, 4)
         word = load([FloorDiv(n, 8), FloorDiv(k, step), lane, ModularIndexing(k, 32, groups.inner // 2)])
-        return _bits(word, 4 * ModularIndexing(k, 8, 4) + 16 * ModularIndexing(k, 1, 2))
+        return _bits(word, 4, ModularIndexing(k, 8, 4) + 4 * ModularIndexing(k, 1, 2))
 
     return number
 
 
-def _bits(word: Any, shift: Any) -> Any:
-    """Extract four bits of int32 words, starting at bit `shift`."""
-    by = ops.index_expr(shift, torch.int32)
-    return ops.bitwise_and(ops.bitwise_right_shift(word, by), ops.constant(15, torch.int32))
+def _bits(word: Any, bits: int, place: Any) -> Any:
+    """Extract so many bits of int32 words: the number at `place`."""
+    by = ops.index_expr(bits * place, torch.int32)
+    return ops.bitwise_and(ops.bitwise_right_shift(word, by), ops.constant((1 << bits) - 1, torch.int32))
 
 
 def _float(value: Any) -> Any:

@@ -70,6 +70,8 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     """Why a config cannot run, None when it can."""
     if rejected := shared.reject_problem(problem, device):
         return rejected
+    if problem.int4 is not None and problem.int4.bits != 4:
+        return Rejected("it takes numbers of four bits")
     if not problem.a.row_major:
         return Rejected("K has to run along memory in the activations")
     found = _reject_tile(config, problem, device) or shared.reject_split(config, problem)

@@ -70,6 +70,8 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     assert own is not None
     if problem.m > MAX_ROWS or "m" in symbolic:
         return Rejected(f"the number of rows is fixed, and at most {MAX_ROWS}")
+    if own.bits != 4:
+        return Rejected("it takes numbers of four bits")
     if own.along_n:
         return Rejected("a lane loads neighbours along K, and this weight's memory runs along N")
     if not problem.a.row_major:
