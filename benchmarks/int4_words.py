@@ -1,7 +1,8 @@
-"""Time GEMMs with GPTQ's and AWQ's weights: our kernel against dequantisation and cuBLAS, and against
-`_weight_int4pack_mm` with the same numbers in tinygemm's layout.
+"""Time GEMMs with weights as checkpoints have them, with a scale for each group: our kernels against dequantisation and
+cuBLAS, and int4 ones against `_weight_int4pack_mm` with the same numbers in tinygemm's layout.
 
     python -m benchmarks.int4_words OUT.db
+    python -m benchmarks.int4_words OUT.db --kinds int8 uint8x4 --rows 1 16 64
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gemmdb.devices.detect import cuda
 from gemmdb.generators.build.build import BuildRequest, build
@@ -24,33 +25,47 @@ from gemmdb.table.reader import Table
 SHAPES = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 """N and K of Llama-3-8B's layers."""
 ROWS = [1, 16, 64]
-PACKINGS = ["gptq", "awq"]
-TILED = "tinygemm8"
+TILED: dict[str, str] = {"weight_dtype": "int4", "packing": "tinygemm8"}
+KINDS: dict[str, dict[str, str]] = {
+    "gptq": {"weight_dtype": "int4", "packing": "gptq"},
+    "awq": {"weight_dtype": "int4", "packing": "awq"},
+    "int8": {"weight_dtype": "int8"},
+    "uint8x4": {"weight_dtype": "uint8", "zeros": "uint8x4"},
+}
+"""The flags of a problem by the name of its weight."""
 
 
-def entries(rows: Sequence[int]) -> list[dict[str, object]]:
+def entries(kinds: Sequence[str], rows: Sequence[int]) -> list[dict[str, object]]:
     """Return the shapes file: bf16, groups of 128."""
-    fields = {"op": "mixed_mm", "m": list(rows), "weight_dtype": "int4", "dtype": "bf16", "group": 128}
-    return [fields | {"n": n, "k": k, "packing": one} for n, k in SHAPES for one in (*PACKINGS, TILED)]
+    fields = {"op": "mixed_mm", "m": list(rows), "dtype": "bf16", "group": 128}
+    flags = [KINDS[kind] for kind in kinds]
+    flags += [TILED] if any(one["weight_dtype"] == "int4" for one in flags) else []
+    return [fields | {"n": n, "k": k} | one for n, k in SHAPES for one in flags]
 
 
-def results(table: Table, device: Device, rows: Sequence[int]) -> Iterator[tuple[Problem, str, float, float, float]]:
-    """Yield (problem, fastest config, its microseconds, ATen's, those of `_weight_int4pack_mm`)."""
-    for (n, k), packing, m in ((size, one, m) for size in SHAPES for one in PACKINGS for m in rows):
-        problem = Problem.gemm("mixed_mm", m=m, n=n, k=k, weight_dtype="int4", packing=packing)
-        times = _times(table, problem, device)
-        tiled = _times(table, replace(problem, int4=Problem.gemm(
-            "mixed_mm", m=m, n=n, k=k, weight_dtype="int4", packing=TILED).int4), device)  # fmt: skip
+def problem(m: int, n: int, k: int, flags: dict[str, Any]) -> Problem:
+    """Return a problem of the shapes file."""
+    return Problem.gemm("mixed_mm", m=m, n=n, k=k, group=128, **flags)
+
+
+def results(
+    table: Table, device: Device, kinds: Sequence[str], rows: Sequence[int]
+) -> Iterator[tuple[str, Problem, str, list[float]]]:
+    """Yield (kind, problem, fastest config, its gain over ATen, and for int4 that over `_weight_int4pack_mm`)."""
+    for (n, k), kind, m in ((size, one, m) for size in SHAPES for one in kinds for m in rows):
+        wanted = problem(m, n, k, KINDS[kind])
+        times = _times(table, wanted, device)
         ours = {text: us for text, us in times.items() if text != ATEN.text}
-        if not ours or ATEN.text not in times or ATEN.text not in tiled:
+        if not ours or ATEN.text not in times:
             continue
         best = min(ours, key=ours.__getitem__)
-        yield problem, best, ours[best], times[ATEN.text], tiled[ATEN.text]
+        tiled = _times(table, problem(m, n, k, TILED), device).get(ATEN.text)
+        others = [times[ATEN.text], *([] if tiled is None or kind not in ("gptq", "awq") else [tiled])]
+        yield kind, wanted, best, [ours[best], *(other / ours[best] for other in others)]
 
 
-def _times(table: Table, problem: Problem, device: Device) -> dict[str, float]:
-    rows = table.rows(problem, device)
-    return {row.config.text: row.times.median_us for row in rows if row.times}
+def _times(table: Table, one: Problem, device: Device) -> dict[str, float]:
+    return {row.config.text: row.times.median_us for row in table.rows(one, device) if row.times}
 
 
 def main() -> None:
@@ -58,23 +73,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="the table to write")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=["gptq", "awq"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         shapes = Path(folder) / "shapes.json"
-        shapes.write_text(json.dumps(entries(options.rows)))
+        shapes.write_text(json.dumps(entries(options.kinds, options.rows)))
         build(BuildRequest(arch="native", shapes=str(shapes), out=options.out))
     device = cuda()
     assert device is not None
-    gains: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    gains: dict[tuple[str, int], list[list[float]]] = {}
     with Table.open(options.out) as table:
-        for problem, best, us, aten, tiled in results(table, device, options.rows):
-            assert problem.int4 is not None
-            print(f"{problem.int4.packing:5} {problem.m:3} x {problem.n} x {problem.k}: {us:7.1f} us,"
-                  f" {aten / us:5.2f}x of cuBLAS, {tiled / us:5.2f}x of _weight_int4pack_mm, {best}")  # fmt: skip
-            gains.setdefault((problem.int4.packing, problem.m), []).append((aten / us, tiled / us))
-    for (packing, m), pairs in gains.items():
-        means = (statistics.geometric_mean(one) for one in zip(*pairs, strict=True))
-        print(f"{packing:5} {m:3} rows: {next(means):.2f}x of cuBLAS, {next(means):.2f}x of _weight_int4pack_mm")
+        for kind, one, best, (us, *over) in results(table, device, options.kinds, options.rows):
+            print(f"{kind:7} {one.m:3} x {one.n} x {one.k}: {us:7.1f} us, {_words(over)}, {best}")
+            gains.setdefault((kind, one.m), []).append(over)
+    for (kind, m), found in gains.items():
+        means = [statistics.geometric_mean(column) for column in zip(*found, strict=True)]
+        print(f"{kind:7} {m:3} rows: {_words(means)}")
+
+
+def _words(gains: Sequence[float]) -> str:
+    names = ("dequantisation and cuBLAS", "_weight_int4pack_mm")
+    return ", ".join(f"{gain:.2f}x of {name}" for gain, name in zip(gains, names, strict=False))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.lower.adapter import state
-from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.fx import value
 from gemmdb.inductor.match.positions import Places, Unknown
 from gemmdb.inductor.match.unpacked import (
@@ -30,9 +29,9 @@ from gemmdb.inductor.match.unpacked import (
     moved,
     numbers_of,
     same_kind,
-    side_by_side,
     sizes_of,
 )
+from gemmdb.inductor.match.unpacking_views import VIEWS, shape_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
 BITS, MASK = 4, 15
@@ -73,14 +72,14 @@ class Reader:
         try:
             found = None if reader is None else reader(node, self)
             # A way of writing a node's arguments that its reader does not know would move elements.
-            known = found is not None and sizes_of(found) == _shape(node)
+            known = found is not None and sizes_of(found) == shape_of(node)
         except (Unknown, LookupError, TypeError, ValueError):
             found, known = None, False
         return found if found is not None and known else self.leaf(node)
 
     def leaf(self, node: Any) -> Seen:
         """Any tensor in memory: what its node computes is not looked at."""
-        val, shape = value(node), _shape(node)
+        val, shape = value(node), shape_of(node)
         if self.known and val.dtype in INTEGER_DTYPES and val.numel() <= MAX_NUMBERS:
             found = self.constants.get(node) if node.op == "placeholder" else _constant(node)
             if found is None:
@@ -98,40 +97,6 @@ def _constant(node: Any) -> Any:
     return None if isinstance(found, torch._subclasses.FakeTensor) else found
 
 
-def _shape(node: Any) -> tuple[int, ...]:
-    shape = tuple(value(node).shape)
-    if not all(isinstance(size, int) and size > 0 for size in shape):
-        raise Unknown
-    return shape
-
-
-def _flat(node: Any, inner: Reader) -> Seen:
-    """A view that keeps the order of the elements, or a copy."""
-    shape = _shape(node)
-    return moved(inner(node.args[0]), lambda places: places.reshaped(shape))
-
-
-def _expand(node: Any, inner: Reader) -> Seen:
-    shape = _shape(node)
-    return moved(inner(node.args[0]), lambda places: places.expanded(shape))
-
-
-def _permute(node: Any, inner: Reader) -> Seen:
-    rank = len(_shape(node))
-    if node.target is aten.permute.default:
-        order = [one % rank for one in node.args[1]]
-    else:
-        order = list(range(rank))
-        one, other = node.args[1:3] if node.target is aten.transpose.int else (0, rank - 1)
-        order[one], order[other] = order[other], order[one]
-    return moved(inner(node.args[0]), lambda places: places.permuted(order))
-
-
-def _slice(node: Any, inner: Reader) -> Seen | None:
-    """A slice of all there is."""
-    return inner(node.args[0]) if _shape(node) == _shape(node.args[0]) else None
-
-
 def _other_dtype(node: Any, inner: Reader) -> Seen | None:
     """The same memory as integers of another size."""
     seen, dtype, before = inner(node.args[0]), value(node).dtype, value(node.args[0]).dtype
@@ -144,7 +109,7 @@ def _other_dtype(node: Any, inner: Reader) -> Seen | None:
         return None
     inside = Places.dense([seen.item // item], item).dims[0]
     places = Places(seen.places.first, (*dims[:-1], (*dims[-1], *inside)))
-    return Stored(seen.source, places.reshaped(_shape(node)), item)
+    return Stored(seen.source, places.reshaped(shape_of(node)), item)
 
 
 def _chosen(node: Any, inner: Reader) -> Seen | None:
@@ -214,34 +179,6 @@ def _masked(node: Any, inner: Reader) -> Seen | None:
     return replace(seen, masked=True, plus=seen.plus % (MASK + 1), wrapped=bool(seen.plus) or seen.wrapped)
 
 
-def _scattered(node: Any, inner: Reader) -> Seen | None:
-    """Numbers of the same memory that are written to every so many places of a tensor in turn, until none is left of
-    what it had: `whole[:, place::8] = part`."""
-    parts, last, (axis, step) = dict[int, Any](), node, (node.args[2], node.args[5])
-    while last.target is aten.slice_scatter.default and len(parts) < step:
-        before, part, dim, start, end, by = last.args
-        if (dim, by) != (axis, step) or type(end) is not int or not 0 <= start < step or end < _shape(node)[dim]:
-            return None
-        parts.setdefault(start, part)  # What is written last stays.
-        last = before
-    if sorted(parts) != list(range(step)):
-        return None
-    return side_by_side([inner(parts[place]) for place in range(step)], axis, nested=True)
-
-
-def _copied(node: Any, inner: Reader) -> Seen | None:
-    """A tensor that is written over another one."""
-    over, source = node.args[:2]
-    same = _shape(over) == _shape(source) and value(over).dtype == value(source).dtype
-    return inner(source) if same else None
-
-
-def _joined(node: Any, inner: Reader) -> Seen | None:
-    """Numbers of the same memory side by side: `torch.stack` is a `cat`, too."""
-    parts, dim = node.args[0], (node.args[1] if len(node.args) > 1 else 0) % len(_shape(node))
-    return side_by_side([inner(part) for part in parts], dim)
-
-
 def _added(node: Any, inner: Reader) -> Seen | None:
     """Numbers plus or minus one for all, or minus zero points."""
     source, by = node.args[:2]
@@ -270,13 +207,13 @@ def _added(node: Any, inner: Reader) -> Seen | None:
         return None
     if isinstance(zeros, Stored) and not (zeros.item == 2 or value(by).dtype == dtype):
         return None
-    shape = _shape(node)
+    shape = shape_of(node)
     return moved(Weight(seen, zeros), lambda places: places.expanded(shape))
 
 
 def _scaled(node: Any, inner: Reader) -> Seen | None:
     """Numbers times the scale of their group."""
-    dtype, shape = value(node).dtype, _shape(node)
+    dtype, shape = value(node).dtype, shape_of(node)
     for source, by in (node.args[:2], node.args[1::-1]):
         if not isinstance(source, torch.fx.Node) or not isinstance(by, torch.fx.Node):
             return None
@@ -293,12 +230,7 @@ def _scaled(node: Any, inner: Reader) -> Seen | None:
 
 
 _READERS: dict[Any, Callable[[Any, Reader], Seen | None]] = {
-    **dict.fromkeys((*fx.FLAT_VIEWS, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim), _flat),
-    **dict.fromkeys((aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default), _flat),
-    prims.device_put.default: _flat,
-    aten.expand.default: _expand,
-    **dict.fromkeys((aten.permute.default, aten.t.default, aten.transpose.int), _permute),
-    aten.slice.Tensor: _slice,
+    **VIEWS,
     aten.view.dtype: _other_dtype,
     aten.index.Tensor: _chosen,
     prims.iota.default: _counted,
@@ -306,9 +238,6 @@ _READERS: dict[Any, Callable[[Any, Reader], Seen | None]] = {
     **dict.fromkeys((aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar), _shifted),
     aten.bitwise_right_shift.Tensor: _shifted,
     aten.bitwise_and.Scalar: _masked,
-    aten.cat.default: _joined,
-    aten.slice_scatter.default: _scattered,
-    aten.copy.default: _copied,
     aten.add.Tensor: _added,
     aten.sub.Tensor: _added,
     aten.mul.Tensor: _scaled,
