@@ -28,6 +28,7 @@ from gemmdb.cli import (
     tables,
     tune,
     verify,
+    vllm,
 )
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
@@ -49,9 +50,13 @@ for function in (tables.pull, tables.push, files.pack):
 kernels_app = typer.Typer(name="kernels", rich_markup_mode=None, context_settings=HELP)
 kernels_app.callback(invoke_without_command=True)(kernels.kernels)
 kernels_app.command()(kernels.build)
+vllm_app = typer.Typer(name="vllm", rich_markup_mode=None, context_settings=HELP)
+vllm_app.callback(invoke_without_command=True)(vllm.vllm)
+for one in (vllm.experts, vllm.linear):
+    vllm_app.command()(one)
 for command in (
     tune.tune, freeze.freeze, record.record, build.build, coverage.coverage, lookup.lookup, lookup.explain,
-    tables_app, kernels_app, verify.verify, files.merge, files.diff, exchange.export, exchange.import_,
+    tables_app, kernels_app, vllm_app, verify.verify, files.merge, files.diff, exchange.export, exchange.import_,
     compare.compare, record.report, tables.show, doctor.doctor, demo.demo,
 ):  # fmt: skip
     if isinstance(command, typer.Typer):
