@@ -46,9 +46,6 @@ FORMATS: Mapping[str, Format] = {
     **{module.KIND: Format(read_foreign=module.read) for module in (mm_log, autotune_cache, tunableop, vllm)},
 }
 """Formats by their command-line names. csv, jsonl and parquet round-trip exactly."""
-FOREIGN_KERNELS: Mapping[str, str] = {"vllm-moe": "gemmdb vllm experts", "vllm-block-fp8": "gemmdb vllm linear"}
-"""Formats that no table has rows for: vLLM runs such configs with kernels of its own, which these commands time. Its
-files have no room to say that a time was another kernel's."""
 EXPORTS = [name for name, one in FORMATS.items() if one.write]
 IMPORTS = [name for name, one in FORMATS.items() if one.read or one.read_foreign]
 
@@ -59,9 +56,6 @@ def export(table: Path, out: Path, to: str) -> Exchanged:
     Raises InputError for an unknown format, for a missing package, and if `out` cannot be written or is the table;
     TableError if `table` is not a table.
     """
-    if to in FOREIGN_KERNELS:
-        reason = "vLLM would run its own kernel with these configs, and the table's times are of gemmdb's kernels"
-        raise InputError(f"--to {to}: {reason}; `{FOREIGN_KERNELS[to]}` times vLLM's kernel and writes its file")
     write = FORMATS[to].write if to in FORMATS else None
     if write is None:
         raise InputError(f"unknown format {to!r}; {choices(to, EXPORTS)}")

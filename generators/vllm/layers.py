@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.generators.vllm_files import Name
 from gemmdb.key.ops import SCALE_BLOCK
 
 USUAL = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""The numbers of rows that vLLM's own tuning measures."""
+"""The numbers of rows in vLLM's own files."""
 BLOCK = (SCALE_BLOCK, SCALE_BLOCK)
 MAX_SIZE = 2**20
 
@@ -37,10 +38,22 @@ class Experts:
             if self.fp8 and size % SCALE_BLOCK:
                 raise InputError(f"--{name} {size}: fp8 needs a multiple of {SCALE_BLOCK}")
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """The layer, JSON-ready."""
+        return {"kind": "experts", **asdict(self)}
+
+    @property
+    def weights(self) -> list[tuple[int, ...]]:
+        """Sizes of the weights: gate and up [experts, 2 intermediate, hidden], down [experts, hidden, intermediate]."""
+        up, down = (2 * self.intermediate, self.hidden), (self.hidden, self.intermediate)
+        return [(self.experts, *up), (self.experts, *down)]
+
     def name(self, device: str) -> Name:
         """The file for this layer on a GPU, by torch's name of it."""
-        more = {"dtype": "fp8_w8a8", "block": BLOCK} if self.fp8 else {}
-        return Name(device, self.intermediate, experts=self.experts, **more)  # type: ignore[arg-type]
+        if self.fp8:
+            return Name(device, self.intermediate, experts=self.experts, dtype="fp8_w8a8", block=BLOCK)
+        return Name(device, self.intermediate, experts=self.experts)
 
     def rows(self, tokens: int) -> float:
         """The mean number of rows of an expert that has some."""
@@ -49,17 +62,27 @@ class Experts:
 
 @dataclass(frozen=True)
 class Linear:
-    """An fp8 linear with an [N, K] weight and scales of 128 x 128. Raises InputError for sizes without whole blocks
-    along K."""
+    """An fp8 linear with an [n, k] weight and scales of 128 x 128. Raises InputError for sizes without whole blocks
+    along k."""
 
     n: int
     k: int
-    fp8: bool = True
+    fp8 = True
 
     def __post_init__(self) -> None:
         _check({"n": self.n, "k": self.k})
         if self.k % SCALE_BLOCK:
             raise InputError(f"--k {self.k}: scales of blocks need a multiple of {SCALE_BLOCK}")
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The layer, JSON-ready."""
+        return {"kind": "linear", **asdict(self)}
+
+    @property
+    def weights(self) -> list[tuple[int, ...]]:
+        """Sizes of the weight."""
+        return [(self.n, self.k)]
 
     def name(self, device: str) -> Name:
         """The file for this layer on a GPU, by torch's name of it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gemmdb.generators.vllm.layers import Experts, Linear
+from gemmdb.generators.vllm.layers import Experts
 from gemmdb.key.ops import SCALE_BLOCK
 
 SEED = 2
@@ -14,7 +14,6 @@ COPIES = 4
 """Different activations and routings that the calls of a graph use in turn: routing is data, and changes the time."""
 CHECKED = 32
 """Rows that are compared with the exact result."""
-
 
 Routing = tuple[torch.Tensor, torch.Tensor]
 """The shares of a token's experts, fp32, and these experts, int32, both [m, top_k]."""
@@ -59,6 +58,13 @@ def activations(m: int, k: int, device: torch.device) -> list[torch.Tensor]:
     return [torch.randn(m, k, generator=random, device=device).bfloat16() for _ in range(COPIES)]
 
 
+def quantized(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the fp8_e4m3 values [m, K] of an activation, and its fp32 scales [m, K / 128]."""
+    blocks = x.float().view(len(x), -1, SCALE_BLOCK)
+    scale = blocks.abs().amax(-1).clamp_(min=1e-10) / torch.finfo(torch.float8_e4m3fn).max
+    return (blocks / scale[..., None]).to(torch.float8_e4m3fn).view_as(x), scale
+
+
 def routings(layer: Experts, m: int, device: torch.device) -> list[Routing]:
     """Return COPIES random routings. Each token has distinct experts."""
     random = torch.Generator(device).manual_seed(SEED + 2)
@@ -70,10 +76,15 @@ def routings(layer: Experts, m: int, device: torch.device) -> list[Routing]:
     return found
 
 
+def sample(m: int, device: torch.device) -> torch.Tensor:
+    """Return the numbers of at most CHECKED of `m` rows, the first and the last among them."""
+    return torch.linspace(0, m - 1, min(m, CHECKED), device=device).round().long()
+
+
 def exact_experts(x: torch.Tensor, first: Weight, second: Weight, routing: Routing) -> torch.Tensor:
-    """Return the result for the first CHECKED rows of `x`, fp32. `first` [E, 2 N, hidden] holds gate and up, `second`
+    """Return the result for `x` [m, hidden] and its routing, fp32. `first` [E, 2 N, hidden] holds gate and up, `second`
     [E, hidden, N] the down projection."""
-    x, (shares, chosen) = x[:CHECKED].float(), (one[:CHECKED] for one in routing)
+    x, (shares, chosen) = x.float(), routing
     out = torch.zeros_like(x)
     for expert in chosen.unique().tolist():
         rows, places = (chosen == expert).nonzero(as_tuple=True)
@@ -84,22 +95,13 @@ def exact_experts(x: torch.Tensor, first: Weight, second: Weight, routing: Routi
 
 
 def exact_linear(x: torch.Tensor, scale: torch.Tensor, matrix: Weight) -> torch.Tensor:
-    """Return the product for the first CHECKED rows of fp8 `x` [m, K] with `scale` [m, K / 128], fp32."""
-    wide = scale[:CHECKED].repeat_interleave(SCALE_BLOCK, 1)
-    return (x[:CHECKED].float() * wide) @ matrix.exact().t()
+    """Return the product of fp8 `x` [m, K] with `scale` [m, K / 128], fp32."""
+    return (x.float() * scale.repeat_interleave(SCALE_BLOCK, 1)) @ matrix.exact().t()
 
 
 def error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the root mean square of the differences relative to that of the exact result; infinite for NaN."""
-    off = float((found[: len(exact)].float() - exact).norm() / exact.norm())
-    return off if off == off else float("inf")
-
-
-def sizes(layer: Experts | Linear) -> list[tuple[int, ...]]:
-    """Return the sizes of the layer's weights."""
-    if isinstance(layer, Linear):
-        return [(layer.n, layer.k)]
-    return [
-        (layer.experts, 2 * layer.intermediate, layer.hidden),
-        (layer.experts, layer.hidden, layer.intermediate),
-    ]
+    """Return the largest error of a row: the norm of the differences relative to that of the exact row; infinite for
+    NaN."""
+    exact = exact.float()
+    worst = float(((found.float() - exact).norm(dim=-1) / exact.norm(dim=-1)).max())
+    return worst if worst == worst else float("inf")

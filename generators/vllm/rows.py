@@ -7,7 +7,6 @@ versions, and what failed.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,8 +25,8 @@ MAX_BYTES = 2**28
 @dataclass(frozen=True)
 class Row:
     """One config, timed or failed. `m`: the tokens, or rows of a linear. `current`: vLLM's present choice, which the
-    others were timed in turn with: `times.aten_us` is its time. `error`: the root mean square of the differences from
-    the exact result, relative to that of the result."""
+    others were timed in turn with: `times.aten_us` is its time. `error`: the largest error of a row of the result, see
+    `operands.error`."""
 
     m: int
     tile: Tile
@@ -37,34 +36,37 @@ class Row:
     current: bool = False
     detail: str = ""
 
+    @property
+    def gains(self) -> bool:
+        """Whether it is clearly faster than vLLM's present config."""
+        times = self.times
+        return times is not None and times.ratio < 1 - MIN_GAIN and times.high_us < times.aten_us
 
-@dataclass(frozen=True)
+
+@dataclass
 class Record:
-    """The file of rows of one layer with one set of versions. `layer`, `versions`: JSON-ready, part of every row."""
+    """The file of rows of one layer with one set of versions. `layer`, `versions`: JSON-ready, part of every row.
+    `rows`: what it holds of them. Raises InputError for a file of other content."""
 
     path: Path
     layer: Mapping[str, Any]
     versions: Mapping[str, str]
-    _known: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(init=False)
+
+    def __post_init__(self) -> None:
+        text = read_bounded(self.path, MAX_BYTES).decode("utf-8", "replace") if self.path.exists() else ""
+        found = [self._row(line, f"{self.path}:{number}") for number, line in enumerate(text.splitlines(), 1)]
+        self.rows = [row for row in found if row]
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append rows; durable on return. Raises OSError."""
         new = list(rows)
         append_lines(self.path, [json.dumps(self._document(row)) for row in new])
-        self._known.extend(new)
-
-    def read(self) -> list[Row]:
-        """Return the rows of this layer with these versions. Raises InputError for a file of other content."""
-        if not self._known and self.path.exists():
-            lines = read_bounded(self.path, MAX_BYTES).decode("utf-8", "replace").splitlines()
-            for number, line in enumerate(lines, 1):
-                row = self._row(line, f"{self.path}:{number}")
-                self._known.extend([row] if row else [])
-        return list(self._known)
+        self.rows += new
 
     def _document(self, row: Row) -> dict[str, Any]:
-        found = asdict(row) | {"tile": row.tile.values, "layer": dict(self.layer), "versions": dict(self.versions)}
-        return {name: value for name, value in found.items() if value not in (None, "", False)}
+        found = asdict(row) | {"tile": row.tile.values, "layer": self.layer, "versions": self.versions}
+        return {name: value for name, value in found.items() if value is not None and value is not False and value != ""}
 
     def _row(self, line: str, where: str) -> Row | None:
         """Return the row in a line; None if it is of another layer or other versions."""
@@ -77,26 +79,16 @@ class Record:
                 raise InputError("no M, or no config")
             return Row(tile=tile, status=Status(part.pop("status")), times=Times(**times) if times else None, **part)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise InputError(f"{where}: not a row of this tuning ({one_line(repr(error))[:120]})") from error
+            what = one_line(f"{type(error).__name__}: {error}")[:120]
+            raise InputError(f"{where}: not a row of this command ({what}); delete the file to start anew") from error
 
 
-def picks(rows: Iterable[Row]) -> dict[int, Tile]:
-    """Return the config for each M that was measured in full: the fastest if it is faster than vLLM's present one by
-    more than MIN_GAIN and the noise, else that one."""
-    by_m: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.status is Status.OK and row.times:
-            by_m[row.m].append(row)
-    found = {}
-    for m, timed in by_m.items():
-        current = next((row for row in timed if row.current), None)
-        if current is None:
-            continue
-        best = min(timed, key=lambda row: (row.times.ratio if row.times else 1.0, str(row.tile)))
-        found[m] = best.tile if best.times and gains(best.times) else current.tile
-    return found
-
-
-def gains(times: Times) -> bool:
-    """Whether a time is clearly below that of vLLM's present config."""
-    return times.ratio < 1 - MIN_GAIN and times.high_us < times.aten_us
+def picks(rows: Iterable[Row]) -> dict[int, Row]:
+    """Return the row of the config for each M that was measured in full: the fastest if it is clearly faster than
+    vLLM's present one, else that one."""
+    full = [row for row in rows if row.status is Status.OK and row.times]
+    found = {row.m: row for row in full if row.current}
+    for row in sorted(full, key=lambda row: (-row.times.ratio if row.times else 0.0, str(row.tile))):
+        if row.gains and row.m in found:
+            found[row.m] = row  # The fastest comes last.
+    return dict(sorted(found.items()))

@@ -14,7 +14,8 @@ from gemmdb.table.measurement import Status
 
 ESTIMATE, SAMPLES = 3, 30
 """Samples of an estimate and of a full time."""
-VARIED, FINALISTS = 3, 5
+VARIED, ROUNDS, FINALISTS = 3, 3, 5
+"""How many of the best tiles are varied, how often at most, and how many are timed in full."""
 CHUNK = 8
 """Configs that are timed in turn with vLLM's present one. Each has CUDA graphs, and memory, of its own."""
 
@@ -33,24 +34,27 @@ class Timer(Interface):
 def search(
     layer: Layer, m: int, timer: Timer, seeds: Iterable[Tile], in_time: Callable[[], bool]
 ) -> list[Row]:  # fmt: skip
-    """Return rows of what was tried. `seeds`: further tiles, such as the best of another M. If `in_time` turns false,
-    no row is a full measurement."""
+    """Return rows of what was tried; the finalists' are full measurements. `seeds`: further tiles, such as the best of
+    another M. `in_time`: whether there is time for further estimates; the first always run."""
     rows: dict[Tile, Row] = {}
 
     def estimate(tiles: Iterable[Tile]) -> None:
         new = [tile for tile in dict.fromkeys(tiles) if tile not in rows]
         for first in range(0, len(new), CHUNK):
-            if in_time():
+            if not rows or in_time():
                 found = timer.time(new[first : first + CHUNK], ESTIMATE)
                 rows.update({row.tile: replace(row, status=_estimated(row)) for row in found})
 
     legal = [tile for tile in seeds if space.legal(tile, layer, timer.shared_bytes)]
     estimate([timer.current, *legal, *space.tiles(layer, m, timer.shared_bytes)])
-    for tile in _fastest(rows.values())[:VARIED]:
-        estimate(space.near(tile, layer, timer.shared_bytes))
-    finalists = dict.fromkeys([timer.current, *_fastest(rows.values())[:FINALISTS]])
-    if in_time():
-        rows.update({row.tile: row for row in timer.time(list(finalists), SAMPLES)})
+    for _ in range(ROUNDS):
+        before = fastest(rows.values())[:1]
+        tops = fastest(rows.values())[:VARIED]
+        estimate(tile for top in tops for tile in space.near(top, layer, timer.shared_bytes))
+        if fastest(rows.values())[:1] == before:
+            break
+    finalists = dict.fromkeys([timer.current, *fastest(rows.values())[:FINALISTS]])
+    rows.update({row.tile: row for row in timer.time(list(finalists), SAMPLES)})
     return list(rows.values())
 
 
@@ -58,6 +62,7 @@ def _estimated(row: Row) -> Status:
     return Status.SLOW if row.status is Status.OK else row.status
 
 
-def _fastest(rows: Iterable[Row]) -> list[Tile]:
+def fastest(rows: Iterable[Row]) -> list[Tile]:
+    """Return the tiles that have times, the fastest first."""
     timed = [(row.times.ratio, str(row.tile), row.tile) for row in rows if row.times]
     return [tile for _, _, tile in sorted(timed)]
