@@ -26,9 +26,7 @@ TokensOption = Annotated[
     str | None,
     Option(metavar="M,M,...", help="The numbers of tokens to measure [default: vLLM's own 18, from 1 to 4096]."),
 ]
-OutOption = Annotated[
-    Path, Option("--out", "-o", metavar="FOLDER", help="Where to write the file and its rows [default: .].")
-]
+OutOption = Annotated[Path, Option("--out", "-o", metavar="FOLDER", help="Where to write the file and its rows.")]
 BudgetOption = Annotated[
     str, Option(metavar="TIME", help="How long it may take: 90s, 5m. Sizes that are left are measured the next time.")
 ]

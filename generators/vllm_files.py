@@ -31,10 +31,13 @@ MAX_BYTES, MAX_ENTRIES, MAX_KEYS = 2**20, 1000, 40
 """Largest file, and most configs and parameters of one. vLLM's own files hold at most 50 configs."""
 _SIZE = re.compile(r"[1-9]\d{0,8}")
 _NAME = re.compile(
-    rf"(?:E=(?P<experts>{_SIZE.pattern}),)?N=(?P<n>{_SIZE.pattern})(?:,K=(?P<k>{_SIZE.pattern}))?"
-    r",device_name=(?P<device>[^,=\[\]/\\]{1,100})(?:,dtype=(?P<dtype>[a-z0-9_]{1,40}))?"
-    rf"(?:,block_shape=\[(?P<block_n>{_SIZE.pattern}), ?(?P<block_k>{_SIZE.pattern})\])?\.json"
+    rf"(?:E={_SIZE.pattern},)?N={_SIZE.pattern}(?:,K={_SIZE.pattern})?,device_name=[^,=\[\]/\\]{{1,100}}"
+    rf"(?:,dtype=[a-z0-9_]{{1,40}})?(?:,block_shape=\[{_SIZE.pattern}, ?{_SIZE.pattern}\])?\.json"
 )
+_COMMA = re.compile(r",(?![^\[]*\])")
+"""A comma outside of brackets."""
+MAX_NAME = 300
+"""Most characters of a name that are looked at."""
 _DEVICE = re.compile(r"[^,=\[\]\\\x00-\x1f]{1,100}")
 
 
@@ -106,14 +109,20 @@ class Name:
     @classmethod
     def parse(cls, text: str) -> Name:
         """Parse a file name. Raises InputError."""
-        found = _NAME.fullmatch(text)
-        if found is None:
+        if not _NAME.fullmatch(text):
             shown, usual = one_line(text)[:120], "E=8,N=7168,device_name=NVIDIA_H200.json"
             raise InputError(f"{shown!r} is not the name of a file of vLLM, such as {usual}")
-        part = found.groupdict()
-        numbers = {key: int(part[key]) for key in ("n", "k", "experts") if part[key]}
-        block = (int(part["block_n"]), int(part["block_k"])) if part["block_n"] else None
-        return cls(part["device"], dtype=part["dtype"] or "", block=block, **numbers)
+        part = words(text)
+        numbers = {key: int(part[word]) for word, key in (("N", "n"), ("K", "k"), ("E", "experts")) if word in part}
+        block = tuple(map(int, part["block_shape"].strip("[]").split(","))) if "block_shape" in part else None
+        return cls(part["device_name"], dtype=part.get("dtype", ""), block=block, **numbers)  # type: ignore[arg-type]
+
+
+def words(name: str) -> dict[str, str]:
+    """Return the words of a file name by key, such as `N` and `device_name`, unchecked: a file of anyone's may have any
+    of them. `Name.parse` takes the names that vLLM looks for."""
+    parts = _COMMA.split(name.removesuffix(".json")[:MAX_NAME])
+    return dict(part.split("=", 1) for part in parts if "=" in part)
 
 
 @dataclass(frozen=True)

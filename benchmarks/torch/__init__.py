@@ -16,6 +16,11 @@ TOOLS = (
     Tool("host", "Time what the host takes to launch each kind of GEMM, beside ATen.", gpu=True),
     Tool("search", "Time the search of cuBLASLt's algorithms for single GEMMs, by stage.", gpu=True),
     Tool("activations", "Time linear layers whose activation cuBLASLt computes within its call.", gpu=True),
+    Tool(
+        "vllm-files",
+        "Time vLLM's experts with the configs of `gemmdb vllm`, of its own file, and its default.",
+        gpu=True,
+    ),
     Tool("cubins", "Time what shipped Triton kernels would save of a compile of that model.", gpu=True),
     Tool("live", "Measure what live tuning costs and finds, on a GPU or a CPU."),
     Tool("frozen", "Prove frozen mode: cold starts on all GPUs with the same code, no timing, and its gain."),

@@ -10,7 +10,7 @@ import torch
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.cuda.bench import alive
 from gemmdb.generators.vllm import kernels, operands
-from gemmdb.generators.vllm.rows import Record, Row
+from gemmdb.generators.vllm.rows import Row
 from gemmdb.generators.vllm_files import Tile
 from gemmdb.inductor.benchmark.timers import cold_bytes, elapsed, in_turn
 from gemmdb.table import stats
@@ -25,6 +25,15 @@ MAX_ERROR, ERROR_MULTIPLE, LEAST_ERROR = 0.1, 1.5, 1e-3
 activations of fp8 are quantized, at most twice, which costs a few percent."""
 
 
+class BrokenContext(GemmdbError):
+    """A config broke the GPU's context, so this process can use it no more. `row`: the config's."""
+
+    def __init__(self, row: Row) -> None:
+        what = f"M={row.m}: {row.tile.values} broke the GPU's context ({row.detail})"
+        super().__init__(f"{what}; run the same command to continue without it")
+        self.row = row
+
+
 @dataclass
 class Bench:
     """A `search.Timer`. `broken`: configs that broke the GPU's context in an earlier run. Raises GemmdbError if vLLM's
@@ -32,7 +41,6 @@ class Bench:
 
     kernel: kernels.Kernel
     m: int
-    record: Record
     broken: frozenset[Tile] = frozenset()
     stream: torch.cuda.Stream = field(default_factory=torch.cuda.Stream)
 
@@ -42,9 +50,9 @@ class Bench:
         self._buffer = torch.zeros(cold_bytes(torch.device("cuda")) // 4, dtype=torch.int32, device="cuda")
         self._sink = torch.zeros((), dtype=torch.int32, device="cuda")
         self._expected = self._run(self.current)
-        self._usual = operands.error(self._expected[self.kernel.sample], self.kernel.exact)
-        if not self._usual <= MAX_ERROR:
-            raise GemmdbError(f"vLLM's present config {self.current.values} is off by {self._usual:.2g}")
+        self.usual_error = operands.error(self._expected[self.kernel.sample], self.kernel.exact)
+        if not self.usual_error <= MAX_ERROR:
+            raise GemmdbError(f"vLLM's present config {self.current.values} is off by {self.usual_error:.2g}")
         self._first_us = elapsed(lambda: self.kernel.call(self.current)(1))
 
     def time(self, tiles: Sequence[Tile], samples: int) -> list[Row]:
@@ -90,18 +98,16 @@ class Bench:
             first_us = elapsed(lambda: self.kernel.call(tile)(1))
         except Exception as error:
             return self._failed(row, error)
-        if off > min(MAX_ERROR, max(ERROR_MULTIPLE * self._usual, LEAST_ERROR)):
+        if off > min(MAX_ERROR, max(ERROR_MULTIPLE * self.usual_error, LEAST_ERROR)):
             return replace(row, status=Status.WRONG, error=off)
         if first_us > FAR_SLOWER * self._first_us and not row.current:
             return replace(row, status=Status.SLOW, error=off, detail=f"its first call took {first_us:.0f} us")
         return replace(row, error=off)
 
     def _failed(self, row: Row, error: Exception) -> Row:
-        """Return the row of a failure. Raises GemmdbError if the GPU's context is broken."""
+        """Return the row of a failure. Raises BrokenContext if the GPU's context is broken."""
         detail = one_line(f"{type(error).__name__}: {error}")[:200]
         if not alive():
-            self.record.add([replace(row, status=Status.CRASH, detail=detail)])
-            what = f"M={self.m}: {row.tile.values} broke the GPU's context"
-            raise GemmdbError(f"{what}; run the same command to continue without it") from error
+            raise BrokenContext(replace(row, status=Status.CRASH, detail=detail)) from error
         oom = isinstance(error, torch.OutOfMemoryError)
         return replace(row, status=Status.OOM if oom else Status.ERROR, detail=detail)

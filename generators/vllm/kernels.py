@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from gemmdb import __version__
 from gemmdb.errors import GemmdbError, InputError
 from gemmdb.generators.vllm import operands
 from gemmdb.generators.vllm.layers import BLOCK, Experts, Layer, Linear
@@ -116,6 +117,13 @@ def present(layer: Layer, m: int) -> Tile:
     return _tile(choose(*layer.weights, layer.top_k, words, m, block_shape=block))
 
 
+def default(layer: Experts, m: int) -> Tile:
+    """Return the config that vLLM has for `m` tokens without a file."""
+    function = _function(_module(f"{EXPERTS}.fused_moe"), "get_default_config")
+    words, block = ("fp8_w8a8", list(BLOCK)) if layer.fp8 else (None, None)
+    return _tile(function(m, layer.experts, layer.intermediate, layer.hidden, layer.top_k, words, block))
+
+
 def _tile(config: Mapping[str, Any]) -> Tile:
     tile = Tile.of({**LAUNCH, **config})
     if isinstance(tile, Rejected):
@@ -169,7 +177,7 @@ def _unlaunched(triton: Any) -> Iterator[None]:
 def versions(device: torch.device) -> dict[str, str]:
     """Return the versions and the GPU that a time depends on. Raises InputError without vLLM."""
     _module("vllm")
-    found = {name: importlib.metadata.version(name) for name in ("vllm", "torch", "triton", "gemmdb")}
+    found = {name: importlib.metadata.version(name) for name in ("vllm", "torch", "triton")} | {"gemmdb": __version__}
     return found | {"cuda": str(torch.version.cuda), "device": torch.cuda.get_device_name(device)}
 
 

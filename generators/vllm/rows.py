@@ -66,7 +66,9 @@ class Record:
 
     def _document(self, row: Row) -> dict[str, Any]:
         found = asdict(row) | {"tile": row.tile.values, "layer": self.layer, "versions": self.versions}
-        return {name: value for name, value in found.items() if value is not None and value is not False and value != ""}
+        return {
+            name: value for name, value in found.items() if value is not None and value is not False and value != ""
+        }
 
     def _row(self, line: str, where: str) -> Row | None:
         """Return the row in a line; None if it is of another layer or other versions."""

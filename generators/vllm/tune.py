@@ -14,7 +14,7 @@ from gemmdb.errors import GemmdbError, InputError
 from gemmdb.generators import vllm_files
 from gemmdb.generators.measure.cuda.bench import alive
 from gemmdb.generators.vllm import kernels, operands
-from gemmdb.generators.vllm.bench import PROTOCOL, Bench
+from gemmdb.generators.vllm.bench import PROTOCOL, Bench, BrokenContext
 from gemmdb.generators.vllm.layers import USUAL, Layer
 from gemmdb.generators.vllm.rows import Record, Row, picks
 from gemmdb.generators.vllm.search import search
@@ -110,7 +110,7 @@ class _Run:
         device = torch.device("cuda", torch.cuda.current_device())
         broken = frozenset(row.tile for row in self.record.rows if row.m == m and row.status is Status.CRASH)
         try:
-            bench = Bench(kernels.kernel(self.layer, weights, m, device), m, self.record, broken)
+            bench = Bench(kernels.kernel(self.layer, weights, m, device), m, broken)
         except InputError:
             raise
         except Exception as error:
@@ -119,4 +119,8 @@ class _Run:
             short = isinstance(error, torch.OutOfMemoryError)
             self.failed[m] = "not enough memory" if short else f"vLLM's present config fails: {error}".splitlines()[0]
             return []
-        return search(self.layer, m, bench, seeds, lambda: monotonic() < until)
+        try:
+            return search(self.layer, m, bench, seeds, lambda: monotonic() < until)
+        except BrokenContext as error:
+            self.record.add([error.row])
+            raise

@@ -32,6 +32,7 @@ RUN_ELSEWHERE = (
     "gemmdb report --",
     "gemmdb tables p",
     "gemmdb tune",
+    "gemmdb vllm",
 )
 """What takes longer, needs a network, or measures on this machine: parsed here, run by the tests of these commands."""
 

@@ -20,6 +20,7 @@ from gemmdb.errors import InputError
 from gemmdb.exchange.content import Content, Tally
 from gemmdb.exchange.foreign import races
 from gemmdb.exchange.foreign.races import Given
+from gemmdb.generators import vllm_files
 from gemmdb.generators.modelled import CUDA, PROTOCOL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
@@ -44,7 +45,7 @@ _MOST_GROUP = 16
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """Read the rows of a file. `given` must supply what the file's name omits. Raises InputError with file and line."""
-    named = _named(path.name)
+    named = vllm_files.words(path.name)
     n, k = (_size(path, name, getattr(given, name.lower()), named.get(name)) for name in ("N", "K"))
     run, configs = given.run(path, KIND), _configs(path)
     if rejected := _rejection(named, given):
@@ -135,12 +136,6 @@ def _modelled(problem: Problem, values: Mapping[str, Any], device: Device) -> tu
     if us >= aten_us:
         return Rejected("the cost model expects it to be no faster than ATen")
     return config, us, aten_us
-
-
-def _named(name: str) -> dict[str, str]:
-    """Parse a file name of the form `N=512,K=7168,...` into its parts."""
-    parts = re.sub(r"\[[^\]]*\]", "[]", name.removesuffix(".json")[:300]).split(",")
-    return dict(part.split("=", 1) for part in parts if "=" in part)
 
 
 def _size(path: Path, name: str, given: int | None, named: str | None) -> int | None:
