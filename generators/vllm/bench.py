@@ -12,7 +12,8 @@ from gemmdb.generators.measure.cuda.bench import alive
 from gemmdb.generators.vllm import kernels, operands
 from gemmdb.generators.vllm.rows import Row
 from gemmdb.generators.vllm_files import Tile
-from gemmdb.inductor.benchmark.timers import cold_bytes, elapsed, in_turn
+from gemmdb.inductor.benchmark.timers import elapsed, in_turn
+from gemmdb.inductor.benchmark.trial import preparation
 from gemmdb.table import stats
 from gemmdb.table.measurement import Protocol, Status, one_line
 
@@ -47,8 +48,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.current = self.kernel.current
         self.shared_bytes = int(torch.cuda.get_device_properties("cuda").shared_memory_per_block_optin)
-        self._buffer = torch.zeros(cold_bytes(torch.device("cuda")) // 4, dtype=torch.int32, device="cuda")
-        self._sink = torch.zeros((), dtype=torch.int32, device="cuda")
+        self._flush = preparation([()] * operands.COPIES, (), torch.device("cuda"))
         self._expected = self._run(self.current)
         self.usual_error = operands.error(self._expected[self.kernel.sample], self.kernel.exact)
         if not self.usual_error <= MAX_ERROR:
@@ -71,9 +71,6 @@ class Bench:
             if tile in rows and rows[tile].status is Status.OK:
                 rows[tile] = replace(rows[tile], times=stats.times(own, taken[0]))
         return list(rows.values())
-
-    def _flush(self, _: int) -> None:
-        torch.amax(self._buffer, 0, out=self._sink)
 
     def _run(self, tile: Tile) -> torch.Tensor:
         """Run a config on copy 0, in memory that cannot hold an earlier correct result."""

@@ -19,8 +19,9 @@ from gemmdb.generators.vllm.layers import USUAL, Layer
 from gemmdb.generators.vllm.rows import Record, Row, picks
 from gemmdb.generators.vllm.search import search
 from gemmdb.generators.vllm_files import Tile
-from gemmdb.table.measurement import Status
+from gemmdb.table.measurement import Status, one_line
 
+FULL = "not enough GPU memory"
 SEEDS = 3
 """Configs of the sizes before that are tried for the next."""
 Say = Callable[[str, float | None], None]
@@ -69,7 +70,7 @@ def tune(layer: Layer, sizes: Sequence[int], folder: Path, budget_s: float, say:
         tiles = {m: kernels.present(layer, m) for m in {*USUAL, *sizes}} | {m: row.tile for m, row in found.items()}
         path = vllm_files.write(folder, name, tiles)
         kernels.check_readable(layer, folder, tiles)
-    left = {m: run.failed.get(m, "the budget was over") for m in sizes if m not in found}
+    left = {m: run.failed.get(m, "the budget ended") for m in sizes if m not in found}
     return Tuned(path, record.path, found, left, monotonic() - begin, interrupted)
 
 
@@ -87,9 +88,8 @@ class _Run:
         """Measure what the record lacks. Return whether it was interrupted."""
         known = picks(self.record.rows)
         missing = [m for m in sizes if m not in known]
-        device = torch.device("cuda", torch.cuda.current_device())
         try:
-            weights = [operands.weight(one, self.layer.fp8, device) for one in self.layer.weights] if missing else []
+            weights = self._weights() if missing else []
             seeds: list[Tile] = []
             for place, m in enumerate(missing):
                 left_s = self.until - monotonic()
@@ -105,6 +105,13 @@ class _Run:
             return True
         return False
 
+    def _weights(self) -> list[operands.Weight]:
+        device = torch.device("cuda", torch.cuda.current_device())
+        try:
+            return [operands.weight(one, self.layer.fp8, device) for one in self.layer.weights]
+        except torch.OutOfMemoryError as error:
+            raise GemmdbError("the layer's weights do not fit into the GPU's free memory") from error
+
     def _search(self, weights: list[operands.Weight], m: int, seeds: list[Tile], until: float) -> list[Row]:
         """Return the rows of one size; none if vLLM's present config cannot be measured, which `failed` explains."""
         device = torch.device("cuda", torch.cuda.current_device())
@@ -116,11 +123,14 @@ class _Run:
         except Exception as error:
             if not alive():
                 raise GemmdbError(f"M={m}: vLLM's present config broke the GPU's context") from error
-            short = isinstance(error, torch.OutOfMemoryError)
-            self.failed[m] = "not enough memory" if short else f"vLLM's present config fails: {error}".splitlines()[0]
+            full = isinstance(error, torch.OutOfMemoryError)
+            self.failed[m] = FULL if full else one_line(f"vLLM's present config fails: {error}")[:200]
             return []
         try:
             return search(self.layer, m, bench, seeds, lambda: monotonic() < until)
+        except torch.OutOfMemoryError:
+            self.failed[m] = FULL
+            return []
         except BrokenContext as error:
             self.record.add([error.row])
             raise

@@ -89,14 +89,14 @@ def test_the_configs_are_a_table_and_the_last_line_can_be_pasted(gemmdb, tuned):
 
 
 def test_json_has_the_same(gemmdb, tuned):
-    requests = tuned(left={96: "the budget was over"})
+    requests = tuned(left={96: "the budget ended"})
     done = gemmdb(*LINEAR, "--tokens", "64, 1,96", "--budget", "90s", "--json")
     assert done.code == 0
     found = json.loads(done.out)
     assert [one["m"] for one in found["sizes"] if one["changed"]] == [64]
     assert found["sizes"][1]["config"] == NEW.values
     assert found["sizes"][1]["present_us"] == 100.0
-    assert found["left"] == [{"m": 96, "reason": "the budget was over"}]
+    assert found["left"] == [{"m": 96, "reason": "the budget ended"}]
     assert [one[1:] for one in requests] == [((1, 64, 96), Path(), 90.0)]
 
 
@@ -109,10 +109,10 @@ def test_the_usual_sizes_are_those_of_vllms_files(gemmdb, tuned):
 @pytest.mark.parametrize(
     ("result", "code", "said"),
     [
-        ({"left": {96: "the budget was over", 128: "the budget was over"}}, 0, "the budget was over: M=96,128 not"),
-        ({"left": {4096: "not enough memory"}}, 0, "not enough memory: M=4096 not measured"),
+        ({"left": {96: "the budget ended", 128: "the budget ended"}}, 0, "the budget ended: M=96,128 not"),
+        ({"left": {4096: "not enough GPU memory"}}, 0, "not enough GPU memory: M=4096 not measured"),
         ({"interrupted": True}, 130, "interrupted; what was measured is kept: run the same command to continue"),
-        ({"path": None, "found": {}, "left": {1: "not enough memory"}}, 1, "not enough memory"),
+        ({"path": None, "found": {}, "left": {1: "not enough GPU memory"}}, 1, "not enough GPU memory"),
     ],
 )
 def test_what_is_left_is_said(gemmdb, tuned, result, code, said):
