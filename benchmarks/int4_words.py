@@ -29,6 +29,7 @@ TILED: dict[str, str] = {"weight_dtype": "int4", "packing": "tinygemm8"}
 KINDS: dict[str, dict[str, str]] = {
     "gptq": {"weight_dtype": "int4", "packing": "gptq"},
     "awq": {"weight_dtype": "int4", "packing": "awq"},
+    "int4-zeros": {"weight_dtype": "int4", "packing": "low-first", "zeros": "int4"},
     "int8": {"weight_dtype": "int8"},
     "uint8x4": {"weight_dtype": "uint8", "zeros": "uint8x4"},
 }
@@ -60,7 +61,7 @@ def results(
             continue
         best = min(ours, key=ours.__getitem__)
         tiled = _times(table, problem(m, n, k, TILED), device).get(ATEN.text)
-        others = [times[ATEN.text], *([] if tiled is None or kind not in ("gptq", "awq") else [tiled])]
+        others = [times[ATEN.text], *([] if tiled is None or KINDS[kind]["weight_dtype"] != "int4" else [tiled])]
         yield kind, wanted, best, [ours[best], *(other / ours[best] for other in others)]
 
 
@@ -84,11 +85,11 @@ def main() -> None:
     gains: dict[tuple[str, int], list[list[float]]] = {}
     with Table.open(options.out) as table:
         for kind, one, best, (us, *over) in results(table, device, options.kinds, options.rows):
-            print(f"{kind:7} {one.m:3} x {one.n} x {one.k}: {us:7.1f} us, {_words(over)}, {best}")
+            print(f"{kind:10} {one.m:3} x {one.n} x {one.k}: {us:7.1f} us, {_words(over)}, {best}")
             gains.setdefault((kind, one.m), []).append(over)
     for (kind, m), found in gains.items():
         means = [statistics.geometric_mean(column) for column in zip(*found, strict=True)]
-        print(f"{kind:7} {m:3} rows: {_words(means)}")
+        print(f"{kind:10} {m:3} rows: {_words(means)}")
 
 
 def _words(gains: Sequence[float]) -> str:

@@ -116,8 +116,8 @@ class ProblemOptions:
     zeros: str | None = Option(
         None,
         help="For weights with groups only: the dtype of the zero points, none, uint8, int8, that of the activation, or"
-        " uint8x4 (bytes in words, as compressed-tensors has them) [default: none; bf16 for tinygemm packings and int4"
-        " for gptq and awq, which always have them].",
+        " compressed-tensors' in words, int4 for low-first and uint8x4 for byte [default: none; bf16 for tinygemm"
+        " packings and int4 for gptq and awq, which always have them].",
     )
     packing: str | None = Option(
         None,

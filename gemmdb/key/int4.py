@@ -54,6 +54,11 @@ class Packing:
         """How many numbers a word of 32 bits has."""
         return 32 // self.bits
 
+    @property
+    def zero_order(self) -> tuple[int, ...]:
+        """The order of zero points that share words along N; empty if the packing has none of these."""
+        return self.zeros or (tuple(range(self.in_word)) if self.order[0] == 0 and self.rows == "n" else ())
+
 
 _EIGHT = (0, 1, 2, 3, 4, 5, 6, 7)
 _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -67,15 +72,16 @@ PACKED: Mapping[str, Packing] = {
 }
 """The packings that programs unpack. Those of two numbers in a byte have [N, K / 2] uint8, or four bytes in a word [N,
 K / 8] int32, and `byte` has a number in each, [N, K] int8 or uint8, or four uint8 in a word [N, K / 4] int32. Their
-scales and zero points are [N, K / group]. The others have int32 words, `gptq` and `gptq2` [K / 8, N] and `awq` [K, N /
-8], with scales [K / group, N] and int4 zero points [K / group, N / 8]. The first format of GPTQ stores zero points less
-1."""
+scales and zero points are [N, K / group], those of compressed-tensors share words along N. The others have int32 words,
+`gptq` and `gptq2` [K / 8, N] and `awq` [K, N / 8], with scales [K / group, N] and int4 zero points [K / group, N / 8].
+The first format of GPTQ stores zero points less 1."""
 BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n" and packing.bits == 4)
 WORDS = tuple(name for name, packing in PACKED.items() if packing.rows == "k")
 """The packings whose memory runs along N, in words of 32 bits."""
-BYTE = "byte"
+BYTE, LOW_FIRST = "byte", "low-first"
 IN_WORDS = "uint8x4"
-"""Zero points of `byte` as compressed-tensors stores them: [N / 4, K / group] int32, four uint8 along N in a word."""
+"""Zero points of `byte` as compressed-tensors stores them: [N / 4, K / group] int32, four uint8 along N in a word.
+Those of `low-first` are [N / 8, K / group], of INT4."""
 PACKINGS = (*TILED, *PACKED)
 _DENSE = Layout("col", 16)
 WEIGHT = Operand(INT4, _DENSE)
@@ -111,8 +117,8 @@ class Int4Format:
             )
         if self.packing not in PACKINGS:
             raise InputError(f"no such packing: {self.packing!r}; {choices(self.packing, PACKINGS)}")
-        if (self.zeros == INT4) != (self.packing in WORDS):
-            raise InputError(f"{', '.join(WORDS)} have int4 zero points, and no other packing has")
+        if (self.zeros == INT4) != (self.packing in WORDS) and (self.zeros, self.packing) != (INT4, LOW_FIRST):
+            raise InputError(f"{', '.join(WORDS)} have int4 zero points, {LOW_FIRST} may, and no other packing has")
         if self.zeros == IN_WORDS and self.packing != BYTE:
             raise InputError(f"only packing={BYTE} has zero points of {IN_WORDS}")
 
@@ -132,6 +138,18 @@ class Int4Format:
         return 8 if self.packing == BYTE else 4
 
     @property
+    def zeros_in_words(self) -> bool:
+        """Whether zero points share words along N, of a weight whose memory runs along K."""
+        return self.zeros in (INT4, IN_WORDS) and not self.along_n
+
+    @property
+    def only_measured(self) -> bool:
+        """Whether a kernel is served only where its rows or live tuning compared it with a reference. A benchmark of a
+        compile fills int32 inputs with zeros, which proves nothing for an order in words; and no kernel for groups of
+        eight bits was measured on enough problems to expect anything of others."""
+        return self.along_n or self.zeros_in_words or self.bits == 8
+
+    @property
     def along_n(self) -> bool:
         """Whether memory runs along N."""
         return self.packing in WORDS
@@ -139,7 +157,7 @@ class Int4Format:
     def rejection(self, n: int, k: int) -> Rejected | None:
         """Why no weight [n, k] is packed like this, None when one is. The key allows any size."""
         step = max(self.size, 16 * self.inner)
-        columns = 8 if self.inner or self.along_n else 4 if self.zeros == IN_WORDS else 1
+        columns = 8 if self.inner or self.along_n else 32 // self.bits if self.zeros_in_words else 1
         if k % step or n % columns:
             more = f" and N in steps of {columns}" if columns > 1 else ""
             return Rejected(f"{self.text} wants K in steps of {step}{more}")

@@ -230,7 +230,7 @@ def _fill_int4(made: Operands, random: torch.Generator, own: Int4Format) -> None
     packing, in_words = PACKED[own.packing], own.zeros in (INT4, IN_WORDS)
     middle = ZERO_NUMBER if own.bits == 4 else ZERO_BYTES["int8" if made.b.dtype is torch.int8 else "uint8"]
     most = 2 if own.bits == 4 else 40
-    order = packing.zeros or range(packing.in_word if in_words else 1)
+    order = packing.zero_order if in_words else (0,)
     sizes = (*made.zeros.shape, len(order))
     zeros = torch.randint(middle - most, middle + most + 1, sizes, generator=random, device=device)
     made.zeros.copy_((zeros << own.bits * torch.arange(len(order), device=device)).sum(-1))

@@ -34,6 +34,9 @@ PROBLEMS = [
       for group in (32, 64, 128) for dtype in ("bf16", "fp16")),
     *(int4(packing=packing, m=m, n=n, k=k) for packing in ("gptq", "awq")
       for m, n, k in ((1, 1032, 4224), (16, 4096, 640), (40, 520, 1152), (200, 512, 512))),
+    *(int4(packing="low-first", zeros="int4", group=group, dtype=dtype) for group in (32, 128) for dtype in
+      ("bf16", "fp16")),
+    int4(packing="low-first", zeros="int4", m=1, n=1032, k=4224),
     int4(packing="gptq", fusion="pointwise", m=33), int4(packing="awq", bias="1d", m=9), int4(packing="awq", group=256),
 ]  # fmt: skip
 FORMS = [
@@ -47,7 +50,7 @@ FORMS = [
     make("int4", scaled="sums", block_n=256, block_k=32), make("int4", scaled="sums", block_n=128, block_k=32, warps=2),
 ]  # fmt: skip
 SERVED = [
-    (config, problem) for problem in (PROBLEMS[4], PROBLEMS[16], PROBLEMS[-3], PROBLEMS[-2])
+    (config, problem) for problem in (PROBLEMS[4], PROBLEMS[16], PROBLEMS[-4], PROBLEMS[-3], PROBLEMS[-2])
     for config in (FORMS[0], FORMS[6], FORMS[9], ATEN)
 ]  # fmt: skip
 
@@ -119,10 +122,32 @@ class Layer(torch.nn.Module):
         return numbers & 15
 
 
-@pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq"])
+class Compressed(torch.nn.Module):
+    """A linear as compressed-tensors has it, with zero points, and its dequantisation."""
+
+    def __init__(self, n: int, k: int, group: int = 128) -> None:
+        super().__init__()
+        self.group = group
+        for name, one in (("packed", (n, k // 8)), ("zeros", (n // 8, k // group))):
+            self.register_buffer(name, torch.randint(-(2**31), 2**31 - 1, one, dtype=torch.int32, device="cuda"))
+        self.register_buffer("scales", torch.rand(n, k // group, device="cuda").bfloat16() / 64)
+
+    def forward(self, x: Any) -> Any:
+        zeros = self.numbers(self.zeros.transpose(0, 1)).transpose(0, 1).unsqueeze(-1)
+        numbers = self.numbers(self.packed).unflatten(-1, (-1, self.group)).to(x.dtype) - zeros.to(x.dtype)
+        return torch.nn.functional.linear(x, (numbers * self.scales.unsqueeze(-1)).flatten(start_dim=-2))
+
+    def numbers(self, words: Any) -> Any:
+        halves = words.contiguous().view(torch.uint8)
+        halves = torch.stack((halves & 15, halves >> 4), dim=-1)
+        return halves.view(torch.int8).view(len(words), -1) - 8
+
+
+@pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq", "compressed"])
 def test_a_gated_layer(kit: Any, packing: str) -> None:
     config = make("int4", scaled="sums", block_n=128, warps=2, split_k=2)
-    gate, up, down = Layer(packing, 512, 256), Layer(packing, 512, 256), Layer(packing, 256, 512)
+    sizes = ((512, 256), (512, 256), (256, 512))
+    gate, up, down = (Compressed(*one) if packing == "compressed" else Layer(packing, *one) for one in sizes)
     x = kit.rand(2, 3, 256)
 
     def model(x: Any) -> Any:

@@ -18,7 +18,8 @@ H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
 KINDS = [
     ("tinygemm8", "bf16", "bf16"), ("tinygemm4", "bf16", "bf16"), ("tinygemm2", "bf16", "bf16"),
     ("low-first", "fp16", "none"), ("high-first", "bf16", "none"), ("low-first", "bf16", "uint8"),
-    ("high-first", "fp16", "fp16"), ("low-first", "fp16", "int8"), ("gptq", "fp16", "int4"), ("gptq2", "bf16", "int4"),
+    ("high-first", "fp16", "fp16"), ("low-first", "fp16", "int8"), ("low-first", "bf16", "int4"),
+    ("low-first", "fp16", "int4"), ("gptq", "fp16", "int4"), ("gptq2", "bf16", "int4"),
     ("awq", "bf16", "int4"), ("awq", "fp16", "int4"),
 ]  # fmt: skip
 FORMS = [

@@ -65,8 +65,9 @@ def test_another_spelling_of_the_text_is_refused(text):
 
 def test_words_of_eight_have_int4_zero_points():
     assert int4(packing="awq").text.endswith("group=128 zeros=int4 packing=awq")
-    for zeros, packing in (("none", "gptq"), ("bf16", "awq"), ("int4", "low-first"), ("int4", "tinygemm8")):
-        with pytest.raises(InputError, match="gptq, gptq2, awq have int4 zero points, and no other packing has"):
+    assert int4(packing="low-first", zeros="int4").text.endswith("group=128 zeros=int4 packing=low-first")
+    for zeros, packing in (("none", "gptq"), ("bf16", "awq"), ("int4", "high-first"), ("int4", "tinygemm8")):
+        with pytest.raises(InputError, match="gptq, gptq2, awq have int4 zero points, low-first may, and no other"):
             Int4Format(128, zeros, packing)
 
 
@@ -83,6 +84,7 @@ def test_a_weight_counts_with_its_scales():
     assert int4(weight_dtype="int8", zeros="bf16").weight_bytes == 4096 * 4096 + 4096 * 32 * (2 + 2)
     assert int4(packing="gptq").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2 + 4096 * 32 // 2
     assert int4().weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 4
+    assert int4(packing="low-first", zeros="int4").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2 + 4096 * 32 // 2
     assert int4(packing="low-first").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2
     assert int4(packing="low-first", zeros="uint8", group=64).weight_bytes == 4096 * 4096 // 2 + 4096 * 64 * 3
     assert int4().bytes == int4().weight_bytes + 2 * 16 * (4096 + 4096)
@@ -99,7 +101,7 @@ def test_sizes_that_a_packing_cannot_have(packing, fit, unfit):
 
 
 def test_sizes_that_zero_points_in_words_cannot_have():
-    own = Int4Format(64, "uint8x4", BYTE)
-    assert own.rejection(4, 64) is None
-    assert "N in steps of 4" in str(own.rejection(6, 64))
+    for own, step in ((Int4Format(64, "uint8x4", BYTE), 4), (Int4Format(64, "int4", "low-first"), 8)):
+        assert own.rejection(step, 64) is None
+        assert f"N in steps of {step}" in str(own.rejection(step + 2, 64))
     assert Int4Format(64, "uint8", BYTE).rejection(3, 64) is None

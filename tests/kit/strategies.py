@@ -12,7 +12,7 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
-from gemmdb.key.int4 import BYTE, BYTES, EIGHT_BITS, IN_WORDS, INT4, TILED, WEIGHT, WORDS, Int4Format
+from gemmdb.key.int4 import BYTE, BYTES, EIGHT_BITS, IN_WORDS, INT4, LOW_FIRST, TILED, WEIGHT, WORDS, Int4Format
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
@@ -99,7 +99,9 @@ def _int4(draw: st.DrawFn) -> Problem:
     else:
         a = draw(st.sampled_from(["bf16", "fp16"]))
         zeros = draw(st.sampled_from(["none", a, "uint8", "int8"]))
-        own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, draw(st.sampled_from(BYTES)))
+        packing = draw(st.sampled_from(BYTES))
+        zeros = draw(st.sampled_from([zeros, INT4])) if packing == LOW_FIRST else zeros
+        own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, packing)
     bias = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
     return Problem(
         "mixed_mm",

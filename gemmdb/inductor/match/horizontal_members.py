@@ -90,7 +90,7 @@ def read(node: Any, decision: D) -> Member[D] | None:
 def _has_kernel(problem: Problem) -> bool:
     """Whether the multi-weight kernels support the dtypes, scales and packing. Their form for words along N was never
     measured, and a benchmark, which makes int32 inputs zeros, would find no wrong order of the numbers in a word."""
-    if problem.int4 is not None and (problem.int4.along_n or problem.int4.bits == 8):
+    if problem.int4 is not None and problem.int4.only_measured:
         return False
     if problem.scaled:
         return problem.op == "scaled_mm" and problem.scales in ("row", "tensor") and problem.out in _HALF

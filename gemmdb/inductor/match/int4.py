@@ -167,8 +167,7 @@ def _zeros(weight: Weight, packing: Packing, sizes: tuple[int, int], size: int, 
         same = zeros.places == _each_group(packing, sizes, size, unit)
         return extract.dtype_name(dtype) if same else None
     added = zeros.plus == packing.plus and plus == 0 if zeros.wrapped else zeros.plus == plus and not packing.plus
-    known = bool(packing.zeros) or packing.bits == 8
-    if not known or not added or not _holds(zeros, (torch.int32,), n * k // size * packing.bits // 8):
+    if not packing.zero_order or not added or not _holds(zeros, (torch.int32,), n * k // size * packing.bits // 8):
         return None
     if zeros.places != _zeros_in_words(packing, sizes, size):
         return None
@@ -183,7 +182,7 @@ def _zero_number(number: Number) -> int:
 def _zeros_in_words(packing: Packing, sizes: tuple[int, int], size: int) -> Places:
     """Where the zero points that share words along N lie for each of a weight's K and N, in four bits."""
     (n, k), many, unit = sizes, packing.in_word, packing.bits // 4
-    order = Places.listed(packing.zeros or range(many)).scaled(unit)
+    order = Places.listed(packing.zero_order).scaled(unit)
     groups = _each_group(packing, (n // many, k), size, many * unit)
     columns = merged((*groups.dims[1], *order.dims[0]))
     return Places(order.first, (groups.dims[0], columns))

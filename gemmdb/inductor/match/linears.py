@@ -12,7 +12,7 @@ import torch
 from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops
 from gemmdb.inductor.match.extract import WEIGHT_MARK, Gemm
 from gemmdb.inductor.match.fx import Unsupported, value
-from gemmdb.key.int4 import EIGHT_BITS, IN_WORDS, INT4, TILED, WEIGHT, WORDS, Int4Format
+from gemmdb.key.int4 import EIGHT_BITS, INT4, TILED, WEIGHT, WORDS, Int4Format
 from gemmdb.key.operands import Bias, Operand, TensorInfo
 from gemmdb.key.problem import Problem
 
@@ -47,14 +47,14 @@ def int4_op(node: Any) -> Gemm | None:
     if "groups" in mark:
         return _marked_int4(node, x, mark)
     starts = scale if packing in TILED else zeros
-    kind = INT4 if packing in WORDS else "none" if starts is None else _zeros_dtype(value(starts).dtype)
+    kind = INT4 if packing in WORDS else "none" if starts is None else _zeros_dtype(value(starts).dtype, packing)
     dtype = ops.weight_dtype(value(packed).dtype, packing)
     weight = EIGHT_BITS.get(dtype, WEIGHT), Int4Format(size, kind, packing)
     return _int4(node, x, weight, extract.is_constant(packed), epilogues.fusion(node), None)
 
 
-def _zeros_dtype(dtype: Any) -> str:
-    return IN_WORDS if dtype is torch.int32 else extract.dtype_name(dtype)
+def _zeros_dtype(dtype: Any, packing: str) -> str:
+    return ops.zeros_in_words(packing) if dtype is torch.int32 else extract.dtype_name(dtype)
 
 
 def tiled_int4(node: Any) -> Gemm | None:

@@ -44,7 +44,12 @@ def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
     if zeros is None:
         return Int4Format(group, "none", packing)
     dtype = zeros.dtype if isinstance(zeros, torch.Tensor) else zeros.get_dtype()
-    return Int4Format(group, IN_WORDS if dtype is torch.int32 else "int8", packing)
+    return Int4Format(group, zeros_in_words(packing) if dtype is torch.int32 else "int8", packing)
+
+
+def zeros_in_words(packing: str) -> str:
+    """Return what the key calls zero points that share words of 32 bits."""
+    return IN_WORDS if packing == BYTE else INT4
 
 
 def weight_dtype(stored: torch.dtype, packing: str) -> str:
@@ -92,9 +97,9 @@ def dequantised(
     if packing.rows == "k":
         assert zeros is not None
         scale, zeros = scale.t(), ((_unpacked(zeros, packing.zeros, 1) + packing.plus) & 15).t()
-    elif own.zeros == IN_WORDS:
+    elif own.zeros_in_words:
         assert zeros is not None
-        zeros = _unpacked(zeros, range(4), 0, 8)
+        zeros = _unpacked(zeros, packing.zero_order, 0, own.bits)
     zero = ZERO_NUMBER if own.bits == 4 else ZERO_BYTES[weight_dtype(packed.dtype, own.packing)]
     start = zero if zeros is None else zeros.to(dtype).unsqueeze(-1)
     return ((weight - start) * scale.to(dtype).unsqueeze(-1)).view(found.shape)

@@ -34,7 +34,7 @@ def _usual_int4(problem: Problem, device: Device) -> Iterator[Config]:
     if own is None or own.bits != 4:
         return
     entries = up_to(_INT4_SHAPES[_kind(own)], problem.m)
-    if problem.m <= FEW_ROWS and problem.k % DEPTH == 0 and not own.along_n:
+    if problem.m <= FEW_ROWS and problem.k % DEPTH == 0 and not own.only_measured:
         entries = [entry for entry in entries if entry[4] == "weights" or entry[1] <= own.size][:_BESIDE_SKINNY]
     for height in _heights(problem.m):
         for n, k, warps, residents, scaled in entries:
@@ -96,7 +96,7 @@ def skinny_mostly_fastest(problem: Problem) -> bool:
     """Whether `int4_skinny` is mostly faster than `int4`. With more than eight rows it was so on an H100 on 10 of 11
     weights in bytes, by up to a fourth, and on 6 of 47 tiled ones."""
     assert problem.int4 is not None
-    return not problem.int4.along_n and problem.int4.bits == 4 and (problem.m <= FEW_ROWS or not problem.int4.inner)
+    return not problem.int4.only_measured and (problem.m <= FEW_ROWS or not problem.int4.inner)
 
 
 def _usual_skinny(problem: Problem, device: Device) -> Iterator[Config]:

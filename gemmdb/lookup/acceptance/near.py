@@ -50,13 +50,11 @@ def near(ask: Ask) -> Step:
 
 
 def only_measured(ask: Ask) -> Rejected | None:
-    """Return why a problem is served only what was measured, and so compared with a reference, for it on this SKU.
-    Confirming proves nothing for an int4 weight along N: its words would be zeros. No kernel for groups of eight bits
-    was measured on enough problems to expect anything of others."""
+    """Return why a problem is served only what was measured, and so compared with a reference, for it on this SKU."""
     own = ask.problem.int4
-    if own is None or not (own.along_n or own.bits == 8):
+    if own is None or not own.only_measured:
         return None
-    return Rejected(f"kernels of packing={own.packing} are served only where they were measured")
+    return Rejected(f"kernels of zeros={own.zeros} packing={own.packing} are served only where they were measured")
 
 
 def predict(ask: Ask) -> Prediction | Rejected:

@@ -18,7 +18,7 @@ from gemmdb.generators.measure.cuda.render import (
     weight_args,
 )
 from gemmdb.kernels.triton import TL
-from gemmdb.key.int4 import IN_WORDS, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -79,11 +79,11 @@ def _start(problem: Problem, own: Int4Format) -> str:
     if own.zeros == "none":
         zero = ZERO_NUMBER if own.bits == 4 else ZERO_BYTES[problem.b.dtype]
         return f"tl.full((1,), {zero}, tl.int32)"
-    if own.zeros != IN_WORDS:
+    if not own.zeros_in_words:
         return f"tl.load(zeros + at // {own.size}, mask=inside)"
-    groups, row = problem.k // own.size, f"(at // {problem.k})"
-    word = f"tl.load(zeros + {row} // 4 * {groups} + at % {problem.k} // {own.size}, mask=inside, other=0)"
-    return f"(({word} >> (8 * ({row} % 4)).to(tl.int32)) & 255)"
+    groups, row, many = problem.k // own.size, f"(at // {problem.k})", 32 // own.bits
+    word = f"tl.load(zeros + {row} // {many} * {groups} + at % {problem.k} // {own.size}, mask=inside, other=0)"
+    return f"(({word} >> ({own.bits} * ({row} % {many})).to(tl.int32)) & {(1 << own.bits) - 1})"
 
 
 def _along_n(problem: Problem, own: Int4Format) -> Iterator[str]:

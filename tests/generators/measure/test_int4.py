@@ -82,6 +82,13 @@ def test_four_zero_points_of_columns_are_in_a_word():
     assert weight[:, 63].tolist() == [10.0] * 4
 
 
+def test_eight_zero_points_of_columns_are_in_a_word():
+    own = int4(packing="low-first", group=32, zeros="int4").int4
+    words, scale = torch.tensor([[0x76543210]], dtype=torch.int32), torch.ones(8, 1)
+    weight = dequantised(torch.full((8, 16), 0x99, dtype=torch.uint8), scale, words, own, torch.float64)
+    assert weight[:, 0].tolist() == [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]
+
+
 def test_what_the_numbers_stand_for():
     packed, scale = torch.full((1, 32), 0x9F, dtype=torch.uint8), torch.tensor([[2.0, 4.0]])
     weight = dequantised(packed, scale, None, int4(packing="low-first", group=32).int4, torch.float64)
@@ -104,7 +111,7 @@ BYTES = [
     int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"), int4(packing="gptq", group=32, dtype="fp16"),
     int4(weight_dtype="int8", group=32), int4(weight_dtype="uint8", bias="1d", dtype="fp16"),
     int4(weight_dtype="uint8", zeros="uint8x4", fusion="pointwise"), int4(weight_dtype="int8", zeros="int8", m=1),
-    int4(weight_dtype="uint8", zeros="bf16"),
+    int4(weight_dtype="uint8", zeros="bf16"), int4(packing="low-first", zeros="int4", m=3),
     int4(packing="gptq2", bias="1d"), int4(packing="awq", m=1), int4(packing="awq", fusion="pointwise", group=128),
 ]  # fmt: skip
 

@@ -74,6 +74,36 @@ def compressed(s):
     return (numbers.view(N, K // G, G).to(s.s.dtype) * s.s[..., None]).view(N, K).t()
 
 
+def in_bytes(words):
+    """The numbers of words [rows, columns], by their bytes."""
+    found = words.contiguous().view(torch.uint8)
+    return torch.stack((found & 15, found >> 4), dim=-1).view(torch.int8).view(len(words), -1) - 8
+
+
+def by_slices(words, dim):
+    """The numbers of words, written one after the other into a tensor."""
+    rows, columns = words.shape
+    whole = torch.zeros((rows, 8 * columns) if dim else (8 * rows, columns), dtype=torch.int32)
+    for place in range(8):
+        found = (words >> (4 * place)) & 15
+        if dim:
+            whole[:, place::8] = found
+        else:
+            whole[place::8, :] = found
+    return (whole - 8).to(torch.int8)
+
+
+def compressed_with_zeros(s, unpack=None, low=0):
+    """Zero points share words along N."""
+    numbers, zeros = (unpack or (lambda s: (in_bytes(s.w), in_bytes(s.z.transpose(0, 1)).transpose(0, 1))))(s)
+    found = numbers.view(N, K // G, G).to(s.s.dtype) - (zeros - low).unsqueeze(-1).to(s.s.dtype)
+    return (found * s.s[..., None]).view(N, K).t()
+
+
+def sliced_with_zeros(s):
+    return compressed_with_zeros(s, lambda s: (by_slices(s.w, 1), by_slices(s.z, 0)))
+
+
 FOUND = {
     # name: (weight [K, N] of the tensors, packing, zero points)
     "first format": (first_format, "gptq", "int4"),
@@ -81,6 +111,8 @@ FOUND = {
     "second format, by shifts": (by_shifts, "gptq2", "int4"),
     "awq": (awq, "awq", "int4"),
     "bytes in words": (compressed, "low-first", "none"),
+    "bytes in words, with zero points": (compressed_with_zeros, "low-first", "int4"),
+    "slices of words, with zero points": (sliced_with_zeros, "low-first", "int4"),
 }
 UNLIKE = {
     "zero points plus 2": ("gptq", functools.partial(first_format, add=2)),
@@ -97,6 +129,10 @@ UNLIKE = {
     "columns in the order that they lie": ("awq", functools.partial(awq, order=None)),
     "columns in the order of packing": ("awq", functools.partial(awq, order=[0, 2, 4, 6, 1, 3, 5, 7])),
     "zero points in another order": ("awq", functools.partial(awq, zero_order=None)),
+    "zero points of bytes that count from another number": ("low-first", functools.partial(
+        compressed_with_zeros, low=1)),
+    "zero points of bytes along the groups": ("low-first", functools.partial(
+        compressed_with_zeros, unpack=lambda s: (in_bytes(s.w), in_bytes(s.z.view(K // G, -1)).view(N, -1)))),
     "groups side by side": ("awq", functools.partial(awq, repeats=lambda one: one.repeat(G, 1))),
 }  # fmt: skip
 
@@ -104,7 +140,7 @@ UNLIKE = {
 class Layer(nn.Module):
     def __init__(self, packing, weight, dtype=torch.bfloat16):
         super().__init__()
-        whole, sizes = (N, K // 8) if packing == "low-first" else (K // G, N // 8), {
+        whole, sizes = (N // 8, K // G) if packing == "low-first" else (K // G, N // 8), {
             "awq": (K, N // 8), "low-first": (N, K // 8)}.get(packing, (K // 8, N))  # fmt: skip
         groups = (N, K // G) if packing == "low-first" else (K // G, N)
         for name, one in (("w", sizes), ("z", whole)):
@@ -125,7 +161,7 @@ def traced(layer, x):
 
     inputs = (x, *buffers.values())
     with FakeTensorMode() as mode:
-        graph = make_fx(program, select_decomp_table())(*map(mode.from_tensor, inputs))
+        graph = make_fx(torch.func.functionalize(program), select_decomp_table())(*map(mode.from_tensor, inputs))
     return graph, inputs
 
 
@@ -220,9 +256,9 @@ def test_programs_compile_to_these_problems(kit):
 @pytest.mark.parametrize("name", FOUND)
 def test_a_weight_is_dequantised_where_no_kernel_multiplies_it(kit, name):
     """The lowering of the operator: elementwise work, then ATen's GEMM."""
-    weight, packing, _ = FOUND[name]
+    weight, packing, dtype = FOUND[name]
     layer, x = Layer(packing, weight), torch.randn(4, K).bfloat16()
-    zeros = None if packing == "low-first" else layer.z
+    zeros = None if dtype == "none" else layer.z
 
     def program(x, w, s):
         return ops.overload("int4_mm")(x, w, s, zeros, G, packing)

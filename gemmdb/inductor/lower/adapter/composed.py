@@ -129,8 +129,7 @@ def _zero(load: Loader, groups: Int4Format, n: Any, group: Any) -> Any:
     packing = PACKED[groups.packing]
     word = FloorDiv(n, packing.in_word)
     index = [group, word] if groups.along_n else [word, group]
-    order = packing.zeros or tuple(range(packing.in_word))
-    stored = _bits(load(index), packing.bits, _place(n, order, packing.in_word))
+    stored = _bits(load(index), packing.bits, _place(n, packing.zero_order, packing.in_word))
     more = ops.constant(packing.plus, torch.int32)
     return ops.bitwise_and(ops.add(stored, more), ops.constant(15, torch.int32)) if packing.plus else stored
 

@@ -72,6 +72,8 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return Rejected(f"the number of rows is fixed, and at most {MAX_ROWS}")
     if own.bits != 4:
         return Rejected("it takes numbers of four bits")
+    if own.zeros_in_words:
+        return Rejected("a lane loads the zero points of its columns one by one, and these share words")
     if own.along_n:
         return Rejected("a lane loads neighbours along K, and this weight's memory runs along N")
     if not problem.a.row_major:
