@@ -75,11 +75,12 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the table to write")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=["gptq", "awq"])
+    parser.add_argument("--minutes", type=float, help="after this time no new GEMM starts")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         shapes = Path(folder) / "shapes.json"
         shapes.write_text(json.dumps(entries(options.kinds, options.rows)))
-        build(BuildRequest(arch="native", shapes=str(shapes), out=options.out))
+        build(BuildRequest(arch="native", shapes=str(shapes), out=options.out, minutes=options.minutes))
     device = cuda()
     assert device is not None
     gains: dict[tuple[str, int], list[list[float]]] = {}
