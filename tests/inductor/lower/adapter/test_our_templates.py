@@ -55,8 +55,11 @@ def arguments(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "values"), [("tile", TILE), ("gemv", GEMV), ("persistent", PERSISTENT), ("narrow", NARROW)]
-)
+    ("kernel", "values"),
+    [
+        ("tile", TILE), ("tile", {**TILE, "slices": 2}), ("gemv", GEMV), ("persistent", PERSISTENT), ("narrow", NARROW)
+    ],
+)  # fmt: skip
 def test_the_hooks_are_those_that_inductor_gives(kernel: str, values: dict[str, str | int]) -> None:
     problem = Problem.gemm("mixed_mm", m=4, n=512, k=512, fusion="scale")
     template = KernelTemplate._template_from_string(triton.source(kernel))
