@@ -56,6 +56,8 @@ def export(table: Path, out: Path, to: str) -> Exchanged:
     Raises InputError for an unknown format, for a missing package, and if `out` cannot be written or is the table;
     TableError if `table` is not a table.
     """
+    if to == vllm.KIND:
+        raise InputError(f"--to {to}: a table has no times of vLLM's kernels; `gemmdb vllm` measures them on this GPU")
     write = FORMATS[to].write if to in FORMATS else None
     if write is None:
         raise InputError(f"unknown format {to!r}; {choices(to, EXPORTS)}")

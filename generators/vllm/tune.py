@@ -75,6 +75,20 @@ def tune(layer: Layer, sizes: Sequence[int], folder: Path, budget_s: float, say:
 
 
 @dataclass
+class Deadline:
+    """Ends a search: calls return whether another step will probably be over at `until`, if it takes as long as the
+    last one, since `last`."""
+
+    until: float
+    last: float = field(default_factory=monotonic)
+
+    def __call__(self) -> bool:
+        now = monotonic()
+        step, self.last = now - self.last, now
+        return now + step <= self.until
+
+
+@dataclass
 class _Run:
     """Measures sizes of a layer until `until`. `failed`: why sizes could not be measured."""
 
@@ -127,7 +141,7 @@ class _Run:
             self.failed[m] = FULL if full else one_line(f"vLLM's present config fails: {error}")[:200]
             return []
         try:
-            return search(self.layer, m, bench, seeds, lambda: monotonic() < until)
+            return search(self.layer, m, bench, seeds, Deadline(until))
         except torch.OutOfMemoryError:
             self.failed[m] = FULL
             return []

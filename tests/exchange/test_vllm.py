@@ -9,6 +9,7 @@ from kit.foreign import TILES, on_h200, resolve, rows_of, tile, write
 
 from gemmdb.errors import InputError
 from gemmdb.exchange.foreign.races import Given
+from gemmdb.exchange.formats import export
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 
@@ -126,3 +127,8 @@ def test_every_config_by_m_is_a_row_or_counted(configs, tmp_path_factory):
     for m, config in kept.items():
         bm, bn, bk, warps, stages = configs[m]
         assert config == Config.of("triton", "inductor_mm", **{**tile(bm, bn, bk, warps, stages).values, "group_m": 1})
+
+
+def test_an_export_says_what_writes_vllms_files(tmp_path):
+    with pytest.raises(InputError, match="no times of vLLM's kernels; `gemmdb vllm` measures them"):
+        export(tmp_path / "table.db", tmp_path / "N=64,K=64.json", "vllm")
