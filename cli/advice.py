@@ -131,7 +131,8 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
         return Advice(act, text, FREEZE_LINE)
     if act is Act.BOUND:
         text = f"the batch of {gemms} has no upper bound, or a very large one: give one and run again"
-        return Advice(act, text, f"torch._dynamo.mark_dynamic(x, 0, max={bound(found.largest)})")
+        # torch fails if there is a max but no min.
+        return Advice(act, text, f"torch._dynamo.mark_dynamic(x, 0, min=2, max={bound(found.largest)})")
     if act is Act.BUILD and found.build:
         return Advice(act, f"no table answers for {gemms}; measure them", found.build)
     if act is Act.UPGRADE and found.build:

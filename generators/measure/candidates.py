@@ -25,7 +25,7 @@ from gemmdb.table.measurement import Status
 PER_PROCESS, PLANNED_S = 100, 600.0
 """Least number of problems for which a process is started, half a second each, and the most seconds that it may take.
 On a GPU, ranking the candidates of a problem takes 20 milliseconds."""
-BOUND_LINE = "torch._dynamo.mark_dynamic(x, 0, max=...)"
+BOUND_LINE = "torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
 """What gives the first size of a tensor an upper bound."""
 MAX_TIMED_S = 10.0
 """A size of a range is not measured if its timed calls are expected to take longer than this, in seconds: all work on

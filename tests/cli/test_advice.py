@@ -47,7 +47,7 @@ def test_each_step_has_a_line_to_paste() -> None:
     )  # fmt: skip
     assert [(one.act, one.paste) for one in advise(found)] == [
         (Act.IDLE, COMMAND), (Act.RESUME, COMMAND), (Act.FREEZE, FREEZE_LINE),
-        (Act.BOUND, "torch._dynamo.mark_dynamic(x, 0, max=128)"), (Act.BUILD, BUILD),
+        (Act.BOUND, "torch._dynamo.mark_dynamic(x, 0, min=2, max=128)"), (Act.BUILD, BUILD),
     ]  # fmt: skip
     assert facts(advise(found))[0] == (
         "next",
@@ -94,3 +94,15 @@ def test_a_prediction_that_aten_is_the_best_is_measured() -> None:
 @pytest.mark.parametrize(("largest", "proposed"), [(0, 64), (8, 64), (64, 64), (65, 128), (512, 512)])
 def test_the_bound_of_a_batch_covers_what_was_seen(largest: int, proposed: int) -> None:
     assert bound(largest) == proposed
+
+
+def test_the_line_that_bounds_a_batch_works() -> None:
+    """A max without a min ended the compile with "not simple sympy type NoneType"."""
+    torch = pytest.importorskip("torch")
+    (step,) = advise(Situation({"too long (torch._dynamo.mark_dynamic)": 1}, largest=40))
+    run, sizes = torch.compile(torch.nn.Linear(8, 4), backend=lambda graph, _: sizes.append(1) or graph), []
+    for rows in (40, 2, 64):
+        x = torch.ones(rows, 8)
+        exec(step.paste, {"torch": torch, "x": x})
+        assert run(x).shape == (rows, 4)
+    assert len(sizes) == 1
