@@ -161,16 +161,24 @@ def disturbed(hit: Hit, query: Query, tables: Sequence[Table]) -> bool:
     """Return whether the time of a hit is no expectation, since it or ATen's was taken only on a busy machine. A kernel
     is served only by quiet times relative to ATen's, but its microseconds are those of ATen times that ratio. Packed
     tables are made on idle machines."""
+    return bool(disturbed_sizes(hit, query, tables))
+
+
+def disturbed_sizes(hit: Hit, query: Query, tables: Sequence[Table]) -> tuple[Problem, ...]:
+    """Return the sizes of a query of which that is true: of all that decide if ATen serves its range, else of the
+    recorded one."""
     if hit.rung != "exact":
-        return False
+        return ()
+    problems: Sequence[Problem] = (query.problem,)
+    if query.ranges and hit.config == ATEN and not hit.branches:
+        from gemmdb.lookup import symbolic  # Lazy, like the rungs.
+
+        problems = symbolic.sizes(Ask(query, tuple(tables), _DEFAULTS, None))
+    own = [table for table in tables if str(table.path) == hit.table and not table.packed]
     try:
-        return any(
-            table.disturbed(query.problem, query.device, hit.config)
-            for table in tables
-            if str(table.path) == hit.table and not table.packed
-        )
+        return tuple(one for one in problems if any(table.disturbed(one, query.device, hit.config) for table in own))
     except TableError:  # The lookup has warned of it.
-        return False
+        return ()
 
 
 def outdated(hit: Hit, kind: str) -> bool:

@@ -125,10 +125,12 @@ def best_of_all(
     worst = {config: _worst_regret(config, known, most_doubt) for config in enough}
     fits = [config for config in enough if worst[config] <= most_regret]
     if not fits:
-        least = min(worst.values(), default=math.inf)
-        return Rejected(
-            f"the least worst regret of any config is {least:.1%}" if worst else "no config gains enough at the hint"
-        )
+        if not worst:
+            return Rejected("no config gains enough at the hint")
+        least = min(worst.values())
+        if math.isinf(least):
+            return Rejected("no config that gains at the hint has certain times at all sizes of the range")
+        return Rejected(f"the least worst regret of any config is {least:.1%}")
     best = min(fits, key=lambda config: (sum(math.log(one.ratios[config]) for one in known), config.text))
     evidence = {
         "range": ranges_of(ask),

@@ -24,6 +24,7 @@ from gemmdb.generators.measure.candidates import only_aten, range_rejection
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
+from gemmdb.lookup import disturbed_sizes
 from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving, saving
@@ -208,6 +209,9 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
         lost = answer.disturbed and not answer.served  # The build repeats what was disturbed.
         if answer.hit is not None and not missing and not lost:
             continue
+        if answer.hit is not None and lost and entry.ranges:
+            again = disturbed_sizes(answer.hit, answer.query, catalog.tables)
+            missing = tuple(dict.fromkeys((*missing, *again)))
         problem, device, calls = entry.problem, answer.device, entry.calls or entry.count
         key = problem, device, entry.ranges
         if known := found.get(key):

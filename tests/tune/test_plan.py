@@ -164,6 +164,29 @@ def test_what_was_disturbed_is_built_again(tmp_path: Path, disturbed: bool):
     assert [one.problem for one in found.wanted] == [problem] * disturbed
 
 
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_disturbed_sizes_of_a_range_are_built_again(tmp_path: Path, disturbed: bool):
+    """They decide nothing against ATen, and `explain` said that no kernel is faster, of one that is 2x ATen at the
+    recorded size."""
+    problem, cpu = Problem.gemm("mm", m=8, n=512, k=512, dtype="fp32", constant_weight=True), detect.cpu()
+    with Store.open(path := tmp_path / "t.db") as store:
+        run = store.begin_run({})
+        store.add(
+            Measurement(problem.resized(m, 512, 512), config, cpu, Protocol("host", "cold", 1, 30), installed("cpu"),
+                        run, Status.OK, Times(us, us * 0.99, us * 1.01, 30, 100.0),
+                        detail=marks(False, disturbed and m != 8))
+            for m in (2, 4, 8, 16) for config, us in ((ATEN, 100.0), (CPP, 50.0))
+        )  # fmt: skip
+        store.refresh()
+    catalog = Catalog.load(tables=[path])
+    workload = Workload((Entry(problem, 1, 10, cpu.text, (("m", 2, 16),)),), {})
+    (product,) = of_workload(workload, "w", catalog).products
+    assert str(product.outcome) == ("ATen (nothing known)" if disturbed else "table")
+    assert product.outcome.disturbed == disturbed
+    found = plan(workload, catalog, path, 600, None)
+    assert [[one.m for one in wanted.missing] for wanted in found.wanted] == [[2, 4, 16]] * disturbed
+
+
 def test_nothing_misses():
     assert plan(Workload((), {}), Catalog(()), None, 60.0, None) == Plan((), {}, 60.0)
 
