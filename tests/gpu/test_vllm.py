@@ -74,7 +74,7 @@ def test_a_config_with_a_wrong_result_is_not_timed():
 
 def test_a_config_that_does_not_fit_is_a_row_and_the_next_is_timed():
     one = benched(Experts(8, 2, 512, 1024), 64)
-    large = Tile(256, 256, 128, 1, 8, 4)
+    large = Tile(16, 64, 512, 1, 4, 8)
     rows = {row.tile: row for row in one.time([large, replace(one.current, stages=2)], 3)}
     assert (rows[large].status, rows[large].times) == (Status.ERROR, None)
     assert rows[replace(one.current, stages=2)].status is Status.OK
