@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -139,7 +140,7 @@ class _Request:
 def _tune(layer: Layer, request: _Request) -> None:
     from gemmdb.tune.plan import seconds
 
-    sizes, budget_s = _sizes(request.tokens), seconds(request.budget)
+    sizes, budget_s, begun = _sizes(request.tokens), seconds(request.budget), monotonic()
     if request.out.exists() and not request.out.is_dir():
         raise InputError(f"--out {request.out}: not a folder")
     require("vllm", "this command", "vllm, or run it in your server's environment")
@@ -148,7 +149,9 @@ def _tune(layer: Layer, request: _Request) -> None:
 
     note(f"{count(len(sizes), 'size')}, {left(budget_s).replace('about', 'at most').removesuffix(' left')}")
     with terminable(), Pulse() as pulse:
-        found = tune(layer, sizes, request.out, budget_s, lambda words, left_s: pulse.begin(words, True, left_s))
+        # Importing torch may have taken seconds.
+        left_s = budget_s - (monotonic() - begun)
+        found = tune(layer, sizes, request.out, left_s, lambda words, left_s: pulse.begin(words, True, left_s))
     if request.as_json:
         say_json("vllm", _document(found))
     elif found.path:

@@ -44,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, required=True, help="as for gemmdb vllm experts")
     parser.add_argument("--fp8", action="store_true", help="as for gemmdb vllm experts")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the results as JSON")
+    parser.add_argument("--tokens", metavar="M,...", help="numbers of tokens [default: those of the file]")
     parser.add_argument("--every", type=int, metavar="M", help="search all configs for M tokens instead")
     parser.add_argument("--seconds", type=float, default=90.0, help="the limit of --every")
 
@@ -58,8 +59,10 @@ def main(options: argparse.Namespace) -> None:
 
     layer = Experts(options.experts, options.top_k, options.hidden, options.intermediate, options.fp8)
     device = torch.device("cuda")
-    versions = kernels.versions(device)
+    versions = kernels.versions(layer, device)
     ours = vllm_files.read(options.folder / layer.name(versions["device"]).text).tiles
+    if options.tokens:
+        ours = {m: ours[m] for m in map(int, options.tokens.split(","))}
     weights = [operands.weight(one, layer.fp8, device) for one in layer.weights]
     if options.every:
         bench = _bench(layer, weights, options.every)

@@ -174,9 +174,10 @@ def _unlaunched(triton: Any) -> Iterator[None]:
         kind.run = run
 
 
-def versions(device: torch.device) -> dict[str, str]:
-    """Return the versions and the GPU that a time depends on. Raises InputError without vLLM."""
-    _module("vllm")
+def versions(layer: Layer, device: torch.device) -> dict[str, str]:
+    """Import what a layer needs of vLLM, which takes 10 s or more. Return the versions and the GPU that a time depends
+    on. Raises InputError without vLLM."""
+    _module(f"{EXPERTS}.fused_moe" if isinstance(layer, Experts) else FP8)
     found = {name: importlib.metadata.version(name) for name in ("vllm", "torch", "triton")} | {"gemmdb": __version__}
     return found | {"cuda": str(torch.version.cuda), "device": torch.cuda.get_device_name(device)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,7 @@ class Tuned:
 def tune(layer: Layer, sizes: Sequence[int], folder: Path, budget_s: float, say: Say) -> Tuned:
     """Time configs for each number of rows in `sizes`, and write vLLM's file and its rows into `folder`. What the rows
     hold already is not timed again. It takes at most about `budget_s` seconds, of which each size gets an equal share
-    of what is left. On Ctrl-C, what is complete is written.
+    of what is left, and none starts that would take longer than is left. On Ctrl-C, what is complete is written.
 
     In the file, the usual numbers of rows that were not measured keep vLLM's present config: vLLM takes the nearest
     number in the file, however far it is.
@@ -58,7 +59,7 @@ def tune(layer: Layer, sizes: Sequence[int], folder: Path, budget_s: float, say:
         raise InputError("this command needs an NVIDIA GPU that torch can use")
     say("importing vLLM", budget_s)
     device = torch.device("cuda", torch.cuda.current_device())
-    versions = {**kernels.versions(device), "protocol": PROTOCOL.text}
+    versions = {**kernels.versions(layer, device), "protocol": PROTOCOL.text}
     name = layer.name(versions["device"])
     folder.mkdir(parents=True, exist_ok=True)
     record = Record(folder / name.text.replace(".json", ".rows.jsonl"), layer.described, versions)
@@ -104,15 +105,16 @@ class _Run:
         missing = [m for m in sizes if m not in known]
         try:
             weights = self._weights() if missing else []
-            seeds: list[Tile] = []
+            seeds, shortest_s = list[Tile](), 0.0
             for place, m in enumerate(missing):
-                left_s = self.until - monotonic()
-                if left_s <= 0:
+                begun = monotonic()
+                if (left_s := self.until - begun) < shortest_s:
                     break
                 self.say(f"{place + len(sizes) - len(missing)}/{len(sizes)} sizes, M={m}", left_s)
-                rows = self._search(weights, m, seeds, monotonic() + left_s / (len(missing) - place))
+                rows = self._search(weights, m, seeds, begun + left_s / (len(missing) - place))
                 self.record.add(rows)
                 seeds = list(dict.fromkeys([*(row.tile for row in picks(rows).values()), *seeds]))[:SEEDS]
+                shortest_s = min(shortest_s or math.inf, monotonic() - begun)
                 gc.collect()  # Graphs hold memory of their own.
                 torch.cuda.empty_cache()
         except KeyboardInterrupt:

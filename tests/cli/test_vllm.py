@@ -97,7 +97,8 @@ def test_json_has_the_same(gemmdb, tuned):
     assert found["sizes"][1]["config"] == NEW.values
     assert found["sizes"][1]["present_us"] == 100.0
     assert found["left"] == [{"m": 96, "reason": "the budget ended"}]
-    assert [one[1:] for one in requests] == [((1, 64, 96), Path(), 90.0)]
+    assert [one[1:3] for one in requests] == [((1, 64, 96), Path())]
+    assert 60 < requests[0][3] <= 90  # Less what importing torch took.
 
 
 def test_the_usual_sizes_are_those_of_vllms_files(gemmdb, tuned):
