@@ -8,7 +8,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup.ask import Ask, Candidate
 from gemmdb.lookup.evidence import least_of, modelled_verdict
 from gemmdb.lookup.neighbours import unfit
-from gemmdb.lookup.ranking import LIVE_CANDIDATES, rank
+from gemmdb.lookup.ranking import LIVE_CANDIDATES, rank_misaligned
 from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict
@@ -40,7 +40,7 @@ def modelled(ask: Ask) -> list[Candidate]:
 
 def ranked(ask: Ask) -> Candidate | Rejected:
     """Return the top candidate of the model's ranking."""
-    found = rank(ask)
+    found = rank_misaligned(ask)
     if isinstance(found, Rejected):
         return found
     evidence = {

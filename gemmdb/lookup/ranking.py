@@ -7,7 +7,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-from gemmdb.cost import data
+from gemmdb.cost import data, misaligned
 from gemmdb.cost.candidates import choices
 from gemmdb.cost.data import OPS
 from gemmdb.cost.features import ORDERS, TREE_OPS
@@ -58,12 +58,23 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Ranking | Rejected:
 
     If trees were fitted for the arch, they reorder the cost model's top max(TREE_CANDIDATES, `count`).
     """
+    return _ranked(ask, count, ask.problem, misaligned.Slower())
+
+
+def rank_misaligned(ask: Ask) -> Ranking | Rejected:
+    """Return the same for a problem whose rows may be misaligned: it is ranked as the aligned problem, whose times are
+    scaled. These are a rough guess, so the best config has to be benchmarked before it is served."""
+    return _ranked(ask, LIVE_CANDIDATES, misaligned.aligned(ask.problem), misaligned.slower(ask.problem))
+
+
+def _ranked(ask: Ask, count: int, modelled: Problem, slower: misaligned.Slower) -> Ranking | Rejected:
+    """Return the ranking for a problem that is `slower` than the `modelled` one."""
     found = machine(ask.device)
     if found is None:
         return Rejected("the model covers only NVIDIA GPUs of known archs")
-    if rejected := _unranked(ask.problem, found):
+    if rejected := _unranked(modelled, found):
         return rejected
-    setting = Setting.shared(ask.problem, found)
+    setting = Setting.shared(modelled, found)
     corrected = Corrected.of(setting)
     if corrected is None and ask.problem.op in TREE_OPS:
         return Rejected(f"the trees of {ask.problem.op} are missing")
@@ -78,8 +89,9 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Ranking | Rejected:
             sorted((corrected.us(one.tile), at) for at, one in enumerate(best))[:count],
         )
     # The model includes light epilogues. Add the extra cost of this one.
-    charged = [(best[place], us + extra_us(ask.problem, ask.device, us)) for us, place in order]
-    return Ranking(aten_us, tuple(one._replace(us=us) for one, us in charged), corrected is not None)
+    expected = [(best[place], slower.ours * us) for us, place in order]
+    charged = [(one, us + extra_us(ask.problem, ask.device, us)) for one, us in expected]
+    return Ranking(slower.aten * aten_us, tuple(one._replace(us=us) for one, us in charged), corrected is not None)
 
 
 def _unranked(problem: Problem, known: Machine) -> Rejected | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gemmdb.cost.misaligned import is_misaligned
 from gemmdb.kernels.config import ATEN
 from gemmdb.lookup import cost_model
 from gemmdb.lookup.acceptance import confirming
@@ -48,4 +49,6 @@ def _needed(ask: Ask, found: Candidate) -> float:
     the larger of the policy's `model_gain` and the margin for a certain gain."""
     if confirming(ask):
         return max(ask.policy.min_gain, ask.policy.unverified_gain)
+    if is_misaligned(ask.problem):  # Its times are a rough guess.
+        return math.inf
     return max(ask.policy.model_gain, math.expm1(margin(ask, found.config)))
