@@ -33,13 +33,13 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     """Why a config cannot run, None when it can."""
     return (
         shared.reject_tile(config, problem, device)
-        or _reject_slices(config, problem)
+        or (_reject_slices(config, problem) if "slices" in config.values else None)
         or _reject_reduction(config, problem)
     )
 
 
 def _reject_slices(config: ConfigLike, problem: Problem) -> Rejected | None:
-    slices, step = int(config.values.get("slices", 1)), int(config.values["block_k"])
+    slices, step = int(config.values["slices"]), int(config.values["block_k"])
     if slices == 1:
         return None
     if config.values["split_k"] != 1:
