@@ -20,7 +20,7 @@ from gemmdb.table.measurement import Protocol, Status, one_line
 PROTOCOL = Protocol("graph", "cold", 10, 30, reference="vllm:current")
 SAMPLE_US = 3000.0
 FAR_SLOWER = 3.0
-"""A config whose first call takes this many times as long as that of vLLM's present one is not timed."""
+"""A config of which one call takes this many times as long as of vLLM's present one is not timed."""
 MAX_ERROR, ERROR_MULTIPLE, LEAST_ERROR = 0.1, 1.5, 1e-3
 """Largest error of a correct result, and relative to that of vLLM's present config, if that is above LEAST_ERROR. The
 activations of fp8 are quantized, at most twice, which costs a few percent."""
@@ -53,7 +53,7 @@ class Bench:
         self.usual_error = operands.error(self._expected[self.kernel.sample], self.kernel.exact)
         if not self.usual_error <= MAX_ERROR:
             raise GemmdbError(f"vLLM's present config {self.current.values} is off by {self.usual_error:.2g}")
-        self._first_us = elapsed(lambda: self.kernel.call(self.current)(1))
+        self._call_us = elapsed(lambda: self.kernel.call(self.current)(1))
 
     def time(self, tiles: Sequence[Tile], samples: int) -> list[Row]:
         """See `search.Timer`. The caches are cold before each call, as in gemmdb's tables."""
@@ -92,13 +92,13 @@ class Bench:
             off = max(
                 operands.error(found[self.kernel.sample], self.kernel.exact), operands.error(found, self._expected) / 2
             )
-            first_us = elapsed(lambda: self.kernel.call(tile)(1))
+            call_us = elapsed(lambda: self.kernel.call(tile)(1))
         except Exception as error:
             return self._failed(row, error)
         if off > min(MAX_ERROR, max(ERROR_MULTIPLE * self.usual_error, LEAST_ERROR)):
             return replace(row, status=Status.WRONG, error=off)
-        if first_us > FAR_SLOWER * self._first_us and not row.current:
-            return replace(row, status=Status.SLOW, error=off, detail=f"its first call took {first_us:.0f} us")
+        if call_us > FAR_SLOWER * self._call_us and not row.current:
+            return replace(row, status=Status.SLOW, error=off, detail=f"one call took {call_us:.0f} us")
         return replace(row, error=off)
 
     def _failed(self, row: Row, error: Exception) -> Row:
