@@ -93,6 +93,7 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
     """Return what to do next."""
     built, plan, products = done.built, done.plan, done.after.products
     left = built.left if built else len(plan.wanted)
+    busy = done.stopped or (done.gained.disturbed if done.gained else "")
     kinds = Counter(one.outcome.kind for one in products if not one.outcome.disturbed)
     left_out = Counter(plan.left_out)
     left_out.update(built.left_out if built else {})
@@ -104,16 +105,10 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
         built.disturbed if built else 0, built.rows if built else 0, 0 if done.stopped else left, commands.same,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
-        sum(one.outdated and one.outcome.kind.aten for one in products), done.stopped or _disturbance(done),
+        sum(one.outdated and one.outcome.kind.aten for one in products), busy,
         commands.patient,
         commands.more if done.gained and done.gained.verdict == "no difference" else "",
     ))  # fmt: skip
-
-
-def _disturbance(done: Tuned) -> str:
-    """Return what disturbed the times of the program; empty if nothing did."""
-    found = done.gained
-    return Load(found.load, threads=detect.cores()).text if found is not None and found.disturbed else ""
 
 
 def say_tuned(done: Tuned, wide: bool, commands: Commands) -> None:
@@ -217,6 +212,7 @@ def document(done: Tuned) -> dict[str, Any]:
             "table": str(built.out), "measured": built.measured, "left": built.left, "seconds": built.seconds,
             "interrupted": built.interrupted,
         },
+        "stopped": done.stopped,
         "gained": done.gained and done.gained.as_dict(),
     }  # fmt: skip
 

@@ -41,13 +41,13 @@ class Graph:
 class Gained:
     """The program without and with gemmdb. `graphs`: those that both runs called, longest time first; `unmatched`: how
     many kinds only one side called often enough; `runs`: runs per side; `load`: how many cores other processes kept
-    busy, in the run with the most; `disturbed`: whether that disturbed the times."""
+    busy, in the run with the most; `disturbed`: what used them, if that disturbed the times."""
 
     graphs: tuple[Graph, ...]
     unmatched: int
     runs: int
     load: float = 0.0
-    disturbed: bool = False
+    disturbed: str = ""
 
     @property
     def without(self) -> Span:
@@ -105,9 +105,7 @@ def of_dict(item: Mapping[str, Any]) -> Gained:
         )
         for one in item["graphs"]
     )  # fmt: skip
-    return Gained(
-        tuple(graphs), int(item["unmatched"]), int(item["runs"]), float(item["load"]), bool(item["disturbed"])
-    )
+    return Gained(tuple(graphs), int(item["unmatched"]), int(item["runs"]), float(item["load"]), str(item["disturbed"]))
 
 
 def read(folder: Path) -> dict[tuple[str, ...], Timed]:
@@ -122,9 +120,7 @@ def read(folder: Path) -> dict[tuple[str, ...], Timed]:
     return {name: timed for name, timed in found.items() if timed.us}
 
 
-def gained(
-    without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0, disturbed: bool = False
-) -> Gained:
+def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0, disturbed: str = "") -> Gained:
     """Compare the runs with gemmdb with those without. `load`, `disturbed`: as for Gained."""
     sides = (without, with_gemmdb)
     names, other_names = (set().union(*runs) for runs in sides)

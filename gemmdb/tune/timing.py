@@ -74,7 +74,7 @@ class Timing:
             if (busy := load.between(before, load.reading())) is not None:
                 self._loads.append(busy)
         most = max(self._loads, key=lambda one: one.others, default=None)
-        disturbed = most is not None and most.disturbs and _on_cpu(report)
+        disturbed = most.text if most is not None and most.disturbs and _on_cpu(report) else ""
         return gains.gained(runs[False], runs[True], most.others if most else 0.0, disturbed)
 
     def _announce(self, number: int) -> None:

@@ -188,17 +188,20 @@ def test_tune_asks_before_it_times_the_program(gemmdb, machine, make_table, monk
     assert done.err.splitlines()[-1].startswith(f"gemmdb: stopped: {TEXT}; --wait 10m waits longer")
     paste = "gemmdb tune --table mine.db --wait 1h -- no-such-program"
     assert done.out.splitlines()[-1].endswith(f"{TEXT}; wait until they end: {paste}")
+    types(monkeypatch, "s\n")
+    found = json.loads(gemmdb("tune", "--table", "mine.db", "--json", "--", "no-such-program").out)
+    assert (found["stopped"], found["gained"]) == (TEXT, None)
 
 
 def test_disturbed_times_of_a_program_are_not_kept(machine, monkeypatch) -> None:
     recorded_earlier()
     runs = [{("mm",): Timed(1, 9, (us,))} for us in (100.0, 50.0)]
-    for disturbed in (True, False):
+    for disturbed in (TEXT, ""):
         found = gained(runs[:1], runs[1:], 2.0, disturbed)
         monkeypatch.setattr(timing.Timing, "gained", lambda *_, found=found: found)
         one = tuning.Tuning(tuning.Request(("no-such-program",), repeats=1), lambda text: None)
         assert one._gained("tables", WorkloadReport("w", ())) == found
-        assert bool(one._known("tables")) != disturbed
+        assert (one._known("tables") is None) == bool(disturbed)
 
 
 def test_verify_asks_too_and_goes_on_with_what_is_left(gemmdb, machine, make_table, monkeypatch) -> None:

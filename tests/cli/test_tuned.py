@@ -99,13 +99,19 @@ def test_the_same_kernels_have_no_gain_whatever_the_times_say(capsys: pytest.Cap
 def test_disturbed_times_of_a_program_are_no_gain(capsys: pytest.CaptureFixture[str]) -> None:
     """It said "between 0.00116x and 1.14e+03x"."""
     span = Span(900.0, 9.0, 9100.0)
-    found = Gained((Graph(("mm",), 1, 10, span, span),), 0, 2, load=2.0, disturbed=True)
+    found = Gained(
+        (Graph(("mm",), 1, 10, span, span),),
+        0,
+        2,
+        load=2.0,
+        disturbed="other programs keep 2.0 cores busy (cc1plus 2.0)",
+    )
     report = WorkloadReport("w", (product(1, FAST),))
     say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=found), False, COMMANDS)
     lines = capsys.readouterr().out.splitlines()
     (gain,) = [line for line in lines if line.startswith("gain ")]
     assert gain.split(None, 1)[1] == "cannot tell, the times were disturbed"
-    assert lines[-1].startswith("next  other programs keep 2.0 cores busy")
+    assert lines[-1].startswith("next  other programs keep 2.0 cores busy (cc1plus 2.0); wait until they end")
     assert lines[-1].endswith(COMMANDS.patient)
     assert not any("--fresh" in line for line in lines)
 
