@@ -15,16 +15,19 @@ from gemmdb.errors import GemmdbError, InputError
 from gemmdb.generators import vllm_files
 from gemmdb.generators.measure.cuda.bench import alive
 from gemmdb.generators.vllm import kernels, operands
-from gemmdb.generators.vllm.bench import PROTOCOL, Bench, BrokenContext
+from gemmdb.generators.vllm.bench import PROTOCOL, SAMPLE_US, Bench, BrokenContext
 from gemmdb.generators.vllm.layers import USUAL, Layer
 from gemmdb.generators.vllm.rows import Record, Row, picks
-from gemmdb.generators.vllm.search import search
+from gemmdb.generators.vllm.search import FINALISTS, SAMPLES, search
 from gemmdb.generators.vllm_files import Tile
 from gemmdb.table.measurement import Status, one_line
 
 FULL = "not enough GPU memory"
 SEEDS = 3
 """Configs of the sizes before that are tried for the next."""
+FULL_S = 1.5 * SAMPLES * (FINALISTS + 2) * SAMPLE_US * 1e-6
+"""Seconds that the full times of a size take: of the finalists, the present config and the flush alone, with half as
+much again for captures and checks."""
 Say = Callable[[str, float | None], None]
 """Shows a step, and the expected seconds to the end of everything; None if unknown."""
 
@@ -111,7 +114,7 @@ class _Run:
                 if (left_s := self.until - begun) < shortest_s:
                     break
                 self.say(f"{place + len(sizes) - len(missing)}/{len(sizes)} sizes, M={m}", left_s)
-                rows = self._search(weights, m, seeds, begun + left_s / (len(missing) - place))
+                rows = self._search(weights, m, seeds, begun + left_s / (len(missing) - place) - FULL_S)
                 self.record.add(rows)
                 seeds = list(dict.fromkeys([*(row.tile for row in picks(rows).values()), *seeds]))[:SEEDS]
                 shortest_s = min(shortest_s or math.inf, monotonic() - begun)

@@ -35,9 +35,10 @@ def benched(layer: Experts | Linear, m: int) -> Bench:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_the_file_has_checked_configs_that_are_no_slower_and_a_second_run_measures_the_rest(layer, tmp_path):
+    kernels.versions(layer, DEVICE)  # The import takes longer than the rest.
     begin = time.monotonic()
-    found = tune(layer, (1, 64), tmp_path, 25.0, quiet)
-    assert time.monotonic() - begin < 27.5
+    found = tune(layer, (1, 64), tmp_path, 12.0, quiet)
+    assert time.monotonic() - begin < 13.2
     assert list(found.found) == [1, 64]
     assert found.path == tmp_path / layer.name(torch.cuda.get_device_name()).text
     written = json.loads(found.path.read_text())
@@ -49,7 +50,7 @@ def test_the_file_has_checked_configs_that_are_no_slower_and_a_second_run_measur
         assert row.current or row.times.ratio < 0.98
     assert written["4096"] == kernels.present(layer, 4096).values
     lines = found.rows.read_text()
-    again = tune(layer, (1, 64, 256), tmp_path, 25.0, quiet)
+    again = tune(layer, (1, 64, 256), tmp_path, 5.0, quiet)
     assert found.rows.read_text().startswith(lines)
     assert list(again.found) == [1, 64, 256]
     assert {m: again.found[m] for m in (1, 64)} == dict(found.found)
@@ -92,7 +93,7 @@ def test_kernels_are_compiled_ahead_without_being_run(monkeypatch):
 
 def test_vllm_finds_the_file_of_a_linear_in_its_package(tmp_path, monkeypatch):
     layer = Linear(1024, 512)
-    found = tune(layer, (16,), tmp_path, 20.0, quiet)
+    found = tune(layer, (16,), tmp_path, 5.0, quiet)
     module = kernels._module(kernels.FP8)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "fp8_utils.py"))
     (tmp_path / "configs").mkdir()

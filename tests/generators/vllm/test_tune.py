@@ -61,7 +61,7 @@ def measured(tmp_path, monkeypatch):
 def test_each_size_gets_an_equal_share_of_what_is_left_and_the_configs_of_those_before(measured):
     sizes = Sizes(seconds=10.0)
     assert measured(sizes, (1, 2, 4), 90.0) == (False, [1, 2, 4])
-    assert sizes.until == {1: 30.0, 2: 50.0, 4: 90.0}
+    assert sizes.until == {m: end - tune.FULL_S for m, end in ((1, 30.0), (2, 50.0), (4, 90.0))}
     assert [[tile.group_m for tile in seeds] for seeds in sizes.seeds.values()] == [[], [1], [2, 1]]
 
 
