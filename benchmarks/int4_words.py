@@ -25,20 +25,21 @@ from gemmdb.table.reader import Table
 SHAPES = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 """N and K of Llama-3-8B's layers."""
 ROWS = [1, 16, 64]
-TILED: dict[str, str] = {"weight_dtype": "int4", "packing": "tinygemm8"}
-KINDS: dict[str, dict[str, str]] = {
+TILED: dict[str, Any] = {"weight_dtype": "int4", "packing": "tinygemm8"}
+KINDS: dict[str, dict[str, Any]] = {
     "gptq": {"weight_dtype": "int4", "packing": "gptq"},
     "awq": {"weight_dtype": "int4", "packing": "awq"},
     "int4-zeros": {"weight_dtype": "int4", "packing": "low-first", "zeros": "int4"},
-    "int8": {"weight_dtype": "int8"},
+    "int8": {"weight_dtype": "int8", "group": 128},
     "uint8x4": {"weight_dtype": "uint8", "zeros": "uint8x4"},
+    "mxfp4": {"weight_dtype": "fp4_e2m1"},
 }
 """The flags of a problem by the name of its weight."""
 
 
 def entries(kinds: Sequence[str], rows: Sequence[int]) -> list[dict[str, object]]:
-    """Return the shapes file: bf16, groups of 128."""
-    fields = {"op": "mixed_mm", "m": list(rows), "dtype": "bf16", "group": 128}
+    """Return the shapes file: bf16, groups of 128, of 32 for MXFP4."""
+    fields = {"op": "mixed_mm", "m": list(rows), "dtype": "bf16"}
     flags = [KINDS[kind] for kind in kinds]
     flags += [TILED] if any(one["weight_dtype"] == "int4" for one in flags) else []
     return [fields | {"n": n, "k": k} | one for n, k in SHAPES for one in flags]
@@ -46,7 +47,7 @@ def entries(kinds: Sequence[str], rows: Sequence[int]) -> list[dict[str, object]
 
 def problem(m: int, n: int, k: int, flags: dict[str, Any]) -> Problem:
     """Return a problem of the shapes file."""
-    return Problem.gemm("mixed_mm", m=m, n=n, k=k, group=128, **flags)
+    return Problem.gemm("mixed_mm", m=m, n=n, k=k, **flags)
 
 
 def results(

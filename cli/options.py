@@ -71,7 +71,7 @@ class ProblemOptions:
     )
     weight_dtype: str | None = Option(
         None,
-        help="Dtype of the weight: int8, uint8 or int4 for mixed_mm [default: int8]; for scaled_mm [default: as"
+        help="Dtype of the weight: int8, uint8, int4 or fp4_e2m1 for mixed_mm [default: int8]; for scaled_mm [default: as"
         " --dtype].",
     )
     bias: str | None = Option(None, help="none, 1d, full or column [default: 1d for addmm, else none].")
@@ -121,8 +121,8 @@ class ProblemOptions:
     )
     packing: str | None = Option(
         None,
-        help="For weights with groups only: byte for int8 and uint8; for int4 tinygemm8, tinygemm4 or tinygemm2"
-        " (aten._weight_int4pack_mm by its inner tiles),"
+        help="For weights with groups only: byte for int8 and uint8, mxfp4 for fp4_e2m1; for int4 tinygemm8, tinygemm4"
+        " or tinygemm2 (aten._weight_int4pack_mm by its inner tiles),"
         " low-first or high-first (two in a byte), gptq or gptq2 (GPTQ's first and second format), awq"
         " [default: tinygemm8 for bf16, else low-first].",
     )

@@ -78,7 +78,9 @@ def _name(dtype: str | None) -> str | None:
 
 def _int4(spec: Op, dtype: str, weight_dtype: str, flags: Flags) -> int4.Int4Format | None:
     group, zeros, packing = flags.get("group"), flags.get("zeros"), flags.get("packing")
-    if weight_dtype != int4.INT4:
+    if weight_dtype == int4.FP4:
+        packing = packing or int4.MXFP4
+    elif weight_dtype != int4.INT4:
         if not _of_groups(flags):
             return None
         if not spec.dequantises:
@@ -105,7 +107,7 @@ def _layouts(
         raise InputError(f"{spec.name}: a, b or ab of a bmm may be interleaved, got {beside!r}")
     batch = flags.get("batch", 1) if spec.batched else None
     a = Operand(dtype, contiguous(m, k, dtype, layout[0] == "t", batch, "a" in beside))
-    if weight_dtype == int4.INT4 or _of_groups(flags):
-        return a, int4.EIGHT_BITS.get(weight_dtype, int4.WEIGHT)
+    if weight_dtype in (int4.INT4, int4.FP4) or _of_groups(flags):
+        return a, int4.WEIGHTS.get(weight_dtype, int4.WEIGHT)
     several = batch if weights is None else weights
     return a, Operand(weight_dtype, contiguous(k, n, weight_dtype, layout[1] == "t", several, "b" in beside))

@@ -3,7 +3,7 @@ lie in memory.
 
 A weight is a number of four bits, from 0 to 15, or of eight. GROUP neighbours along K of one column share a scale, of
 the dtype of the activation. Without zero points, the weight is (number - 8) * scale, of eight bits (number - 128) *
-scale if the numbers are unsigned, and number * scale if they are not.
+scale if the numbers are unsigned, and number * scale if they are not. MXFP4 is described at its packing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from gemmdb.errors import InputError, choices
 from gemmdb.key.layout import Layout
-from gemmdb.key.operands import HALF_BYTE, Operand
+from gemmdb.key.operands import HALF_BYTES, Operand
 from gemmdb.rejected import Rejected
 
-INT4 = HALF_BYTE
+INT4, FP4 = HALF_BYTES
 SIZES = (32, 64, 128, 256)
 TILED = {"tinygemm2": 2, "tinygemm4": 4, "tinygemm8": 8}
 """The layouts of `aten._weight_int4pack_mm`, [N / 8, K / (16 * inner), 32, inner / 2] int32, with their number of inner
@@ -30,7 +30,8 @@ class Packing:
     `packed`: the size, `n` or `k`, whose neighbours share a word. `order`: where they lie in their word, counted in
     four bits from the low end. `rows`: the size that is the outer one in memory, of the words and of the scales.
     `zeros`: the order of zero points that are int4 too, and share words along N; empty if each has a number of its own.
-    `plus`: what is added to a stored int4 zero point, modulo 16. `bits`: of a number."""
+    `plus`: what is added to a stored int4 zero point, modulo 16. `bits`: of a number. `dtype`: of its numbers, empty if
+    they may be int8 or uint8."""
 
     packed: str
     order: tuple[int, ...]
@@ -38,6 +39,7 @@ class Packing:
     zeros: tuple[int, ...] = ()
     plus: int = 0
     bits: int = 4
+    dtype: str = INT4
 
     def sizes(self, n: int, k: int, item: int) -> tuple[int, int]:
         """The sizes of the packed weight [n, k], of elements of `item` bytes each."""
@@ -57,7 +59,8 @@ class Packing:
     @property
     def zero_order(self) -> tuple[int, ...]:
         """The order of zero points that share words along N; empty if the packing has none of these."""
-        return self.zeros or (tuple(range(self.in_word)) if self.order[0] == 0 and self.rows == "n" else ())
+        words = self.order[0] == 0 and self.rows == "n" and self.dtype != FP4
+        return self.zeros or (tuple(range(self.in_word)) if words else ())
 
 
 _EIGHT = (0, 1, 2, 3, 4, 5, 6, 7)
@@ -68,26 +71,32 @@ PACKED: Mapping[str, Packing] = {
     "gptq": Packing("k", _EIGHT, "k", _EIGHT, plus=1),
     "gptq2": Packing("k", _EIGHT, "k", _EIGHT),
     "awq": Packing("n", _AWQ, "k", _AWQ),
-    "byte": Packing("k", (0,), "n", bits=8),
+    "byte": Packing("k", (0,), "n", bits=8, dtype=""),
+    "mxfp4": Packing("k", (0, 1), "n", dtype=FP4),
 }
 """The packings that programs unpack. Those of two numbers in a byte have [N, K / 2] uint8, or four bytes in a word [N,
 K / 8] int32, and `byte` has a number in each, [N, K] int8 or uint8, or four uint8 in a word [N, K / 4] int32. Their
-scales and zero points are [N, K / group], those of compressed-tensors share words along N. The others have int32 words,
-`gptq` and `gptq2` [K / 8, N] and `awq` [K, N / 8], with scales [K / group, N] and int4 zero points [K / group, N / 8].
-The first format of GPTQ stores zero points less 1."""
-BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n" and packing.bits == 4)
+scales and zero points are [N, K / group], those of compressed-tensors share words along N. `mxfp4` lies like
+`low-first`: a number is the index of a value of E2M1, and a scale is a byte, the exponent of a power of two plus 127.
+The others have int32 words, `gptq` and `gptq2` [K / 8, N] and `awq` [K, N / 8], with scales [K / group, N] and int4
+zero points [K / group, N / 8]. The first format of GPTQ stores zero points less 1."""
+BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n" and packing.dtype == INT4)
 WORDS = tuple(name for name, packing in PACKED.items() if packing.rows == "k")
 """The packings whose memory runs along N, in words of 32 bits."""
-BYTE, LOW_FIRST = "byte", "low-first"
+BYTE, LOW_FIRST, MXFP4 = "byte", "low-first", "mxfp4"
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""The values of `mxfp4`, by their number."""
+EXPONENT_BIAS, MX_SIZE = 127, 32
+"""What its scales have more than the exponent, and how many weights share one."""
 IN_WORDS = "uint8x4"
 """Zero points of `byte` as compressed-tensors stores them: [N / 4, K / group] int32, four uint8 along N in a word.
 Those of `low-first` are [N / 8, K / group], of INT4."""
 PACKINGS = (*TILED, *PACKED)
 _DENSE = Layout("col", 16)
-WEIGHT = Operand(INT4, _DENSE)
-"""An int4 weight in the key. It is dense: 32 neighbours along K, the smallest group, are 16 bytes."""
-EIGHT_BITS = {dtype: Operand(dtype, _DENSE) for dtype in ("int8", "uint8")}
-"""A weight of eight bits that is scaled by groups, in the key, by the dtype of its numbers."""
+"""32 neighbours along K, the smallest group, are at least 16 bytes."""
+WEIGHTS = {dtype: Operand(dtype, _DENSE) for dtype in (INT4, FP4, "int8", "uint8")}
+"""A weight that is scaled by groups, in the key, by the dtype of its numbers."""
+WEIGHT = WEIGHTS[INT4]
 ZERO_NUMBER = 8
 """The number of four bits that stands for a weight of zero without zero points."""
 ZERO_BYTES = {"int8": 0, "uint8": 128}
@@ -119,6 +128,8 @@ class Int4Format:
             raise InputError(f"no such packing: {self.packing!r}; {choices(self.packing, PACKINGS)}")
         if (self.zeros == INT4) != (self.packing in WORDS) and (self.zeros, self.packing) != (INT4, LOW_FIRST):
             raise InputError(f"{', '.join(WORDS)} have int4 zero points, {LOW_FIRST} may, and no other packing has")
+        if self.packing == MXFP4 and (self.size, self.zeros) != (MX_SIZE, "none"):
+            raise InputError(f"{MXFP4} has groups of {MX_SIZE} without zero points")
         if self.zeros == IN_WORDS and self.packing != BYTE:
             raise InputError(f"only packing={BYTE} has zero points of {IN_WORDS}")
 
@@ -138,6 +149,12 @@ class Int4Format:
         return 8 if self.packing == BYTE else 4
 
     @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes in the key that its numbers may have."""
+        own = PACKED[self.packing].dtype if self.packing in PACKED else INT4
+        return (own,) if own else ("int8", "uint8")
+
+    @property
     def zeros_in_words(self) -> bool:
         """Whether zero points share words along N, of a weight whose memory runs along K."""
         return self.zeros in (INT4, IN_WORDS) and not self.along_n
@@ -146,8 +163,8 @@ class Int4Format:
     def only_measured(self) -> bool:
         """Whether a kernel is served only where its rows or live tuning compared it with a reference. A benchmark of a
         compile fills int32 inputs with zeros, which proves nothing for an order in words; and no kernel for groups of
-        eight bits was measured on enough problems to expect anything of others."""
-        return self.along_n or self.zeros_in_words or self.bits == 8
+        eight bits or of MXFP4 was measured on enough problems to expect anything of others."""
+        return self.along_n or self.zeros_in_words or self.packing in (BYTE, MXFP4)
 
     @property
     def along_n(self) -> bool:
@@ -166,6 +183,7 @@ class Int4Format:
     def bytes(self, n: int, k: int, item: int) -> int:
         """Bytes of a weight [n, k] with its scales, of `item` bytes each, and zero points."""
         groups = n * k // self.size
+        item = 1 if self.packing == MXFP4 else item
         sizes = {"none": 0, "uint8": groups, "int8": groups, IN_WORDS: groups, INT4: groups // 2}
         return n * k * self.bits // 8 + groups * item + sizes.get(self.zeros, groups * item)
 
@@ -175,4 +193,4 @@ def default(dtype: str, size: int | None, zeros: str | None, packing: str | None
     `_weight_int4pack_mm`, or in bytes if the activation is not bf16; the zero points that the packing always has."""
     packing = packing or ("tinygemm8" if dtype == "bf16" else "low-first")
     always = dtype if packing in TILED else INT4 if packing in WORDS else "none"
-    return Int4Format(size or 128, zeros or always, packing)
+    return Int4Format(size or (MX_SIZE if packing == MXFP4 else 128), zeros or always, packing)

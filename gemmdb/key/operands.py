@@ -9,8 +9,8 @@ from gemmdb.key.layout import BATCHES, ITEM_SIZES, Layout, classify, contiguous,
 
 BIAS_KINDS = ("1d", "full", "column")
 FP32_MODES = ("ieee", "tf32", "bf16")
-HALF_BYTE = "int4"
-"""The dtype of a weight that has no whole bytes, so no strides: `gemmdb.key.int4` says how it lies."""
+HALF_BYTES = ("int4", "fp4_e2m1")
+"""The dtypes of a weight that has no whole bytes, so no strides: `gemmdb.key.int4` says how it lies."""
 _ALIGNS = {str(align): align for align in (1, 2, 4, 8, 16)}
 _NAMED_BATCHES = [[name] for name in BATCHES if name]
 
@@ -23,7 +23,7 @@ class Operand:
     layout: Layout
 
     def __post_init__(self) -> None:
-        if self.dtype != HALF_BYTE:
+        if self.dtype not in HALF_BYTES:
             item_size(self.dtype)
 
     @property

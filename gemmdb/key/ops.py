@@ -16,7 +16,7 @@ from gemmdb.key.operands import IEEE, Bias, Numerics, Operand
 from gemmdb.rejected import Rejected
 
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
-WEIGHT_DTYPES = ("int8", "uint8", int4.INT4)
+WEIGHT_DTYPES = ("int8", "uint8", int4.INT4, int4.FP4)
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 """torch.float8_e4m3fn and torch.float8_e5m2."""
 SCALES = ("tensor", "row", "block")
@@ -114,13 +114,13 @@ class Op:
 
 def _mixed_mm(fields: Fields) -> Rejected | None:
     own = fields.int4
-    if fields.b.dtype == int4.INT4 and own is None:
-        return Rejected("an int4 weight has groups of scales")
+    if fields.b.dtype in (int4.INT4, int4.FP4) and own is None:
+        return Rejected(f"an {fields.b.dtype} weight has groups of scales")
     if own is None:
         return None
-    if (fields.b.dtype == int4.INT4) != (own.bits == 4):
-        return Rejected(f"packing={own.packing} has numbers of {own.bits} bits, got {fields.b.dtype}")
-    wanted = int4.EIGHT_BITS.get(fields.b.dtype, int4.WEIGHT)
+    if fields.b.dtype not in own.dtypes:
+        return Rejected(f"packing={own.packing} has numbers of {' or '.join(own.dtypes)}, got {fields.b.dtype}")
+    wanted = int4.WEIGHTS[fields.b.dtype]
     if fields.b != wanted:
         return Rejected(f"a weight with groups is {wanted.text}, got {fields.b.text}: its packing says how it lies")
     if fields.fusion == "scale":
@@ -128,6 +128,8 @@ def _mixed_mm(fields: Fields) -> Rejected | None:
     signed = fields.b.dtype == "int8"
     if own.bits == 8 and own.zeros in (("uint8", int4.IN_WORDS) if signed else ("int8",)):
         return Rejected(f"zero points of {own.zeros} do not belong to a weight of {fields.b.dtype}")
+    if own.packing == int4.MXFP4 and fields.a.dtype != "bf16":
+        return Rejected(f"{own.packing} has bf16 activations: fp16 has fewer powers of two than its scales")
     if own.inner and (fields.a.dtype, own.zeros) != ("bf16", "bf16"):
         return Rejected(f"{own.packing} has bf16 activations and zero points")
     if own.zeros not in ("none", fields.a.dtype, *int4.INTEGERS):

@@ -10,7 +10,16 @@ import torch
 from gemmdb.errors import InputError
 from gemmdb.generators.measure.literals import literal, literal_bias, splits
 from gemmdb.key import representatives
-from gemmdb.key.int4 import IN_WORDS, INT4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import (
+    EXPONENT_BIAS,
+    IN_WORDS,
+    INT4,
+    MXFP4,
+    PACKED,
+    ZERO_BYTES,
+    ZERO_NUMBER,
+    Int4Format,
+)  # fmt: skip
 from gemmdb.key.operands import TensorInfo
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
@@ -200,6 +209,7 @@ def _blank_int4(
         return packed, torch.empty(k // own.size, n, 2, dtype=dtype, device=device), None
     packing, kind = PACKED[own.packing], torch.int32 if own.along_n else DTYPES.get(problem.b.dtype, torch.uint8)
     packed = torch.empty(packing.sizes(n, k, kind.itemsize), dtype=kind, device=device)
+    dtype = torch.uint8 if own.packing == MXFP4 else dtype
     scale, zeros = torch.empty(packing.groups(n, k, own.size), dtype=dtype, device=device), None
     if own.zeros != "none":
         in_words = own.zeros in (INT4, IN_WORDS)
@@ -215,6 +225,9 @@ def _fill_int4(made: Operands, random: torch.Generator, own: Int4Format) -> None
     assert made.scale is not None
     bits, device = torch.iinfo(made.b.dtype), random.device
     made.b.random_(bits.min, bits.max + 1, generator=random)
+    if own.packing == MXFP4:
+        made.scale.random_(EXPONENT_BIAS - 3, EXPONENT_BIAS + 1, generator=random)
+        return
     in_groups = bool(own.inner or own.along_n)
     sizes = tuple(made.scale.shape[:2]) if in_groups else tuple(reversed(made.scale.shape))  # [groups, n]
     # Numbers of eight bits are 16 times as large.

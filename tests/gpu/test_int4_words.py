@@ -1,4 +1,5 @@
-"""GEMMs with GPTQ's and AWQ's weights on a GPU: our kernel in its forms, and programs that unpack them."""
+"""GEMMs with weights of GPTQ, AWQ, compressed-tensors and MXFP4 on a GPU: our kernel in its forms, and programs that
+unpack them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from kit.gpu import make, solved
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
+from gemmdb.key.int4 import E2M1
 from gemmdb.table.measurement import Protocol, Status
 
 pytestmark = [
@@ -37,6 +39,8 @@ PROBLEMS = [
     *(int4(packing="low-first", zeros="int4", group=group, dtype=dtype) for group in (32, 128) for dtype in
       ("bf16", "fp16")),
     int4(packing="low-first", zeros="int4", m=1, n=1032, k=4224),
+    *(int4(weight_dtype="fp4_e2m1", m=m, n=n, k=k) for m, n, k in ((1, 1032, 4224), (16, 4096, 640), (40, 520, 1184),
+      (200, 512, 512))),
     int4(packing="gptq", fusion="pointwise", m=33), int4(packing="awq", bias="1d", m=9), int4(packing="awq", group=256),
 ]  # fmt: skip
 FORMS = [
@@ -47,10 +51,11 @@ FORMS = [
     make("int4", scaled="sums", block_n=64, block_m=32, warps=1, block_k=64),
     make("int4", scaled="sums", block_n=256, split_k=2),
     make("int4", scaled="sums", block_n=256, block_m=64, block_k=64),
+    make("int4", block_n=128, block_k=64, warps=8, stages=5), make("int4", block_n=32, block_k=256, warps=2),
     make("int4", scaled="sums", block_n=256, block_k=32), make("int4", scaled="sums", block_n=128, block_k=32, warps=2),
 ]  # fmt: skip
 SERVED = [
-    (config, problem) for problem in (PROBLEMS[4], PROBLEMS[16], PROBLEMS[-4], PROBLEMS[-3], PROBLEMS[-2])
+    (config, problem) for problem in (PROBLEMS[4], PROBLEMS[16], PROBLEMS[27], PROBLEMS[-4], PROBLEMS[-3], PROBLEMS[-2])
     for config in (FORMS[0], FORMS[6], FORMS[9], ATEN)
 ]  # fmt: skip
 
@@ -201,3 +206,44 @@ def test_a_weight_that_is_dequantised_apart(kit: Any) -> None:
         layer, x = Layer(packing, 512, 256), kit.rand(4, 256)
         args = (x, layer.qweight, layer.scales, layer.qzeros, layer.group, packing)
         kit.close(torch.compile(ops.overload("int4_mm"))(*args), layer(x))
+
+
+class Mxfp4(torch.nn.Module):
+    """A linear that looks the values of E2M1 up, and scales them by powers of two."""
+
+    def __init__(self, n: int, k: int) -> None:
+        super().__init__()
+        self.register_buffer("packed", torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda"))
+        self.register_buffer("scales", torch.randint(120, 128, (n, k // 32), dtype=torch.uint8, device="cuda"))
+
+    def forward(self, x: Any) -> Any:
+        values = torch.tensor(E2M1, dtype=x.dtype, device=x.device)
+        blocks = self.packed.reshape(-1, 16)
+        weight = torch.empty(len(blocks), 32, dtype=x.dtype, device=x.device)
+        weight[:, 0::2] = values[(blocks & 15).to(torch.long)]
+        weight[:, 1::2] = values[(blocks >> 4).to(torch.long)]
+        torch.ldexp(weight, self.scales.to(torch.int32).reshape(-1, 1) - 127, out=weight)
+        return torch.nn.functional.linear(x, weight.reshape(len(self.packed), -1))
+
+
+@pytest.mark.parametrize("m", [1, 40])
+def test_a_program_with_mxfp4_weights(kit: Any, m: int) -> None:
+    layer, x, config = Mxfp4(512, 256), kit.rand(m, 256), make("int4", block_k=64, split_k=2)
+    with torch.no_grad():
+        found, _ = kit.compiled(layer, x, config=config)
+        kit.close(found, layer(x))
+    assert kit.served() == [config.text]
+
+
+def test_mxfp4_as_live_tuning_and_aten_compute_it(kit: Any) -> None:
+    from gemmdb.inductor.match import ops
+
+    layer, x = Mxfp4(1024, 1024), kit.rand(4, 1024)
+    gemmdb.inductor.enable(on_miss="live")
+    with torch.no_grad():
+        kit.close(torch.compile(layer)(x), layer(x))
+    (entry,) = gemmdb.inductor.stats()["products"]
+    assert "packing=mxfp4" in entry["problem"]
+    gemmdb.inductor.enable(on_miss="aten")
+    args = (x, layer.packed, layer.scales, None, 32, "mxfp4")
+    kit.close(torch.compile(ops.overload("int4_mm"))(*args), layer(x))

@@ -8,7 +8,7 @@ from kit import strategies
 
 from gemmdb import Problem
 from gemmdb.errors import InputError
-from gemmdb.key.int4 import BYTE, PACKINGS, SIZES, WEIGHT, Int4Format, default
+from gemmdb.key.int4 import BYTE, MXFP4, PACKINGS, SIZES, WEIGHT, Int4Format, default
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
@@ -38,9 +38,9 @@ def test_no_other_problem_names_groups(problem):
 
 
 def test_problems_with_other_groups_are_of_other_families():
-    kinds = [{"weight_dtype": "uint8"} if packing == BYTE else {"packing": packing} for packing in PACKINGS]
+    kinds = [{"weight_dtype": "uint8"} if one == BYTE else {"packing": one} for one in PACKINGS if one != MXFP4]
     families = {int4(group=size, **kind).family for size in SIZES for kind in kinds}
-    assert len(families) == len(SIZES) * len(PACKINGS)
+    assert len(families) == len(SIZES) * len(kinds)
     assert int4().family_key != Problem.gemm("mixed_mm", m=16, n=4096, k=4096).family_key
 
 
@@ -77,6 +77,18 @@ def test_a_weight_of_bytes_has_groups_if_a_flag_says_so():
     with_groups = int4(weight_dtype="int8", group=64)
     assert with_groups.text == f"{plain.text} group=64 zeros=none packing=byte"
     assert int4(weight_dtype="uint8", zeros="uint8x4").text.endswith("group=128 zeros=uint8x4 packing=byte")
+
+
+def test_mxfp4_has_one_group_size_and_bytes_as_scales():
+    found = int4(weight_dtype="fp4_e2m1")
+    assert " b=fp4_e2m1:col:16 " in found.text
+    assert found.text.endswith("group=32 zeros=none packing=mxfp4")
+    assert found.weight_bytes == 4096 * 4096 // 2 + 4096 * 128
+    for rest in ({"group": 64}, {"zeros": "uint8"}, {"dtype": "fp16"}, {"packing": "low-first"}):
+        with pytest.raises(InputError):
+            int4(weight_dtype="fp4_e2m1", **rest)
+    with pytest.raises(InputError, match="packing=mxfp4 has numbers of fp4_e2m1, got int4"):
+        int4(packing="mxfp4", group=32)
 
 
 def test_a_weight_counts_with_its_scales():

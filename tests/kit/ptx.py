@@ -72,6 +72,10 @@ def _instruction(name: str, values: list[Any]) -> Any:
         return values[0]
     if name == "shr.u32":
         return values[0] >> values[1]
+    if name == "shl.b32":
+        return values[0] << values[1]
+    if name == "and.b32":
+        return values[0] & values[1]
     if name == "lop3.b32":
         assert values[3] == 0xEA, "(a & b) | c"
         return (values[0] & values[1]) | values[2]

@@ -12,7 +12,21 @@ from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import KINDS, Device
 from gemmdb.key.epilogue import ARITHMETIC, READS, STORED, Epilogue
 from gemmdb.key.epilogue import ORDERS as STORE_ORDERS
-from gemmdb.key.int4 import BYTE, BYTES, EIGHT_BITS, IN_WORDS, INT4, LOW_FIRST, TILED, WEIGHT, WORDS, Int4Format
+from gemmdb.key.int4 import (
+    BYTE,
+    BYTES,
+    FP4,
+    IN_WORDS,
+    INT4,
+    LOW_FIRST,
+    MX_SIZE,
+    MXFP4,
+    TILED,
+    WEIGHT,
+    WEIGHTS,
+    WORDS,
+    Int4Format,
+)  # fmt: skip
 from gemmdb.key.int4 import SIZES as GROUP_SIZES
 from gemmdb.key.layout import ITEM_SIZES, ORDERS, Layout
 from gemmdb.key.operands import BIAS_KINDS, Bias, Numerics, Operand
@@ -49,7 +63,7 @@ def _problem(draw: st.DrawFn) -> Problem:
         a, b = draw(st.sampled_from(["int8", "uint8"])), "int8"
     else:
         a, b = draw(st.sampled_from(["bf16", "fp16"])), draw(st.sampled_from(WEIGHT_DTYPES))
-        if b == INT4:
+        if b in (INT4, FP4):
             return draw(_int4())
     batch = draw(st.integers(0, 4) | st.just(2**31 - 1)) if op == "bmm" else 1
     layouts = st.builds(Layout, st.sampled_from(ORDERS), ALIGNS)
@@ -86,14 +100,16 @@ def _problem(draw: st.DrawFn) -> Problem:
 @st.composite
 def _int4(draw: st.DrawFn) -> Problem:
     """Products with a weight with groups: tiled ones, words, and bytes, whose zero points have more dtypes."""
-    kind, weight = draw(st.sampled_from(["tiled", "words", "bytes", "int8", "uint8"])), WEIGHT
+    kind, weight = draw(st.sampled_from(["tiled", "words", "bytes", "int8", "uint8", FP4])), WEIGHT
     if kind == "words":
         a = draw(st.sampled_from(["bf16", "fp16"]))
         own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), INT4, draw(st.sampled_from(WORDS)))
     elif kind == "tiled":
         a, own = "bf16", Int4Format(draw(st.sampled_from(GROUP_SIZES)), "bf16", draw(st.sampled_from(sorted(TILED))))
-    elif kind in EIGHT_BITS:
-        a, weight = draw(st.sampled_from(["bf16", "fp16"])), EIGHT_BITS[kind]
+    elif kind == FP4:
+        a, weight, own = "bf16", WEIGHTS[FP4], Int4Format(MX_SIZE, "none", MXFP4)
+    elif kind in WEIGHTS:
+        a, weight = draw(st.sampled_from(["bf16", "fp16"])), WEIGHTS[kind]
         zeros = draw(st.sampled_from(["none", a, kind, *([IN_WORDS] if kind == "uint8" else [])]))
         own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, BYTE)
     else:

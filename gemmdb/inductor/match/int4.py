@@ -19,7 +19,7 @@ from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops, unpacking
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
 from gemmdb.inductor.match.unpacked import Number, Stored, Weight
-from gemmdb.key.int4 import IN_WORDS, INT4, PACKED, SIZES, ZERO_BYTES, ZERO_NUMBER, Int4Format, Packing
+from gemmdb.key.int4 import FP4, IN_WORDS, INT4, MX_SIZE, PACKED, SIZES, ZERO_BYTES, ZERO_NUMBER, Int4Format, Packing
 
 aten = torch.ops.aten
 WORD_DTYPES = {"n": (torch.uint8, torch.int32), "k": (torch.int32,)}
@@ -124,24 +124,33 @@ def _given(part: Any) -> bool:
 def _format(weight: Weight, sizes: tuple[int, int], dtype: Any) -> Int4Format | None:
     """Return the format of a weight of `sizes` K and N, with activations of `dtype`; None if it is not in the key."""
     k, n = sizes
-    scale = weight.scale
-    if scale is None or value(scale.source).dtype != dtype or weight.number.wrapped:
+    if weight.number.wrapped:
         return None
     for size, (name, packing) in itertools.product(SIZES, PACKED.items()):
-        if packing.bits != weight.number.bits or k % size or n % (1 if packing.rows == "n" else 8):
+        if k % size or not _is_packed(weight.number, packing, (n, k)):
             continue
-        if not _is_packed(weight.number, packing, (n, k)):
-            continue
-        scaled = scale.places == _each_group(packing, (n, k), size, 1) and _holds(scale, (dtype,), n * k // size * 2)
+        scaled = _is_scaled(weight.scale, packing, (n, k), size, dtype)
         zeros = _zeros(weight, packing, (n, k), size, dtype) if scaled else None
         if zeros is not None:
             return Int4Format(size, zeros, name)
     return None
 
 
+def _is_scaled(scale: Stored | None, packing: Packing, sizes: tuple[int, int], size: int, a: Any) -> bool:
+    """Whether each of `sizes` N and K has the scale of its group, beside activations of dtype `a`."""
+    fp4, (n, k) = packing.dtype == FP4, sizes
+    if scale is None or scale.power != fp4 or (fp4 and (size != MX_SIZE or a is not torch.bfloat16)):
+        return False
+    kind = torch.uint8 if fp4 else a
+    same = scale.places == _each_group(packing, sizes, size, scale.item or 1)
+    return same and _holds(scale, (kind,), n * k // size * kind.itemsize)
+
+
 def _is_packed(number: Number, packing: Packing, sizes: tuple[int, int]) -> bool:
     """Whether the numbers of a weight of `sizes` N and K lie as those of a packing."""
     (n, k), eight = sizes, packing.bits == 8
+    if (packing.bits, packing.dtype == FP4) != (number.bits, number.fp4) or n % (1 if packing.rows == "n" else 8):
+        return False
     dtypes = BYTE_DTYPES if eight else WORD_DTYPES[packing.rows]
     if not _holds(number, dtypes, n * k * packing.bits // 8) or number.places != _numbers(packing, n, k):
         return False
@@ -176,6 +185,8 @@ def _zeros(weight: Weight, packing: Packing, sizes: tuple[int, int], size: int, 
 
 def _zero_number(number: Number) -> int:
     """The number that stands for a weight of zero without zero points."""
+    if number.fp4:
+        return 0
     return ZERO_NUMBER if number.bits == 4 else ZERO_BYTES["int8" if number.signed else "uint8"]
 
 

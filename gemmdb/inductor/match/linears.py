@@ -12,7 +12,7 @@ import torch
 from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops
 from gemmdb.inductor.match.extract import WEIGHT_MARK, Gemm
 from gemmdb.inductor.match.fx import Unsupported, value
-from gemmdb.key.int4 import EIGHT_BITS, INT4, TILED, WEIGHT, WORDS, Int4Format
+from gemmdb.key.int4 import INT4, TILED, WEIGHT, WEIGHTS, WORDS, Int4Format
 from gemmdb.key.operands import Bias, Operand, TensorInfo
 from gemmdb.key.problem import Problem
 
@@ -49,7 +49,7 @@ def int4_op(node: Any) -> Gemm | None:
     starts = scale if packing in TILED else zeros
     kind = INT4 if packing in WORDS else "none" if starts is None else _zeros_dtype(value(starts).dtype, packing)
     dtype = ops.weight_dtype(value(packed).dtype, packing)
-    weight = EIGHT_BITS.get(dtype, WEIGHT), Int4Format(size, kind, packing)
+    weight = WEIGHTS[dtype], Int4Format(size, kind, packing)
     return _int4(node, x, weight, extract.is_constant(packed), epilogues.fusion(node), None)
 
 
@@ -105,7 +105,7 @@ def marked(node: Any, x: Any, old: Any = None) -> Gemm | None:
 
 def _marked_int4(node: Any, x: Any, mark: Mapping[str, Any]) -> Gemm | None:
     bias = Bias.parse(mark["bias"]) if mark["bias"] else None
-    weight = EIGHT_BITS.get(mark["dtype"], WEIGHT), Int4Format(*mark["groups"])
+    weight = WEIGHTS[mark["dtype"]], Int4Format(*mark["groups"])
     return _int4(node, x, weight, mark["constant"], mark["fusion"], bias)
 
 

@@ -14,7 +14,20 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.match.engine_ops import BLOCK, ENGINE_OPS, Operands
-from gemmdb.key.int4 import BYTE, IN_WORDS, INT4, PACKED, TILED, WORDS, ZERO_BYTES, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import (
+    BYTE,
+    E2M1,
+    EXPONENT_BIAS,
+    IN_WORDS,
+    INT4,
+    MXFP4,
+    PACKED,
+    TILED,
+    WORDS,
+    ZERO_BYTES,
+    ZERO_NUMBER,
+    Int4Format,
+)  # fmt: skip
 
 _library: Any = None
 
@@ -54,7 +67,8 @@ def zeros_in_words(packing: str) -> str:
 
 def weight_dtype(stored: torch.dtype, packing: str) -> str:
     """Return the dtype in the key of a packed weight whose tensor is of dtype `stored`."""
-    return INT4 if packing != BYTE else "int8" if stored is torch.int8 else "uint8"
+    own = PACKED[packing].dtype if packing in PACKED else INT4
+    return own or ("int8" if stored is torch.int8 else "uint8")
 
 
 def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
@@ -94,6 +108,10 @@ def dequantised(
         by, added = (scale[..., which].t().to(dtype).unsqueeze(-1) for which in (0, 1))
         return ((weight - ZERO_NUMBER) * by + added).view(found.shape)
     packing = PACKED[own.packing]
+    if own.packing == MXFP4:
+        values = torch.tensor(E2M1, dtype=dtype, device=found.device)[found.to(torch.int32)]
+        exponent = scale.to(torch.float64 if dtype is torch.float64 else torch.float32) - EXPONENT_BIAS
+        return (values.reshape(weight.shape) * torch.exp2(exponent).to(dtype).unsqueeze(-1)).view(found.shape)
     if packing.rows == "k":
         assert zeros is not None
         scale, zeros = scale.t(), ((_unpacked(zeros, packing.zeros, 1) + packing.plus) & 15).t()

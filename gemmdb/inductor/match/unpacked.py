@@ -3,7 +3,7 @@ subtracted from them and multiplied with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from gemmdb.inductor.match.fx import value
 from gemmdb.inductor.match.positions import Places, merged
+from gemmdb.key.int4 import EXPONENT_BIAS
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 EXACT = 256
@@ -27,18 +28,21 @@ class Known:
 @dataclass(frozen=True)
 class Stored:
     """Elements of the contiguous tensor `source`. `places`: in four bits if they are integers, else in elements.
-    `item`: four bits of an integer, as the node sees it; 0 of a float."""
+    `item`: four bits of an integer, as the node sees it; 0 of a float. `power`: each stands for 2 to the power of
+    the byte less 127."""
 
     source: Any
     places: Places
     item: int
+    power: bool = False
 
 
 @dataclass(frozen=True)
 class Number:
     """Four or eight `bits` of the integers in `source`, plus `plus`. `masked`: other bits are 0; without it, the low
     four bits of an element are the number. `wrapped`: `plus` is added modulo 16. `room`: how many times four bits an
-    element has from the number up, at least. `signed`: whether the number has a sign, as an int8 has."""
+    element has from the number up, at least. `signed`: whether the number has a sign, as an int8 has. `fp4`: whether it
+    stands for the value of E2M1 with that number."""
 
     source: Any
     places: Places
@@ -48,6 +52,7 @@ class Number:
     bits: int = 4
     room: int = 1
     signed: bool = False
+    fp4: bool = False
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -80,10 +85,12 @@ def moved(seen: Seen, move: Callable[[Places], Places]) -> Seen:
 
 def numbers_of(seen: Seen) -> Seen:
     """Return whole bytes of memory as numbers of eight bits, anything else as it is."""
-    if not isinstance(seen, Stored) or seen.item != 2 or value(seen.source).dtype not in (torch.int8, torch.uint8):
+    if not isinstance(seen, Stored) or seen.item != 2 or seen.power:
         return seen
-    signed = value(seen.source).dtype is torch.int8
-    return Number(seen.source, seen.places, masked=True, bits=8, signed=signed)
+    dtype = value(seen.source).dtype
+    if dtype not in (torch.int8, torch.uint8):
+        return seen
+    return Number(seen.source, seen.places, masked=True, bits=8, signed=dtype is torch.int8)
 
 
 def sizes_of(seen: Seen) -> tuple[int, ...]:
@@ -104,7 +111,7 @@ def masked_byte(seen: Seen, dtype: Any) -> Seen | None:
     """The low eight bits of each element. An int8 would keep its sign."""
     if dtype not in INTEGER_DTYPES or dtype is torch.int8:
         return None
-    if isinstance(seen, Stored) and seen.item >= 2:
+    if isinstance(seen, Stored) and seen.item >= 2 and not seen.power:
         return Number(seen.source, seen.places, masked=True, bits=8)
     if not isinstance(seen, Number) or seen.masked or seen.plus or seen.room < 2:
         return None
@@ -129,3 +136,24 @@ def same_kind(number: Number, zeros: Seen) -> bool:
     if isinstance(found, Number):
         return (found.bits, found.signed) == (number.bits, number.signed)
     return isinstance(found, Stored) and not found.item
+
+
+def fp4_of(seen: Seen) -> Seen | None:
+    """Return the values of E2M1 that numbers of four bits stand for."""
+    if not isinstance(seen, Number) or seen.fp4 or seen.wrapped or not seen.masked:
+        return None
+    return replace(seen, fp4=True) if (seen.bits, seen.plus) == (4, 0) else None
+
+
+def power_of(seen: Seen) -> Stored | None:
+    """Return two to the power of numbers, if these are the bytes of a memory less 127."""
+    if not isinstance(seen, Number) or seen.signed or (seen.bits, seen.plus) != (8, -EXPONENT_BIAS):
+        return None
+    return Stored(seen.source, seen.places, 2, power=True)
+
+
+def scaled(weight: Weight, scale: Stored, shape: Sequence[int]) -> Weight:
+    """Return a weight of `shape` times its scale."""
+    found = moved(weight, lambda places: places.expanded(shape))
+    assert isinstance(found, Weight)
+    return replace(found, scale=replace(scale, places=scale.places.expanded(shape)))

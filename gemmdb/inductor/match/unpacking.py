@@ -25,20 +25,30 @@ from gemmdb.inductor.match.unpacked import (
     Stored,
     Weight,
     fits,
+    fp4_of,
     masked_byte,
     moved,
     numbers_of,
+    power_of,
     same_kind,
+    scaled,
     sizes_of,
 )
 from gemmdb.inductor.match.unpacking_views import VIEWS, shape_of
+from gemmdb.key.int4 import E2M1
 
 aten, prims = torch.ops.aten, torch.ops.prims
 BITS, MASK = 4, 15
 _BYTE_MASK = 255
 HALF_DTYPES = (torch.float16, torch.bfloat16)
+WIDE_DTYPES = (torch.bfloat16, torch.float32)
+"""Dtypes with all powers of two that a byte may stand for."""
 _EXACT_DTYPES = (*INTEGER_DTYPES, *HALF_DTYPES, torch.float32)
 """Dtypes that hold all numbers exactly."""
+_COPIES = (
+    aten.lift_fresh_copy.default, aten.clone.default, aten.alias.default, prims.device_put.default,
+    prims.convert_element_type.default,
+)  # fmt: skip
 _PACKED_DTYPES = (torch.uint8, torch.int8, torch.int32)
 MAX_NODES, MAX_DEPTH, MAX_NUMBERS = 256, 64, 2**17
 """Nodes that are looked at for one weight, nodes in a row among them, and numbers that are read of a constant, at
@@ -90,6 +100,15 @@ class Reader:
         item = 2 * val.itemsize if val.dtype in _PACKED_DTYPES else 0
         return Stored(node, Places.dense(shape, item or 1), item)
 
+    def floats(self, node: Any) -> list[float]:
+        """Return the numbers of a constant, or of a copy of one. Raises Unknown."""
+        while node.op == "call_function" and node.target in _COPIES:
+            node = node.args[0]
+        found = self.constants.get(node) if node.op == "placeholder" else _constant(node)
+        if found is None or not found.dtype.is_floating_point:
+            raise Unknown
+        return state.floats(found)
+
 
 def _constant(node: Any) -> Any:
     """Return the tensor that a graph has as an attribute."""
@@ -102,7 +121,7 @@ def _other_dtype(node: Any, inner: Reader) -> Seen | None:
     seen, dtype, before = inner(node.args[0]), value(node).dtype, value(node.args[0]).dtype
     if isinstance(seen, Number) and seen.masked and seen.bits == BITS and {dtype, before} == {torch.uint8, torch.int8}:
         return seen if 0 <= seen.plus <= MASK else None
-    if not isinstance(seen, Stored) or not seen.item or dtype not in _PACKED_DTYPES:
+    if not isinstance(seen, Stored) or not seen.item or seen.power or dtype not in _PACKED_DTYPES:
         return None
     item, dims = 2 * dtype.itemsize, seen.places.dims
     if item >= seen.item or not dims:
@@ -113,14 +132,31 @@ def _other_dtype(node: Any, inner: Reader) -> Seen | None:
 
 
 def _chosen(node: Any, inner: Reader) -> Seen | None:
-    """Elements that known numbers choose along one dimension."""
+    """Elements that known numbers choose along one dimension, or the values of E2M1 that numbers stand for."""
     given = [(dim, one) for dim, one in enumerate(node.args[1]) if one is not None]
     if len(given) != 1:
         return None
+    if value(node.args[0]).shape == (len(E2M1),) and value(node).dtype in WIDE_DTYPES:
+        seen = inner(given[0][1]) if value(given[0][1]).dtype in (torch.int32, torch.int64) else None
+        return fp4_of(seen) if seen is not None and inner.floats(node.args[0]) == list(E2M1) else None
     dim, by = given[0][0], inner.numbers(given[0][1])
     if not isinstance(by, Known) or len(by.places.dims) != 1:
         return None
     return moved(inner(node.args[0]), lambda places: places.chosen(dim, by.places))
+
+
+def _powered(node: Any, inner: Reader) -> Seen | None:
+    """Two to the power of bytes less 127."""
+    base, by = node.args if node.target is aten.pow.Scalar else (2, node.args[0])
+    return power_of(inner(by)) if base == 2 and value(node).dtype in WIDE_DTYPES else None
+
+
+def _ldexp(node: Any, inner: Reader) -> Seen | None:
+    """Values of E2M1 times two to the power of bytes less 127."""
+    seen, scale = inner(node.args[0]), power_of(inner(node.args[1]))
+    if not isinstance(seen, Number) or not seen.fp4 or scale is None or value(node).dtype not in WIDE_DTYPES:
+        return None
+    return scaled(Weight(seen), scale, shape_of(node))
 
 
 def _counted(node: Any, inner: Reader) -> Seen:
@@ -138,10 +174,14 @@ def _cast(node: Any, inner: Reader) -> Seen | None:
         return seen if dtype in (torch.int32, torch.int64) else None
     if dtype not in _EXACT_DTYPES:
         return None
+    if (isinstance(seen, Number) and seen.fp4) or (isinstance(seen, Stored) and seen.power):
+        return seen if dtype in WIDE_DTYPES else None
     if isinstance(seen, Number):
         kept = seen.masked or dtype in INTEGER_DTYPES  # The low bits of what is not masked yet.
         whole = fits(seen, dtype) if seen.bits > BITS else seen.plus >= 0 or dtype is not torch.uint8
         return seen if kept and whole else None
+    if isinstance(seen, Weight) and seen.number.fp4:
+        return seen if dtype in WIDE_DTYPES else None
     if isinstance(seen, Weight):
         # Zero points from memory may have a fraction, or be too large for an integer of another size.
         whole = not isinstance(seen.zeros, Stored) and dtype is not torch.uint8 and seen.number.bits == BITS
@@ -154,7 +194,7 @@ def _shifted(node: Any, inner: Reader) -> Seen | None:
     """Integers shifted to the right, until other four bits are the lowest."""
     source, by = node.args[:2]
     seen, shift = inner(source), Known(Places(by, ())) if type(by) is int else inner.numbers(by)
-    if not isinstance(seen, Stored) or not seen.item or not isinstance(shift, Known):
+    if not isinstance(seen, Stored) or not seen.item or seen.power or not isinstance(shift, Known):
         return None
     many = shift.places.divided(BITS)
     if many.first < 0 or many.last >= seen.item or any(step < 0 for dim in many.dims for _, step in dim):
@@ -170,9 +210,9 @@ def _masked(node: Any, inner: Reader) -> Seen | None:
     seen = inner(source)
     if by == _BYTE_MASK:
         return masked_byte(seen, value(node).dtype)
-    if isinstance(seen, Number) and seen.bits > BITS:
+    if isinstance(seen, Number) and (seen.bits > BITS or seen.fp4):
         return None
-    if isinstance(seen, Stored) and seen.item:
+    if isinstance(seen, Stored) and seen.item and not seen.power:
         return Number(seen.source, seen.places, masked=True)
     if not isinstance(seen, Number) or value(node).dtype not in INTEGER_DTYPES:
         return None
@@ -183,7 +223,7 @@ def _added(node: Any, inner: Reader) -> Seen | None:
     """Numbers plus or minus one for all, or minus zero points."""
     source, by = node.args[:2]
     seen = numbers_of(inner(source))
-    if not isinstance(seen, Number) or node.kwargs:
+    if not isinstance(seen, Number) or seen.fp4 or node.kwargs:
         return None
     dtype, minus = value(node).dtype, node.target is aten.sub.Tensor
     if isinstance(by, int | float):
@@ -203,7 +243,7 @@ def _added(node: Any, inner: Reader) -> Seen | None:
         zeros = inner.leaf(by)  # Bytes that the program computes.
     if seen.bits > BITS and (dtype is torch.int8 or not same_kind(seen, zeros)):
         return None  # Their difference would wrap around, or is not exact.
-    if not isinstance(zeros, Number | Stored) or (isinstance(zeros, Number) and not zeros.masked):
+    if not isinstance(zeros, Number | Stored) or (isinstance(zeros, Number) and (zeros.fp4 or not zeros.masked)):
         return None
     if isinstance(zeros, Stored) and not (zeros.item == 2 or value(by).dtype == dtype):
         return None
@@ -213,19 +253,20 @@ def _added(node: Any, inner: Reader) -> Seen | None:
 
 def _scaled(node: Any, inner: Reader) -> Seen | None:
     """Numbers times the scale of their group."""
-    dtype, shape = value(node).dtype, shape_of(node)
+    dtype = value(node).dtype
     for source, by in (node.args[:2], node.args[1::-1]):
         if not isinstance(source, torch.fx.Node) or not isinstance(by, torch.fx.Node):
             return None
-        if value(by).dtype != dtype or dtype not in HALF_DTYPES:
-            continue
         seen, scale = numbers_of(inner(source)), inner(by)
         weight = Weight(seen) if isinstance(seen, Number) and seen.masked else seen
-        if not isinstance(weight, Weight) or weight.scale is not None or not isinstance(scale, Stored) or scale.item:
+        if not isinstance(weight, Weight) or weight.scale is not None or not isinstance(scale, Stored):
             continue
-        found = moved(weight, lambda places: places.expanded(shape))
-        assert isinstance(found, Weight)
-        return replace(found, scale=replace(scale, places=scale.places.expanded(shape)))
+        if weight.number.fp4:
+            known = scale.power and dtype in WIDE_DTYPES  # All of their products are exact.
+        else:
+            known = not scale.item and value(by).dtype == dtype and dtype in HALF_DTYPES
+        if known:
+            return scaled(weight, scale, shape_of(node))
     return None
 
 
@@ -241,4 +282,7 @@ _READERS: dict[Any, Callable[[Any, Reader], Seen | None]] = {
     aten.add.Tensor: _added,
     aten.sub.Tensor: _added,
     aten.mul.Tensor: _scaled,
+    aten.exp2.default: _powered,
+    aten.pow.Scalar: _powered,
+    aten.ldexp.Tensor: _ldexp,
 }

@@ -14,7 +14,7 @@ from gemmdb.kernels.menus.shared import Menu, read_shapes, up_to
 from gemmdb.kernels.triton.int4 import shared_bytes
 from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS, MAX_ROWS
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import PACKED, Int4Format
+from gemmdb.key.int4 import MXFP4, PACKED, Int4Format
 from gemmdb.key.problem import Problem
 
 MIN_STAGES = 2
@@ -45,6 +45,8 @@ def _usual_int4(problem: Problem, device: Device) -> Iterator[Config]:
 def _kind(own: Int4Format) -> str:
     if own.along_n:
         return "words_of_columns" if PACKED[own.packing].packed == "n" else "words"
+    if own.packing == MXFP4:
+        return MXFP4
     return "tiled" if own.inner else "bytes"
 
 

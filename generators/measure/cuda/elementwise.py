@@ -18,7 +18,7 @@ from gemmdb.generators.measure.cuda.render import (
     weight_args,
 )
 from gemmdb.kernels.triton import TL
-from gemmdb.key.int4 import PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import EXPONENT_BIAS, MX_SIZE, MXFP4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -58,6 +58,8 @@ def dequantise(problem: Problem) -> Launch:
     if own.along_n:
         group = f"k // {own.size} * {problem.n} + n"
         return _over_weight(problem, *_along_n(problem, own), *_scaled_number(dtype, group))
+    if own.packing == MXFP4:
+        return _over_weight(problem, f"number = {_number(own)}", *_mxfp4(dtype))
     return _over_weight(
         problem,
         f"number = {_number(own)}",
@@ -72,6 +74,14 @@ def _number(own: Int4Format) -> str:
         return "tl.load(B + at, mask=inside).to(tl.int32)"
     place = "1 - at % 2" if own.packing == "high-first" else "at % 2"
     return f"((tl.load(B + at // 2, mask=inside).to(tl.int32) >> (4 * ({place})).to(tl.int32)) & 15)"
+
+
+def _mxfp4(dtype: str) -> Iterator[str]:
+    """Statements that store the value of E2M1 of `number`, times the power of two of its group."""
+    yield "low, high = (number & 1).to(tl.float32), number >> 1 & 3"
+    yield "number = tl.where(number > 7, -1.0, 1.0) * tl.where(high == 0, low * 0.5, (low + 2) * (1 << high) * 0.25)"
+    yield f"exponent = tl.load(scale + at // {MX_SIZE}, mask=inside, other=0).to(tl.float32) - {EXPONENT_BIAS}"
+    yield f"tl.store(cast + at, (number * tl.exp2(exponent)).to({dtype}), mask=inside)"
 
 
 def _start(problem: Problem, own: Int4Format) -> str:

@@ -82,6 +82,15 @@ def test_four_zero_points_of_columns_are_in_a_word():
     assert weight[:, 63].tolist() == [10.0] * 4
 
 
+def test_what_the_numbers_and_scales_of_mxfp4_stand_for():
+    own = int4(weight_dtype="fp4_e2m1", group=32).int4
+    packed = torch.tensor([[0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE] * 4], dtype=torch.uint8)
+    for scale, factor in ((127, 1.0), (128, 2.0), (125, 0.25), (0, 2.0**-127)):
+        weight = dequantised(packed, torch.full((1, 2), scale, dtype=torch.uint8), None, own, torch.float64)
+        positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+        assert weight[0, :16].tolist() == [one * factor for one in (*positive, *(-one for one in positive))]
+
+
 def test_eight_zero_points_of_columns_are_in_a_word():
     own = int4(packing="low-first", group=32, zeros="int4").int4
     words, scale = torch.tensor([[0x76543210]], dtype=torch.int32), torch.ones(8, 1)
@@ -111,6 +120,8 @@ BYTES = [
     int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"), int4(packing="gptq", group=32, dtype="fp16"),
     int4(weight_dtype="int8", group=32), int4(weight_dtype="uint8", bias="1d", dtype="fp16"),
     int4(weight_dtype="uint8", zeros="uint8x4", fusion="pointwise"), int4(weight_dtype="int8", zeros="int8", m=1),
+    int4(weight_dtype="fp4_e2m1", group=32),
+    int4(weight_dtype="fp4_e2m1", group=32, m=1, bias="1d", fusion="pointwise"),
     int4(weight_dtype="uint8", zeros="bf16"), int4(packing="low-first", zeros="int4", m=3),
     int4(packing="gptq2", bias="1d"), int4(packing="awq", m=1), int4(packing="awq", fusion="pointwise", group=128),
 ]  # fmt: skip

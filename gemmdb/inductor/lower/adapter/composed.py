@@ -13,7 +13,7 @@ from torch._inductor.select_algorithm import realize_inputs
 from torch._inductor.virtualized import ops
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from gemmdb.key.int4 import IN_WORDS, INT4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import IN_WORDS, INT4, MXFP4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
 
 aten = torch.ops.aten
 
@@ -97,6 +97,8 @@ def int4_weight(
             by, added = (_float(factor([group, n, which])) for which in (0, 1))
             return ops.to_dtype(ops.add(ops.mul(_less(value, ZERO_NUMBER), by), added), dtype)
         place = [group, n] if groups.along_n else [n, group]
+        if groups.packing == MXFP4:
+            return ops.to_dtype(ops.mul(_e2m1(number(n, k)), _power(factor(place))), dtype)
         if start is None:
             value = _less(value, zero)
         else:
@@ -158,6 +160,28 @@ def _bits(word: Any, bits: int, place: Any) -> Any:
     """Extract so many bits of int32 words: the number at `place`."""
     by = ops.index_expr(bits * place, torch.int32)
     return ops.bitwise_and(ops.bitwise_right_shift(word, by), ops.constant((1 << bits) - 1, torch.int32))
+
+
+def _e2m1(number: Any) -> Any:
+    """The value in fp32 of a number of four bits: a sign, an exponent of two bits, and one bit of the mantissa."""
+    magnitude, one = ops.bitwise_and(number, _int(7)), _int(1)
+    exponent, half = ops.bitwise_right_shift(magnitude, one), _float(ops.bitwise_and(magnitude, one))
+    power = _float(ops.bitwise_left_shift(one, exponent))
+    least = ops.mul(half, ops.constant(0.5, torch.float32))
+    more = ops.mul(ops.mul(ops.add(half, ops.constant(2.0, torch.float32)), power), ops.constant(0.25, torch.float32))
+    value = ops.where(ops.eq(exponent, _int(0)), least, more)
+    return ops.where(ops.gt(number, _int(7)), ops.neg(value), value)
+
+
+def _power(exponent: Any) -> Any:
+    """2 to the power of a byte less 127, in fp32, by its bits: that of 0 has no bit of the exponent."""
+    byte = ops.to_dtype(exponent, torch.int32)
+    bits = ops.where(ops.eq(byte, _int(0)), _int(1 << 22), ops.bitwise_left_shift(byte, _int(23)))
+    return ops.to_dtype_bitcast(bits, torch.float32, torch.int32)
+
+
+def _int(value: int) -> Any:
+    return ops.constant(value, torch.int32)
 
 
 def _float(value: Any) -> Any:

@@ -101,6 +101,12 @@ def integers(tensor: Any) -> list[int]:
         return [int(number) for number in tensor.flatten().tolist()]
 
 
+def floats(tensor: Any) -> list[float]:
+    """Return the floats of a constant of a graph, as `integers`."""
+    with _disable_current_modes():
+        return [float(number) for number in tensor.flatten().tolist()]
+
+
 def lowers(target: Any) -> bool:
     """Whether Inductor has a lowering of `target` that obeys a decision. It has none for ATen-only operators."""
     return bool(getattr(lowerings.get(target), "_gemmdb", False))

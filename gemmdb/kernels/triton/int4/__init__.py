@@ -8,7 +8,7 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
 from gemmdb.kernels.triton import TL, shared
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import PACKED, TILED, Int4Format
+from gemmdb.key.int4 import MXFP4, PACKED, TILED, Int4Format
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
@@ -34,7 +34,7 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
         "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
         "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": given(problem),
-        "IN_WORDS": own.zeros_in_words,
+        "IN_WORDS": own.zeros_in_words, "FP4": own.packing == MXFP4,
         **along_n(own),
         "GROUPED": grouped(_block(config), int(value["warps"])), "LATE": value["scaled"] == "sums",
         "ROWS": _ROWS * int(value["warps"]), "EVEN_K": problem.k % int(value["block_k"]) == 0,

@@ -8,7 +8,7 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
 from gemmdb.kernels.triton import TL, int4, shared
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import TILED
+from gemmdb.key.int4 import MXFP4, TILED
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
@@ -70,8 +70,8 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     assert own is not None
     if problem.m > MAX_ROWS or "m" in symbolic:
         return Rejected(f"the number of rows is fixed, and at most {MAX_ROWS}")
-    if own.bits != 4:
-        return Rejected("it takes numbers of four bits")
+    if own.bits != 4 or own.packing == MXFP4:
+        return Rejected("it takes integers of four bits")
     if own.zeros_in_words:
         return Rejected("a lane loads the zero points of its columns one by one, and these share words")
     if own.along_n:
