@@ -71,8 +71,8 @@ class ProblemOptions:
     )
     weight_dtype: str | None = Option(
         None,
-        help="Dtype of the weight: int8, uint8, int4 or fp4_e2m1 for mixed_mm [default: int8]; for scaled_mm [default: as"
-        " --dtype].",
+        help="Dtype of the weight: int8, uint8, int4 or fp4_e2m1 for mixed_mm [default: int8]; for scaled_mm [default:"
+        " as --dtype].",
     )
     bias: str | None = Option(None, help="none, 1d, full or column [default: 1d for addmm, else none].")
     tf32: bool = Option(False, "--tf32", help="Allow TF32 for fp32 inputs.")
