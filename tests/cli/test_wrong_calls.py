@@ -62,7 +62,7 @@ ONE --batch 2 | only bmm takes a batch
 ONE --scales row | only scaled_mm and grouped_mm of fp8 have scales
 ONE --fast-accum | only scaled_mm and grouped_mm of fp8 have scales
 --op scaled_mm --m 1 --n 16 --k 16 --scales= | one of the kinds tensor, row, block, got ''
---op mixed_mm --m 1 --n 8 --k 128 --group 64 | only an int4 weight has groups
+--op mixed_mm --m 1 --n 8 --k 128 --packing gptq | packing=gptq has numbers of int4, got int8
 --op mixed_mm --m 1 --n 8 --k 128 --weight-dtype int4 --group 100 | groups have 32, 64, 128, 256
 --op mixed_mm --m 1 --n 8 --k 128 --weight-dtype int4 --packing marlin | known: tinygemm2, tinygemm4
 --op scaled_mm --m 1 --n 16 --k 16 --scales column | one of the kinds tensor, row, block
