@@ -106,7 +106,7 @@ def test_the_first_row_is_the_same_for_all_numbers_of_rows(static: dict[int, lis
 def test_a_symbolic_number_of_rows_gives_these_bits(static: dict[int, list[Any]], end: int | None) -> None:
     run, made = program()
     x = made(64)
-    torch._dynamo.mark_dynamic(x, 0, min=2, **({} if end is None else {"max": end}))
+    torch._dynamo.mark_dynamic(x, 0, **({} if end is None else {"min": 2, "max": end}))
     with torch.no_grad():
         compiled = torch.compile(run, backend="gemmdb", options={"gemmdb.batch_invariant": True})
         compiled(x)

@@ -146,6 +146,19 @@ def test_the_order_loses_least_over_the_measured_sizes(lab, no_shipped_tables):
     assert (hit.config, hit.rung, hit.evidence["sum_order"]) == (warp, "exact", "unit=warp slices=1")
 
 
+def test_rows_without_the_epilogue_or_the_bias_choose_the_kernel(lab, no_shipped_tables):
+    """They were measured, where the cost model only guesses. Rows with the epilogue go first."""
+    plain, own = make("tile", swap=1, block_k=128), make("tile", swap=1, block_k=32)
+    problem = Problem.gemm("mm", m=32, n=1024, k=1024)
+    biased = Problem.gemm("addmm", m=32, n=1024, k=1024, fusion="pointwise:math")
+    rows = lab.rows_of({problem: {plain: 0.5}}, device=H200, clock="graph")
+    hit = answer(lab.query(biased, H200), lab.catalog(rows), POLICY)
+    assert (hit.config, hit.rung, hit.expected_us) == (plain, "epilogue", pytest.approx(50.0, rel=0.01))
+    rows += lab.rows_of({biased: {own: 0.5}}, device=H200, clock="graph")
+    hit = answer(lab.query(biased, H200), lab.catalog(rows), POLICY)
+    assert (hit.config, hit.rung) == (own, "exact")
+
+
 def test_a_kernel_that_cannot_run_is_replaced_by_another_of_the_order(shipped):
     query = Query(Problem.gemm("mm", m=16, n=4096, k=4096), H200)
     first = answer(query, shipped, POLICY)

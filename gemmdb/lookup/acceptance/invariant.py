@@ -39,6 +39,8 @@ OPEN_ROWS = 2048
 """The size that chooses the kernel of the last interval of an open range."""
 UNMEASURED = 1.1
 """A kernel that was not measured for the GEMM must be expected to be faster by this factor than one that was."""
+OTHER_EPILOGUE = 1.02
+"""The same for a kernel that was measured for the GEMM without its bias and epilogue."""
 SLICED = 1.15
 """How much slower a kernel is expected to be if one program adds up slices of K."""
 
@@ -126,7 +128,7 @@ def _at(ask: Ask, m: int, order: SumOrder, rows: Range | None) -> Ask:
 
 def _best(at: Ask, order: SumOrder) -> _Found | Rejected:
     """Return the fastest kernel with the order at one size."""
-    known = [found for found in (_measured(at), _near(at), _ranked(at)) if found is not None]
+    known = list(_known(at))
     if known and (order.slices == 1 or at.problem.m <= SKINNY_ROWS):
         return min(known, key=_rated)
     default = _default(at, order)
@@ -138,7 +140,33 @@ def _best(at: Ask, order: SumOrder) -> _Found | Rejected:
 def _rated(found: _Found) -> tuple[float, str, str]:
     """Each source knows a time of ATen's: the ratio compares with those of other sources."""
     config, us, aten_us, rung, _ = found
-    return us / aten_us * (1.0 if rung == "exact" else UNMEASURED), rung, config.text
+    return us / aten_us * {"exact": 1.0, "epilogue": OTHER_EPILOGUE}.get(rung, UNMEASURED), rung, config.text
+
+
+def _known(at: Ask) -> Iterator[_Found]:
+    """Yield the fastest kernel by each source: rows of the GEMM, of its neighbours, and the cost model; and the same of
+    the GEMM without its bias and epilogue, which add about as much to all kernels."""
+    plain = replace(at.problem, op="mm", bias=None, scalars="unit", fusion="none")
+    for one in (at,) if plain == at.problem else (at, at.at(plain)):
+        rows, nearby = measured(one), predict(one) if one.policy.near else None
+        if rows is not None:
+            rung = "exact" if one is at else "epilogue"
+            yield from _first(at, rows, rung, {config: known.log for config, known in rows.estimates.items()})
+        if isinstance(nearby, Prediction):
+            scores = {config: known.score for config, known in nearby.estimates.items() if known.full}
+            yield from _first(at, nearby, "near", scores)
+    ranking = rank(at) if at.policy.model else None
+    if ranking is not None and not isinstance(ranking, Rejected):
+        first = ranking.best[0]
+        yield first.config, first.us, ranking.aten_us, "model", "model"
+
+
+def _first(at: Ask, found: Prediction, rung: str, scores: dict[Config, float]) -> Iterator[_Found]:
+    """Yield the config with the lowest score that may serve the lookup, if there is one."""
+    ours = [(score, config.text, config) for config, score in scores.items() if config != ATEN]
+    config = next((one for *_, one in sorted(ours) if at.rejection(one) is None), None)
+    if config is not None:
+        yield config, found.ratios[config] * found.aten_us, found.aten_us, rung, found.table
 
 
 def _default(at: Ask, order: SumOrder) -> _Found | Rejected:
@@ -155,40 +183,12 @@ def _default(at: Ask, order: SumOrder) -> _Found | Rejected:
     return min(found, key=_rated) if found else rejected
 
 
-def _measured(at: Ask) -> _Found | None:
-    found = measured(at)
-    return None if found is None else _first(found, {c: one.log for c, one in found.estimates.items()})
-
-
-def _near(at: Ask) -> _Found | None:
-    found = predict(at) if at.policy.near else None
-    if not isinstance(found, Prediction):
-        return None
-    return _first(found, {c: one.score for c, one in found.estimates.items() if one.full})
-
-
-def _first(found: Prediction, scores: dict[Config, float]) -> _Found | None:
-    ours = [(score, config.text, config) for config, score in scores.items() if config != ATEN]
-    if not ours:
-        return None
-    *_, config = min(ours)
-    return config, found.ratios[config] * found.aten_us, found.aten_us, found.rung, found.table
-
-
-def _ranked(at: Ask) -> _Found | None:
-    found = rank(at) if at.policy.model else None
-    if found is None or isinstance(found, Rejected):
-        return None
-    one = found.best[0]
-    return one.config, one.us, found.aten_us, "model", "model"
-
-
 def _defaults(problem: Problem, order: SumOrder) -> Iterator[Config]:
     """Yield kernels with the order, for any layout: for few rows with the weight as left operand, which has enough rows
     for the instructions of a warp group."""
     few, groups = problem.m <= 2 * SKINNY_ROWS, order.unit == sum_order.WARP_GROUP
     if few:
-        shapes = [(16, 64, 1, 4) if groups else (16, 64, 0, 2)]
+        shapes = [(m, 64, 1, 4) if groups else (m, 64, 0, 2) for m in (16, 32, 64)]
     else:
         shapes = [(64, 64, 0, 4), (64, 128, 0, 4), (128, 128, 0, 8), (64, 64, 0, 2)]
     slices = {"slices": order.slices} if order.slices > 1 else {}
