@@ -1,6 +1,6 @@
 """Time the search of cuBLASLt's algorithms for single GEMMs: what each stage costs, and what it finds.
 
-    python -m benchmarks.torch search --out search.json [--sizes 768x2048x7168,64x4096x14336] [--seconds 120]
+    python -m benchmarks.torch search --out search.json [--sizes 768x2048x7168,64x4096x14336] [--short] [--seconds 120]
 
 Each GEMM in bf16 is searched as during a compile, all of them twice: the first time in a process loads the kernels. The
 GPU is idle at the start and at the end of each stage, so a stage has its own time, and the whole takes a little longer
@@ -32,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--out", type=Path, default=Path("search.json"), metavar="FILE", help="default: search.json")
     parser.add_argument("--sizes", default=SIZES, metavar="MxNxK,...", help="default: 14 GEMMs of models")
+    parser.add_argument("--short", action="store_true", help="the shorter search, which short GEMMs get")
     parser.add_argument("--seconds", type=float, default=120, help="begin no search after that time; default: 120")
 
 
@@ -39,15 +40,16 @@ def main(options: argparse.Namespace) -> None:
     """Search all GEMMs twice, and write after each."""
     problems = parsed(options.sizes)
     from benchmarks.torch import stages
+    from gemmdb.inductor.benchmark.limits import EXTENTS
 
-    device = stages.device()
+    device, extent = stages.device(), EXTENTS[1 if options.short else 0]
     header, until = software(), time.monotonic() + options.seconds
     rows: list[dict[str, Any]] = []
     for turn in ("first", "second"):
         for problem in problems:
             if time.monotonic() > until:
                 return
-            rows.append({"turn": turn, **stages.searched(problem, device)})
+            rows.append({"turn": turn, **stages.searched(problem, device, extent)})
             options.out.write_text(json.dumps({**header, "searches": rows}, indent=1))
             print(line(rows[-1]), flush=True)
 

@@ -16,6 +16,7 @@ from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.inductor.benchmark import algorithm_jobs, algorithm_trial, trial
 from gemmdb.inductor.benchmark.algorithm_trial import Operands
+from gemmdb.inductor.benchmark.limits import EXTENTS, Extent
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cublaslt
@@ -97,7 +98,7 @@ def operands(problem: Problem) -> Operands:
     return Operands(problem, (a, b), (True, False))
 
 
-def searched(problem: Problem, device: Device) -> dict[str, Any]:
+def searched(problem: Problem, device: Device, extent: Extent = EXTENTS[0]) -> dict[str, Any]:
     """The facts of one search, JSON-ready; `failure` if it has no result."""
     found: dict[str, Any] = {"sizes": [problem.m, problem.n, problem.k]}
     start = time.perf_counter()
@@ -106,7 +107,7 @@ def searched(problem: Problem, device: Device) -> dict[str, Any]:
     with watched() as watch:
         try:
             raced = algorithm_trial.race(
-                operands(problem), proposed, lambda config: config.rejection(problem, device) is None
+                operands(problem), proposed, lambda config: config.rejection(problem, device) is None, extent
             )
         except Untimed as error:
             return {**found, "failure": one_line(str(error))}

@@ -32,7 +32,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> Race:
     """A search with the stages `results` and `estimates`, twice each."""
     raced = Race([100.0] * 9, {FIRST: [80.0] * 9, SECOND: [90.0] * 9}, [algorithm(tile=19)])
 
-    def race(operands, proposed, allowed):
+    def race(operands, proposed, allowed, extent=None):
         for more in (FIRST, SECOND):
             algorithm_trial._result(None, None)
             algorithm_trial._estimates({ATEN: None, more: None}, None)
@@ -85,7 +85,7 @@ def test_every_gemm_is_searched_twice(
 ) -> None:
     monkeypatch.setattr(stages, "device", lambda: H200)
     out = tmp_path / "search.json"
-    search.main(Namespace(sizes="64x512x1024", seconds=60.0, out=out))
+    search.main(Namespace(sizes="64x512x1024", short=True, seconds=60.0, out=out))
     assert [row["turn"] for row in json.loads(out.read_text())["searches"]] == ["first", "second"]
     assert len(capsys.readouterr().out.splitlines()) == 2
 

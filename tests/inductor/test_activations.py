@@ -39,7 +39,7 @@ for module in (algorithm_jobs, confirm, payoff, table_session):
 raced, real = [], trial.run
 limits.CPU_TRIAL_S = 0.0
 
-def race(operands, proposed, allowed):
+def race(operands, proposed, allowed, extent=None):
     raced.append(operands.activation)
     return algorithm_trial.Race([100.0] * 9, {activated(algorithm(), operands.activation): [80.0] * 9})
 

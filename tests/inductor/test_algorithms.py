@@ -36,7 +36,7 @@ for module in (algorithm_jobs, payoff, table_session):
     module.installed = lambda kind: Toolchain(torch="2.11.0+cu130", cuda="13.0")
 raced = []
 
-def race(operands, proposed, allowed):
+def race(operands, proposed, allowed, extent=None):
     raced.append(operands.problem.text)
     return algorithm_trial.Race([100.0] * 9, {algorithm(): [80.0] * 9})
 

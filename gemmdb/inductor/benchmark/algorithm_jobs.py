@@ -14,6 +14,7 @@ from gemmdb.cublaslt.shape import EXTRAS
 from gemmdb.inductor.benchmark import algorithm_rules, algorithm_trial, payoff, rules, subgraph
 from gemmdb.inductor.benchmark.algorithm_rules import aten_us
 from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
+from gemmdb.inductor.benchmark.limits import Extent
 from gemmdb.inductor.benchmark.trial import GPU, Untimed, noisy
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
@@ -84,12 +85,12 @@ class SearchJob:
         self.decisions.append(decision)
         self.us += aten_us(decision)
 
-    def search(self, rows: list[Measurement]) -> Found | Rejected:
-        """Return the result, from the user's tables or from a trial, whose rows are added to `rows`."""
+    def search(self, rows: list[Measurement], extent: Extent) -> Found | Rejected:
+        """Return the result, from the user's tables or from a trial of this extent, whose rows are added to `rows`."""
         decision = self.decisions[0]
         ask = payoff.ask_of(decision.session, decision.query)
         try:
-            return self._result(ask, rows)
+            return self._result(ask, rows, extent)
         except Untimed as error:
             found = Rejected(str(error))
         except Exception as error:
@@ -99,12 +100,12 @@ class SearchJob:
         log.debug("%s: no algorithm for %s: %s", NAME, self.operands.problem.text, found)
         return found
 
-    def _result(self, ask: Ask, rows: list[Measurement]) -> Found:
+    def _result(self, ask: Ask, rows: list[Measurement], extent: Extent) -> Found:
         """Return the result. Raises Untimed without one."""
         if (found := _stored(ask)) is not None:
             # The process that timed it may have had a CUDA graph.
             return ATEN_SERVES if found.config != ATEN and self._is_slow_to_call(found) else found
-        wrong, timed = self._raced(ask)
+        wrong, timed = self._raced(ask, extent)
         rows += wrong
         found = result(timed, self._is_slow_to_call)
         known = extern.pick(ask)
@@ -119,7 +120,7 @@ class SearchJob:
         policy = state.applied(self.policy)
         return slow_calls(found.config, decision.query, found.us, found.aten_us / found.us, policy) is not None
 
-    def _raced(self, ask: Ask) -> tuple[list[Measurement], list[Measurement]]:
+    def _raced(self, ask: Ask, extent: Extent) -> tuple[list[Measurement], list[Measurement]]:
         """Return the rows of a trial: (those of wrong algorithms, the others)."""
         problem, activation = self.operands.problem, self.operands.activation
         at = ask.at(problem)
@@ -129,7 +130,7 @@ class SearchJob:
 
         proposed = [one.config for one in self.decisions if is_guess(one) and one.config is not None]
         proposed = [activated(one, activation) for one in (*proposed, *cublaslt.configs(unfused(problem), at.device))]
-        return measurements(at, algorithm_trial.race(self.operands, proposed, allowed))
+        return measurements(at, algorithm_trial.race(self.operands, proposed, allowed, extent))
 
 
 class ActivationJob(SearchJob):
@@ -137,8 +138,8 @@ class ActivationJob(SearchJob):
     torch's kernel for the activation. That is not what Inductor emits, so the result is confirmed, and no rows are
     stored here."""
 
-    def _result(self, ask: Ask, rows: list[Measurement]) -> Found:
-        return result(self._raced(ask)[1], self._is_slow_to_call)
+    def _result(self, ask: Ask, rows: list[Measurement], extent: Extent) -> Found:
+        return result(self._raced(ask, extent)[1], self._is_slow_to_call)
 
 
 def jobs_of(pairs: Sequence[tuple[Any, Decision]], of_activations: bool = False) -> list[SearchJob]:

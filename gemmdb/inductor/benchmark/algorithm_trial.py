@@ -24,6 +24,7 @@ from gemmdb.cublaslt.library import Algorithm
 from gemmdb.cublaslt.matmul import MAX_NAMED, MAX_WORKSPACE, Matmul
 from gemmdb.cublaslt.shape import Shape, leading, shape_of
 from gemmdb.inductor.benchmark import limits, trial
+from gemmdb.inductor.benchmark.limits import EXTENTS, Extent
 from gemmdb.inductor.benchmark.tensors import differ, inputs
 from gemmdb.inductor.benchmark.timers import Call, Prepare, in_turn, single_us
 from gemmdb.inductor.benchmark.trial import MIN_ROUNDS, Untimed, clear
@@ -35,9 +36,8 @@ from gemmdb.kernels.menus.cublaslt_nearby import around, heuristic
 from gemmdb.key.problem import Problem
 from gemmdb.phases import PHASES
 
-CANDIDATES, BEST, NEARBY = 24, 2, 24
-"""Maximum number of algorithms to estimate first; then the best BEST are varied, and at most NEARBY algorithms near
-them are estimated."""
+BEST = 2
+"""How many of the algorithms that were estimated first are varied."""
 LOAD_S = 0.1
 """After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code: 2 ms
 per candidate in a new process, 0.7 ms where the kernels are loaded (benchmarks/results/h200/search.json)."""
@@ -51,8 +51,6 @@ ROUNDS, ROUND_SAMPLE_US = 3, 500.0
 """Number of rounds in which these are compared, and the maximum time of the calls in one of their graphs."""
 LAST = 2
 """Maximum number of algorithms timed against ATen, in samples of their own: the best of many is too fast by chance."""
-FINAL_S = 0.06
-"""Once every finalist has the minimum number of rounds, a trial ends after this many seconds."""
 FINAL_SAMPLE_US = 1000.0
 """Maximum time of the calls in one CUDA graph."""
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -110,7 +108,9 @@ class Race:
 
 
 @PHASES("trial")
-def race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool]) -> Race:
+def race(
+    operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool], extent: Extent = EXTENTS[0]
+) -> Race:  # fmt: skip
     """Time the algorithms that cuBLASLt's heuristic and `proposed` name and that `allowed` accepts. Raises Untimed
     without any, or without enough memory."""
     with emission.real_tensors(), torch.cuda.device(operands.device):
@@ -119,7 +119,7 @@ def race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Conf
         stream = trial.stream_of(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            found = _race(operands, proposed, allowed)
+            found = _race(operands, proposed, allowed, extent)
         torch.cuda.current_stream().wait_stream(stream)
     return found
 
@@ -138,7 +138,9 @@ def last(ranked: Sequence[Config]) -> list[Config]:
     return list(dict.fromkeys((*ranked[:LAST], *([whole] if whole is not None else ()))))
 
 
-def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool]) -> Race:
+def _race(
+    operands: Operands, proposed: Sequence[Config], allowed: Callable[[Config], bool], extent: Extent
+) -> Race:  # fmt: skip
     copies = [inputs(operands.fakes) for _ in range(trial.copies_of(operands.fakes))]
     output = operands.output()
     aten = functools.partial(_call_aten, operands, copies, output)
@@ -147,12 +149,12 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
         raise Untimed("torch has loaded no cuBLASLt")
     algorithms = _Algorithms(operands, copies, output)
     prepare = trial.preparation(copies, operands.warm, operands.device)
-    calls = algorithms.loaded(filter(allowed, _alternating(algorithms.suggested(), proposed)), CANDIDATES)
+    calls = algorithms.loaded(filter(allowed, _alternating(algorithms.suggested(), proposed)), extent.candidates)
     if not calls:
         raise Untimed("cuBLASLt has no algorithm for it")
     estimates = _estimates({ATEN: aten, **calls}, prepare)
     around = (one for one in algorithms.near(estimates) if one not in calls and allowed(one))
-    if more := algorithms.loaded(around, NEARBY):
+    if more := algorithms.loaded(around, extent.nearby):
         calls |= more
         estimates |= _estimates({ATEN: aten, **more}, prepare)
     best = _ranked({config: calls[config] for config in finalists(estimates)}, prepare, len(copies))
@@ -165,7 +167,7 @@ def _race(operands: Operands, proposed: Sequence[Config], allowed: Callable[[Con
     right = last([config for config in best if config not in wrong])
     if not right:
         return Race((), {}, wrong)
-    until = limits.now() + FINAL_S
+    until = limits.now() + extent.final_s  # Once there is the minimum number of rounds.
 
     def enough(samples: Sequence[Sequence[float]]) -> bool:
         late = len(samples[0]) >= MIN_ROUNDS and limits.now() > until

@@ -89,9 +89,10 @@ def _run(jobs: Sequence[SearchJob]) -> dict[object, Found]:
     """Search for the jobs that are worth it, in order, and return the results by the decisions' entries."""
     limit, rows, searched, results = TrialLimit(jobs[0].policy), list[Measurement](), 0, dict[object, Found]()
     for job in jobs:
-        if job.key not in _KNOWN and limit.may_begin() and limits.search_repays(job.us, job.policy):
+        extent = limits.search_extent(job.us, job.policy)
+        if job.key not in _KNOWN and limit.may_begin() and extent is not None:
             searched += 1
-            _remember(job, job.search(rows))
+            _remember(job, job.search(rows, extent))
         found = _KNOWN.get(job.key)
         if isinstance(found, Found):
             results |= {decision.entry: found for decision in job.decisions}

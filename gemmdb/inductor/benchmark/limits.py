@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from gemmdb.lookup.acceptance import SLOW_S
 from gemmdb.settings import CONFIRM_S, EXPLICIT_LIVE_CALLS, EXPLICIT_LIVE_S, LIVE_S, UNLIMITED_LIVE_S, Policy
@@ -22,9 +23,23 @@ overruns the total must stay below ten seconds."""
 GRAPHS = 3
 """Number of graphs per process that may use a policy's longer confirmation limit."""
 
-SEARCH_S = 0.15
-"""Expected seconds to find the fastest algorithm of cuBLASLt for one GEMM: the mean over GEMMs whose kernels are not
-loaded yet, without the first of the process (benchmarks/results/h200/search.json)."""
+
+@dataclass(frozen=True)
+class Extent:
+    """How much a search for the fastest algorithm of cuBLASLt for one GEMM times: at most `candidates` first, at most
+    `nearby` that resemble the best of these, and ATen with the best ones for `final_s` seconds. `expected_s`: the
+    seconds that all of it takes."""
+
+    candidates: int
+    nearby: int
+    final_s: float
+    expected_s: float
+
+
+EXTENTS = (Extent(24, 24, 0.06, 0.15), Extent(10, 0, 0.03, 0.07))
+"""The extents of a search; the first that can pay off is chosen. The first takes 0.15 s in the mean over GEMMs whose
+kernels are not loaded yet, without the first of the process (benchmarks/results/h200/search.json). The second is for
+short GEMMs: the best of the first eight candidates is seldom far behind."""
 POSSIBLE_GAIN = 0.2
 """Share of a GEMM's time that the fastest algorithm may save: one bf16 GEMM in ten saves 13 to 20%, the average 5%
 (457 GEMMs on an H100). Nobody knows which before they are timed."""
@@ -138,10 +153,11 @@ def repays(saved_us: float, policy: Policy) -> bool:
     return patience_s(saved_us, policy) >= TRIAL_S
 
 
-def search_repays(us: float, policy: Policy) -> bool:
-    """Return whether the search for an algorithm can pay off. `us`: microseconds that the GEMM takes per call of the
-    graph."""
-    return patience_s(POSSIBLE_GAIN * us, policy) >= SEARCH_S
+def search_extent(us: float, policy: Policy) -> Extent | None:
+    """Return the largest search for an algorithm that can pay off, None if none can. `us`: microseconds that the GEMM
+    takes per call of the graph."""
+    patience = patience_s(POSSIBLE_GAIN * us, policy)
+    return next((one for one in EXTENTS if one.expected_s <= patience), None)
 
 
 def calls(policy: Policy) -> int:

@@ -14,7 +14,7 @@ from kit.algorithms import FIRST, SECOND
 
 from gemmdb.inductor.benchmark import algorithm_trial, algorithms
 from gemmdb.inductor.benchmark.algorithm_trial import Race
-from gemmdb.inductor.benchmark.limits import BUDGET
+from gemmdb.inductor.benchmark.limits import BUDGET, Extent
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.toolchain import Toolchain
@@ -37,7 +37,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Invented times in microseconds, by config. Has the operands of all trials."""
 
-    def race(operands: Any, proposed: Any, allowed: Callable[[Config], bool]) -> Race:
+    def race(operands: Any, proposed: Any, allowed: Callable[[Config], bool], extent: Extent) -> Race:
         found.seen.append(operands)
         timed = {config: [us] * 9 for config, us in found.us.items() if config != ATEN and allowed(config)}
         return Race([found.us[ATEN]] * 9, timed, found.wrong)

@@ -15,6 +15,7 @@ from gemmdb import Config
 from gemmdb.inductor.benchmark import algorithm_trial as trials
 from gemmdb.inductor.benchmark import limits
 from gemmdb.inductor.benchmark.algorithm_trial import CLOSE, FINALISTS, finalists
+from gemmdb.inductor.benchmark.limits import EXTENTS, Extent
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.menus.cublaslt_nearby import activated
@@ -73,9 +74,9 @@ def raced(monkeypatch):
     )
     x, w = torch.empty(32, 64, dtype=torch.bfloat16), torch.empty(64, 96, dtype=torch.bfloat16)
 
-    def race(proposed=(), allowed=lambda config: True, activation=""):
+    def race(proposed=(), allowed=lambda config: True, activation="", extent=EXTENTS[0]):
         problem = Problem.gemm("mm", m=32, n=96, k=64, layout="nn")
-        return trials._race(trials.Operands(problem, (x, w), (True, False), activation), proposed, allowed)
+        return trials._race(trials.Operands(problem, (x, w), (True, False), activation), proposed, allowed, extent)
 
     return race
 
@@ -116,10 +117,10 @@ def test_a_few_rounds_correct_the_estimates_before_the_best_are_timed_against_at
 
 
 def test_a_proposed_algorithm_is_tried_before_the_heuristics_second(raced, monkeypatch):
-    """The limits may leave out all but the first few."""
-    monkeypatch.setattr(trials, "CANDIDATES", 2)
-    monkeypatch.setattr(Library, "around", ())
-    assert list(raced([SPLIT]).finalists) == [SPLIT, FIRST]
+    """A short search leaves out all but the first few, and what resembles them."""
+    other = Config.of("cublaslt", "matmul", **{**SPLIT.values, "tile": 20})
+    monkeypatch.setattr(Library, "around", (other,))
+    assert list(raced([SPLIT], extent=Extent(2, 0, 0.01, 0.02)).finalists) == [SPLIT, FIRST]
 
 
 def test_an_algorithm_with_another_result_is_not_timed(raced, monkeypatch):
