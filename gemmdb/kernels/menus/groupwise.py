@@ -1,8 +1,9 @@
 """What is tried of `groupwise`.
 
 An entry of `groupwise.json` is (BLOCK_N, BLOCK_K, warps, blocks per multiprocessor). The pipeline has
-as many stages as fit, and K is split until the multiprocessors are full once. No list is measured yet: the entries are
-those of weights of eight bits without groups and of `int4` that won."""
+as many stages as fit, and K is split until the multiprocessors are full once. The list for up to
+64 rows has what was within 15% of the best on an H200 on nine problems of Llama-3-8B's layers; the other is not
+measured: its entries are those of `int4`."""
 
 from __future__ import annotations
 
