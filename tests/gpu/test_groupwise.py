@@ -1,5 +1,5 @@
 """GEMMs with weights of bytes whose groups have scales, on a GPU: our kernel in its forms, and programs of
-compressed-tensors and torchao."""
+compressed-tensors."""
 
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def test_a_config_is_served_as_one_choice(kit: Any, config: Config, problem: Pro
 
 
 class Layer(torch.nn.Module):
-    """A linear with the dequantisation of compressed-tensors or torchao in torch."""
+    """A linear with the dequantisation of compressed-tensors in torch."""
 
     def __init__(self, kind: str, n: int, k: int, group: int = 128) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Weights of eight bits whose groups have scales, as checkpoints of compressed-tensors and torchao have them: the
+"""Weights of eight bits whose groups have scales, as checkpoints of compressed-tensors have them: the
 spellings that are found, and close ones that are other weights."""
 
 import functools
