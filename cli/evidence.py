@@ -63,14 +63,13 @@ def expected_time(hit: Hit) -> str:
 
 
 def config_name(text: str, wide: bool = False) -> str:
-    """Return the short name of a config with its split-K; with `wide`, its full text."""
+    """Return the short name of a config with its slices of K; with `wide`, its full text."""
     try:
         found = Config.parse(text)
     except InputError:
         return text
-    split = found.values.get("split_k", 1)
-    short = names.kernel(found) + (f" split_k={split}" if split != 1 else "")
-    return text if wide else short
+    slices = [f" {name}={found.values[name]}" for name in ("split_k", "slices") if found.values.get(name, 1) != 1]
+    return text if wide else names.kernel(found) + "".join(slices)
 
 
 def problem_name(text: str, wide: bool = False) -> str:

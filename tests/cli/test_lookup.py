@@ -88,6 +88,7 @@ def test_of_a_miss_it_says_what_a_compile_tries(gemmdb, environment, monkeypatch
 
 def test_batch_invariance_gives_all_sizes_one_order(gemmdb, h200):
     """Nothing is timed first then, so no note says so. What it does not cover is named."""
+    problem = Problem.gemm("mm", m=64, n=4096, k=14336)
     asked = ("--n", "4096", "--k", "4096", "--device", "NVIDIA H200", "--batch-invariant")
     found = [json.loads(gemmdb("lookup", "--op", "mm", *asked, "--m", str(m), "--json").out) for m in (1, 17, 300)]
     assert {one["backend"] for one in found} == {"triton"}
@@ -97,6 +98,10 @@ def test_batch_invariance_gives_all_sizes_one_order(gemmdb, h200):
         assert gemmdb("lookup", "--op", "mm", *asked, "--m", "1", *more).err == ""
     steps = json.loads(gemmdb("explain", "--op", "mm", *asked, "--m", "1", "--json").out)
     assert (steps["answer"], steps["steps"][0]["rung"]) == ("invariant", "invariant")
+    ranged = gemmdb("lookup", f"{problem.text} (m 2..)", *asked[4:]).out
+    assert re.search(
+        r"kernels +m 2, 16, triton:narrow 16x64x128 split_k=4; .*; m 257, triton:tile \S+ slices=4\n", ranged
+    )
     assert "batch invariance covers mm and addmm" in gemmdb("lookup", "--op", "int_mm", *asked, "--m", "32").out
 
 

@@ -16,6 +16,7 @@ from torch._inductor import graph, utils
 
 import gemmdb.inductor
 from gemmdb import InputError, Policy
+from gemmdb.inductor.decide import uncompiled
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import templates
 from gemmdb.inductor.match import extract
@@ -135,6 +136,20 @@ def test_strict_mode_fails_where_the_lowering_refuses(lowered: list[tuple[Config
     run = torch.compile(model(), backend="gemmdb", options={**OPTIONS, "gemmdb.on_miss": "error"})
     with pytest.raises(Exception, match=r"no batch-invariant kernel for .* that far"), torch.no_grad():
         run(torch.randn(3, 256).bfloat16())
+
+
+def test_strict_mode_fails_where_a_graph_is_compiled_again_with_aten(
+    lowered: list[tuple[Config, Problem]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of the graph could not be compiled."""
+    monkeypatch.setattr(uncompiled, "again", lambda: True)
+    torch._dynamo.reset()
+    run = torch.compile(model(), backend="gemmdb", options={**OPTIONS, "gemmdb.on_miss": "error"})
+    with pytest.raises(Exception, match=r"no batch-invariant kernel for .* could not be compiled"), torch.no_grad():
+        run(torch.randn(3, 256).bfloat16())
+    found = ran(model(), torch.randn(3, 256).bfloat16())
+    assert found["batch_invariant"]["covered"] == 0
+    assert lowered == []
 
 
 def test_it_is_a_part_of_the_cache_key() -> None:

@@ -96,9 +96,9 @@ def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) ->
 
 def _require_invariance(session: Session, query: Query, hit: Hit | None) -> None:
     """Raise MissError for a GEMM whose rows would depend on M."""
-    if query.problem.empty or (hit is not None and "sum_order" in hit.evidence):
+    if query.problem.empty or (hit is not None and "sum_order" in hit.evidence and not uncompiled.again()):
         return
-    why = hit.evidence.get("not_batch_invariant") if hit is not None else session.explain_miss(query)
+    why = session.explain_miss(query) if hit is None else hit.evidence.get("not_batch_invariant", uncompiled.WITH_ATEN)
     raise MissError(f"no batch-invariant kernel for {query.problem.text} on {query.device.text}: {why}")
 
 

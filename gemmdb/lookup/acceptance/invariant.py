@@ -221,7 +221,9 @@ def _over_rows(ask: Ask, order: SumOrder) -> Hit | Rejected:
             low = parts.pop()[0][0]
         parts.append(((low, high), size, found))
     size, here = next((size, found) for (_, high), size, found in parts if high is None or ask.problem.m <= high)
-    kernels = [{"m": [low, high], "config": found[0].text} for (low, high), _, found in parts]
+    kernels = [
+        {"m": [low] if high is None else [low, high], "config": found[0].text} for (low, high), _, found in parts
+    ]
     hit = _hit(order, _moved(here, size, ask), range=symbolic.ranges_of(ask), kernels=kernels)
     limits = [high for (_, high), *_ in parts[:-1]]
     branches = tuple(zip([*limits, None], [found[0] for *_, found in parts], strict=True))
