@@ -21,6 +21,7 @@ from gemmdb.lookup.acceptance import invariant
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
+from gemmdb.table.measurement import Status
 
 POLICY = Policy(batch_invariant=True).resolved(Settings.read({}))
 SIZES = st.integers(1, 9000)
@@ -157,6 +158,18 @@ def test_rows_without_the_epilogue_or_the_bias_choose_the_kernel(lab, no_shipped
     rows += lab.rows_of({biased: {own: 0.5}}, device=H200, clock="graph")
     hit = answer(lab.query(biased, H200), lab.catalog(rows), POLICY)
     assert (hit.config, hit.rung) == (own, "exact")
+
+
+def test_a_kernel_that_was_wrong_is_not_served(lab, no_shipped_tables):
+    """Neither as a default, nor by the rows without the epilogue, where it was right."""
+    problem = Problem.gemm("mm", m=32, n=1024, k=1024, fusion="pointwise:math")
+    policy = replace(POLICY, near=False, model=False)
+    first = answer(lab.query(problem, H200), lab.catalog([]), policy).config
+    wrong = lab.rows_of({problem: {first: 0.1}}, device=H200, clock="graph", status=Status.WRONG)
+    right = lab.rows_of({replace(problem, fusion="none"): {first: 0.1}}, device=H200, clock="graph")
+    hit = answer(lab.query(problem, H200), lab.catalog([*wrong, *right]), policy)
+    assert hit.config not in (first, ATEN)
+    assert hit.evidence["sum_order"]
 
 
 def test_a_kernel_that_cannot_run_is_replaced_by_another_of_the_order(shipped):

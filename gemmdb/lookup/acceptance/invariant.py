@@ -27,6 +27,7 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import lowering, symbolic
 from gemmdb.lookup.acceptance.near import predict
 from gemmdb.lookup.ask import Ask, Step, Within
+from gemmdb.lookup.neighbours import unfit
 from gemmdb.lookup.prediction import Prediction, measured, remembered
 from gemmdb.lookup.ranking import rank
 from gemmdb.rejected import Rejected
@@ -164,7 +165,8 @@ def _known(at: Ask) -> Iterator[_Found]:
 def _first(at: Ask, found: Prediction, rung: str, scores: dict[Config, float]) -> Iterator[_Found]:
     """Yield the config with the lowest score that may serve the lookup, if there is one."""
     ours = [(score, config.text, config) for config, score in scores.items() if config != ATEN]
-    config = next((one for *_, one in sorted(ours) if at.rejection(one) is None), None)
+    banned = unfit(at) if rung != "exact" else ()
+    config = next((one for *_, one in sorted(ours) if one not in banned and at.rejection(one) is None), None)
     if config is not None:
         yield config, found.ratios[config] * found.aten_us, found.aten_us, rung, found.table
 
@@ -175,7 +177,8 @@ def _default(at: Ask, order: SumOrder) -> _Found | Rejected:
     rejected, found = Rejected("there is no default"), list[_Found]()
     scale = Scale.of(at.problem, at.device)
     for config in _defaults(at.problem, order):
-        if (why := at.rejection(config)) is None:
+        why = Rejected("it was wrong or crashed near this problem") if config in unfit(at) else at.rejection(config)
+        if why is None:
             us = scale.us(tile(config)) * (SLICED if "slices" in config.values else 1.0)
             found.append((config, us, scale.us(None), "model", "model"))
         else:
