@@ -15,6 +15,8 @@ from gemmdb.key.problem import Problem
 Facts = Iterator[tuple[str, str]]
 SHARES = ("spread", "regret", "expected_loss", "mean_gain", "worst_regret", "gain", "needed")
 """Evidence that is a share."""
+UNKNOWN = "-"
+"""What is printed where there is no value, such as the rung of a size that no rung answers."""
 ONLY_WIDE = (
     "protocol", "runs", "pick", "table", "margin", "toolchain", "class", "verified", "distance", "configs", "corrected",
     "modelled", "aten_us", "hint",
@@ -35,6 +37,8 @@ def full_facts(evidence: Mapping[str, Any], but: Iterable[str] = ()) -> Facts:
 
 
 def _full(value: Any) -> str:
+    if value is None:
+        return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -107,7 +111,7 @@ def _one(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(_one("", one) for one in value)
     if not isinstance(value, float):
-        return str(value)
+        return UNKNOWN if value is None else str(value)
     value += 0.0  # Without the sign of -0.0.
     if name in SHARES:
         return f"{round(value, 3) + 0.0:.1%}"
