@@ -16,7 +16,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.coverage import Coverage, coverage
 from gemmdb.kernels.config import ATEN
-from gemmdb.outcome import Kind, counted
+from gemmdb.outcome import Kind, Outcome, counted
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import TIMED
@@ -37,21 +37,22 @@ class Summary:
         self.shapes, self.report = request.shapes, report
         self.problems = shapes.select(shapes.load(request.shapes, report.device.kind), request.ops, request.dtypes)
         with Table.open(report.out) as table:
-            found = [table.verdict(problem, report.device) for problem in self.problems]
-        self.verdicts = [verdict for verdict in found if verdict is not None]
+            verdicts = [table.verdict(problem, report.device) for problem in self.problems]
+        self.verdicts = [verdict for verdict in verdicts if verdict is not None]
         try:
             workload = entries.read(Path(request.shapes or ""))
         except InputError:
             self.is_workload, self.weighed = False, "one call of each"
             with Table.open(report.out) as table:
-                self.kinds = [_kind(verdict, table) for verdict in self.verdicts]
+                served = [_outcome(verdict, table) for verdict in self.verdicts]
+            self.kinds, self.disturbed = [one.kind for one in served], sum(one.disturbed for one in served)
             self.gain = weighted(
                 (one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
             )
         else:
             self.is_workload, self.weighed = True, "weighted by calls and time"
-            served = self._coverage(workload)
-            self.kinds, self.gain = list(served.kinds), served.gain
+            found = self._coverage(workload)
+            self.kinds, self.gain, self.disturbed = list(found.kinds), found.gain, found.disturbed
 
     def _coverage(self, workload: Workload) -> Coverage:
         """Return what a compile with the table serves. It times modelled kernels before it serves them."""
@@ -75,8 +76,9 @@ class Summary:
         """Return what to do if the build gained nothing or is incomplete; empty otherwise. `command` continues it,
         `patient` waits for a quiet machine first."""
         report = self.report
+        known = len(self.verdicts) - self.disturbed
         steps = advise(Situation(
-            report.left_out, best=len(self.verdicts), disturbed=report.disturbed, timed=report.rows,
+            report.left_out, best=known, disturbed=report.disturbed or self.disturbed, timed=report.rows,
             left=0 if report.stopped else report.left, command=command, busy=report.stopped, patient=patient,
         ))  # fmt: skip
         if steps[0].act is not Act.NOTHING:
@@ -146,9 +148,9 @@ class Summary:
                         note(f"{row.status}: {row.config.text} on {problem.text}: {row.detail or 'no detail'}")
 
 
-def _kind(verdict: Verdict, table: Table) -> Kind:
+def _outcome(verdict: Verdict, table: Table) -> Outcome:
     """Return what a verdict serves."""
     if verdict.pick != ATEN:
-        return Kind.TABLE
+        return Outcome(Kind.TABLE)
     disturbed = table.disturbed(verdict.problem, verdict.device, ATEN)
-    return outcome.of("exact", ATEN.text, disturbed=disturbed).kind
+    return outcome.of("exact", ATEN.text, disturbed=disturbed)

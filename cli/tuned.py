@@ -91,18 +91,22 @@ class Commands:
 
 def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
     """Return what to do next."""
+    from gemmdb.tune.plan import STILL_BUSY  # Lazy: it imports what builds.
+
     built, plan, products = done.built, done.plan, done.after.products
     left = built.left if built else len(plan.wanted)
     busy = done.stopped or (done.gained.disturbed if done.gained else "")
     kinds = Counter(one.outcome.kind for one in products if not one.outcome.disturbed)
     left_out = Counter(plan.left_out)
     left_out.update(built.left_out if built else {})
+    del left_out[STILL_BUSY.reason]
+    disturbed = built.disturbed if built else sum(one.outcome.disturbed for one in products)
     skipped = {reason: number for reason, number in left_out.items() if not reason.startswith(ONLY_ATEN)}
     refused = Counter(f"{ONLY_ATEN}: {one.outcome.reason}" for one in products if one.outcome.kind is Kind.ATEN_REFUSED)
     return advise(Situation(
         {**skipped, **refused}, max(kinds[Kind.ATEN_UNKNOWN] - sum(skipped.values()) - left, 0), kinds[Kind.ATEN_BEST],
         kinds[Kind.ATEN_PREDICTED],
-        built.disturbed if built else 0, built.rows if built else 0, 0 if done.stopped else left, commands.same,
+        disturbed, built.rows if built else 0, 0 if done.stopped else left, commands.same,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
         sum(one.outdated and one.outcome.kind.aten for one in products), busy,

@@ -108,6 +108,11 @@ class Coverage:
         return sum(tally.share for tally in self._known)
 
     @property
+    def disturbed(self) -> int:
+        """Number of problems of which all times were taken on a busy machine."""
+        return sum(of.problems for hits in self.hits.values() for one, of in hits.outcomes.items() if one.disturbed)
+
+    @property
     def _known(self) -> Iterator[Tally]:
         for hits in self.hits.values():
             yield from (tally for one, tally in hits.outcomes.items() if one.kind is not Kind.ATEN_UNKNOWN)

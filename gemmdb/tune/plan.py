@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+
 
 NO_GAIN = Rejected("it is too small or too close to the limit of the device to gain")
 MEASURED = Rejected("measured before: the lookup still has no answer for its range of sizes, or ATen failed")
+STILL_BUSY = Rejected("it was timed only while other programs kept the machine busy, as they do now")
 OTHER_DEVICE = Rejected("it runs on another device than most of the time")
 LOOKUP = Policy(sku=False)
 """Policy that defines a miss: a build also measures GEMMs that only hit another GPU's rows."""
@@ -50,7 +51,7 @@ class Wanted:
     microseconds per call with ATen; `saving`: microseconds per call that a build may save, None if unknown (on a CPU);
     `seconds`: expected build time with all sizes of its range; `least_s`: if the first sizes rule out a kernel for the
     range; `origins`: its locations in the user's code; `ranges`: ranges of symbolic sizes;
-    `missing`: the sizes of its range that miss, empty for fixed sizes."""
+    `missing`: the sizes of its range that miss, empty for fixed sizes; `disturbed`: whether its timings were."""
 
     problem: Problem
     device: Device
@@ -62,6 +63,7 @@ class Wanted:
     ranges: Ranges = ()
     missing: tuple[Problem, ...] = ()
     least_s: float = 0.0
+    disturbed: bool = False
 
     @property
     def worth_us(self) -> float:
@@ -169,9 +171,10 @@ def plan(
     backend, chosen = backends.backend_for(device), efforts.named(effort, device.kind)
     path = table or data_home() / f"{device.slug}.db"
     left_out: Counter[str] = Counter()
+    idle = queue.idleness(backend) if busy else queue.will_be_idle
     wanted = []
     for one in missed:
-        rejected = OTHER_DEVICE if one.device != device else _rejection(one, backend, chosen, path, catalog)
+        rejected = OTHER_DEVICE if one.device != device else _rejection(one, backend, chosen, (path, catalog), idle)
         if rejected is not None:
             left_out[rejected.reason] += 1
         else:
@@ -220,7 +223,9 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
             continue
         expected = saving(Ask(Query(problem, device), (), Policy(), None))
         us = expected.aten_us if expected else roofline_us(problem, device)
-        found[key] = Wanted(problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges, missing)
+        found[key] = Wanted(
+            problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges, missing, disturbed=lost
+        )
     return list(found.values())
 
 
@@ -230,8 +235,12 @@ def _missing(query: Query, catalog: Catalog) -> tuple[Problem, ...]:
     return tuple(unmeasured(at)) if at.symbolic else ()
 
 
-def _rejection(one: Wanted, backend: Backend, effort: Effort, table: Path, catalog: Catalog) -> Rejected | None:
-    """Return why a GEMM is not built; None if it is."""
+def _rejection(
+    one: Wanted, backend: Backend, effort: Effort, tables: tuple[Path, Catalog], idle: Callable[[], bool]
+) -> Rejected | None:
+    """Return why a GEMM is not built; None if it is. `tables`: the one that is built, and all; `idle`: as for
+    `queue.left`."""
+    table, catalog = tables
     if one.saving is not None and one.saving.us <= 0:
         return NO_GAIN
     if rejected := only_aten(one.problem, one.device, backend.space, effort):
@@ -241,4 +250,6 @@ def _rejection(one: Wanted, backend: Backend, effort: Effort, table: Path, catal
         return range_rejection(
             Ask(query, catalog.tables, Policy(), backend.toolchain), one.missing, backend.space, effort
         )
-    return None if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort) else MEASURED
+    if queue.left(queue.jobs([one.problem], backend, effort), table, backend, effort, idle):
+        return None
+    return STILL_BUSY if one.disturbed else MEASURED

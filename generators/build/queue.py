@@ -12,6 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from threading import Event, Lock
 
@@ -35,8 +36,8 @@ RIVALS = 2
 TRANSIENT = frozenset({Status.TIMEOUT, Status.OOM})
 """Failures that other programs on the machine can cause."""
 TRIES = 2
-"""Maximum attempts for a candidate other than ATen after such a failure, and maximum builds that time it again if the
-machine was busy."""
+"""Maximum attempts for a candidate other than ATen after such a failure, and maximum builds that time ATen while other
+programs keep the machine busy. On an idle machine it is timed again."""
 
 
 def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[Job]:
@@ -50,7 +51,9 @@ def jobs(problems: Iterable[Problem], backend: Backend, effort: Effort) -> list[
     ]
 
 
-def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) -> list[Job]:
+def left(
+    wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort, idle: Callable[[], bool] | None = None
+) -> list[Job]:
     """The part of each job that the table at `path` does not hold for the device, protocol and toolchain class.
 
     - A job with rows for some candidates is reduced to the others plus ATen and the best so far: times are comparable
@@ -58,18 +61,30 @@ def left(wanted: Sequence[Job], path: Path, backend: Backend, effort: Effort) ->
       configs already have rows, some of its kernel: estimates change.
     - A candidate that ran out of time or memory is tried once more, since something may have disturbed it.
     - The whole job is left if ATen has no row, or ran out of time or memory. If the machine was busy whenever ATen was
-      timed, what can be timed is left, in one more build.
+      timed, what can be timed is left: in one more build, and in any while the machine is idle.
     - If the effort confirms winners, the missing confirmations are left.
 
-    Raises TableError.
+    `idle`: returns whether it is, None to ask the backend. Raises TableError.
     """
     if not path.exists():
         return list(wanted)
+    idle = idle or idleness(backend)
     with Table.open(path) as table:
-        return [rest for job in wanted if (rest := _rest(job, table, backend, effort)) is not None]
+        return [rest for job in wanted if (rest := _rest(job, table, backend, effort, idle)) is not None]
 
 
-def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | None:
+def will_be_idle() -> bool:
+    """The `idle` of a build that waits for an idle machine."""
+    return True
+
+
+def idleness(backend: Backend) -> Callable[[], bool]:
+    """Return a function that returns whether no other programs use the devices of a backend. It looks once, which takes
+    up to a second, and only if it is called."""
+    return cache(lambda: not backend.occupied())
+
+
+def _rest(job: Job, table: Table, backend: Backend, effort: Effort, idle: Callable[[], bool]) -> Job | None:
     every = table.rows(job.problem, backend.device)
     rows = [row for row in every if row.protocol == job.protocol and row.toolchain.klass == backend.toolchain.klass]
     found: dict[Config, list[Measurement]] = defaultdict(list)
@@ -77,7 +92,7 @@ def _rest(job: Job, table: Table, backend: Backend, effort: Effort) -> Job | Non
         found[row.config].append(row)
     if all(map(_hindered, found[ATEN])):  # Also true if there is none.
         return job
-    if _busy(found[ATEN]):
+    if _busy(found[ATEN], idle):
         failed = {config for config, known in found.items() if known and not any(row.times for row in known)}
         return replace(job, candidates=tuple(c for c in job.candidates if c.config == ATEN or c.config not in failed))
     missing = tuple(c for c in job.candidates if len(found[c.config]) < TRIES and all(map(_hindered, found[c.config])))
@@ -99,9 +114,11 @@ def _hindered(row: Measurement) -> bool:
     return row.status in TRANSIENT or (row.status is Status.ERROR and out_of_memory(row.detail))
 
 
-def _busy(rows: Sequence[Measurement]) -> bool:
+def _busy(rows: Sequence[Measurement], idle: Callable[[], bool]) -> bool:
     """Whether the machine was busy every time a config was timed, and another build may find it quiet."""
-    return all(row.disturbed or _hindered(row) for row in rows) and len({row.run for row in rows}) < TRIES
+    if not all(row.disturbed or _hindered(row) for row in rows):
+        return False
+    return len({row.run for row in rows}) < TRIES or idle()
 
 
 def known(
@@ -180,6 +197,7 @@ class Work:
         self._lock = Lock()
         self.chunk, self.overlap = backend.chunk, backend.overlap
         self.stop = Event()
+        self.idle: Callable[[], bool] | None = None  # As for `left`.
         self.settle: Callable[[], None] = lambda: None  # Called before jobs are taken: `stop` and `chunk` may change.
         self.elsewhere: list[Job] = []
 
@@ -210,7 +228,7 @@ class Work:
         for job in claimed:
             del self._pending[job]
         # The table is read after claiming: the previous holder of a claim has stored the job by now, or never will.
-        todo = left(claimed, self._path, self._backend, self._effort)
+        todo = left(claimed, self._path, self._backend, self._effort, self.idle)
         bytes_left = set(map(_byte, todo))
         for job in claimed:
             if _byte(job) not in bytes_left:

@@ -41,7 +41,8 @@ class Run:
         self.effort = effort.named(request.effort, backend.device.kind)
         self.started = monotonic()
         self.waited_s = 0.0
-        self.pending = queue.left(jobs, store.path, backend, self.effort)
+        self.idle = None if request.wait_s is None else queue.will_be_idle
+        self.pending = queue.left(jobs, store.path, backend, self.effort, self.idle)
         self.before = len(jobs) - len(self.pending)
         self.count = min(backend.workers, request.gpus or backend.workers)
         self.pace = request.pace or 1.0
@@ -90,6 +91,7 @@ class Run:
         with ExitStack() as stack:
             claims = stack.enter_context(queue.Claims(self.store.path))
             work = queue.Work(self.pending, self.store.path, self.backend, self.effort, claims)
+            work.idle = self.idle
             started: list[Thread] = []
             stack.callback(_join, started)  # Before the claims are closed.
             stack.callback(work.stop.set)

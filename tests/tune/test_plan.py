@@ -14,7 +14,8 @@ from kit.replay import CPP
 from gemmdb.cli.tuned import expected
 from gemmdb.devices import detect, load, registry
 from gemmdb.errors import InputError
-from gemmdb.generators import estimate
+from gemmdb.generators import effort, estimate
+from gemmdb.generators.measure import backends
 from gemmdb.generators.measure.candidates import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -162,6 +163,30 @@ def test_what_was_disturbed_is_built_again(tmp_path: Path, disturbed: bool):
     workload = Workload((Entry(problem, 1, 9, device.text),), {})
     found = plan(workload, Catalog.load(tables=[path]), path, 600.0, None)
     assert [one.problem for one in found.wanted] == [problem] * disturbed
+
+
+@pytest.mark.parametrize("others", [0.0, 2.0])
+def test_what_two_builds_disturbed_is_built_again_on_an_idle_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: float
+):
+    monkeypatch.setattr(load, "now", lambda *_, threads=None: load.Load(others))
+    device, problem, path = detect.cpu(), product(512, constant_weight=True), tmp_path / "mine.db"
+    backend = backends.backend_for(device)
+    configs = [one.config for one in backend.space.candidates(problem, device, effort.named("quick"))]
+    with Store.open(path) as store:
+        for run in [store.begin_run({"number": number}) for number in range(2)]:
+            store.add(
+                Measurement(problem, config, device, Protocol("host", "cold", 1, 30), installed("cpu"), run, Status.OK,
+                            Times(100.0, 99.0, 101.0, 30, 100.0), detail=marks(True, True))
+                for config in configs
+            )  # fmt: skip
+        store.refresh()
+    workload = Workload((Entry(problem, 1, 9, device.text),), {})
+    found = plan(workload, Catalog.load(tables=[path]), path, 600.0, None)
+    assert [one.problem for one in found.wanted] == [problem]  # The build waits for an idle machine.
+    found = plan(workload, Catalog.load(tables=[path]), path, 600.0, None, busy=True)
+    assert [one.problem for one in found.wanted] == [problem] * (not others)
+    assert found.left_out == ({plans.STILL_BUSY.reason: 1} if others else {})
 
 
 @pytest.mark.parametrize("disturbed", [False, True])

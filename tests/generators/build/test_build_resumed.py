@@ -104,11 +104,6 @@ def test_what_a_busy_machine_timed_decides_nothing_and_is_timed_again(request_, 
     assert again.made == []
 
 
-def test_a_machine_that_is_always_busy_is_not_tried_for_ever(request_, rows):
-    measured = [build(request_, backend=ReplayBackend(busy(rows))).measured for _ in range(3)]
-    assert measured == [7, 7, 0]
-
-
 def test_a_confirmation_on_a_busy_machine_is_done_again(request_, rows, problems):
     class BusyAtTheEnd(Replay):
         def _outcome(self, problem, config):
@@ -136,6 +131,18 @@ class Occupied(ReplayBackend):
 
     def occupied(self) -> str:
         return "other programs keep 2.0 cores busy (cc1plus 2.0)"
+
+
+def test_a_machine_that_is_always_busy_is_not_tried_for_ever(request_, rows, problems):
+    """Once it is idle, it is tried again: two builds on a busy machine left ATen for good, while the advice was to run
+    the build again when the machine is idle."""
+    measured = [build(request_, backend=Occupied(busy(rows))).measured for _ in range(3)]
+    assert measured == [7, 7, 0]
+    waits = build(replace(request_, wait_s=0.01), backend=Occupied(rows))
+    assert (waits.measured, waits.left, waits.stopped) == (0, 7, Occupied(rows).occupied())
+    assert build(request_, backend=ReplayBackend(rows)).measured == 7
+    assert verdict(request_.out, problems[3]).pick == SPLIT_N
+    assert build(request_, backend=ReplayBackend(rows)).measured == 0
 
 
 def test_a_busy_machine_is_not_measured_on_unless_asked_for(request_, rows):
