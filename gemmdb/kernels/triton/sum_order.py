@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmdb.kernels import hardware, rules
+from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike
 from gemmdb.kernels.triton import memory
 from gemmdb.key.device import Device
@@ -21,8 +21,6 @@ WARP, WARP_GROUP = "warp", "warp_group"
 OPS, DTYPES = ("mm", "addmm"), ("bf16", "fp16")
 """The ops and operand dtypes whose order is known."""
 _KERNELS = ("tile", "narrow", "persistent")
-
-
 SPLITS, STEP = (2, 4), 128
 """Into how many slices K may be cut, each a multiple of STEP elements, so that the usual BLOCK_K give the same ones."""
 
@@ -76,6 +74,5 @@ def _order(unit: str, k: int, depth: int) -> SumOrder:
 
 def known(problem: Problem) -> bool:
     """Whether the orders of kernels are known for a problem's op and dtypes."""
-    return problem.op in OPS and problem.a.dtype == problem.b.dtype and problem.a.dtype in DTYPES and not (
-        rules.in_full(problem) or problem.empty
-    )  # fmt: skip
+    same = problem.a.dtype == problem.b.dtype
+    return problem.op in OPS and same and problem.a.dtype in DTYPES and not problem.empty
