@@ -121,8 +121,8 @@ class ProblemOptions:
     )
     packing: str | None = Option(
         None,
-        help="For weights with groups only: byte for int8 and uint8, mxfp4 for fp4_e2m1; for int4 tinygemm8, tinygemm4"
-        " or tinygemm2 (aten._weight_int4pack_mm by its inner tiles),"
+        help="For weights with groups only: byte or byte-fp32 (by the dtype of the scales) for int8 and uint8,"
+        " mxfp4 for fp4_e2m1; for int4 tinygemm8, tinygemm4 or tinygemm2 (aten._weight_int4pack_mm by its inner tiles),"
         " low-first or high-first (two in a byte), gptq or gptq2 (GPTQ's first and second format), awq"
         " [default: tinygemm8 for bf16, else low-first].",
     )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemmdb.errors import InputError, choices
-from gemmdb.key.layout import Layout
+from gemmdb.key.layout import ITEM_SIZES, Layout
 from gemmdb.key.operands import HALF_BYTES, Operand
 from gemmdb.rejected import Rejected
 
@@ -31,7 +31,7 @@ class Packing:
     four bits from the low end. `rows`: the size that is the outer one in memory, of the words and of the scales.
     `zeros`: the order of zero points that are int4 too, and share words along N; empty if each has a number of its own.
     `plus`: what is added to a stored int4 zero point, modulo 16. `bits`: of a number. `dtype`: of its numbers, empty if
-    they may be int8 or uint8."""
+    they may be int8 or uint8. `scale`: the dtype of its scales, empty for that of the activation."""
 
     packed: str
     order: tuple[int, ...]
@@ -40,6 +40,7 @@ class Packing:
     plus: int = 0
     bits: int = 4
     dtype: str = INT4
+    scale: str = ""
 
     def sizes(self, n: int, k: int, item: int) -> tuple[int, int]:
         """The sizes of the packed weight [n, k], of elements of `item` bytes each."""
@@ -72,14 +73,16 @@ PACKED: Mapping[str, Packing] = {
     "gptq2": Packing("k", _EIGHT, "k", _EIGHT),
     "awq": Packing("n", _AWQ, "k", _AWQ),
     "byte": Packing("k", (0,), "n", bits=8, dtype=""),
-    "mxfp4": Packing("k", (0, 1), "n", dtype=FP4),
+    "byte-fp32": Packing("k", (0,), "n", bits=8, dtype="", scale="fp32"),
+    "mxfp4": Packing("k", (0, 1), "n", dtype=FP4, scale="uint8"),
 }
 """The packings that programs unpack. Those of two numbers in a byte have [N, K / 2] uint8, or four bytes in a word [N,
 K / 8] int32, and `byte` has a number in each, [N, K] int8 or uint8, or four uint8 in a word [N, K / 4] int32. Their
-scales and zero points are [N, K / group], those of compressed-tensors share words along N. `mxfp4` lies like
-`low-first`: a number is the index of a value of E2M1, and a scale is a byte, the exponent of a power of two plus 127.
-The others have int32 words, `gptq` and `gptq2` [K / 8, N] and `awq` [K, N / 8], with scales [K / group, N] and int4
-zero points [K / group, N / 8]. The first format of GPTQ stores zero points less 1."""
+scales and zero points are [N, K / group], those of compressed-tensors share words along N. `byte-fp32` is `byte` with
+scales of fp32, which multiply in fp32. `mxfp4` lies like `low-first`: a number is the index of a value of E2M1, and a
+scale is a byte, the exponent of a power of two plus 127. The others have int32 words, `gptq` and `gptq2` [K / 8, N] and
+`awq` [K, N / 8], with scales [K / group, N] and int4 zero points [K / group, N / 8]. The first format of GPTQ stores
+zero points less 1."""
 BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n" and packing.dtype == INT4)
 WORDS = tuple(name for name, packing in PACKED.items() if packing.rows == "k")
 """The packings whose memory runs along N, in words of 32 bits."""
@@ -130,8 +133,8 @@ class Int4Format:
             raise InputError(f"{', '.join(WORDS)} have int4 zero points, {LOW_FIRST} may, and no other packing has")
         if self.packing == MXFP4 and (self.size, self.zeros) != (MX_SIZE, "none"):
             raise InputError(f"{MXFP4} has groups of {MX_SIZE} without zero points")
-        if self.zeros == IN_WORDS and self.packing != BYTE:
-            raise InputError(f"only packing={BYTE} has zero points of {IN_WORDS}")
+        if self.zeros == IN_WORDS and self.bits != 8:
+            raise InputError(f"only bytes have zero points of {IN_WORDS}")
 
     @property
     def text(self) -> str:
@@ -146,7 +149,12 @@ class Int4Format:
     @property
     def bits(self) -> int:
         """The bits of a number: 4 or 8."""
-        return 8 if self.packing == BYTE else 4
+        return PACKED[self.packing].bits if self.packing in PACKED else 4
+
+    @property
+    def scale(self) -> str:
+        """The dtype of its scales, empty for that of the activation."""
+        return PACKED[self.packing].scale if self.packing in PACKED else ""
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -164,7 +172,7 @@ class Int4Format:
         """Whether a kernel is served only where its rows or live tuning compared it with a reference. A benchmark of a
         compile fills int32 inputs with zeros, which proves nothing for an order in words; and no kernel for groups of
         eight bits or of MXFP4 was measured on enough problems to expect anything of others."""
-        return self.along_n or self.zeros_in_words or self.packing in (BYTE, MXFP4)
+        return self.along_n or self.zeros_in_words or self.bits == 8 or self.packing == MXFP4
 
     @property
     def along_n(self) -> bool:
@@ -183,9 +191,9 @@ class Int4Format:
     def bytes(self, n: int, k: int, item: int) -> int:
         """Bytes of a weight [n, k] with its scales, of `item` bytes each, and zero points."""
         groups = n * k // self.size
-        item = 1 if self.packing == MXFP4 else item
+        scale = ITEM_SIZES.get(self.scale, item)
         sizes = {"none": 0, "uint8": groups, "int8": groups, IN_WORDS: groups, INT4: groups // 2}
-        return n * k * self.bits // 8 + groups * item + sizes.get(self.zeros, groups * item)
+        return n * k * self.bits // 8 + groups * scale + sizes.get(self.zeros, groups * item)
 
 
 def default(dtype: str, size: int | None, zeros: str | None, packing: str | None) -> Int4Format:

@@ -209,8 +209,8 @@ def _blank_int4(
         return packed, torch.empty(k // own.size, n, 2, dtype=dtype, device=device), None
     packing, kind = PACKED[own.packing], torch.int32 if own.along_n else DTYPES.get(problem.b.dtype, torch.uint8)
     packed = torch.empty(packing.sizes(n, k, kind.itemsize), dtype=kind, device=device)
-    dtype = torch.uint8 if own.packing == MXFP4 else dtype
-    scale, zeros = torch.empty(packing.groups(n, k, own.size), dtype=dtype, device=device), None
+    factor = DTYPES[own.scale] if own.scale else dtype
+    scale, zeros = torch.empty(packing.groups(n, k, own.size), dtype=factor, device=device), None
     if own.zeros != "none":
         in_words = own.zeros in (INT4, IN_WORDS)
         kind = {"uint8": torch.uint8, "int8": torch.int8}.get(own.zeros, torch.int32 if in_words else dtype)

@@ -1,5 +1,5 @@
 """GEMMs with weights of bytes whose groups have scales, on a GPU: our kernel in its forms, and programs of
-compressed-tensors."""
+compressed-tensors and torchao."""
 
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ def eight(**rest: Any) -> Problem:
 KINDS: list[dict[str, str]] = [
     {"weight_dtype": "int8"}, {"weight_dtype": "uint8"}, {"weight_dtype": "int8", "zeros": "int8"},
     {"weight_dtype": "uint8", "zeros": "uint8"}, {"weight_dtype": "uint8", "zeros": "uint8x4"},
+    {"weight_dtype": "int8", "zeros": "int8", "packing": "byte-fp32"},
 ]  # fmt: skip
 PROBLEMS = [
     *(eight(**kind, group=group, dtype=dtype) for kind in KINDS for group in (32, 128) for dtype in ("bf16", "fp16")),
@@ -46,7 +47,7 @@ FORMS = [
     make("groupwise", block_n=128, block_k=64, warps=8, stages=5), make("groupwise", block_n=32, warps=1, block_k=64),
 ]  # fmt: skip
 SERVED = [
-    (config, problem) for problem in (PROBLEMS[0], PROBLEMS[-4], PROBLEMS[-3], PROBLEMS[17])
+    (config, problem) for problem in (PROBLEMS[0], PROBLEMS[-4], PROBLEMS[-3], PROBLEMS[17], PROBLEMS[21])
     for config in (FORMS[0], FORMS[1], FORMS[5], ATEN)
 ]  # fmt: skip
 
@@ -85,26 +86,27 @@ def test_a_config_is_served_as_one_choice(kit: Any, config: Config, problem: Pro
 
 
 class Layer(torch.nn.Module):
-    """A linear with the dequantisation of compressed-tensors in torch."""
+    """A linear with the dequantisation of compressed-tensors or, with fp32 scales, of torchao in torch."""
 
     def __init__(self, kind: str, n: int, k: int, group: int = 128) -> None:
         super().__init__()
         self.kind, self.k, self.groups = kind, k, k // group
-        words = kind != "plain"
+        self.scales = torch.float32 if kind == "fp32 scales" else torch.bfloat16
+        words = kind in ("words", "zero points")
         sizes, dtype = ((n, k // 4), torch.int32) if words else ((n, k), torch.int8)
         limits = torch.iinfo(dtype)
         self.register_buffer("w", torch.randint(limits.min, limits.max, sizes, dtype=dtype, device="cuda"))
-        self.register_buffer("s", torch.rand(n, k // group, device="cuda").bfloat16() / 64)
+        self.register_buffer("s", torch.rand(n, k // group, device="cuda").to(self.scales) / 64)
         limits = torch.iinfo(torch.int32)
         zeros = torch.randint(limits.min, limits.max, (n // 4, k // group), dtype=torch.int32, device="cuda")
         self.register_buffer("z", zeros if kind == "zero points" else None)
 
     def forward(self, x: Any) -> Any:
-        numbers = self.w if self.kind == "plain" else self.unpacked(self.w, self.k, 1)
+        numbers = self.unpacked(self.w, self.k, 1) if self.w.dtype is torch.int32 else self.w
         found = numbers.unflatten(-1, (self.groups, -1)).to(self.s.dtype)
         if self.z is not None:
             found = found - self.unpacked(self.z, len(self.s), 0).unsqueeze(-1).to(self.s.dtype)
-        return torch.nn.functional.linear(x, (found * self.s.unsqueeze(-1)).flatten(start_dim=-2))
+        return torch.nn.functional.linear(x, (found * self.s.unsqueeze(-1)).flatten(start_dim=-2).to(x.dtype))
 
     def unpacked(self, words: Any, size: int, dim: int) -> Any:
         sizes = (words.shape[0], size) if dim else (size, words.shape[1])
@@ -118,7 +120,7 @@ class Layer(torch.nn.Module):
         return (whole - 128).to(torch.int8)
 
 
-@pytest.mark.parametrize("kind", ["plain", "words", "zero points"])
+@pytest.mark.parametrize("kind", ["plain", "words", "zero points", "fp32 scales"])
 def test_a_gated_layer(kit: Any, kind: str) -> None:
     config = make("groupwise", split_k=2)
     gate, up, down = Layer(kind, 512, 256), Layer(kind, 512, 256), Layer(kind, 256, 512)
@@ -155,7 +157,7 @@ def test_a_table_that_says_aten(kit: Any, tmp_path: Path, place: int) -> None:
     assert (entry["rung"], entry["config"]) == ("exact", ATEN.text)
 
 
-@pytest.mark.parametrize("kind", ["plain", "words", "zero points"])
+@pytest.mark.parametrize("kind", ["plain", "words", "zero points", "fp32 scales"])
 def test_what_live_tuning_ends_with(kit: Any, kind: str) -> None:
     """Whatever is the fastest, a program that was rewritten for it computes what it did."""
     layer, x = Layer(kind, 1024, 1024), kit.rand(4, 1024)
@@ -171,7 +173,7 @@ def test_a_weight_that_is_dequantised_apart(kit: Any) -> None:
     from gemmdb.inductor.match import ops
 
     gemmdb.inductor.enable(on_miss="aten")
-    for kind in ("plain", "words", "zero points"):
+    for kind in ("plain", "words", "zero points", "fp32 scales"):
         layer, x = Layer(kind, 512, 256), kit.rand(4, 256)
-        args = (x, layer.w, layer.s, layer.z, 128, "byte")
+        args = (x, layer.w, layer.s, layer.z, 128, "byte-fp32" if kind == "fp32 scales" else "byte")
         kit.close(torch.compile(ops.overload("int4_mm"))(*args), layer(x))

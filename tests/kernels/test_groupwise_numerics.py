@@ -15,13 +15,9 @@ from gemmdb.generators.measure.tolerance import tolerance
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 KINDS = [
-    ("int8", "none"),
-    ("uint8", "none"),
-    ("int8", "int8"),
-    ("uint8", "uint8"),
-    ("uint8", "uint8x4"),
-    ("int8", "fp16"),
-]
+    ("int8", "none"), ("uint8", "none"), ("int8", "int8"), ("uint8", "uint8"), ("uint8", "uint8x4"), ("int8", "fp16"),
+    ("int8", "int8", "byte-fp32"), ("uint8", "none", "byte-fp32"),
+]  # fmt: skip
 """In fp16: the interpreter computes no bf16."""
 FORMS = [
     make("groupwise"), make("groupwise", block_k=32, warps=2, split_k=2), make("groupwise", block_m=8, block_k=256),
@@ -32,12 +28,12 @@ FORMS = [
 def pairs():
     """Each form with each kind of weight and two of the group sizes, those with a part of a step among them."""
     found = []
-    for turn, (weight, zeros) in enumerate(KINDS):
+    for turn, (weight, zeros, *packing) in enumerate(KINDS):
         for place, config in enumerate(FORMS):
             for shift in (0, 2):
                 group = (32, 64, 128, 256)[(turn + place + shift) % 4]
                 problem = Problem.gemm("mixed_mm", m=5, n=136, k=5 * max(group, 64), dtype="fp16", weight_dtype=weight,
-                                       group=group, zeros=zeros)  # fmt: skip
+                                       group=group, zeros=zeros, packing=packing[0] if packing else "byte")  # fmt: skip
                 if config.rejection(problem, H200) is None:
                     found.append((problem, config))
     return found
@@ -56,7 +52,7 @@ def found():
 
 def test_it_is_right_in_all_forms():
     tried = pairs()
-    assert len(tried) >= 60
+    assert len(tried) >= 80
     program = "from test_groupwise_numerics import found; print(json.dumps(found()))"
     path = f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests' / 'kernels'}"
     errors = run(program, {"PYTHONPATH": path, "TRITON_INTERPRET": "1"})

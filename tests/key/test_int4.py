@@ -38,7 +38,8 @@ def test_no_other_problem_names_groups(problem):
 
 
 def test_problems_with_other_groups_are_of_other_families():
-    kinds = [{"weight_dtype": "uint8"} if one == BYTE else {"packing": one} for one in PACKINGS if one != MXFP4]
+    kinds = [{"weight_dtype": "uint8"} if one.startswith(BYTE) else {} for one in PACKINGS if one != MXFP4]
+    kinds = [kind | {"packing": one} for one, kind in zip(PACKINGS, kinds, strict=False)]
     families = {int4(group=size, **kind).family for size in SIZES for kind in kinds}
     assert len(families) == len(SIZES) * len(kinds)
     assert int4().family_key != Problem.gemm("mixed_mm", m=16, n=4096, k=4096).family_key
@@ -93,6 +94,7 @@ def test_mxfp4_has_one_group_size_and_bytes_as_scales():
 
 def test_a_weight_counts_with_its_scales():
     assert int4(weight_dtype="uint8", zeros="uint8x4").weight_bytes == 4096 * 4096 + 4096 * 32 * (2 + 1)
+    assert int4(weight_dtype="int8", packing="byte-fp32").weight_bytes == 4096 * 4096 + 4096 * 32 * 4
     assert int4(weight_dtype="int8", zeros="bf16").weight_bytes == 4096 * 4096 + 4096 * 32 * (2 + 2)
     assert int4(packing="gptq").weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 2 + 4096 * 32 // 2
     assert int4().weight_bytes == 4096 * 4096 // 2 + 4096 * 32 * 4

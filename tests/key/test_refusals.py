@@ -86,7 +86,7 @@ CASES = {
         ({"weight_dtype": "int8", "zeros": "uint8"}, "zero points of uint8 do not belong to a weight of int8"),
         ({"weight_dtype": "uint8", "zeros": "int8"}, "zero points of int8 do not belong to a weight of uint8"),
         ({"weight_dtype": "int8", "group": 64, "layout": "nn"}, "a weight with groups is \\[N, K\\]"),
-        ({"weight_dtype": "int4", "packing": "low-first", "zeros": "uint8x4"}, "only packing=byte has zero points of"),
+        ({"weight_dtype": "int4", "packing": "low-first", "zeros": "uint8x4"}, "only bytes have zero points of"),
     ],
 }
 """By op, flags (another op among them), and what the message says."""

@@ -111,7 +111,7 @@ def _int4(draw: st.DrawFn) -> Problem:
     elif kind in WEIGHTS:
         a, weight = draw(st.sampled_from(["bf16", "fp16"])), WEIGHTS[kind]
         zeros = draw(st.sampled_from(["none", a, kind, *([IN_WORDS] if kind == "uint8" else [])]))
-        own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, BYTE)
+        own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, draw(st.sampled_from([BYTE, "byte-fp32"])))
     else:
         a = draw(st.sampled_from(["bf16", "fp16"]))
         zeros = draw(st.sampled_from(["none", a, "uint8", "int8"]))

@@ -141,7 +141,7 @@ def _is_scaled(scale: Stored | None, packing: Packing, sizes: tuple[int, int], s
     fp4, (n, k) = packing.dtype == FP4, sizes
     if scale is None or scale.power != fp4 or (fp4 and (size != MX_SIZE or a is not torch.bfloat16)):
         return False
-    kind = torch.uint8 if fp4 else a
+    kind = extract.TORCH[packing.scale] if packing.scale else a
     same = scale.places == _each_group(packing, sizes, size, scale.item or 1)
     return same and _holds(scale, (kind,), n * k // size * kind.itemsize)
 

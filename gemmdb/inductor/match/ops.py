@@ -15,7 +15,6 @@ import torch
 
 from gemmdb.inductor.match.engine_ops import BLOCK, ENGINE_OPS, Operands
 from gemmdb.key.int4 import (
-    BYTE,
     E2M1,
     EXPONENT_BIAS,
     IN_WORDS,
@@ -62,7 +61,7 @@ def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
 
 def zeros_in_words(packing: str) -> str:
     """Return what the key calls zero points that share words of 32 bits."""
-    return IN_WORDS if packing == BYTE else INT4
+    return IN_WORDS if PACKED[packing].bits == 8 else INT4
 
 
 def weight_dtype(stored: torch.dtype, packing: str) -> str:
@@ -120,6 +119,8 @@ def dequantised(
         zeros = _unpacked(zeros, packing.zero_order, 0, own.bits)
     zero = ZERO_NUMBER if own.bits == 4 else ZERO_BYTES[weight_dtype(packed.dtype, own.packing)]
     start = zero if zeros is None else zeros.to(dtype).unsqueeze(-1)
+    if own.scale and dtype is not torch.float64:
+        return ((weight - start) * scale.unsqueeze(-1)).to(dtype).view(found.shape)
     return ((weight - start) * scale.to(dtype).unsqueeze(-1)).view(found.shape)
 
 

@@ -182,6 +182,8 @@ def _cast(node: Any, inner: Reader) -> Seen | None:
         return seen if kept and whole else None
     if isinstance(seen, Weight) and seen.number.fp4:
         return seen if dtype in WIDE_DTYPES else None
+    if isinstance(seen, Weight) and seen.scale is not None and seen.number.bits > BITS:
+        return seen if dtype in HALF_DTYPES and value(node.args[0]).dtype is torch.float32 else None
     if isinstance(seen, Weight):
         # Zero points from memory may have a fraction, or be too large for an integer of another size.
         whole = not isinstance(seen.zeros, Stored) and dtype is not torch.uint8 and seen.number.bits == BITS
@@ -264,7 +266,9 @@ def _scaled(node: Any, inner: Reader) -> Seen | None:
         if weight.number.fp4:
             known = scale.power and dtype in WIDE_DTYPES  # All of their products are exact.
         else:
-            known = not scale.item and value(by).dtype == dtype and dtype in HALF_DTYPES
+            # Bytes may have scales of fp32, which multiply in fp32.
+            many = (*HALF_DTYPES, torch.float32) if weight.number.bits > BITS else HALF_DTYPES
+            known = not scale.item and value(by).dtype == dtype and dtype in many
         if known:
             return scaled(weight, scale, shape_of(node))
     return None

@@ -16,7 +16,7 @@ from gemmdb.generators.measure.cuda.epilogue import POINTERS
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import Config
 from gemmdb.key.canonical import lazy
-from gemmdb.key.int4 import IN_WORDS, INT4, MXFP4
+from gemmdb.key.int4 import IN_WORDS, INT4
 from gemmdb.key.problem import Problem
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
@@ -183,7 +183,7 @@ def weight_args(problem: Problem) -> list[tuple[str, str]]:
     if own is None:
         return [("B", POINTERS[problem.b.dtype])]
     kind = "*i32" if own.inner or own.along_n else POINTERS.get(problem.b.dtype, "*u8")
-    found = [("B", kind), ("scale", "*u8" if own.packing == MXFP4 else POINTERS[problem.a.dtype])]
+    found = [("B", kind), ("scale", POINTERS[own.scale or problem.a.dtype])]
     zeros = "*i32" if own.zeros in (INT4, IN_WORDS) else POINTERS.get(own.zeros)
     return found if own.inner or zeros is None else [*found, ("zeros", zeros)]
 

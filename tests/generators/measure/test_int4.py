@@ -120,6 +120,7 @@ BYTES = [
     int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"), int4(packing="gptq", group=32, dtype="fp16"),
     int4(weight_dtype="int8", group=32), int4(weight_dtype="uint8", bias="1d", dtype="fp16"),
     int4(weight_dtype="uint8", zeros="uint8x4", fusion="pointwise"), int4(weight_dtype="int8", zeros="int8", m=1),
+    int4(weight_dtype="int8", packing="byte-fp32", zeros="int8"), int4(weight_dtype="uint8", packing="byte-fp32", m=2),
     int4(weight_dtype="fp4_e2m1", group=32),
     int4(weight_dtype="fp4_e2m1", group=32, m=1, bias="1d", fusion="pointwise"),
     int4(weight_dtype="uint8", zeros="bf16"), int4(packing="low-first", zeros="int4", m=3),

@@ -52,6 +52,12 @@ def in_integers(w, s, z):
     return (found.to(s.dtype) * s.view(N, GROUPS, 1)).view(N, K)
 
 
+def fp32_scales(w, s, z):
+    """As torchao dequantises int8 with groups: its scales are fp32."""
+    found = w.view(N, GROUPS, G).to(torch.bfloat16) - z.view(N, GROUPS, 1).to(torch.bfloat16)
+    return (found * s.view(N, GROUPS, 1)).view(N, K)
+
+
 def unsigned(w, s):
     return ((w.view(N, GROUPS, G).to(s.dtype) - 128) * s.unsqueeze(-1)).view(N, K)
 
@@ -73,6 +79,7 @@ FOUND = {
     # name: (weight [N, K], its tensor, zero points, weight and zero points in the key)
     "plain": (plain, (FLAT, INT8), None, "int8", "none"),
     "zero points": (in_integers, (FLAT, INT8), (ZEROS, INT8), "int8", "int8"),
+    "fp32 scales": (fp32_scales, (FLAT, INT8), (ZEROS, INT8), "int8", "int8"),
     "unsigned": (unsigned, (FLAT, UINT8), None, "uint8", "none"),
     "unsigned with zero points": (repeated, (FLAT, UINT8), (ZEROS, UINT8), "uint8", "uint8"),
     "words": (in_words, (WORDS, INT32), None, "uint8", "none"),
@@ -103,12 +110,16 @@ class Layer(nn.Module):
         super().__init__()
         self.weight = weight
         self.register_buffer("w", tensor(*stored))
-        self.register_buffer("s", torch.rand(N, GROUPS).to(dtype) / 64)
+        self.register_buffer("s", (torch.rand(N, GROUPS) / 64).to(torch.float32 if weight is fp32_scales else dtype))
         self.register_buffer("z", None if zeros is None else tensor(*zeros))
 
     def forward(self, x):
         tensors = (self.w, self.s) if self.z is None else (self.w, self.s, self.z)
-        return nn.functional.linear(x, self.weight(*tensors))
+        return nn.functional.linear(x, self.weight(*tensors).to(x.dtype))
+
+
+def packing_of(weight):
+    return "byte-fp32" if weight is fp32_scales else "byte"
 
 
 def traced(layer, x):
@@ -132,7 +143,7 @@ def test_the_operator_computes_what_the_program_does(name, dtype):
     layer, x = Layer(weight, stored, given, dtype), torch.randn(4, K).to(dtype)
     graph, inputs = traced(layer, x)
     (found,) = [one for one in map(int4.find, graph.graph.nodes) if one]
-    assert (found.groups.size, found.groups.packing, found.groups.zeros) == (G, "byte", zeros)
+    assert (found.groups.size, found.groups.packing, found.groups.zeros) == (G, packing_of(weight), zeros)
     found.rewrite(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -152,10 +163,10 @@ def test_programs_compile_to_these_problems(kit):
     with torch.no_grad(), force(kit.ATEN):
         program_batch.compiled(layers, [(torch.randn(m, K).bfloat16(),) for m, _ in enumerate(layers, 8)])
     found = program_batch.by_rows(gemmdb.inductor.stats())
-    for m, (*_, weight, zeros) in enumerate(FOUND.values(), 8):
+    for m, (spelling, *_, weight, zeros) in enumerate(FOUND.values(), 8):
         text, config = found.pop(m)
         assert text.startswith(f"mixed_mm m={m} n={N} k={K} a=bf16:row:8 b={weight}:col:16 out=bf16 bias=none ")
-        assert text.endswith(f" group={G} zeros={zeros} packing=byte")
+        assert text.endswith(f" group={G} zeros={zeros} packing={packing_of(spelling)}")
         assert config == kit.ATEN
     assert found == {}
 
@@ -166,7 +177,7 @@ def test_a_weight_is_dequantised_where_no_kernel_multiplies_it(kit, name):
     layer, x = Layer(*FOUND[name][:3]), torch.randn(4, K).bfloat16()
 
     def program(x, w, s):
-        return ops.overload("int4_mm")(x, w, s, layer.z, G, "byte")
+        return ops.overload("int4_mm")(x, w, s, layer.z, G, packing_of(layer.weight))
 
     with torch.no_grad(), force(kit.ATEN):
         wanted = layer(x).float()

@@ -27,7 +27,7 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
         "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
         "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size,
         "B_SIGNED": problem.b.dtype == "int8", "BITS": value["dequant"] == "bits",
-        "LATE": int(value["block_k"]) <= own.size,
+        "FP32_SCALE": own.scale == "fp32", "LATE": int(value["block_k"]) <= own.size,
         "GIVEN": own.zeros != "none", "IN_WORDS": own.zeros == IN_WORDS, "ZERO": ZERO_BYTES[problem.b.dtype],
         "ROWS": _ROWS * int(value["warps"]), "EVEN_K": problem.k % int(value["block_k"]) == 0,
     }  # fmt: skip
