@@ -157,8 +157,6 @@ def _tune(layer: Layer, request: _Request) -> None:
     elif found.path:
         _say(found, request.out)
     _note_left(found)
-    if found.interrupted:
-        note("interrupted; what was measured is kept: run the same command to continue")
     if found.interrupted or found.path is None:
         raise typer.Exit(130 if found.interrupted else 1)
 

@@ -49,7 +49,8 @@ class Tuned:
 def tune(layer: Layer, sizes: Sequence[int], folder: Path, budget_s: float, say: Say) -> Tuned:
     """Time configs for each number of rows in `sizes`, and write vLLM's file and its rows into `folder`. What the rows
     hold already is not timed again. It takes at most about `budget_s` seconds, of which each size gets an equal share
-    of what is left, and none starts that would take longer than is left. On Ctrl-C, what is complete is written.
+    of what is left. After the first, none starts that would take longer than is left. On Ctrl-C, what is complete is
+    written.
 
     In the file, the usual numbers of rows that were not measured keep vLLM's present config: vLLM takes the nearest
     number in the file, however far it is.
@@ -74,7 +75,8 @@ def tune(layer: Layer, sizes: Sequence[int], folder: Path, budget_s: float, say:
         tiles = {m: kernels.present(layer, m) for m in {*USUAL, *sizes}} | {m: row.tile for m, row in found.items()}
         path = vllm_files.write(folder, name, tiles)
         kernels.check_readable(layer, folder, tiles)
-    left = {m: run.failed.get(m, "the budget ended") for m in sizes if m not in found}
+    reason = "interrupted" if interrupted else "the budget ended"
+    left = {m: run.failed.get(m, reason) for m in sizes if m not in found}
     return Tuned(path, record.path, found, left, monotonic() - begin, interrupted)
 
 
@@ -108,16 +110,17 @@ class _Run:
         missing = [m for m in sizes if m not in known]
         try:
             weights = self._weights() if missing else []
-            seeds, shortest_s = list[Tile](), 0.0
+            seeds, shortest_s = list[Tile](), math.inf
             for place, m in enumerate(missing):
                 begun = monotonic()
-                if (left_s := self.until - begun) < shortest_s:
+                left_s = self.until - begun
+                if place and left_s < shortest_s:  # One is measured in any case, so that every run gets further.
                     break
                 self.say(f"{place + len(sizes) - len(missing)}/{len(sizes)} sizes, M={m}", left_s)
                 rows = self._search(weights, m, seeds, begun + left_s / (len(missing) - place) - FULL_S)
                 self.record.add(rows)
                 seeds = list(dict.fromkeys([*(row.tile for row in picks(rows).values()), *seeds]))[:SEEDS]
-                shortest_s = min(shortest_s or math.inf, monotonic() - begun)
+                shortest_s = min(shortest_s, monotonic() - begun)
                 gc.collect()  # Graphs hold memory of their own.
                 torch.cuda.empty_cache()
         except KeyboardInterrupt:

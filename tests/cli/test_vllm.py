@@ -112,7 +112,11 @@ def test_the_usual_sizes_are_those_of_vllms_files(gemmdb, tuned):
     [
         ({"left": {96: "the budget ended", 128: "the budget ended"}}, 0, "the budget ended: M=96,128 not"),
         ({"left": {4096: "not enough GPU memory"}}, 0, "not enough GPU memory: M=4096 not measured"),
-        ({"interrupted": True}, 130, "interrupted; what was measured is kept: run the same command to continue"),
+        (
+            {"interrupted": True, "left": {96: "interrupted"}},
+            130,
+            "interrupted: M=96 not measured; run the same command",
+        ),
         ({"path": None, "found": {}, "left": {1: "not enough GPU memory"}}, 1, "not enough GPU memory"),
     ],
 )

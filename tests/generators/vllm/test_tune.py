@@ -74,6 +74,11 @@ def test_no_size_starts_that_would_exceed_the_budget_and_the_next_run_measures_t
     assert list(again.until) == [4, 8]
 
 
+def test_a_budget_that_is_too_short_for_any_size_measures_one_each_time(measured):
+    assert measured(Sizes(seconds=10.0), (1, 2, 4), -3.0) == (False, [1])
+    assert measured(Sizes(seconds=10.0), (1, 2, 4), -3.0) == (False, [1, 2])
+
+
 def test_an_interruption_keeps_the_sizes_that_are_done(measured):
     assert measured(Sizes(seconds=10.0, stop_at=4), (1, 2, 4, 8), 300.0) == (True, [1, 2])
     assert measured(Sizes(seconds=10.0), (1, 2, 4, 8), 300.0) == (False, [1, 2, 4, 8])
