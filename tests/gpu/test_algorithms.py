@@ -10,7 +10,7 @@ from gemmdb import Policy
 from gemmdb.devices import detect
 from gemmdb.inductor.benchmark import algorithm_trial as trials
 from gemmdb.inductor.benchmark import algorithms
-from gemmdb.inductor.benchmark.limits import BUDGET
+from gemmdb.inductor.benchmark.limits import BUDGET, EXTENTS
 from gemmdb.kernels.hardware import HOPPER
 from gemmdb.settings import Settings
 from gemmdb.table.measurement import Status
@@ -135,4 +135,4 @@ def test_a_search_takes_little_time(kit, compiled):
     stats = compiled(lambda x: torch.cat([layer(x) for layer in layers], 1), kit.rand(512, 4096), policy=PATIENT)
     searched = len({row.problem.n for row in rows()})
     assert searched >= 6, stats["products"]
-    assert stats["seconds"]["trial"] < 0.15 * searched
+    assert stats["seconds"]["trial"] < 2 * EXTENTS[0].expected_s * searched  # Some kernels are loaded.

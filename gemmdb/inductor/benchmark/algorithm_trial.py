@@ -39,8 +39,8 @@ from gemmdb.phases import PHASES
 BEST = 2
 """How many of the algorithms that were estimated first are varied."""
 LOAD_S = 0.1
-"""After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code: 2 ms
-per candidate in a new process, 0.7 ms where the kernels are loaded (benchmarks/results/h200/search.json)."""
+"""After this many seconds, no further kernel is loaded for an estimate. The first call of a kernel loads its code: 3 ms
+per candidate in a new process, 0.4 ms where the kernels are loaded (benchmarks/results/h200/search.json)."""
 ESTIMATES, ESTIMATE_S, LEAST = 3, 0.03, 6
 """Number of calls per estimate; fewer if the estimates would take longer than ESTIMATE_S seconds together, and then
 fewer candidates, but at least as many as LEAST."""

@@ -36,10 +36,10 @@ class Extent:
     expected_s: float
 
 
-EXTENTS = (Extent(24, 24, 0.06, 0.15), Extent(10, 0, 0.03, 0.07))
-"""The extents of a search; the first that can pay off is chosen. The first takes 0.15 s in the mean over GEMMs whose
-kernels are not loaded yet, without the first of the process (benchmarks/results/h200/search.json). The second is for
-short GEMMs: the best of the first eight candidates is seldom far behind."""
+EXTENTS = (Extent(24, 24, 0.06, 0.15), Extent(10, 0, 0.03, 0.08))
+"""The extents of a search; the first that can pay off is chosen. Their seconds are means over GEMMs whose kernels are
+loaded, on a slow host; loading them takes up to as long again (benchmarks/results/h200/search.json, search-short.json).
+The second is for short GEMMs: the best of the first eight candidates is seldom far behind."""
 POSSIBLE_GAIN = 0.2
 """Share of a GEMM's time that the fastest algorithm may save: one bf16 GEMM in ten saves 13 to 20%, the average 5%
 (457 GEMMs on an H100). Nobody knows which before they are timed."""
