@@ -13,6 +13,8 @@ from gemmdb.kernels.menus.cublaslt_nearby import heuristic
 from gemmdb.key.problem import Query
 
 OPS, DTYPES = ("mm", "addmm"), ("bf16", "fp16")
+ORDERS = ("row", "col", "row-padded", "col-padded")
+"""The operands that ATen passes on as they are."""
 
 
 def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -25,7 +27,7 @@ def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
     problem = query.problem
     if query.device.kind != "cuda" or query.ranges or problem.op not in OPS or problem.a.dtype not in DTYPES:
         return False
-    if library.loaded() is None:
+    if library.loaded() is None or not {problem.a.layout.order, problem.b.layout.order} <= set(ORDERS):
         return False
     of_a = leading(a.shape, a.stride(), problem.a.row_major)
     of_b = leading(b.shape, b.stride(), problem.b.layout.order.startswith("row"))

@@ -39,6 +39,8 @@ def _rejection(ask: Ask, found: Candidate) -> Rejected | None:
     if own is not None and own.reads and not confirming(ask):
         return Rejected("ATen is served: the model was not validated on kernels whose epilogue reads other tensors")
     if math.isinf(needed):
+        if is_misaligned(ask.problem):
+            return Rejected("ATen is served: for such rows the times are a guess, which only a compile can confirm")
         op = ask.problem.op
         return Rejected(f"ATen is served: the model was not validated on held-out GEMMs of the op {op}")
     return Rejected(f"ATen is served: an expected gain of {needed:.0%} is needed") if found.gain < needed else None

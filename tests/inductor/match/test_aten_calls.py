@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,12 @@ def test_aten_runs_the_first_named_algorithm(monkeypatch: pytest.MonkeyPatch, op
     ids=["fp32", "symbolic", "cpu"],
 )
 def test_nothing_is_asked_where_it_does_not_count(monkeypatch: pytest.MonkeyPatch, query: Query) -> None:
+    assert not splits(monkeypatch, query, SPLIT)
+
+
+def test_nothing_is_asked_of_operands_that_aten_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = replace(MM.problem.b.layout, order="strided", align=1)
+    query = replace(MM, problem=replace(MM.problem, b=replace(MM.problem.b, layout=layout)))
     assert not splits(monkeypatch, query, SPLIT)
 
 
