@@ -180,6 +180,10 @@ class Backend(Interface):
         """Return how many times as long as on an idle machine a build takes now, because of other programs."""
         return 1.0
 
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        """Return whether an earlier run probably left a compiled candidate on disk. Only estimates ask."""
+        return False
+
     @property
     def workers(self) -> int:
         """Number of measurers that may work in parallel: one per GPU, one for a CPU."""

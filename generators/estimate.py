@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gemmdb.cost.roofline import work_us
@@ -20,16 +20,27 @@ CALL_S = 0.008
 """Seconds per timed call on a CPU besides the call: the caches are emptied before it."""
 
 
+Known = Callable[[Problem, Config], bool]
+"""Whether an earlier run has compiled a candidate, see `Backend.compiled`."""
+
+
+def nothing(problem: Problem, config: Config) -> bool:
+    """The `Known` of an empty cache."""
+    return False
+
+
 @dataclass(frozen=True)
 class Rates:
     """Seconds on an idle machine. `start_s`: imports and first processes; `problem_s`: per problem, whatever its
-    candidates; `compile_s`: processor time to compile a candidate other than ATen; `candidate_s`: to load, check and
-    time one; `library_s`: the same for one of a library, which is not compiled; `confirm_s`: to confirm a winner in a
-    new process, 0 if `candidate_s` contains that; `call_s`: per timed call besides the call."""
+    candidates; `compile_s`: processor time to compile a candidate other than ATen, `cached_s` if an earlier run has
+    compiled it; `candidate_s`: to load, check and time one; `library_s`: the same for one of a library, which is not
+    compiled; `confirm_s`: to confirm a winner in a new process, 0 if `candidate_s` contains that; `call_s`: per timed
+    call besides the call."""
 
     start_s: float
     problem_s: float = 0.0
     compile_s: float = 0.0
+    cached_s: float = 0.0
     candidate_s: float = 0.0
     library_s: float = 0.0
     confirm_s: float = 0.0
@@ -37,7 +48,7 @@ class Rates:
 
 
 RATES = {
-    "cpu": Rates(start_s=8.0, problem_s=1.0, compile_s=3.2, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S),
+    "cpu": Rates(8.0, problem_s=1.0, compile_s=3.2, cached_s=0.6, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S),
     "quick": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
     "standard": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
     "lean": Rates(start_s=20.0, candidate_s=0.0145, library_s=0.0145),
@@ -67,7 +78,7 @@ def patience_s(slower: float) -> float:
     return PATIENCE_S if slower > 1 else 0.0
 
 
-def job_s(job: Job, device: Device, effort: Effort) -> float:
+def job_s(job: Job, device: Device, effort: Effort, known: Known = nothing) -> float:
     """Return the seconds that one worker takes for a job, with its confirmation."""
     if job.searched:
         return confirm_s(job, device, effort)
@@ -76,7 +87,7 @@ def job_s(job: Job, device: Device, effort: Effort) -> float:
     tried, kept = len(configs) + proposed, min(len(configs), max(effort.keep, 2))
     library = proposed + sum(config.spec.library for config in configs)
     tries_s = rate.candidate_s * (tried - library) + rate.library_s * library
-    search_s = rate.problem_s + _compile_s(configs, device, rate) + tries_s
+    search_s = rate.problem_s + compile_s(problem, configs, device, effort, known) + tries_s
     times_s = _timed_s(problem, tried, effort.estimate, device, rate) + _timed_s(
         problem, kept, effort.samples, device, rate
     )
@@ -98,7 +109,8 @@ def problem_s(problem: Problem, backend: Backend, effort: Effort) -> float:
     """Return the seconds that one worker takes for all jobs of a problem."""
     candidates = tuple(backend.space.candidates(problem, backend.device, effort))
     return sum(
-        job_s(Job(problem, protocol, candidates), backend.device, effort) for protocol in backend.protocols(effort)
+        job_s(Job(problem, protocol, candidates), backend.device, effort, backend.compiled)
+        for protocol in backend.protocols(effort)
     )
 
 
@@ -109,14 +121,15 @@ def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, device:
     return load_s + _timed_s(problem, len(configs), samples, device, rate)
 
 
-def compile_s(configs: Sequence[Config], device: Device, effort: Effort) -> float:
+def compile_s(
+    problem: Problem, configs: Sequence[Config], device: Device, effort: Effort, known: Known = nothing
+) -> float:
     """Return the seconds to compile configs, with all compilers."""
-    return _compile_s(configs, device, rates(device, effort))
-
-
-def _compile_s(configs: Sequence[Config], device: Device, rate: Rates) -> float:
-    others = sum(config != ATEN for config in configs)
-    return rate.compile_s * others / max(min(device.units, MAX_COMPILERS), 1)
+    rate = rates(device, effort)
+    if not rate.compile_s:  # A GPU's candidates are compiled while others are timed.
+        return 0.0
+    seconds = (rate.cached_s if known(problem, one) else rate.compile_s for one in configs if one != ATEN)
+    return sum(seconds) / max(min(device.units, MAX_COMPILERS), 1)
 
 
 def _timed_s(problem: Problem, configs: int, samples: int, device: Device, rate: Rates) -> float:

@@ -160,7 +160,10 @@ class Run:
         workers = max(min(self.count, len(self.pending)), 1)
         return Expected(
             self.start_s if self.pending else 0.0,
-            [(job.problem, estimate.job_s(job, backend.device, self.effort) * slower) for job in self.pending],
+            [
+                (job.problem, slower * estimate.job_s(job, backend.device, self.effort, backend.compiled))
+                for job in self.pending
+            ],
             workers,
             workers if backend.overlap else min(backend.chunk, len(self.pending)),
             self._more_s(more, workers),

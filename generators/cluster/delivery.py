@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import getpass
 import os
 import shutil
 import stat
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import GemmdbError
+from gemmdb.generators.measure.cpu.compiled import inductor_cache
 from gemmdb.generators.measure.cuda import compilers
 from gemmdb.generators.measure.cuda.artifacts import Artifact, Built
 
@@ -30,10 +30,9 @@ _TEXTS = (".json", ".py")
 def caches() -> dict[str, Path]:
     """Return this process's on-disk cache folders, by the environment variable that sets each."""
     home = Path.home()
-    inductor = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     defaults = {
         "TRITON_CACHE_DIR": home / ".triton" / "cache",
-        "TORCHINDUCTOR_CACHE_DIR": inductor,
+        "TORCHINDUCTOR_CACHE_DIR": inductor_cache(),
         "XDG_CACHE_HOME": home / ".cache",
     }
     return {name: Path(os.environ.get(name) or default).absolute() for name, default in defaults.items()}

@@ -168,7 +168,7 @@ class _Timing:
         backend = self._backend
         workers = max(min(backend.workers, len(sampled)), 1)
         slower = 1.0 if self._terms.wait_s is not None else backend.slowdown()
-        tracker = Tracker(progress, len(sampled), 0, expected_of(sampled, backend.device, workers, slower))
+        tracker = Tracker(progress, len(sampled), 0, expected_of(sampled, backend, workers, slower))
         measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
         with ThreadPoolExecutor(workers) as threads:
             try:
@@ -213,10 +213,12 @@ class _Timing:
             self.stopped = self.stopped or self._disturbances.why(self._backend)
 
 
-def expected_of(sampled: Sequence[Sampled], device: Device, workers: int, slower: float) -> Expected:
+def expected_of(sampled: Sequence[Sampled], backend: Backend, workers: int, slower: float) -> Expected:
     """Return how long that takes. `slower`: how many times as long as on an idle machine."""
-    usual = effort.named(None, device.kind)
-    compile_s = sum(estimate.compile_s(tuple(one.recorded), device, usual) for one in sampled)
+    device, usual = backend.device, effort.named(None, backend.device.kind)
+    compile_s = sum(
+        estimate.compile_s(one.verdict.problem, tuple(one.recorded), device, usual, backend.compiled) for one in sampled
+    )
     start_s = slower * (estimate.start_s(device, usual) + compile_s / workers)
     seconds = [
         slower

@@ -207,7 +207,8 @@ def _within(
     for place, one in enumerate(wanted):
         configs, samples = tuple(one.recorded), one.verdict.protocol.samples
         seconds = estimate.retimed_s(one.verdict.problem, configs, samples, backend.device, usual)
-        spent += slower * (seconds + estimate.compile_s(configs, backend.device, usual)) / backend.workers
+        seconds += estimate.compile_s(one.verdict.problem, configs, backend.device, usual, backend.compiled)
+        spent += slower * seconds / backend.workers
         if spent > budget_s and place:
             return list(wanted[:place]), list(wanted[place:])
     return list(wanted), []

@@ -20,6 +20,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, Space, ignore, silent
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.candidates import CachedSpace
+from gemmdb.generators.measure.cpu import compiled
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.quiet import Watch
 from gemmdb.generators.measure.tolerance import acceptable, tolerance
@@ -59,13 +60,14 @@ MAX_LOADED_BYTES = 2 * 2**30
 class CpuMeasurer(Measurer):
     """Time candidates with `threads` threads. `compilers`: number of parallel compile processes. All builds of this
     user on this machine take turns at timing, and none compiles while another one times. `watch` monitors the load from
-    other programs."""
+    other programs. `note` gets the candidates that were compiled."""
 
     effort: Effort
     threads: int
     compilers: int
     limits: Limits = field(default_factory=Limits)
     watch: Watch = field(default_factory=Watch)
+    note: Callable[[Sequence[tuple[Problem, Config]]], None] = lambda _: None
     _compiled: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
     _failed: dict[tuple[Problem, Config], Outcome] = field(default_factory=dict)
     _loaded: dict[Config, float] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class CpuMeasurer(Measurer):
             self._compiled[pair] = Outcome(pair[1], reply.status, compile_s=seconds, detail=reply.detail)
             if reply.status is not Status.OK:
                 self._failed[pair] = self._compiled[pair]
+        self.note([pair for pair in wanted if pair not in self._failed])
         for job in jobs:
             ready(job)
 
@@ -252,11 +255,17 @@ class CpuBackend(Backend):
         """The measurer compiles in one process per usable core, at most 8, and starts nothing before its first use."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         watch = Watch(self.device.units, say=lambda text: self.say(text))
-        return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch)
+        return CpuMeasurer(effort, self.device.units, min(usable, 8), watch=watch, note=self._note)
+
+    def _note(self, pairs: Sequence[tuple[Problem, Config]]) -> None:
+        compiled.note(pairs, self.toolchain)
 
     def occupied(self) -> str:
         found = load.now(threads=self.device.units)
         return found.text if found is not None and found.disturbs else ""
+
+    def compiled(self, problem: Problem, config: Config) -> bool:
+        return compiled.noted(problem, config, self.toolchain)
 
     def slowdown(self) -> float:
         found = load.now(LOAD_S, self.device.units)

@@ -231,7 +231,7 @@ def test_a_limit_of_time_is_kept_within_a_tenth(request_, rows, monkeypatch, exp
             return super().measure(problem, configs, protocol, samples)
 
     monkeypatch.setattr(estimate, "start_s", lambda device, effort, slower: 0.01)
-    monkeypatch.setattr(estimate, "job_s", lambda job, device, effort: expected_s)
+    monkeypatch.setattr(estimate, "job_s", lambda job, device, effort, known: expected_s)
     monkeypatch.setattr(estimate, "confirm_s", lambda job, device, effort: expected_s / 3)
     limit_s = 1.5
     done = build(replace(request_, minutes=limit_s / 60), backend=ReplayBackend(rows, replay=Steady, chunk=4))

@@ -253,7 +253,7 @@ def test_what_compiling_took_is_expected_of_the_timing(table, replay_backend, ro
             now[0] += 3 * start_s
             super().prepare(jobs, ready)
 
-    expected = expected_of(sampled_of_all(table), DEVICE, 1, 1.0)
+    expected = expected_of(sampled_of_all(table), replay_backend(rows), 1, 1.0)
     start_s = expected.start_s
     remeasure(table, 7, backend=replay_backend(rows, replay=Slowly), progress=watcher)
     first, *_ = [state.eta_s for state in watcher.states if state.phase == "timing"]

@@ -114,9 +114,12 @@ def test_where_the_reference_was_killed_all_are_tried_again(status, others):
 @pytest.mark.slow
 def test_what_does_not_compile_is_not_tried_again(measurer):
     assert measurer._timer.first == PING
+    noted = []
+    measurer.note = noted.extend
     measurer.prepare(
         [Job(PROBLEM, PROTOCOL, (Candidate(ATEN), Candidate(AT_ONCE), Candidate(SEGFAULT, Rejected("illegal"))))]
     )
+    assert noted == [(PROBLEM, ATEN)]
     (timer,) = {measurer._timer.pid}
     (outcome,) = measurer.measure(PROBLEM, [AT_ONCE], PROTOCOL, 5)
     assert timer is None
