@@ -20,14 +20,15 @@ TRIES = 8
 """Maximum tries per sample to get an undisturbed one; per round, at most two per sample on average."""
 SETTLE = 10
 """Maximum number of small parallel regions to run until all threads have their cores."""
-CYCLES_PER_US = 2000
+CYCLES_PER_US = 3000
 """Cycles of a GPU's clock in a microsecond, at most."""
 GRAPH_HELD_US = 100.0
 """How long the GPU is held before it starts a graph, which the host launches in the meantime. Otherwise the time would
 include some of what the host takes, which varies by several microseconds."""
-LAUNCH_US, LAUNCH_MARGIN, LAUNCH_TRIES = 100.0, 1.3, 2
-"""For how long the GPU is held for each single call: the first guess, the factor over what the last calls took the
-host, and how often calls are repeated if the host took longer. A slow host takes 200 us for a call of torch."""
+LAUNCH_US, MOST_LAUNCH_US, LAUNCH_MARGIN, LAUNCH_TRIES = 100.0, 1000.0, 1.3, 2
+"""For how long the GPU is held for each single call: the first guess, the limit, the factor over what the last calls
+took the host, and how often calls are repeated if the host took longer. A slow host takes 200 us for a call of
+torch."""
 STALL_US = 1000.0
 """A call that takes three times as long as the fastest one, and at least this much longer, has waited for a core. OS
 time slices are milliseconds; noise from caches and clocks is far smaller."""
@@ -131,7 +132,7 @@ def single_us(
         events = [[_timed(call, before) for call in calls] for _ in range(rounds)]
         took_us, late = (perf_counter() - start) * 1e6, released.query()
         torch.cuda.current_stream().synchronize()
-        _launch_us[0] = LAUNCH_MARGIN * took_us / count
+        _launch_us[0] = min(LAUNCH_MARGIN * took_us / count, MOST_LAUNCH_US)
         if not late:
             break
     return [min(start.elapsed_time(end) for start, end in found) * 1e3 for found in zip(*events, strict=True)]

@@ -74,7 +74,8 @@ class Session:
             return _forced(ATEN)
         if self._hits is None:
             return self._find(query, mode)
-        asked = (mode, query.problem, query.device, query.l2, tuple(sorted(query.ranges.items())))
+        ranges = tuple(sorted(query.ranges.items()))
+        asked = (mode, query.problem, query.device, query.l2, query.activation, query.aten_splits, ranges)
         hit = self._hits.get(asked) or self._find(query, mode)
         if hit is not None:
             self._hits[asked] = hit

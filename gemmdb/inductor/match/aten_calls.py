@@ -29,14 +29,17 @@ def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if library.loaded() is None or not {problem.a.layout.order, problem.b.layout.order} <= set(ORDERS):
         return False
+    here = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    if a.device.index not in (None, here):  # A handle belongs to the current device.
+        return False
     of_a = leading(a.shape, a.stride(), problem.a.row_major)
     of_b = leading(b.shape, b.stride(), problem.b.layout.order.startswith("row"))
-    return first_splits(shape_of(problem, of_a, of_b), a.device.index or 0)
+    return first_splits(shape_of(problem, of_a, of_b), here)
 
 
 @functools.lru_cache(maxsize=1024)
 def first_splits(shape: Shape, device: int) -> bool:
-    """Whether the first algorithm that cuBLASLt names for a shape on a GPU splits K."""
+    """Whether the first algorithm that cuBLASLt names for a shape on the current device splits K."""
     try:
         named = heuristic(Matmul(shape, device), 1)
     except library.Error:
