@@ -14,6 +14,8 @@ from gemmdb.key.problem import Problem
 
 MAX_COMPILERS = 8
 """Most processes in which a CPU's candidates are compiled."""
+MAX_OVERRUN = 0.1
+"""Most that a build or `verify` may exceed its time limit, relative, as far as the pace so far tells."""
 PATIENCE_S = 15.0
 """Most seconds that a build, or a sample of `verify`, waits for a quiet machine in total while it measures."""
 CALL_S = 0.008

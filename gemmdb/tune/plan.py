@@ -16,7 +16,6 @@ from gemmdb.generators import effort as efforts
 from gemmdb.generators import estimate
 from gemmdb.generators.backend import Backend
 from gemmdb.generators.build import queue, recorded
-from gemmdb.generators.build.run import MAX_OVERRUN
 from gemmdb.generators.coverage import look_up
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
@@ -89,7 +88,7 @@ class Plan:
         spent_s, number = self.start_s, 0
         for one in self.wanted:
             spent_s += one.seconds
-            if number and spent_s > (1 + MAX_OVERRUN) * self.budget_s:
+            if number and spent_s > (1 + estimate.MAX_OVERRUN) * self.budget_s:
                 break  # The first always runs.
             number += 1
         return number

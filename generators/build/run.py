@@ -23,8 +23,6 @@ from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
 
-MAX_OVERRUN = 0.1
-"""Most that a build may exceed its time limit, relative, as far as the pace so far tells."""
 LEAST_GRACE_S = 5.0
 """Least seconds for confirming the last winner after the time limit."""
 SETTLE_S = 0.2
@@ -115,7 +113,7 @@ class Run:
                 work.settle = lambda: self._settle(work)
             scheduler = Scheduler(work, prepare, self.effort, self.count)
             if self.request.minutes is not None:
-                scheduler.grace_s = max(MAX_OVERRUN * 60 * self.request.minutes, LEAST_GRACE_S)
+                scheduler.grace_s = max(estimate.MAX_OVERRUN * 60 * self.request.minutes, LEAST_GRACE_S)
             workers = [Worker(scheduler, measurer, self.effort, self.messages) for measurer in measurers]
             self.workers = len(workers)
             stack.callback(self._deadline(work).cancel)
@@ -180,7 +178,7 @@ class Run:
         than MAX_OVERRUN, after confirming the winners so far."""
         pace, start_s = self.tracker.least_pace, 0.0 if self.measured else self.expected.start_s
         due_s = pace * sum(self.unconfirmed.values()) / max(self.workers, 1)
-        left_s = (1 + MAX_OVERRUN) * limit_s - max(spent_s, start_s) - due_s
+        left_s = (1 + estimate.MAX_OVERRUN) * limit_s - max(spent_s, start_s) - due_s
         return max(int(left_s / max(pace * self.expected.mean_s * self.expected.workers, 1e-9)), 0)
 
     def _keep_to_the_limit(self, work: queue.Work) -> None:

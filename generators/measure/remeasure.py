@@ -17,7 +17,7 @@ from time import monotonic
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import effort, estimate
-from gemmdb.generators.backend import Backend, Measurer, Outcome, row
+from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.quiet import judged
 from gemmdb.generators.measure.remeasured import TOLERANCE, Checked, Remeasured, Sampled
@@ -59,11 +59,12 @@ def remeasure(
 @dataclass(frozen=True)
 class Terms:
     """How verdicts are re-timed. `wait_s`: how many seconds to wait while other programs use the machine, and then to
-    stop; None measures anyway. `until`: the time of the monotonic clock after which no verdict is begun, except the
-    first of each worker. `keep`: called with each verdict when it is checked, from one thread at a time."""
+    stop; None measures anyway. `limit_s`: seconds after that waiting. No verdict begins that would probably exceed them
+    by more than MAX_OVERRUN, except the first of each worker. `keep`: called with each verdict when it is checked, from
+    one thread at a time."""
 
     wait_s: float | None = None
-    until: float = inf
+    limit_s: float = inf
     keep: Callable[[Checked], None] = lambda _: None
 
 
@@ -156,6 +157,9 @@ class _Timing:
         self._backend, self._terms = backend, terms
         self._lock, self._disturbances = Lock(), quiet.Disturbances()
         self._checked: dict[int, Checked] = {}
+        # Within a limit of time nothing is compiled that may not be timed.
+        self._apart = terms.limit_s < inf and not backend.overlap
+        self._until = inf
         self.busy = self.stopped = ""
         self.interrupted = False
 
@@ -168,7 +172,9 @@ class _Timing:
         backend = self._backend
         workers = max(min(backend.workers, len(sampled)), 1)
         slower = 1.0 if self._terms.wait_s is not None else backend.slowdown()
-        tracker = Tracker(progress, len(sampled), 0, expected_of(sampled, backend, workers, slower))
+        self._until = monotonic() + (1 + estimate.MAX_OVERRUN) * self._terms.limit_s
+        expected = expected_of(sampled, backend, workers, slower, self._apart)
+        tracker = Tracker(progress, len(sampled), 0, expected)
         measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
         with ThreadPoolExecutor(workers) as threads:
             try:
@@ -184,26 +190,38 @@ class _Timing:
     def _share(self, tracker: Tracker, measurer: Measurer, share: Sequence[Sampled]) -> None:
         """Time one worker's samples."""
         jobs = [one.job(measurer) for one in share]
+        if not self._apart:
+            self._prepare(tracker, measurer, jobs)
+            with self._lock:
+                tracker.prepared()
+        longest_s = 0.0  # The first one also starts the processes, and counts until the second one is done.
+        for number, (one, job) in enumerate(zip(share, jobs, strict=True)):
+            begun = monotonic()
+            if self.stopped or self.interrupted or (number and begun + longest_s > self._until):
+                return
+            if self._apart:
+                self._prepare(tracker, measurer, [job])
+            self._time(tracker, measurer, one, job)
+            longest_s = max(longest_s if number > 1 else 0.0, monotonic() - begun)
+
+    def _prepare(self, tracker: Tracker, measurer: Measurer, jobs: Sequence[Job]) -> None:
         with self._lock:
             tracker.say("compiling", jobs[0].problem)
         measurer.prepare(jobs)
+
+    def _time(self, tracker: Tracker, measurer: Measurer, one: Sampled, job: Job) -> None:
         with self._lock:
-            tracker.prepared()
-        for number, (one, job) in enumerate(zip(share, jobs, strict=True)):
-            if self.stopped or self.interrupted or (number and monotonic() > self._terms.until):
-                return
-            with self._lock:
-                tracker.say("timing", job.problem)
-            outcomes = judged(measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples))
-            marked = [
-                replace(outcome, config=config, disturbed=bool(self.busy) or outcome.disturbed)
-                for config, outcome in zip(one.recorded, outcomes, strict=True)
-            ]
-            with self._lock:
-                if self.interrupted:
-                    return  # The measurer was closed in the middle: the failures are not the configs'.
-                self._keep(Checked(one, [row(job, outcome, self._backend, "remeasure") for outcome in marked]), marked)
-                tracker.finished(job.problem)
+            tracker.say("timing", job.problem)
+        outcomes = judged(measurer.measure(job.problem, job.legal, job.protocol, job.protocol.samples))
+        marked = [
+            replace(outcome, config=config, disturbed=bool(self.busy) or outcome.disturbed)
+            for config, outcome in zip(one.recorded, outcomes, strict=True)
+        ]
+        with self._lock:
+            if self.interrupted:
+                return  # The measurer was closed in the middle: the failures are not the configs'.
+            self._keep(Checked(one, [row(job, outcome, self._backend, "remeasure") for outcome in marked]), marked)
+            tracker.finished(job.problem)
 
     def _keep(self, checked: Checked, outcomes: Sequence[Outcome]) -> None:
         self._checked[id(checked.sampled)] = checked
@@ -213,19 +231,18 @@ class _Timing:
             self.stopped = self.stopped or self._disturbances.why(self._backend)
 
 
-def expected_of(sampled: Sequence[Sampled], backend: Backend, workers: int, slower: float) -> Expected:
-    """Return how long that takes. `slower`: how many times as long as on an idle machine."""
+def expected_of(
+    sampled: Sequence[Sampled], backend: Backend, workers: int, slower: float, apart: bool = False
+) -> Expected:
+    """Return how long that takes. `slower`: how many times as long as on an idle machine. `apart`: each is compiled
+    just before it is timed, instead of all at the start."""
     device, usual = backend.device, effort.named(None, backend.device.kind)
-    compile_s = sum(
-        estimate.compile_s(one.verdict.problem, tuple(one.recorded), device, usual, backend.compiled) for one in sampled
-    )
-    start_s = slower * (estimate.start_s(device, usual) + compile_s / workers)
-    seconds = [
-        slower
-        * estimate.retimed_s(one.verdict.problem, tuple(one.recorded), one.verdict.protocol.samples, device, usual)
-        for one in sampled
-    ]
-    for worker in range(min(workers, len(seconds))):  # Each waits at its first one.
-        seconds[worker] += estimate.patience_s(slower)
-    jobs = list(zip((one.verdict.problem for one in sampled), seconds, strict=True))
+    start_s, jobs = slower * estimate.start_s(device, usual), []
+    for number, one in enumerate(sampled):
+        problem, configs = one.verdict.problem, tuple(one.recorded)
+        compile_s = estimate.compile_s(problem, configs, device, usual, backend.compiled)
+        seconds = estimate.retimed_s(problem, configs, one.verdict.protocol.samples, device, usual)
+        start_s += 0.0 if apart else slower * compile_s / workers
+        waits_s = estimate.patience_s(slower) if number < workers else 0.0  # Each worker waits at its first one.
+        jobs.append((problem, slower * (seconds + compile_s * apart) + waits_s))
     return Expected(start_s, jobs, workers, slower=slower)

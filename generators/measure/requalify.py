@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from gemmdb.errors import InputError
@@ -83,9 +82,8 @@ def requalify(
         slower = backend.slowdown() if limits.wait_s is None else 1.0
         chosen, left = _within(wanted, backend, limits.budget_s, slower)
         results.begin(backend)
-        until = monotonic() + limits.budget_s
         unless_checked.pop_all()  # `check` closes the backend.
-        found = check(chosen, backend, progress, Terms(limits.wait_s, until, results.keep))
+        found = check(chosen, backend, progress, Terms(limits.wait_s, limits.budget_s, results.keep))
     changed = tuple(_changed(one) for one in found.done if _conclusive(one) and not one.holds)
     checked = replace(found, rest=(*found.rest, *left))
     return Requalified(checked, unmeasured, out if results.kept else None, changed)

@@ -10,6 +10,7 @@ import pytest
 from kit.replay import CPP, DEVICE, TOOLCHAIN, Replay
 
 from gemmdb.errors import InputError
+from gemmdb.generators.backend import ignore
 from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.files.verify import verify
@@ -121,6 +122,26 @@ def test_a_range_stands_for_its_measured_sizes(run, problems):
 def test_the_budget_is_for_what_takes_the_most_time(run, problems):
     found = run(entries=[Entry(problem, calls=problem.m) for problem in problems], budget_s=0.001)
     assert [one.verdict.problem.m for one in found.checked.rest] == [32, 16, 8, 4, 2, 1]
+
+
+@pytest.mark.parametrize(("compile_s", "time_s", "budget_s"), [(20, 10, 100), (1, 29, 100), (29, 1, 60)])
+def test_the_budget_is_exceeded_by_at_most_a_tenth(run, problems, monkeypatch, compile_s, time_s, budget_s):
+    """Each verdict takes 30 s, several times as long as expected."""
+    now = [0.0]
+    monkeypatch.setattr("gemmdb.generators.measure.remeasure.monotonic", lambda: now[0])
+
+    class Slowly(Replay):
+        def prepare(self, jobs, ready=ignore):
+            now[0] += compile_s * len(jobs)
+            super().prepare(jobs, ready)
+
+        def measure(self, *args):
+            now[0] += time_s
+            return super().measure(*args)
+
+    found = run(replay=Slowly, budget_s=budget_s)
+    assert (len(found.checked.done), now[0]) == (budget_s // 30, budget_s // 30 * 30)
+    assert len(found.checked.done) + len(found.checked.rest) == len(problems)
 
 
 def test_what_no_table_has_is_counted_and_other_devices_are_left_out(run, problems):
