@@ -26,7 +26,8 @@ from gemmdb.table.measurement import Status
 POLICY = Policy(batch_invariant=True).resolved(Settings.read({}))
 SIZES = st.integers(1, 9000)
 WIDTHS = st.sampled_from([1, 8, 24, 333, 512, 777, 1000, 2048, 4096, 6144, 14336, 28672])
-DEVICES = st.sampled_from([H200, A100, known("NVIDIA B200")])
+B200 = known("NVIDIA B200")
+DEVICES = st.sampled_from([H200, A100, B200])
 BESIDE = ("none", "pointwise", "pointwise:math", "pointwise:math:reads1", "pointwise:kept", "pointwise:fp32")
 
 
@@ -210,6 +211,14 @@ def test_the_order_of_a_config(config, unit):
     assert order_of(config) == (None if unit is None else SumOrder(unit))
     # Before Hopper, all tiles go to the instructions of a warp.
     assert order_of(config, device=A100) == (None if unit is None else SumOrder(WARP))
+
+
+@pytest.mark.parametrize(("device", "units"), [(A100, "ww"), (H200, "gg"), (B200, "gw")], ids=["A100", "H200", "B200"])
+def test_tcgen05_takes_no_tile_of_16_warps(device, units):
+    tiles = [make("tile", block_m=128, block_n=128, warps=warps) for warps in (8, 16)]
+    assert [order_of(tile, device=device) for tile in tiles] == [
+        SumOrder({"w": WARP, "g": WARP_GROUP}[unit]) for unit in units
+    ]
 
 
 def test_slices_are_the_same_whether_one_program_adds_them_or_several():

@@ -21,6 +21,8 @@ WARP, WARP_GROUP = "warp", "warp_group"
 OPS, DTYPES = ("mm", "addmm"), ("bf16", "fp16")
 """The ops and operand dtypes whose order is known."""
 _KERNELS = ("tile", "narrow", "persistent")
+TCGEN05, TCGEN05_WARPS = 100, 8
+"""The first compute capability with tcgen05, and the most warps of a program for which Triton uses it."""
 SPLITS, STEP = (2, 4), 128
 """Into how many slices K may be cut, each a multiple of STEP elements, so that the usual BLOCK_K give the same ones."""
 
@@ -62,9 +64,16 @@ def sum_order(config: ConfigLike, problem: Problem, device: Device) -> SumOrder 
     value = config.values
     if value.get("stagger") or value.get("reduce") == "kernel":
         return None  # A staggered program begins where its number says; Inductor makes the second kernel.
-    groups = hardware.has_warp_groups(device.capability) and memory.uses_warp_groups(config, problem)
+    groups = _has_groups(config, device) and memory.uses_warp_groups(config, problem)
     split, step = int(value.get("slices") or value.get("split_k", 1)), int(value["block_k"])
     return _order(WARP_GROUP if groups else WARP, problem.k, -(-problem.k // (step * split)) * step)
+
+
+def _has_groups(config: ConfigLike, device: Device) -> bool:
+    """Whether the tiles of a config may go to the instructions of warp groups: Triton has no tcgen05 for more than
+    TCGEN05_WARPS."""
+    few = device.capability < TCGEN05 or int(config.values["warps"]) <= TCGEN05_WARPS
+    return few and hardware.has_warp_groups(device.capability)
 
 
 def _order(unit: str, k: int, depth: int) -> SumOrder:
