@@ -114,6 +114,7 @@ class Run:
             scheduler = Scheduler(work, prepare, self.effort, self.count)
             if self.request.minutes is not None:
                 scheduler.grace_s = max(estimate.MAX_OVERRUN * 60 * self.request.minutes, LEAST_GRACE_S)
+                scheduler.ends = monotonic() + 60 * self.request.minutes - self.spent_s
             workers = [Worker(scheduler, measurer, self.effort, self.messages) for measurer in measurers]
             self.workers = len(workers)
             stack.callback(self._deadline(work).cancel)

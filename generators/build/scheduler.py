@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from threading import Condition, Thread
 from time import monotonic
 
@@ -55,7 +56,8 @@ class Scheduler(Thread):
     def __init__(
         self, work: Work, prepare: Callable[[Sequence[Job], Callable[[Job], None]], None], effort: Effort, workers: int
     ) -> None:
-        """`prepare`: the method of a Measurer."""
+        """`prepare`: the method of a Measurer. `ends`, set later: when the time limit ends, by the monotonic clock; the
+        grace begins then or when the work stops, whichever is earlier."""
         super().__init__(daemon=True)
         self._work, self._prepare, self._patience_s = work, prepare, PATIENCE * effort.compile_s
         self._ahead = JOBS_AHEAD * workers if work.overlap else 0
@@ -69,7 +71,8 @@ class Scheduler(Thread):
         self._more = True
         self._moved = monotonic()
         self._until: float | None = None
-        self.grace_s = GRACE_S
+        self.grace_s, self.ends = GRACE_S, inf
+        self._first_winner = True
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -143,7 +146,7 @@ class Scheduler(Thread):
         """Stop all work, confirmations included."""
         self._work.stop.set()
         with self._changed:
-            self._until = monotonic()
+            self._until, self._first_winner = monotonic(), False
             self._changed.notify_all()
 
     def _compiled(self, job: Job) -> None:
@@ -182,10 +185,11 @@ class Scheduler(Thread):
         if self._error is not None:
             return True
         if self._work.stop.is_set():
-            # Raced jobs are still confirmed for GRACE_S seconds.
+            # Raced jobs are still confirmed for GRACE_S seconds, and the first one in any case.
             if self._until is None:
-                self._until = monotonic() + min(GRACE_S, self.grace_s)
-            return self._idle() or monotonic() > self._until
+                self._until = min(monotonic(), self.ends) + min(GRACE_S, self.grace_s)
+            first = self._first_winner and self._due
+            return self._idle() or (monotonic() > self._until and not first)
         return self._idle() and not (self._more or self._compiling or self._ready)
 
     def _take(self) -> Task | None:
@@ -195,6 +199,7 @@ class Scheduler(Thread):
         if stuck and not (self._ready or self._due):
             self._give_up_waiting()
         if self._due and (self._work.overlap or not (self._ready and racing)):
+            self._first_winner = False
             # All together if each would start a process; one by one if several workers can share them.
             return tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due)))
         if not (self._ready and racing):

@@ -1,6 +1,7 @@
 """What a build does about jobs that an earlier one left half done, or that something else disturbed."""
 
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from gemmdb.generators.build.run import Run
 from gemmdb.generators.effort import named
 from gemmdb.generators.progress import Expected
 from gemmdb.kernels.config import ATEN
+from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import DISTURBED, EMITTED, Status
 from gemmdb.table.writer import Store
 
@@ -249,3 +251,27 @@ def test_a_short_limit_prepares_few_jobs_together_and_ends_after_the_first(reque
     prepared: list[int] = []
     done = build(replace(request_, minutes=0.3 / 60), backend=ReplayBackend(rows, replay=Busy))
     assert (prepared, done.measured) == ([1], 1)
+
+
+def test_a_job_that_runs_over_the_limit_is_confirmed_the_next_time(request_, rows, monkeypatch):
+    """The first job is confirmed in any case; the second one is raced until long after the limit."""
+    monkeypatch.setattr("gemmdb.generators.build.run.LEAST_GRACE_S", 0.1)
+    monkeypatch.setattr(estimate, "start_s", lambda device, effort, slower: 0.0)
+    monkeypatch.setattr(estimate, "job_s", lambda job, device, effort, known: 0.01)
+    raced: list[Problem] = []
+
+    class Late(Replay):
+        def measure(self, problem, configs, protocol, samples):
+            if problem not in raced:
+                raced.append(problem)
+                time.sleep(2.5 if len(raced) == 2 else 0.0)
+            return super().measure(problem, configs, protocol, samples)
+
+    def built(minutes: float | None) -> tuple[int, int]:
+        done = build(replace(request_, minutes=minutes), backend=ReplayBackend(rows, replay=Late, chunk=1))
+        return done.measured, done.left
+
+    assert built(1.5 / 60)[0] == 2
+    confirmed = Counter(row.problem for row in full_rows(request_.out, SPLIT_N))
+    assert [confirmed[problem] for problem in raced] == [2, 1]
+    assert built(None)[1] == 0
