@@ -189,7 +189,8 @@ def load_library(device: str) -> None:
 def split_sizes() -> tuple[int, int, int]:
     """Sizes of a GEMM in which ATen splits K: cuBLAS runs what its heuristic names first. Without any, the last ones
     that were tried."""
-    load_library("cuda")
+    if torch.cuda.is_available():
+        load_library("cuda")
     sizes = (0, 0, 0)
     for wide, rows in product((1024, 1536, 2048, 3072, 4096), (16, 32, 64)):
         sizes = rows, wide, wide

@@ -177,6 +177,15 @@ class Interrupted(Replay):
         self.closed = True
 
 
+@pytest.fixture
+def with_ctrl_c():
+    """Where tests run in the background of a shell, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("with_ctrl_c")
 def test_what_was_measured_until_ctrl_c_is_kept(run, problems, tmp_path):
     found = run(replay=Interrupted)
     assert (found.checked.interrupted, found.checked.problems, found.checked.held) == (True, 2, 2)
