@@ -101,8 +101,14 @@ def best_kernel(
 
 
 def _invariant(ask: Ask) -> Step | None:
-    """Return the result of rung `invariant`; None if the policy does not ask for batch invariance."""
-    return _step(_rung(INVARIANT), ask) if ask.policy.batch_invariant else None
+    """Return the result of rung `invariant`; None if the policy does not ask for batch invariance. ATen in place of too
+    many kernels that cannot run is a miss: it adds in another order."""
+    if not ask.policy.batch_invariant:
+        return None
+    step = _step(_rung(INVARIANT), ask)
+    if step.hit is None or step.hit.config != ATEN:
+        return step
+    return replace(step, hit=None, reason=f"more than {MOST_LEFT_OUT} kernels with the summation order cannot run")
 
 
 def _steps(ask: Ask) -> Iterator[Step]:

@@ -16,7 +16,7 @@ from gemmdb.kernels.triton.sum_order import WARP, WARP_GROUP, SumOrder, possible
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import answer, explain
+from gemmdb.lookup import MOST_LEFT_OUT, answer, explain
 from gemmdb.lookup.acceptance import invariant
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
@@ -185,6 +185,20 @@ def test_a_kernel_that_cannot_run_is_replaced_by_another_of_the_order(shipped):
     assert orders(second, query) == orders(first, query)
     denied = answer(query, shipped, replace(POLICY, deny="triton"))
     assert denied.evidence["not_batch_invariant"].startswith("no kernel")
+
+
+@pytest.mark.parametrize("ranges", [{}, {"m": (2, None)}], ids=["fixed", "symbolic"])
+def test_aten_in_place_of_kernels_that_cannot_run_is_a_miss(shipped, ranges):
+    query = Query(Problem.gemm("mm", m=16, n=4096, k=4096), H200, ranges)
+
+    def excluded(config, rows):
+        return Rejected("no") if config.backend == "triton" else None
+
+    hit, (step, *_) = (find(query, shipped, POLICY, None, excluded) for find in (answer, explain))
+    assert step.hit is None
+    assert "cannot run" in step.reason
+    assert len(step.evidence["left_out"]) == MOST_LEFT_OUT + 1
+    assert hit is None or (hit.evidence["not_batch_invariant"], "sum_order" in hit.evidence) == (step.reason, False)
 
 
 def test_the_policy_times_nothing():
