@@ -11,19 +11,23 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
+from kit.gpu import make
+from kit.sessions import FakeSession
 from torch import nn
 from torch._inductor import graph, utils
 
 import gemmdb.inductor
 from gemmdb import InputError, Policy
-from gemmdb.inductor.decide import uncompiled
+from gemmdb.errors import MissError
+from gemmdb.hit import Hit
+from gemmdb.inductor.decide import deciding, uncompiled
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import templates
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.observe import invariance
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton.sum_order import sum_order
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 
 OPTIONS = {"gemmdb.batch_invariant": True}
 
@@ -150,6 +154,27 @@ def test_strict_mode_fails_where_a_graph_is_compiled_again_with_aten(
     found = ran(model(), torch.randn(3, 256).bfloat16())
     assert found["batch_invariant"]["covered"] == 0
     assert lowered == []
+
+
+QUERY = Query(Problem.gemm("mm", m=64, n=512, k=512), H200, {"m": (2, 4096)})
+ORDERED = {"sum_order": "unit=warp slices=1"}
+LATE = {
+    "of another rung": (Hit("near", ATEN, 8.0, 1.0, "", {"not_batch_invariant": "other order"}), "other order"),
+    "not found": (None, "nothing is known"),
+    "not legal": (Hit("model", make("tile", block_m=256, block_n=256, block_k=256), 8.0, 1.0, "", ORDERED), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("decide", [deciding.decide_late, deciding.decide_dense], ids=["late", "dense"])
+def test_strict_mode_fails_where_a_late_answer_is_not_batch_invariant(name: str, decide: Callable[..., Any]) -> None:
+    """The layouts of a GEMM have changed since it was decided."""
+    hit, why = LATE[name]
+    policy = Policy(batch_invariant=True, on_miss="error")
+    session = FakeSession(policy=policy, certain=lambda query: hit, dense=lambda query: hit, why="nothing is known")
+    with pytest.raises(MissError, match=f"no batch-invariant kernel for mm .*: .*{why}"):
+        decide(session, QUERY)
+    assert decide(FakeSession(certain=lambda query: hit, dense=lambda query: hit), QUERY).config == ATEN
 
 
 def test_it_is_a_part_of_the_cache_key() -> None:

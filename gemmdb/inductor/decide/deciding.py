@@ -40,8 +40,7 @@ def decide(session: Session, query: Query) -> Decision:
     """Look up `query` and return a Decision. Raises MissError for a miss with `on_miss="error"`, also where batch
     invariance is asked for and does not cover the GEMM."""
     hit = ask(session, query)
-    if session.policy.batch_invariant and session.policy.on_miss == "error":
-        _require_invariance(session, query, hit)
+    _require_invariance(session, query, hit)
     if uncompiled.again():
         event = _event(query) if hit is None else _event(query).answered(hit)
         return Decision(session, query, ATEN, event.refused(uncompiled.WITH_ATEN), refused=True)
@@ -86,20 +85,33 @@ def decide_dense(session: Session, query: Query) -> Decision:
 
 
 def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) -> Decision:
+    _require_invariance(session, query, hit)
     if hit is None:
         return _missed(session, query, why)
     if hit.branches:
-        event = _event(query).answered(hit).refused("several kernels share its rows")
-        return Decision(session, query, ATEN, event, refused=True)
+        return _with_aten(session, query, _event(query).answered(hit), Rejected("several kernels share its rows"))
     return _answered(session, query, hit)
 
 
 def _require_invariance(session: Session, query: Query, hit: Hit | None) -> None:
-    """Raise MissError for a GEMM whose rows would depend on M."""
-    if query.problem.empty or (hit is not None and "sum_order" in hit.evidence and not uncompiled.again()):
+    """Raise MissError if the rows of a GEMM would depend on M and must not."""
+    if not _is_required(session, query) or (hit and "sum_order" in hit.evidence and not uncompiled.again()):
         return
     why = session.explain_miss(query) if hit is None else hit.evidence.get("not_batch_invariant", uncompiled.WITH_ATEN)
     raise MissError(f"no batch-invariant kernel for {query.problem.text} on {query.device.text}: {why}")
+
+
+def _is_required(session: Session, query: Query) -> bool:
+    """Whether the rows of a GEMM must not depend on M: strict mode with batch invariance."""
+    return session.policy.batch_invariant and session.policy.on_miss == "error" and not query.problem.empty
+
+
+def _with_aten(session: Session, query: Query, event: Event, why: Rejected) -> Decision:
+    """Use ATen in place of a hit that cannot be lowered. `event`: that of the hit. Raises MissError if the rows must
+    not depend on M."""
+    if _is_required(session, query):
+        raise MissError(f"no batch-invariant kernel for {query.problem.text} on {query.device.text}: {why}")
+    return Decision(session, query, ATEN, event.refused(why), refused=True)
 
 
 def _event(query: Query) -> Event:
@@ -110,7 +122,7 @@ def _event(query: Query) -> Event:
 def _answered(session: Session, query: Query, hit: Hit) -> Decision:
     event = replace(_event(query).answered(hit), disturbed=disturbed(hit, query, session.tables()))
     if rejected := _rejection(session, query, hit):
-        return Decision(session, query, ATEN, event.refused(rejected), refused=True)
+        return _with_aten(session, query, event, rejected)
     return Decision(session, query, hit.config, replace(event, note=left_out(hit.evidence)), hit.branches)
 
 
