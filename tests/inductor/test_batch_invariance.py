@@ -15,14 +15,16 @@ from kit.gpu import make
 from kit.sessions import FakeSession
 from torch import nn
 from torch._inductor import graph, utils
+from torch._inductor.kernel import mm
 
 import gemmdb.inductor
 from gemmdb import InputError, Policy
 from gemmdb.errors import MissError
 from gemmdb.hit import Hit
-from gemmdb.inductor.decide import deciding, uncompiled
+from gemmdb.inductor.decide import deciding, legality, uncompiled
+from gemmdb.inductor.entry import active
 from gemmdb.inductor.lower import triton
-from gemmdb.inductor.lower.adapter import templates
+from gemmdb.inductor.lower.adapter import state, templates
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.observe import invariance
 from gemmdb.kernels.config import ATEN, Config
@@ -81,19 +83,49 @@ def test_all_numbers_of_rows_get_kernels_of_one_order(lowered: list[tuple[Config
     assert all(len(orders) == 1 and None not in orders for orders in by_weight.values())
 
 
-def test_a_symbolic_number_of_rows_gets_kernels_of_that_order(lowered: list[tuple[Config, Problem]]) -> None:
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
+@pytest.mark.parametrize("high", [4096, None])
+def test_a_symbolic_number_of_rows_gets_kernels_of_that_order(
+    lowered: list[tuple[Config, Problem]], monkeypatch: pytest.MonkeyPatch, high: int | None, strict: bool
+) -> None:
     """If one of the kernels of a range cannot be generated, ATen does not take its place: one kernel serves all."""
     linear = nn.Linear(256, 512, bias=False).bfloat16()
     ran(linear, torch.randn(16, 256).bfloat16())
     ((fixed, problem),) = lowered
     lowered.clear()
+
+    def generate(config: Config, problem: Problem, operands: Any, *rest: object) -> object:
+        lowered.append((config, problem))
+        with state.only_aten():
+            return mm.tuned_mm(operands.a, operands.b)
+
+    monkeypatch.setattr(triton, "lower", generate)
     x = torch.randn(16, 256).bfloat16()
-    torch._dynamo.mark_dynamic(x, 0, min=2, max=4096)
-    (product,) = ran(linear, x)["products"]
+    torch._dynamo.mark_dynamic(x, 0, **({} if high is None else {"min": 2, "max": high}))
+    found = ran(linear, x, **{"gemmdb.on_miss": "error" if strict else "aten"})
     first, alone = lowered
     assert {sum_order(config, problem, H200) for config, _ in (first, alone)} == {sum_order(fixed, problem, H200)}
-    assert len(product["evidence"]["kernels"]) > 1
-    assert (product["config"], "that far" in product["note"]) == (ATEN.text, True)
+    (product,) = found["products"]
+    assert product["config"] == alone[0].text
+    assert "that far" in product["note"]
+    assert "kernels" not in product["evidence"]
+    assert found["batch_invariant"] == {"covered": 1, "not_covered": {}}
+
+
+@pytest.mark.parametrize("high", [4096, None])
+def test_one_kernel_is_decided_late_for_a_symbolic_number_of_rows(
+    lowered: list[tuple[Config, Problem]], high: int | None
+) -> None:
+    """Its K is cut, by several programs for few rows and by one program for a range without an end."""
+    query = Query(Problem.gemm("mm", m=16, n=4096, k=14336), H200, {"m": (2, high)})
+    gemmdb.inductor.enable("error", batch_invariant=True)
+    session = active.current()
+    assert session is not None
+    several, alone = deciding.decide(session, query), deciding.decide_late(session, query)
+    assert alone.config in [config for _, config in several.branches]
+    assert legality.rejection(alone.config, query) is None
+    assert (alone.branches, alone.event.config) == ((), alone.config.text)
+    assert "kernels" not in alone.event.evidence
 
 
 def test_gemms_that_are_not_covered_are_counted_and_named_once(
@@ -178,8 +210,6 @@ def test_strict_mode_fails_where_a_late_answer_is_not_batch_invariant(name: str,
 
 
 def test_it_is_a_part_of_the_cache_key() -> None:
-    from gemmdb.inductor.entry import active
-
     keys = []
     for value in (True, False):
         gemmdb.inductor.enable(batch_invariant=value)

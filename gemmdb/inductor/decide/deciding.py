@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gemmdb.errors import MissError, TableError
-from gemmdb.hit import Hit
+from gemmdb.hit import Branches, Hit
 from gemmdb.inductor.decide import legality, uncompiled
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Mode, Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL, Event
-from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Query
 from gemmdb.lookup import disturbed, lowering, slow_calls
 from gemmdb.outcome import left_out
@@ -88,9 +90,41 @@ def _answered_late(session: Session, query: Query, hit: Hit | None, why: str) ->
     _require_invariance(session, query, hit)
     if hit is None:
         return _missed(session, query, why)
-    if hit.branches:
+    if hit.branches and session.policy.batch_invariant:
+        hit = replace(hit, config=_alone(query, hit.config, hit.branches), branches=(), evidence=_of_one(hit.evidence))
+    elif hit.branches:
         return _with_aten(session, query, _event(query).answered(hit), Rejected("several kernels share its rows"))
     return _answered(session, query, hit)
+
+
+def alone(decision: Decision, why: str) -> Decision:
+    """Use one kernel for all M in place of several that add in one order and cannot be lowered (`why`). The event names
+    it, without its time at other M."""
+    assert decision.config is not None
+    config = _alone(decision.query, decision.config, decision.branches)
+
+    def changed(event: Event) -> Event:
+        note = "; ".join(filter(None, (event.note, f"one kernel for all rows: {why}")))
+        known = (event.expected_us, event.speedup) if config == decision.config else (None, None)
+        evidence = _of_one(event.evidence)
+        return replace(
+            event, config=config.text, note=note, evidence=evidence, expected_us=known[0], speedup=known[1],
+        )  # fmt: skip
+
+    JOURNAL.correct(decision.entry, changed)
+    return replace(decision, config=config, branches=())
+
+
+def _alone(query: Query, config: Config, branches: Branches) -> Config:
+    """Return the kernel at the hint, or the first of the others, from that for the most rows, that is legal for all
+    M."""
+    configs = [config, *(one for _, one in reversed(branches))]
+    return next((one for one in configs if legality.rejection(one, query) is None), config)
+
+
+def _of_one(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the evidence of several kernels without their list."""
+    return {name: fact for name, fact in evidence.items() if name != "kernels"}
 
 
 def _require_invariance(session: Session, query: Query, hit: Hit | None) -> None:

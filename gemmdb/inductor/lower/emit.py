@@ -79,7 +79,8 @@ def generated(
     scalars: tuple[float, float] = (1, 1),
 ) -> Any:
     """Lower the GEMM to a generated kernel or padded operands, for the operands' final layouts. `scale`, `rows`: scale
-    vectors over N and M. Return None with a note in the journal if that is not possible."""
+    vectors over N and M. Return None with a note in the journal if that is not possible. With batch invariance, one
+    kernel takes the place of several that cannot share M."""
     try:
         operands = triton.Operands.of(decision.query, call, scale, rows)
         pair = (operands.a, operands.b)
@@ -95,14 +96,17 @@ def generated(
         refusal = legality.rejection(config, replace(decision.query, problem=problem))
         if refusal is None:
             return _lowered(decision, config, problem, operands, scalars)
-        outcome.refuse(decision, refusal)
+        why = str(refusal)
     except (MissError, TableError):
         raise
     except triton.Refused as error:
-        outcome.refuse(decision, str(error))
+        why = str(error)
     except Exception as error:
         log.debug("gemmdb: %s as %s", decision.problem.text, decision.config, exc_info=True)
-        outcome.refuse(decision, f"Inductor could not generate the kernel: {type(error).__name__}: {error}")
+        why = f"Inductor could not generate the kernel: {type(error).__name__}: {error}"
+    if decision.branches and decision.session.policy.batch_invariant:
+        return generated(deciding.alone(decision, why), call, scale, rows, scalars)
+    outcome.refuse(decision, why)
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,8 +66,6 @@ def carry_out(decision: Decision, original: Callable[..., Any], args: tuple[Any,
             result = branches.lower(decision, args, kwargs)
         if result is not None:
             return result
-        if decision.session.policy.batch_invariant:  # One of its kernels, for all M.
-            decision = replace(decision, branches=())
     config = ATEN if decision.branches else emit.confirmed(decision, ir_view.pair_of(decision.problem, args))
     if config.backend in ("cpp", "cublaslt", "cutlass", "triton") or config.kernel == "padded":
         if config.backend == "cpp":
