@@ -59,8 +59,8 @@ class Policy:
     allowed over the range of a symbolic size. `near`, `sku`, `model`: enable these rungs after `exact`. `model_gain`:
     minimum expected gain for a config that was never measured on this GPU and is not benchmarked first. `allow`,
     `deny`: regular expressions searched in a config's text; ATen is always allowed. `batch_invariant`: the kernels of
-    an mm or addmm of 16-bit operands on a GPU add in one order, so that the bits of a row do not depend on M. Compiles
-    then time nothing. For other GEMMs it only excludes kernels that split K. `compile_cost`: kernels with a higher
+    an mm or addmm of 16-bit operands on a GPU add in one order, so that the bits of a row do not depend on M. gemmdb
+    then times nothing. For other GEMMs it only excludes kernels that split K. `compile_cost`: kernels with a higher
     compile cost are not served (1: a Triton kernel, about a second; 10: a CUTLASS kernel, half a minute of nvcc, which
     the default excludes). `cutlass_size`: no CUTLASS kernel for GEMMs with a smaller M x N x K. `confirm`: whether to
     benchmark a config against ATen before serving it if it was not measured for this exact problem; None means

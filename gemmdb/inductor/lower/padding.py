@@ -23,11 +23,11 @@ def answered(current: Session | None, node: Any) -> bool:
     splits the bias from an fp32 addmm before elementwise work, so there an answer for the remaining GEMM counts too.
     Without an answer, ATen without padding could run, so Inductor decides. It also decides where the graph returns the
     output and padding may be fastest: its pass returns a view of padded rows, and gemmdb would copy them. A frozen
-    session answers everything: Inductor's decision would be a benchmark. So does a batch-invariant one: whether it pads
-    depends on M."""
+    session answers everything: Inductor's decision would be a benchmark. A batch-invariant one answers the GEMMs that
+    batch invariance covers: whether Inductor pads depends on M."""
     if current is None:
         return False
-    if current.policy.frozen or current.policy.batch_invariant:
+    if current.policy.frozen:
         return True
     try:
         gemm = gemms.read(node)
@@ -36,6 +36,8 @@ def answered(current: Session | None, node: Any) -> bool:
         return False
     if gemm is None:
         return False
+    if current.policy.batch_invariant and _is_covered(gemm.query):
+        return True
     queries, problem = [gemm.query], gemm.query.problem
     if problem.spec.unbiased and problem.epilogue and problem.bias and problem.bias.dtype == "fp32":
         queries.append(replace(gemm.query, problem=replace(problem, op=problem.spec.unbiased, bias=None)))
@@ -47,6 +49,13 @@ def answered(current: Session | None, node: Any) -> bool:
     if not deciding.to_tune(current, gemm.query):
         return False
     return tuning.expects(current, gemm.query, _count(node, gemm.query))
+
+
+def _is_covered(query: Query) -> bool:
+    """Whether batch invariance covers a GEMM."""
+    from gemmdb.lookup.acceptance import invariant  # Lazy, like the rungs.
+
+    return invariant.rejection(query) is None
 
 
 def _decided(current: Session, query: Query, returned: bool) -> bool:

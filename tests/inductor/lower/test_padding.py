@@ -3,6 +3,8 @@
 import pytest
 import torch
 from kit import gpu
+from kit.devices import H200
+from kit.lab import CPU as CPU_DEVICE
 from kit.sessions import FakeSession
 from torch._inductor import config as inductor_config
 from torch._inductor.fx_passes import pad_mm
@@ -21,6 +23,7 @@ from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry import active, enable
 from gemmdb.inductor.lower import padding
 from gemmdb.inductor.lower.adapter import hooks
+from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import ATEN
 from gemmdb.lookup.evidence import BESIDE_PADDING
 from gemmdb.settings import Policy
@@ -162,6 +165,15 @@ def test_what_is_answered_is_not_padded_with_a_benchmark(asked):
     assert asked == [match] * 2
     with gemmdb.inductor.force(PADDED), inductor_config.patch(force_shape_pad=True):
         assert pad_mm._should_pad(match) is True, "the user asked for it"
+
+
+@pytest.mark.parametrize(("dtype", "device", "padded"), [("bfloat16", H200, False), ("float32", H200, True),
+                                                          ("bfloat16", CPU_DEVICE, True)])  # fmt: skip
+def test_batch_invariance_rules_out_padding_only_where_it_covers_a_gemm(asked, monkeypatch, dtype, device, padded):
+    monkeypatch.setattr(extract, "device", lambda of: device)
+    match = matched(node(inner, (33, 77), (77, 99), dtype=dtype))
+    with active.use(FakeSession(lambda query: None, Policy(batch_invariant=True, on_miss="aten"), None)):
+        assert pad_mm._should_pad(match) is padded
 
 
 @pytest.mark.parametrize(
