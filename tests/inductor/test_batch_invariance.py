@@ -142,6 +142,25 @@ def test_gemms_that_are_not_covered_are_counted_and_named_once(
     assert ran(model(), torch.randn(3, 256).bfloat16(), **{"gemmdb.batch_invariant": False})["batch_invariant"] is None
 
 
+def test_only_compiles_with_the_policy_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever was compiled before or after them."""
+
+    def compiled(batch_invariant: bool) -> Any:
+        torch._dynamo.reset()
+        with torch.no_grad():
+            options = {"gemmdb.batch_invariant": batch_invariant}
+            torch.compile(model(), backend="gemmdb", options=options)(torch.randn(3, 256).bfloat16())
+        return gemmdb.inductor.stats()["batch_invariant"]
+
+    gemmdb.inductor.reset_stats()
+    with caplog.at_level(logging.WARNING, "gemmdb"):
+        assert compiled(False) is None
+    assert "number of rows" not in caplog.text
+    counted = compiled(True)
+    assert (counted["covered"], sum(counted["not_covered"].values())) == (0, 2)
+    assert compiled(False) == counted
+
+
 def test_a_cpu_has_no_batch_invariance_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gemmdb"):
         found = ran(model(), torch.randn(3, 256).bfloat16())

@@ -82,7 +82,7 @@ def bodies() -> Mapping[str, Any] | None:
             session = active.current()
         if session is not None:
             compare_ranks(session)
-            JOURNAL.frozen, JOURNAL.batch_invariant = session.frozen_to(), session.policy.batch_invariant
+            JOURNAL.frozen = session.frozen_to()
     except (TableError, InputError):
         raise
     except Exception as error:
@@ -154,14 +154,15 @@ def _stored() -> hooks.Stored:
 
 def _take() -> str:
     BENCHMARKS.tick()
-    return JOURNAL.take()
+    session = active.current() if JOURNAL.pending() else None  # Without events, it may not even open.
+    return JOURNAL.take(session is not None and session.policy.batch_invariant)
 
 
 def _after(ok: bool) -> None:
     active.release()
-    BENCHMARKS.tick()
     # A graph that became an artefact took its events with it. The rest belong to AOTInductor or a failed compile.
     if ok:
-        JOURNAL.add(JOURNAL.take())
+        JOURNAL.add(_take())
     else:
+        BENCHMARKS.tick()
         JOURNAL.drop()

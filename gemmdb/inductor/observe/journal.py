@@ -31,7 +31,8 @@ class Event:
     that gemmdb does not handle (`problem` is then its name). `config`: canonical text of the lowered config. `note`:
     why it differs from the table's config. `module`, `source`: the GEMM's location in the user's code, as in a
     workload's Origin. A graph from the cache keeps the location in the program that first compiled it. `disturbed`:
-    the time was taken only on a busy machine; it is good enough to weigh what may be saved, but never shown."""
+    the time was taken only on a busy machine; it is good enough to weigh what may be saved, but never shown.
+    `batch_invariant`: the compile asked for batch invariance."""
 
     problem: str
     rung: str
@@ -46,6 +47,7 @@ class Event:
     module: str = ""
     source: str = ""
     disturbed: bool = False
+    batch_invariant: bool = False
 
     @property
     def shown(self) -> tuple[float | None, float | None]:
@@ -87,8 +89,7 @@ class Event:
 
 class Journal:
     """All events of the process. `graphs`: the number of compiled graphs. `frozen`: what the latest compile was frozen
-    to, None if it was not. `batch_invariant`: whether the latest compile asked for batch invariance. `pending`: events
-    of the graph that this thread is compiling."""
+    to, None if it was not. `pending`: events of the graph that this thread is compiling."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,7 +98,6 @@ class Journal:
         self.errors: list[str] = []
         self.graphs = 0
         self.frozen: Mapping[str, Any] | None = None
-        self.batch_invariant = False
         self.listeners: list[Callable[[list[Event], Any], None]] = []
 
     def pending(self) -> list[Event]:
@@ -123,9 +123,9 @@ class Journal:
         """Return the entry's pending event."""
         return self._entries().get(entry)
 
-    def take(self) -> str:
-        """Return the pending events as JSON and clear them."""
-        events = self.pending()
+    def take(self, batch_invariant: bool = False) -> str:
+        """Return the pending events as JSON and clear them. `batch_invariant`: whether the compile asked for that."""
+        events = [replace(event, batch_invariant=batch_invariant) for event in self.pending()]
         self.drop()
         return json.dumps([asdict(event) for event in events], default=str)
 
@@ -205,7 +205,7 @@ class Journal:
         with self._lock:
             self.events.clear()
             self.errors.clear()
-            self.graphs, self.frozen, self.batch_invariant = 0, None, False
+            self.graphs, self.frozen = 0, None
 
 
 JOURNAL = Journal()

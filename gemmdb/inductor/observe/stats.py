@@ -73,9 +73,9 @@ def stats() -> Stats:
     `uncovered`: GEMMs that gemmdb does not handle, by name; `benchmarked`: how often Inductor benchmarked a choice list
     or a padding; `frozen`: None, or for a latest compile that was frozen its `tables` (`path`, and the `digest` of the
     content), the `pins` file, and the `identity` that replicas with the same tables, policy and version share;
-    `batch_invariant`: None, or for a latest compile with that policy the number of `covered` GEMMs, and `not_covered`:
-    the other GEMMs, with their numbers; `errors`: failures inside gemmdb, which never fail a compile; `seconds`:
-    gemmdb's overhead in the compiles, by phase (gemmdb.phases).
+    `batch_invariant`: None without compiles with that policy, else the number of `covered` GEMMs in them, and
+    `not_covered`: the other GEMMs, with their numbers; `errors`: failures inside gemmdb, which never fail a compile;
+    `seconds`: gemmdb's overhead in the compiles, by phase (gemmdb.phases).
     """
     rungs: Counter[str] = Counter()
     uncovered: Counter[str] = Counter()
@@ -92,7 +92,7 @@ def stats() -> Stats:
         products=list(merged.values()), rungs=dict(rungs), hits=hits, misses=sum(rungs.values()) - hits,
         uncovered=dict(uncovered), benchmarked=BENCHMARKS.tick(), errors=list(JOURNAL.errors),
         seconds=PHASES.seconds(), frozen=JOURNAL.frozen and dict(JOURNAL.frozen),
-        batch_invariant=invariance.covered(JOURNAL.events) if JOURNAL.batch_invariant else None,
+        batch_invariant=invariance.covered(list(JOURNAL.events)),
     )  # fmt: skip
 
 
