@@ -5,8 +5,9 @@
 Four steps: `gemmdb record`, `gemmdb build`, `gemmdb coverage`, and the program again, with gemmdb. The program has one
 small GEMM with an int8 weight. `--deny '^cpp'` excludes CPU kernels that need a C++ compiler: on a CPU, the build
 compares only ATen's kernels and takes about a minute. `--wait 0s` measures although other programs use the machine.
-Omit both in your own builds. Expect 100% coverage and one GEMM on rung `exact`. With `on_miss="error"`, the compile
-fails on a GEMM missing from the table. The picked config depends on the machine.
+Omit both in your own builds. Expect 100% coverage, unless other programs disturbed the times, and one GEMM on rung
+`exact`. With `on_miss="error"`, the compile fails on a GEMM missing from the table. The picked config depends on the
+machine.
 """
 
 import os

@@ -18,13 +18,16 @@ pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MISSES = ("aten", "live")
 PRODUCT = re.compile(r"(\w+)  (\w+:\S.*?)  (\w+ m=.*)")
+DISTURBED = "timings were disturbed"
+"""What a build prints if other programs used the machine."""
 LARGEST = 0.05
 """Of a difference from eager: bf16 on a GPU, with outputs of about 1."""
 
 
 @pytest.fixture
 def run(tmp_path: Path, vector_units: None):
-    """Runs an example as a user does, without tables of their own; its lines of output."""
+    """Runs an example as a user does, without tables of their own; its lines of output. `warnings`: what it printed on
+    stderr."""
 
     def go(name: str) -> list[str]:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("GEMMDB_")}
@@ -34,6 +37,7 @@ def run(tmp_path: Path, vector_units: None):
         command = [sys.executable, "-W", "ignore", str(EXAMPLES / name)]
         done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stderr[-3000:]
+        go.warnings = done.stderr
         return done.stdout.splitlines()
 
     return go
@@ -95,7 +99,9 @@ def test_int8_decode(run) -> None:
 @pytest.mark.slow
 def test_workload(run) -> None:
     lines = run("workload.py")
-    assert any(line.startswith("1 of 1 problem answered, 100.0% of the time: ") for line in lines)
+    # What was timed beside other tests is no answer.
+    answered = "0 of 1 problem answered" if DISTURBED in run.warnings else "1 of 1 problem answered, 100.0%"
+    assert any(line.startswith(answered) for line in lines), lines
     ((rung, config, problem),) = products(lines)
     assert rung == "exact"
     assert (problem.op, problem.m, problem.n, problem.k) == ("mixed_mm", 16, 256, 128)
