@@ -67,12 +67,14 @@ def tune(layer: Layer, sizes: Sequence[int], folder: Path, budget_s: float, say:
     name = layer.name(versions["device"])
     folder.mkdir(parents=True, exist_ok=True)
     record = Record(folder / name.text.replace(".json", ".rows.jsonl"), layer.described, versions)
+    # A config that no file can have must not end it after the measuring.
+    present = {m: kernels.present(layer, m) for m in {*USUAL, *sizes}}
     run = _Run(layer, record, begin + budget_s, say)
     interrupted = run.measure(sizes)
     found = picks(record.rows)
     path = None
     if found:
-        tiles = {m: kernels.present(layer, m) for m in {*USUAL, *sizes}} | {m: row.tile for m, row in found.items()}
+        tiles = present | {m: row.tile for m, row in found.items()}
         path = vllm_files.write(folder, name, tiles)
         kernels.check_readable(layer, folder, tiles)
     reason = "interrupted" if interrupted else "the budget ended"
