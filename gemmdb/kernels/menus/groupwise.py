@@ -12,7 +12,7 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu, dequant, dequants, read_shapes, up_to
+from gemmdb.kernels.menus.shared import Menu, dequant, dequants, read_shapes, splits_once, up_to
 from gemmdb.kernels.triton.groupwise import shared_bytes
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -59,10 +59,7 @@ def _configs(problem: Problem, device: Device, block: Tile, launch: Launch) -> I
     stages = _stages(device, block, warps, resident)
     if stages < MIN_STAGES:
         return
-    tiles = hardware.tile_count(problem.m, problem.n, block[:2])
-    splits = hardware.splits(tiles, device.units * resident, -(-problem.k // block[2]))
-    whole = [1] if not splits or 2 * tiles >= device.units else []
-    for split in (*whole, *splits):
+    for split in splits_once(problem, device, block, resident):
         yield Config.of(
             "triton", "groupwise", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, dequant=mode,
             warps=warps, stages=stages,

@@ -10,7 +10,7 @@ from itertools import product
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.menus.shared import Menu, read_shapes, up_to
+from gemmdb.kernels.menus.shared import Menu, read_shapes, splits_once, up_to
 from gemmdb.kernels.triton.int4 import shared_bytes
 from gemmdb.kernels.triton.int4_skinny import DEPTH, FEW_ROWS, MAX_ROWS
 from gemmdb.key.device import Device
@@ -74,10 +74,7 @@ def _configs(
     stages = _stages(problem, device, block, launch) if own is not None else 0
     if stages < MIN_STAGES:
         return
-    tiles = hardware.tile_count(problem.m, problem.n, block[:2])
-    splits = hardware.splits(tiles, device.units * resident, -(-problem.k // block[2]))
-    whole = [1] if not splits or 2 * tiles >= device.units else []
-    for split in (*whole, *splits):
+    for split in splits_once(problem, device, block, resident):
         yield Config.of(
             "triton", "int4", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, scaled=scaled,
             warps=warps, stages=stages,

@@ -101,6 +101,15 @@ def stages(problem: Problem, device: Device, shape: Shape, load: str, swap: int)
     return min(hardware.MAX_STAGES, buffers + (0 if grouped else 1)) if buffers else 0
 
 
+def splits_once(problem: Problem, device: Device, block: tuple[int, int, int], resident: int) -> list[int]:
+    """The splits of K with which tiles `block` (rows, columns, depth), `resident` of them on a multiprocessor, fill the
+    multiprocessors once; also 1 if that leaves less than half of them without work."""
+    tiles = hardware.tile_count(problem.m, problem.n, block[:2])
+    splits = hardware.splits(tiles, device.units * resident, -(-problem.k // block[2]))
+    whole = [1] if not splits or 2 * tiles >= device.units else []
+    return [*whole, *splits]
+
+
 def split(
     problem: Problem, device: Device, shape: Shape, load: str, swap: int, dequants: tuple[str, ...], idle: bool = True
 ) -> Iterator[Config]:
