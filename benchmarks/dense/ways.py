@@ -19,7 +19,7 @@ from gemmdb.generators.measure.program import Product
 from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.key.problem import Problem
 
-HOST_CALLS, HOST_ROUNDS = 200, 15
+HOST_CALLS, HOST_ROUNDS = 200, 7
 """Calls that follow each other in a sample of the host's time, and the samples."""
 Compiled = dict[str, Call]
 """Calls on a copy of the operands, by way."""
