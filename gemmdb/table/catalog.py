@@ -28,6 +28,9 @@ _INSTALLED = ("package", "shipped", "pinned")  # Origins of files that only an i
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _log = logging.getLogger("gemmdb")
 _warned: set[str] = set()
+_shipped: dict[Path, tuple[object, Table]] = {}
+"""Open shipped tables by path, each with the states of its file and manifest. All catalogs of a process share them:
+what lookups have read of them is kept, while the user's table changes with each compile that stores rows."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,8 @@ class Catalog:
         if settings.trust is not None:
             trust.listed(settings.trust)  # Even if no file needs it today.
         for source in sources(settings, tables):
-            path = source.path
             try:
-                check = admission.check_of(path, source.origin, source.digest, settings)
-                installed, pinned = source.origin in _INSTALLED, source.origin == "pinned"
-                entries.append((source, Table.open(path, immutable=installed, check=check, pinned=pinned)))
+                entries.append((source, _opened(source, settings)))
             except TableError as error:
                 if strict:
                     raise
@@ -117,6 +117,28 @@ class Catalog:
         """Close every table."""
         for table in self.tables:
             table.close()
+
+
+def _opened(source: Source, settings: Settings) -> Table:
+    """Return the open table of a source. Raises TableError if it may not be used."""
+    path, check = source.path, admission.check_of(source.path, source.origin, source.digest, settings)
+    if source.origin != "shipped":
+        installed, pinned = source.origin in _INSTALLED, source.origin == "pinned"
+        return Table.open(path, immutable=installed, check=check, pinned=pinned)
+    state = _state(path), _state(path.parent / trust.MANIFEST)
+    known = _shipped.get(path)
+    if known is None or known[0] != state:
+        known = _shipped[path] = state, Table.open(path, immutable=True, check=check)
+    return known[1]
+
+
+def _state(path: Path) -> object:
+    """Return what changes when a file is replaced; None without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _devices(table: Table) -> Sequence[Device]:

@@ -43,8 +43,8 @@ def m002_records(db: sqlite3.Connection) -> None:
 
 
 MIGRATIONS = (m001_initial, m002_records)
-"""The migrations, each to the version of its place. Plain SQL: importing a library for them would delay the first compile
-that stores a row by half a second."""
+"""The migrations, each to the version of its place. Plain SQL: importing a library for them would delay the first
+compile that stores a row by half a second."""
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -58,6 +58,21 @@ def test_a_table_that_appears_is_seen_by_the_next_load(kit, home):
     assert (names(before), names(Catalog.load())) == ([], ["new.db"])
 
 
+def test_catalogs_share_a_shipped_table_until_its_file_changes(kit, home):
+    shipped = kit.write(home / "shipped" / "sm90.db", [kit.row()])
+    first, second = Catalog.load(), Catalog.load()
+    kit.write(home / "data" / "gemmdb" / "user.db", [])  # As a compile that stores rows.
+    third = Catalog.load()
+    assert first.tables[0] is second.tables[0] is third.tables[-1]
+    first.close()
+    assert second.tables[0].verdict(kit.problem, kit.device)
+    shipped.unlink()
+    kit.write(shipped, [])
+    assert Catalog.load().tables[-1].verdict(kit.problem, kit.device) is None
+    shipped.write_text("not a table")
+    assert names(Catalog.load()) == ["user.db"]
+
+
 def test_the_identity_follows_explicit_rows_and_the_users_generation(kit, home):
     explicit = kit.write(home / "explicit.db", [kit.row()])
     user = kit.write(home / "data" / "gemmdb" / "user.db", [kit.row()])

@@ -2,6 +2,9 @@
 invented."""
 
 import functools
+import json
+import statistics
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +24,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.key.problem import Problem
 
+RECORDED = Path(__file__).parents[3] / "benchmarks/results/h200"
 GELU = functools.partial(torch.nn.functional.gelu, approximate="tanh")
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -86,6 +90,43 @@ def test_the_best_candidates_and_those_near_them_are_timed(raced):
     assert found.aten == [0.0]
     assert found.finalists == {SPLIT: [1.0], SECOND: [2.0]}
     assert list(raced(allowed=lambda config: config != SPLIT).finalists) == [SECOND, FIRST]
+
+
+def test_what_resembles_the_best_is_tried_only_where_something_may_be_faster_than_aten(raced, monkeypatch):
+    assert trials.promising({ATEN: 8.1, FIRST: 9.0, SECOND: 8.0})
+    assert not trials.promising({ATEN: 8.0, FIRST: 9.0, SECOND: 8.0})
+    monkeypatch.setattr(trials, "promising", lambda estimates: False)
+    assert list(raced().finalists) == [SECOND, FIRST]
+
+
+@pytest.mark.parametrize(
+    ("us", "count", "found"),
+    [
+        ((95.0, 96.0, 95.5), 5, True),  # At least 4% faster each time.
+        ((95.0, 99.5, 95.5), 5, False),
+        ((99.5, 100.5, 100.2), 5, True),  # It gains nothing.
+        ((98.0, 98.5, 99.0), 5, False),
+        ((95.0, 96.0, 95.5), 4, False),
+        ((60.0, 95.0, 140.0), 6, False),  # Noise.
+    ],
+)
+def test_the_last_rounds_end_once_it_is_settled_which_is_faster(us, count, found):
+    best = [us[index % len(us)] for index in range(count)]
+    assert trials.settled([100.0] * count, best) == found
+
+
+@pytest.mark.parametrize("name", ["search", "search-short"])
+def test_ending_early_changes_no_recorded_search(name):
+    searches = json.loads((RECORDED / f"{name}.json").read_text())["searches"]
+    saved = 0
+    for one in (one for one in searches if "aten" in one):
+        best = min(one["finalists"].values(), key=statistics.median)
+        aten, rounds = one["aten"], range(1, len(best) + 1)
+        ended = next((count for count in rounds if trials.settled(aten[:count], best[:count])), len(best))
+        saved += len(best) - ended
+        gains = [statistics.median(a / b for a, b in zip(aten[:end], best, strict=False)) for end in (ended, None)]
+        assert (gains[0] > trials.FASTER) == (gains[1] > trials.FASTER)
+    assert saved > 0.3 * sum(len(one["aten"]) for one in searches if "aten" in one)
 
 
 def test_the_best_algorithm_that_does_not_split_k_is_timed_against_aten_too():
