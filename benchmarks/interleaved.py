@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from benchmarks.compiling import Call
 from gemmdb.generators.measure.cuda.bench import capture, elapsed
 from gemmdb.table.measurement import Protocol
@@ -17,10 +19,14 @@ def timed(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[st
 
 
 def rounds(calls: Mapping[str, Call], copies: int, protocol: Protocol) -> dict[str, list[float]]:
-    """Microseconds of one call in each round, by name. The graphs are replayed in turn, in the order of
-    `turns`. The time of an empty graph is subtracted."""
-    graphs = {name: capture(call, protocol, copies) for name, call in calls.items()}
-    graphs[""] = capture(None, protocol)
+    """Microseconds of one call in each round, by name."""
+    return replayed({name: capture(call, protocol, copies) for name, call in calls.items()}, protocol)
+
+
+def replayed(captured: Mapping[str, torch.cuda.CUDAGraph], protocol: Protocol) -> dict[str, list[float]]:
+    """Microseconds of one call in each round, by name, from graphs that `capture` made by this protocol. The graphs are
+    replayed in turn, in the order of `turns`. The time of an empty graph is subtracted."""
+    graphs = {**captured, "": capture(None, protocol)}
     names = list(graphs)
     times: dict[str, list[float]] = {name: [] for name in names}
     for index in range(protocol.samples + 1):

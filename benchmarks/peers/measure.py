@@ -203,7 +203,8 @@ def warm_up(workers: Sequence[Worker], options: argparse.Namespace) -> None:
     for place in range(places):
         one = workers[place % len(workers)]
         call = one.process(options.warm_seconds, warmer=f"{place}/{places}")
-        running.append(subprocess.Popen(call, env=one.environment))
+        # Each compiles in itself: as many pools of Inductor's as processes would want all cores each.
+        running.append(subprocess.Popen(call, env={**one.environment, "TORCHINDUCTOR_COMPILE_THREADS": "1"}))
     for process in running:
         try:
             process.wait(max(until - time.monotonic(), 0))

@@ -6,21 +6,23 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.compiling import Call, settled
 from benchmarks.dense.ways import compile_all, ways
 from benchmarks.dense.worker import DIGITS, unrolled
-from benchmarks.interleaved import rounds
+from benchmarks.interleaved import replayed
 from benchmarks.peers.case import Case, Made, Unfit
 from benchmarks.peers.rivals import Rival
 from gemmdb.generators.measure.correctness import Reference
 from gemmdb.generators.measure.cuda.backend import VERSION
-from gemmdb.generators.measure.cuda.bench import alive
+from gemmdb.generators.measure.cuda.bench import alive, capture
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Protocol, one_line
@@ -53,12 +55,12 @@ def measure(
             if call is not None:
                 calls[rival.name] = call
         begin("")
-        unroll = unrolled(problem)
-        taken = rounds(calls, len(sets), Protocol("graph", "cold", unroll, samples, version=VERSION))
+        protocol = Protocol("graph", "cold", unrolled(problem), samples, version=VERSION)
+        taken = replayed(graphs(calls, len(sets), protocol, facts), protocol)
     except Exception as error:
         return {"failure": one_line(f"{type(error).__name__}: {error}"), "fatal": not alive()}
     rounded = {name: [round(one, DIGITS) for one in times] for name, times in taken.items()}
-    found = {"tolerance": tolerance(problem), "ways": facts, "taken": rounded, "unroll": unroll}
+    found = {"tolerance": tolerance(problem), "ways": facts, "taken": rounded, "unroll": protocol.unroll}
     return found if program == problem else {**found, "program": program.text}
 
 
@@ -86,6 +88,20 @@ def ready(rival: Rival, case: Case, expected: Sequence[Reference]) -> tuple[Call
         made.call(index)
 
     return call, facts
+
+
+def graphs(
+    calls: Mapping[str, Call], copies: int, protocol: Protocol, facts: Mapping[str, dict[str, Any]]
+) -> dict[str, torch.cuda.CUDAGraph]:  # fmt: skip
+    """The CUDA graph of each call. A call that cannot be captured gets a failure among its facts and no graph."""
+    found = {}
+    for name, call in calls.items():
+        try:
+            found[name] = capture(call, protocol, copies)
+        except Exception as problem:
+            settled()
+            facts[name]["failure"] = one_line(f"no CUDA graph: {type(problem).__name__}: {problem}")
+    return found
 
 
 def error(made: Made, copies: int, expected: Sequence[Reference]) -> float:

@@ -16,6 +16,7 @@ from gemmdb.generators.measure.operands import operands
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.inductor.match.ops import dequantised
 from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import Protocol
 
 CPU = torch.device("cpu")
 
@@ -182,3 +183,19 @@ def test_a_rival_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
     assert float(str(facts["error"])) <= tolerance(case.problem)
     missing, facts = worker.ready(Rival("other", (), "x:y", "no_such_package"), case, exact)
     assert (missing, facts) == (None, {"failure": "no_such_package is not installed"})
+
+
+def test_a_call_that_cannot_be_captured_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rival may synchronize or allocate in ways that a CUDA graph forbids, which shows only in the capture."""
+
+    def capture(call: object, *_: object) -> str:
+        if call == "synchronizes":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return f"graph of {call}"
+
+    monkeypatch.setattr(worker, "capture", capture)
+    facts: dict[str, dict[str, object]] = {"default": {}, "mine": {"error": 0.001}}
+    found = worker.graphs({"default": "runs", "mine": "synchronizes"}, 2, Protocol("graph", "cold", 5, 3), facts)
+    assert found == {"default": "graph of runs"}
+    assert facts["mine"]["failure"] == "no CUDA graph: RuntimeError: operation not permitted when stream is capturing"
+    assert "failure" not in facts["default"]
