@@ -52,11 +52,15 @@ FORMS = [
     make("int4", scaled="sums", block_n=256, split_k=2),
     make("int4", scaled="sums", block_n=256, block_m=64, block_k=64),
     make("int4", block_n=128, block_k=64, warps=8, stages=5), make("int4", block_n=32, block_k=256, warps=2),
+    make("int4_skinny", lean=1, block_n=64), make("int4_skinny", lean=1, block_n=64, activations="shared", warps=8),
+    make("int4_skinny", lean=1, block_n=32, stages=2, activations="ahead"),
+    make("int4_skinny", lean=1, block_n=32, stages=2, activations="shared", next="before", warps=2),
+    make("int4_skinny", lean=1, block_n=16, stages=2, warps=8),
     make("int4", scaled="sums", block_n=256, block_k=32), make("int4", scaled="sums", block_n=128, block_k=32, warps=2),
 ]  # fmt: skip
 SERVED = [
     (config, problem) for problem in (PROBLEMS[4], PROBLEMS[16], PROBLEMS[27], PROBLEMS[-4], PROBLEMS[-3], PROBLEMS[-2])
-    for config in (FORMS[0], FORMS[6], FORMS[9], ATEN)
+    for config in (FORMS[0], FORMS[6], FORMS[9], make("int4_skinny", lean=1, block_n=64), ATEN)
 ]  # fmt: skip
 
 

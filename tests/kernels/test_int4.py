@@ -83,6 +83,12 @@ SKINNY_CASES = [
     ({"block_n": 64, "lean": 1}, {"group": 64}, None),
     ({"block_n": 32, "stages": 2, "warps": 16}, {}, "do not fit into 96 registers"),
     ({"block_n": 64, "stages": 2}, {}, None),
+    ({}, {"packing": "gptq"}, "takes the lean form"),
+    ({"lean": 1, "adjacent": 1, "stages": 2}, {"packing": "gptq"}, "without neighbouring steps"),
+    ({"lean": 1, "block_n": 32}, {"packing": "awq"}, "words of 64 columns at once"),
+    ({"lean": 1, "block_n": 64}, {"packing": "awq"}, None),
+    ({"lean": 1, "block_n": 64, "stages": 2}, {"packing": "gptq"}, "do not fit into 200 registers"),
+    ({"lean": 1}, {"packing": "low-first", "zeros": "int4"}, None),
 ]
 
 

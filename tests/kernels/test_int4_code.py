@@ -21,6 +21,14 @@ KINDS = [
 """With the loads of a first and of a later step, by their width: of 128 weights, activations and scales."""
 
 
+ALONG_N = [
+    ("gptq", {"block_n": 64}, {"v4.b32": 20, "v2.b32": 4, "b32": 4}),
+    ("gptq", {"block_n": 32, "activations": "ahead", "warps": 8, "stages": 2}, {"v4.b32": 32, "v2.b32": 4, "b32": 4}),
+    ("awq", {"block_n": 64}, {"v4.b32": 6, "b32": 66}),
+]
+"""The same of weights whose memory runs along N. A word of AWQ has eight columns of one row."""
+
+
 def compiled(m, flags, **changes):
     problem = Problem.gemm("mixed_mm", m=m, n=4096, k=4096, weight_dtype="int4", **flags)
     (launch,) = plan(problem, make("int4_skinny", **changes)).launches
@@ -43,3 +51,12 @@ def test_a_weight_goes_from_memory_to_the_matrix_unit(flags, loads, m, changes, 
         found = re.findall(r"ld\.global(\.L1::evict_first)?\S*?\.((?:v\d\.)?b\d+)", code)
         assert Counter(width for _, width in found) == loads
         assert any(hint for hint, _ in found) != ("lean" in changes)
+
+
+@pytest.mark.parametrize(("packing", "changes", "loads"), ALONG_N, ids=str)
+def test_a_weight_along_n_goes_the_same_way(packing, changes, loads, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = compiled(8, {"packing": packing}, lean=1, **changes)
+    assert kernel.metadata.shared == changes.get("warps", 4) * changes["block_n"] * 8 * 4
+    found = re.findall(r"ld\.global\S*?\.((?:v\d\.)?b\d+)", kernel.asm["ptx"])
+    assert Counter(found) == loads

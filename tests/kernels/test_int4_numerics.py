@@ -30,6 +30,7 @@ FORMS = [
     make("int4_skinny"), make("int4_skinny", block_n=32, warps=2, stages=2, activations="shared"),
     make("int4_skinny", block_n=64, warps=1, stages=2, next="before"),
     make("int4_skinny", activations="shared", warps=2, next="before"),
+    make("int4_skinny", lean=1, block_n=64), make("int4_skinny", lean=1, block_n=64, next="before", warps=2),
     make("int4_skinny", lean=1), make("int4_skinny", lean=1, activations="ahead", block_n=32, warps=1, stages=3),
     make("int4_skinny", lean=1, activations="ahead", warps=2, stages=2, next="before", adjacent=1),
     make("int4_skinny", lean=1, activations="shared", block_n=32, warps=2, stages=2, adjacent=1),
@@ -47,7 +48,7 @@ def pairs():
             for shift in range(4):
                 group = (32, 64, 128, 256)[(turn + place + shift) % 4]
                 k = 5 * max(group, 128) if group < 256 else 512
-                m = (5, 13)["lean" in config.values and (turn + place) % 2]
+                m = (5, 13)["lean" in config.values and config.values["block_n"] < 64 and (turn + place) % 2]
                 problem = Problem.gemm("mixed_mm", m=m, n=136, k=k, dtype=dtype, weight_dtype="int4", group=group,
                                        zeros=zeros, packing=packing)  # fmt: skip
                 if config.rejection(problem, H200) is None:

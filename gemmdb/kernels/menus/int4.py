@@ -94,12 +94,16 @@ def _stages(problem: Problem, device: Device, block: tuple[int, int, int], launc
 def skinny_mostly_fastest(problem: Problem) -> bool:
     """Whether `int4_skinny` is mostly faster than `int4`. With more than eight rows it was so on an H100 on 10 of 11
     weights in bytes, by up to a fourth, and on 6 of 47 tiled ones."""
-    assert problem.int4 is not None
-    return not problem.int4.only_measured and (problem.m <= FEW_ROWS or not problem.int4.inner)
+    own = problem.int4
+    assert own is not None
+    return own.packing != MXFP4 and own.bits == 4 and (problem.m <= FEW_ROWS or _kind(own) == "bytes")
 
 
 def _usual_skinny(problem: Problem, device: Device) -> Iterator[Config]:
-    kind = "tiled" if problem.int4 and problem.int4.inner else "bytes"
+    kind = "bytes" if problem.int4 is None else _kind(problem.int4)
+    if kind.startswith("words"):
+        yield from _each(problem, up_to(_SKINNY_SHAPES[f"lean_{kind}"], problem.m), lean=1)
+        return
     yield from _each(problem, up_to(_SKINNY_SHAPES[f"lean_adjacent_{kind}"], problem.m), lean=1, adjacent=1)
     yield from _each(problem, up_to(_SKINNY_SHAPES[f"adjacent_{kind}"], problem.m), adjacent=1)
     yield from _each(problem, up_to(_SKINNY_SHAPES["plain"], problem.m))

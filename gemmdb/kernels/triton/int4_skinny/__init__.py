@@ -16,6 +16,8 @@ FEW_ROWS, MAX_ROWS = 8, 16
 """Rows that the matrix unit multiplies at once with single warps, and rows of A at most."""
 DEPTH = 128
 """Neighbours along K that a warp multiplies in a step: each of its lanes loads 16 bytes of a column."""
+COLUMNS_OF_WARP = 64
+"""Columns of which a warp has words at least, if these have eight columns each."""
 MAX_REGISTERS, OTHER_REGISTERS = 200, 32
 """Registers of a thread for its sums, weights, their scales and the activations, and those for all else. A config with
 more than that writes registers to memory on Hopper, where one with less keeps all of them or all but eight."""
@@ -31,6 +33,7 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
         "SHARED": value["activations"] == "shared", "BEFORE": value["next"] == "before",
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": int4.given(problem),
+        "IN_WORDS": own.zeros_in_words,
         **int4.along_n(own),
         "EVEN": problem.k % (DEPTH * warps * stages) == 0,
     }  # fmt: skip
@@ -72,10 +75,10 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return Rejected(f"the number of rows is fixed, and at most {MAX_ROWS}")
     if own.bits != 4 or own.packing == MXFP4:
         return Rejected("it takes integers of four bits")
-    if own.zeros_in_words:
-        return Rejected("a lane loads the zero points of its columns one by one, and these share words")
-    if own.along_n:
-        return Rejected("a lane loads neighbours along K, and this weight's memory runs along N")
+    if own.along_n and (adjacent(config) or not lean(config)):
+        return Rejected("a weight whose memory runs along N takes the lean form, without neighbouring steps")
+    if int4.along_n(own)["OF_COLUMNS"] and value["block_n"] < COLUMNS_OF_WARP:
+        return Rejected(f"a warp has words of {COLUMNS_OF_WARP} columns at once")
     if not problem.a.row_major:
         return Rejected("K has to run along memory in the activations")
     if not lean(config) and (problem.m > FEW_ROWS or value["activations"] == "ahead"):
@@ -100,7 +103,7 @@ def registers(config: ConfigLike, problem: Problem) -> int:
     assert own is not None
     parts = _parts(problem)
     sums = (parts + (1 if lean(config) else parts)) * rows * columns // threads
-    weights = (stages + 1) * columns * DEPTH // 8 // threads
+    weights = (stages + 1 + own.along_n) * columns * DEPTH // 8 // threads  # Rows along N have their own addresses.
     scales = columns // 8 * parts * (2 + stages * (1 + int4.given(problem)))
     activations = rows * DEPTH // 2 // threads * (1 + stages * (config.values["activations"] == "ahead"))
     return sums + weights + scales + activations + 4 * parts * rows // FEW_ROWS
