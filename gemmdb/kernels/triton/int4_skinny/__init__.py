@@ -77,7 +77,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return Rejected("it takes integers of four bits")
     if own.along_n and (adjacent(config) or not lean(config)):
         return Rejected("a weight whose memory runs along N takes the lean form, without neighbouring steps")
-    if int4.along_n(own)["OF_COLUMNS"] and value["block_n"] < COLUMNS_OF_WARP:
+    if int4.along_n(own)["OF_COLUMNS"] and int(value["block_n"]) < COLUMNS_OF_WARP:
         return Rejected(f"a warp has words of {COLUMNS_OF_WARP} columns at once")
     if not problem.a.row_major:
         return Rejected("K has to run along memory in the activations")
