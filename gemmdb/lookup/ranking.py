@@ -16,10 +16,11 @@ from gemmdb.cost.model import FITTED
 from gemmdb.cost.roofline import extra_us
 from gemmdb.cost.terms import Estimator
 from gemmdb.cost.trees import Corrected
-from gemmdb.cost.work import Setting, Tile
+from gemmdb.cost.work import Setting, Tile, tile_of
 from gemmdb.kernels.aten import stored_apart
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import SHALLOW_DEPTH
+from gemmdb.kernels.menus.tile import shallow_tiles
 from gemmdb.kernels.rules import shallow
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.ops import FP8
@@ -63,8 +64,25 @@ def rank(ask: Ask, count: int = LIVE_CANDIDATES) -> Ranking | Rejected:
 
 def rank_misaligned(ask: Ask) -> Ranking | Rejected:
     """Return the same for a problem whose rows may be misaligned: it is ranked as the aligned problem, whose times are
-    scaled. These are a rough guess, so the best config has to be benchmarked before it is served."""
+    scaled, or by its bytes if K is shallow. These are a rough guess, so the best config has to be benchmarked before it
+    is served."""
+    if misaligned.is_misaligned(ask.problem) and shallow(ask.problem):
+        return _shallow(ask)
     return _ranked(ask, LIVE_CANDIDATES, misaligned.aligned(ask.problem), misaligned.slower(ask.problem))
+
+
+def _shallow(ask: Ask) -> Ranking | Rejected:
+    """Return the ranking of a misaligned problem with a shallow K: tiles of one step, as a build tries them."""
+    tiles = ((config, tile_of(config)) for config in shallow_tiles(ask.problem, ask.device))
+    aten_us, us = misaligned.shallow_us(ask.problem, ask.device)
+    us += extra_us(ask.problem, ask.device, us)
+    best = (
+        Ranked(config, tile, us)
+        for config, tile in tiles
+        if tile is not None and config not in unfit(ask) and ask.rejection(config) is None
+    )
+    found = tuple(islice(best, LIVE_CANDIDATES))
+    return Ranking(aten_us, found, False) if found else Rejected("no candidate may run on this problem")
 
 
 def _ranked(ask: Ask, count: int, modelled: Problem, slower: misaligned.Slower) -> Ranking | Rejected:

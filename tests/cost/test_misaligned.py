@@ -81,3 +81,23 @@ def test_a_misaligned_gemm_gets_a_kernel_to_confirm_and_none_without_confirming(
     step = model(replace(ask, policy=Policy(confirm=False)))
     assert step.hit is None
     assert "ATen is served: for such rows the times are a guess" in step.reason
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+@pytest.mark.parametrize(
+    ("m", "layout", "dtype"), [(8, "nt", "bf16"), (64, "nn", "fp16"), (512, "nt", "bf16"), (4096, "nn", "bf16")]
+)
+def test_so_does_one_with_a_shallow_k(op, m, layout, dtype):
+    problem = Problem.gemm(op, m=m, n=512, k=13, layout=layout, dtype=dtype)
+    ask = Ask(Query(problem, H200), (), Policy(confirm=True), None)
+    step = model(ask)
+    assert step.hit is not None
+    assert step.hit.config.rejection(problem, H200) is None
+    assert (step.hit.config.name, step.hit.config.values["block_k"]) == ("triton:tile", 16)
+    assert step.hit.expected_us * step.hit.speedup == pytest.approx(4.3, rel=0.6)
+    assert model(replace(ask, policy=Policy(confirm=False))).hit is None
+
+
+def test_aligned_rows_with_a_shallow_k_are_not_modelled():
+    found = model(Ask(Query(Problem.gemm("mm", m=512, n=512, k=16), H200), (), Policy(confirm=True), None))
+    assert "one step of a kernel" in found.reason

@@ -53,7 +53,7 @@ _MAX_SHALLOW = 8
 
 def _usual_tile(problem: Problem, device: Device) -> Iterator[Config]:
     if shallow(problem):
-        yield from _shallow_tiles(problem, device)
+        yield from shallow_tiles(problem, device)
         return
     for m, n, k, warps, *tried in up_to(_TILE_SHAPES.get(problem.op, _TILE_SHAPES["mm"]), problem.m):
         for resident, loads, swap in product(*tried):
@@ -61,7 +61,7 @@ def _usual_tile(problem: Problem, device: Device) -> Iterator[Config]:
             yield from split(problem, device, shape, loads, swap, (dequant(problem),), idle=False)
 
 
-def _shallow_tiles(problem: Problem, device: Device) -> Iterator[Config]:
+def shallow_tiles(problem: Problem, device: Device) -> Iterator[Config]:
     """Tiles of which one step multiplies the whole K: those first whose number is nearest to that of the
     multiprocessors, as there is little to do but to store the output. Nothing is loaded ahead."""
     rows = max(16, 1 << (problem.m - 1).bit_length())
