@@ -33,12 +33,14 @@ from gemmdb.cli import (
 from gemmdb.cli.output import note, one_line
 from gemmdb.errors import GemmdbError
 from gemmdb.files import remedy
-from gemmdb.settings import log_level, name_unknown_variables
+from gemmdb.settings import Settings, log_level, name_unknown_variables
 
 INTERRUPTED = 130
 BAD_INPUT = 2
 UNEXPECTED = 70
 """EX_SOFTWARE of sysexits.h."""
+ANSWERS = ("lookup", "explain", "coverage", "report")
+"""Commands that show what a compile serves."""
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -108,12 +110,19 @@ def run(arguments: Sequence[str]) -> int:
     _route_warnings()
     name_unknown_variables()
     try:
+        _note_disabled(arguments)
         with typer.main.get_command(app).make_context("gemmdb", list(arguments)) as context:
             context.command.invoke(context)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         return _exit_code(error, arguments)
     return 0
+
+
+def _note_disabled(arguments: Sequence[str]) -> None:
+    """Say that a compile ignores gemmdb, where a command shows what a compile serves."""
+    if arguments and arguments[0] in ANSWERS and Settings.read().disabled:
+        note("GEMMDB_DISABLE is set, so a compile ignores gemmdb; this is what it serves without that variable")
 
 
 def main() -> None:

@@ -187,14 +187,15 @@ def _say(options: BuildOptions, summary: Summary) -> None:
     report = summary.report
     if options.verbose:
         summary.note_failures()
-    for warning in report.warnings:
+    for warning in report.notes:
         note(warning)
     if not options.as_json:
         say_facts([*summary.facts(), *advice.facts(summary.steps(line(options), line(options, PASTED_WAIT)), "to do")])
     if report.stopped:
         note(f"stopped: {report.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
     elif report.left and not report.interrupted:
-        note(f"out of time; {report.left:,} of {report.jobs:,} are left: run the same command to continue")
+        more = "" if report.measured else ", with more --minutes,"
+        note(f"out of time; {report.left:,} of {report.jobs:,} are left: run the same command{more} to continue")
     if report.interrupted and not report.rows:
         note("interrupted; nothing was measured")
     elif report.interrupted:

@@ -114,7 +114,8 @@ def sizes(state: State) -> str:
 def takes(state: State) -> str:
     """Return how long a build takes, as in `about 90 s to 3 min`, with all sizes of ranges; empty if unknown."""
     least, most = (left(seconds).removesuffix(" left") for seconds in (state.eta_s, state.most_s))
-    return least if most in ("", least) else f"{least} to {most.removeprefix('about ')}"
+    time = least if most in ("", least) else f"{least} to {most.removeprefix('about ')}"
+    return f"{time} of the time limit" if state.limited else time
 
 
 def beside(slower: float) -> str:

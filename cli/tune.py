@@ -17,7 +17,7 @@ from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, measures, patience
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
-from gemmdb.cli.tuned import Commands, answered, answers, document, expected, say_plan, say_tuned, steps
+from gemmdb.cli.tuned import Commands, answered, answers, document, enough, expected, say_plan, say_tuned, steps
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
@@ -60,11 +60,11 @@ class TuneOptions:
             wait_s=patience(self.wait),
         )  # fmt: skip
 
-    def line(self, dry_run: bool | None = None, wait: str | None = None) -> str:
-        """Return the command that continues this one. `dry_run`, `wait`: None for the same as this one's."""
+    def line(self, dry_run: bool | None = None, wait: str | None = None, budget: str | None = None) -> str:
+        """Return the command that continues this one. `dry_run`, `wait`, `budget`: None for the same as this one's."""
         waits = self.wait if wait is None else wait
         asked = {
-            "budget": (self.budget, BUDGET), "folder": (self.folder, FOLDER), "table": (self.table, None),
+            "budget": (budget or self.budget, BUDGET), "folder": (self.folder, FOLDER), "table": (self.table, None),
             "effort": (self.effort, None), "wait": (waits, None), "repeats": (self.repeats, REPEATS),
         }  # fmt: skip
         words = ["gemmdb", "tune"]
@@ -123,7 +123,7 @@ def tune(options: TuneOptions) -> None:
         say_facts(advice.facts(steps(done, Commands(options.line(dry_run=False)))), hang=not options.wide)
     else:
         more = replace(options, repeats=MORE * max(options.repeats, 1)).line()
-        say_tuned(done, options.wide, Commands(options.line(), options.line(wait=PASTED_WAIT), more))
+        say_tuned(done, options.wide, Commands(again_of(options, done), options.line(wait=PASTED_WAIT), more))
     if done.stopped:
         note(f"stopped: {done.stopped}; --wait 10m waits longer, --wait 0s measures anyway")
         raise typer.Exit(1)
@@ -133,6 +133,12 @@ def tune(options: TuneOptions) -> None:
         raise typer.Exit(130)
     if done.gained is not None and done.gained.verdict == "slower":
         raise typer.Exit(1)
+
+
+def again_of(options: TuneOptions, done: Tuned) -> str:
+    """Return the command that continues, with a larger budget if this one's was too small for any problem."""
+    short = done.built is not None and done.built.left and not (done.built.measured or done.interrupted or done.stopped)
+    return options.line(budget=enough(done.plan) if short else None)
 
 
 def built(tuning: Tuning, done: Tuned, wait: str | None) -> BuildReport:
@@ -165,5 +171,5 @@ def note_built(report: BuildReport) -> None:
     note(f"built {count(report.measured, 'problem')} in {report.seconds:.0f} s{rest}")
     for reason, number in report.left_out.items():
         note(f"left to ATen: {count(number, 'GEMM')}: {reason}")
-    for warning in report.warnings:
+    for warning in report.notes:
         note(warning)

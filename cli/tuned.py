@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from gemmdb.cli.advice import Act, Advice, Situation, advise, facts
@@ -55,10 +56,19 @@ WANTED = (
 def expected(plan: Plan) -> str:
     """Describe how much of a plan fits into the budget, how long it takes and what it may save."""
     saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
+    if plan.wanted and not plan.fitting:
+        takes = ", ".join(filter(None, (left(plan.first_s).removesuffix(" left"), beside(plan.slower or 1.0))))
+        short = f"the budget is too short for the first of {count(len(plan.wanted), 'problem')}, which takes {takes}"
+        return f"{short}: give --budget {enough(plan)}, or run the command again, which keeps what it has compiled"
     least, time = (left(seconds).removesuffix(" left") for seconds in (plan.least_s, plan.seconds))
     time = time if least == time else f"{least} to {time.removeprefix('about ')}"
     takes = ", ".join(filter(None, (f"takes {time}", beside(plan.slower or 1.0))))
     return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, {takes}{saving}"
+
+
+def enough(plan: Plan) -> str:
+    """Return a --budget in which the first problem of a plan should be built."""
+    return f"{ceil(plan.first_s / 60)}m"
 
 
 def say_plan(plan: Plan, wide: bool) -> None:

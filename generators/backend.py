@@ -6,7 +6,7 @@ write a `Backend` and register it in `gemmdb.generators.measure.backends`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
@@ -183,6 +183,11 @@ class Backend(Interface):
     def compiled(self, problem: Problem, config: Config) -> bool:
         """Return whether an earlier run probably left a compiled candidate on disk. Only estimates ask."""
         return False
+
+    def awaited(self, jobs: Sequence[Job]) -> tuple[int, Collection[Problem]]:
+        """Return how many times in a row nvcc must run before the last of some jobs can be measured, and the problems
+        that wait for it. Only estimates ask."""
+        return 0, ()
 
     @property
     def workers(self) -> int:

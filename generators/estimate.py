@@ -18,6 +18,9 @@ MAX_OVERRUN = 0.1
 """Most that a build or `verify` may exceed its time limit, relative, as far as the pace so far tells."""
 PATIENCE_S = 15.0
 """Most seconds that a build, or a sample of `verify`, waits for a quiet machine in total while it measures."""
+NVCC_S = 70.0
+"""Seconds that nvcc takes for a CUTLASS kernel while it compiles others: 64 to 74 in
+`benchmarks/results/h200/dense/built-2026-11-28e.jsonl.xz`. Meanwhile a GPU measures the GEMMs that need none."""
 CALL_S = 0.008
 """Seconds per timed call on a CPU besides the call: the caches are emptied before it."""
 

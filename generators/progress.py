@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import Protocol as Interface
 
@@ -17,7 +18,7 @@ class State:
     `phase`: `starting`, `compiling`, `racing`, `confirming`, `timing` (of `verify`), `waiting` (for another build of
     the same file, or followed by what it waits for) or `finished`. `current`: the current problem. `eta_s`: estimated
     seconds to the end with all confirmations, None while unknown; `most_s`: the same with all jobs that may follow;
-    `slower`: how many times as long as on an idle machine that is."""
+    `slower`: how many times as long as on an idle machine that is; `limited`: whether the time limit comes first."""
 
     total: int
     done: int
@@ -27,6 +28,7 @@ class State:
     eta_s: float | None = None
     most_s: float | None = None
     slower: float = 1.0
+    limited: bool = False
 
 
 class Progress(Interface):
@@ -41,7 +43,8 @@ class Expected:
     """Expected seconds of a build. `start_s`: before its first job; `jobs`: of each job that is left, on one worker;
     `workers`: how many work in parallel; `ahead`: number of jobs that are prepared together, so that the first one
     seems to take their time; `more_s`: of jobs that may follow, on one worker; `slower`: how many times as long as on
-    an idle machine all that is."""
+    an idle machine all that is; `compiled_s`: until nvcc has compiled what the jobs on `waiting` wait for, while the
+    others are measured."""
 
     start_s: float
     jobs: Sequence[tuple[Problem, float]]
@@ -49,6 +52,8 @@ class Expected:
     ahead: int = 1
     more_s: float = 0.0
     slower: float = 1.0
+    compiled_s: float = 0.0
+    waiting: Collection[Problem] = frozenset()
 
     @lazy
     def by_problem(self) -> Mapping[Problem, float]:
@@ -61,6 +66,29 @@ class Expected:
         return sum(seconds for _, seconds in self.jobs) / self.workers
 
     @lazy
+    def waiting_s(self) -> float:
+        """Seconds of the jobs that wait for nvcc, with all workers."""
+        return sum(seconds for problem, seconds in self.jobs if problem in self.waiting) / self.workers
+
+    @lazy
+    def idle_s(self) -> float:
+        """Seconds that the workers wait for nvcc with nothing else to measure."""
+        others_s = self.work_s - self.waiting_s
+        return max(self.compiled_s - self.start_s - others_s, 0.0) if self.waiting else 0.0
+
+    def spent_s(self, done_s: float, taken_s: float) -> float:
+        """Seconds that the start and jobs of `done_s` should have taken, if they took `taken_s`: what they took longer
+        may have been spent on waiting for nvcc."""
+        spent_s = self.start_s + done_s
+        return spent_s + min(self.idle_s, max(taken_s - spent_s, 0.0))
+
+    def left_s(self, done_s: float, spent_s: float, pace: float = 1.0) -> float:
+        """Seconds of what is left after `spent_s` seconds, in which jobs of `done_s` were done, at a pace."""
+        left_s = max(self.work_s - done_s, 0.0)
+        until_s = max(self.compiled_s - spent_s, 0.0) if self.waiting else 0.0
+        return max(pace * left_s, until_s + pace * min(self.waiting_s, left_s))
+
+    @lazy
     def mean_s(self) -> float:
         """Seconds of the average job, with all workers."""
         return self.work_s / max(len(self.jobs), 1)
@@ -69,12 +97,14 @@ class Expected:
 @dataclass
 class Tracker:
     """Count the jobs of a build and estimate the remaining time: as expected, corrected by how long the jobs so far
-    took. `progress`: None for no reports. `expected`: None if nothing is known before the first job is done."""
+    took. `progress`: None for no reports. `expected`: None if nothing is known before the first job is done.
+    `limit_s`: the time limit."""
 
     progress: Progress | None
     total: int
     before: int
     expected: Expected | None = None
+    limit_s: float = inf
     done: int = 0
     done_s: float = 0.0
     started: float = field(default_factory=monotonic)
@@ -92,7 +122,12 @@ class Tracker:
             eta_s, more_s = self._eta(), self.expected.more_s / self.expected.workers if self.expected else 0.0
             most_s = None if eta_s is None else eta_s + self.pace * more_s
             slower = self.expected.slower if self.expected else 1.0
-            self.progress.update(State(self.total, self.done, self.before, phase, current, eta_s, most_s, slower))
+            ends_s = max(self.limit_s - (monotonic() - self.started), 0.0)
+            limited = most_s is not None and most_s > ends_s
+            eta_s, most_s = (None if one is None else min(one, ends_s) for one in (eta_s, most_s))
+            self.progress.update(
+                State(self.total, self.done, self.before, phase, current, eta_s, most_s, slower, limited)
+            )
 
     def prepared(self) -> None:
         """Note that the start is over: its pace is expected of the jobs."""
@@ -122,7 +157,7 @@ class Tracker:
             return 1.0
         ahead_s = self.expected.ahead * self.expected.mean_s
         taken_s = monotonic() - self.started if self.done_s else self._started_s
-        expected_s = self.expected.start_s + self.done_s
+        expected_s = self.expected.spent_s(self.done_s, taken_s)
         return (taken_s + ahead_s) / max(expected_s + ahead_s, 1e-9)
 
     @property
@@ -130,7 +165,8 @@ class Tracker:
         """`pace`, or less if all jobs so far were faster: a limit of time should not end a build too early."""
         if self.expected is None or not self.done_s:
             return 1.0
-        return min(self.pace, (monotonic() - self.started) / (self.expected.start_s + self.done_s))
+        taken_s = monotonic() - self.started
+        return min(self.pace, taken_s / self.expected.spent_s(self.done_s, taken_s))
 
     def _eta(self) -> float | None:
         left, spent_s = self.total - self.done, monotonic() - self.started
@@ -140,5 +176,6 @@ class Tracker:
         if not left:
             return 0.0
         if not self.done_s and not self._started_s:
-            return max(self.expected.start_s + self.expected.work_s - spent_s, self.expected.mean_s)
-        return self.pace * max(self.expected.work_s - self.done_s, 0.0)
+            start_s = self.expected.start_s
+            return max(start_s + self.expected.left_s(0.0, start_s) - spent_s, self.expected.mean_s)
+        return self.expected.left_s(self.done_s, spent_s, self.pace)

@@ -62,12 +62,12 @@ class BuildReport:
     """Result of a build. `problems`: number requested; `jobs`: number of their jobs; `before`: jobs that the table had
     already; `measured`: jobs done now; `elsewhere`: jobs that another build finished meanwhile; `rows`: rows added;
     `statuses`: number of these rows by status. `interrupted`: stopped by Ctrl-C; finished jobs are in the table.
-    `warnings`: lines to show. `workers`: number of devices used; `worker_seconds`: their total running time;
-    `busy_seconds`: the part of it spent in timed calls (without checks, copies and set-up), None if unknown.
-    `disturbed`: number of rows timed while other programs kept the machine busy. `modelled`: nothing was measured, the
-    rows come from the cost model. `left_out`: number of GEMMs of a workload that were not measured, by reason.
-    `stopped`: the use by other programs for which the build stopped early, empty if it did not. `expected_s`: the
-    seconds that the done jobs were expected to take."""
+    `warnings`: lines to show besides those of `notes`. `workers`: number of devices used; `worker_seconds`: their total
+    running time; `busy_seconds`: the part of it spent in timed calls (without checks, copies and set-up), None if
+    unknown. `disturbed`: number of rows timed while other programs kept the machine busy; `busy`: their use at the
+    start, empty if unknown. `modelled`: nothing was measured, the rows come from the cost model. `left_out`: number of
+    GEMMs of a workload that were not measured, by reason. `stopped`: the use by other programs for which the build
+    stopped early, empty if it did not. `expected_s`: the seconds that the done jobs were expected to take."""
 
     out: Path
     device: Device
@@ -89,6 +89,19 @@ class BuildReport:
     left_out: dict[str, int] = field(default_factory=dict)
     stopped: str = ""
     expected_s: float = 0.0
+    busy: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All lines to show: the warnings, and what other programs disturbed."""
+        if not self.disturbed:
+            return self.warnings
+        why = f" ({self.busy})" if self.busy else ""
+        return (
+            *self.warnings,
+            f"other programs used the machine{why}: {self.disturbed:,} of {self.rows:,} timings were disturbed and are"
+            " not used; run the same command again when the machine is idle",
+        )
 
     @property
     def pace(self) -> float:
@@ -110,8 +123,9 @@ class BuildReport:
         return (self.busy_seconds or 0.0) / self.worker_seconds if known else None
 
     def document(self) -> dict[str, Any]:
-        """Return the fields under their JSON names."""
-        return {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        """Return the fields under their JSON names, with all lines to show as warnings."""
+        found = {JSON_NAMES.get(name, name): value for name, value in asdict(self).items() if name != "busy"}
+        return {**found, "warnings": self.notes}
 
 
 def together(first: BuildReport, second: BuildReport) -> BuildReport:
@@ -136,6 +150,7 @@ def together(first: BuildReport, second: BuildReport) -> BuildReport:
         statuses=dict(sorted(statuses.items())),
         warnings=tuple(dict.fromkeys((*first.warnings, *second.warnings))),
         workers=max(first.workers, second.workers),
+        busy=first.busy or second.busy,
         busy_seconds=sum(busy) if busy else None,
     )
 
@@ -146,7 +161,7 @@ def resumed(first: BuildReport, second: BuildReport) -> BuildReport:
     both, known = together(first, second), first.before + first.elsewhere + second.elsewhere
     measured = max(second.jobs - known - second.left, 0)
     whole = replace(both, problems=second.problems, jobs=second.jobs, before=first.before, measured=measured)
-    return whole if second.left else replace(whole, disturbed=second.disturbed, warnings=second.warnings)
+    return whole if second.left else replace(whole, disturbed=second.disturbed, busy=second.busy)
 
 
 def brief(value: Any) -> Any:

@@ -99,7 +99,7 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_pa
 
     where = run("-c", "import gemmdb; print(gemmdb.__file__)").stdout
     assert Path(where.strip()).is_relative_to(tmp_path / "venv")
-    done = run("-m", "gemmdb", "demo", "--quick")
+    done = run("-m", "gemmdb", "demo", "--quick", "--wait", "0s")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((here / "gemmdb-demo" / "result.json").read_text())
     assert set(result["run_us"]) == {"int8-weight linear"}

@@ -32,20 +32,24 @@ ROUNDS, WARMUP_CALLS = 60, 5
 """Timed calls of each module in each mode, and warmup calls."""
 QUICK = ("int8-weight linear",)
 """Modules of a quick demo: one GEMM, about a minute."""
+BUSY = 1
+"""Exit code of a build that other programs stop."""
 WORKLOAD, TABLE, RESULT = "workload.jsonl", "table.db", "result.json"
 """Files in the demo folder."""
 
 
-def record_and_build(folder: Path, names: Sequence[str], say: Callable[[str], None]) -> None:
+def record_and_build(folder: Path, names: Sequence[str], wait: str | None, say: Callable[[str], None]) -> bool:
     """Run the two offline steps for the named modules (all if empty) with the commands that a user would type, passing
-    each to `say`. A second run does not record again. Raises InputError if a command fails."""
+    each to `say`. A second run does not record again. `wait`: the --wait of the build, None for its default. Returns
+    False if the build stopped because other programs use the machine. Raises InputError if a command fails."""
 
-    def gemmdb(*arguments: str, tables: str = "") -> None:
+    def gemmdb(*arguments: str, tables: str = "", stops: int = 0) -> bool:
         say(f"gemmdb {shlex.join(arguments)}")
         environ = {**os.environ, "GEMMDB_TABLES": tables}
         done = subprocess.run([sys.executable, "-m", "gemmdb", *arguments], env=environ, check=False)
-        if done.returncode != 0:
+        if done.returncode not in (0, stops):
             raise InputError(f"gemmdb {arguments[0]} ended with exit code {done.returncode}")
+        return done.returncode == 0
 
     folder.mkdir(parents=True, exist_ok=True)
     workload, table = str(folder / WORKLOAD), str(folder / TABLE)
@@ -53,8 +57,9 @@ def record_and_build(folder: Path, names: Sequence[str], say: Callable[[str], No
         gemmdb("record", "--out", workload, "--", sys.executable, "-m", "gemmdb.tune.demo_model", *names)
     # The model runs on the CPU, even if `native` would be a GPU.
     arch = "native" if detect.cuda() is None else "cpu"
-    gemmdb("build", "--arch", arch, "--shapes", workload, "--effort", "quick", "--wait", "0s", "--out", table)
-    gemmdb("coverage", workload, tables=table)
+    patience = [] if wait is None else ["--wait", wait]
+    build = ("build", "--arch", arch, "--shapes", workload, "--effort", "quick", *patience, "--out", table)
+    return gemmdb(*build, stops=BUSY) and gemmdb("coverage", workload, tables=table)
 
 
 def compare(folder: Path, names: Sequence[str]) -> dict[str, Any]:

@@ -88,14 +88,19 @@ class Plan:
         spent_s, number = self.start_s, 0
         for one in self.wanted:
             spent_s += one.seconds
-            if number and spent_s > (1 + estimate.MAX_OVERRUN) * self.budget_s:
-                break  # The first always runs.
+            if spent_s > (1 + estimate.MAX_OVERRUN) * self.budget_s:
+                break
             number += 1
         return number
 
     @property
+    def first_s(self) -> float:
+        """Expected seconds until the first of `wanted` is built; 0 if there is none."""
+        return self.start_s + self.wanted[0].seconds if self.wanted else 0.0
+
+    @property
     def seconds(self) -> float:
-        """Expected build time of what fits, in seconds. The sizes of a range also end with the budget."""
+        """Expected build time within the budget, in seconds: of what fits, or all of it if nothing does."""
         fitting = self.wanted[: self.fitting]
         # All sizes of ranges need a second round with new processes.
         again_s = self.start_s if any(0 < one.least_s < one.seconds for one in fitting) else 0.0
@@ -107,8 +112,9 @@ class Plan:
         return self._within(one.least_s or one.seconds for one in self.wanted[: self.fitting])
 
     def _within(self, seconds: Iterable[float]) -> float:
-        total_s = self.start_s + sum(seconds)
-        return total_s if self.fitting == 1 and not self.wanted[0].missing else min(total_s, self.budget_s)
+        if self.wanted and not self.fitting:
+            return self.budget_s
+        return min(self.start_s + sum(seconds), self.budget_s)
 
     @property
     def saving_us(self) -> float | None:
@@ -179,7 +185,8 @@ def plan(
         else:
             wanted.append(one)
     slower = backend.slowdown() if busy and wanted else None
-    timed = _with_seconds(by_worth(wanted), backend, chosen, pace * (slower or 1.0))
+    ordered, alone_s = by_worth(wanted), pace * (slower or 1.0) / max(backend.workers, 1)
+    timed = _with_seconds(ordered, backend, chosen, alone_s)
     start_s = pace * estimate.start_s(device, chosen, slower or 1.0) if timed else 0.0
     return Plan(timed, dict(left_out), budget_s, start_s, slower)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Event, Thread, Timer
@@ -15,16 +16,17 @@ from typing import Any
 from gemmdb.generators import effort, estimate
 from gemmdb.generators.backend import Backend, Job, Measurer, row
 from gemmdb.generators.build import queue
+from gemmdb.generators.build.expected import expected_of
 from gemmdb.generators.build.scheduler import Scheduler
-from gemmdb.generators.build.worker import Ended, Message, Phase, Result, Settle, Worker
+from gemmdb.generators.build.worker import Ended, Message, Phase, Result, Settle, TimeIsUp, Worker
 from gemmdb.generators.measure import quiet
-from gemmdb.generators.progress import Expected, Progress, Tracker
+from gemmdb.generators.progress import Progress, Tracker
 from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
 
-LEAST_GRACE_S = 5.0
-"""Least seconds for confirming the last winner after the time limit."""
+ENDED = 1 + estimate.MAX_OVERRUN / 2
+"""Part of the time limit after which what still runs is ended. The processes need a moment to end."""
 SETTLE_S = 0.2
 """Seconds between checks whether the build stops while it waits for its results to count."""
 
@@ -46,9 +48,9 @@ class Run:
         self.pace = request.pace or 1.0
         slowdown = (request.slower or backend.slowdown()) if request.wait_s is None and self.pending else 1.0
         self.slower = self.pace * slowdown
-        self.start_s = self.pace * estimate.start_s(backend.device, self.effort, slowdown)
-        self.expected = self._expected(more)
-        self.tracker = Tracker(progress, len(jobs), self.before, self.expected)
+        self.expected = expected_of(self.pending, more, backend, self.effort, self.count, (self.pace, slowdown))
+        limit_s = inf if request.minutes is None else 60 * request.minutes
+        self.tracker = Tracker(progress, len(jobs), self.before, self.expected, limit_s)
         self.messages: SimpleQueue[Message] = SimpleQueue()
         self.statuses: Counter[str] = Counter()
         self.rows = self.measured = self.elsewhere = self.workers = self.disturbed = 0
@@ -80,8 +82,8 @@ class Run:
             out=out, device=self.backend.device, problems=problems, jobs=len(self.jobs), before=self.before,
             measured=self.measured, elsewhere=self.elsewhere, rows=self.rows,
             statuses=dict(sorted(self.statuses.items())), seconds=self.spent_s,
-            interrupted=self.interrupted, warnings=self._warnings(), disturbed=self.disturbed, workers=self.workers,
-            stopped=self.stopped, expected_s=(self.expected.start_s + self.tracker.done_s) / self.pace,
+            interrupted=self.interrupted, busy=self.busy, disturbed=self.disturbed, workers=self.workers,
+            stopped=self.stopped, expected_s=self.expected.spent_s(self.tracker.done_s, self.spent_s) / self.pace,
             worker_seconds=self.worker_seconds, busy_seconds=self.busy_seconds,
         )  # fmt: skip
 
@@ -113,18 +115,20 @@ class Run:
                 work.settle = lambda: self._settle(work)
             scheduler = Scheduler(work, prepare, self.effort, self.count)
             if self.request.minutes is not None:
-                scheduler.grace_s = max(estimate.MAX_OVERRUN * 60 * self.request.minutes, LEAST_GRACE_S)
+                scheduler.grace_s = estimate.MAX_OVERRUN * 60 * self.request.minutes
                 scheduler.ends = monotonic() + 60 * self.request.minutes - self.spent_s
             workers = [Worker(scheduler, measurer, self.effort, self.messages) for measurer in measurers]
             self.workers = len(workers)
-            stack.callback(self._deadline(work).cancel)
+            for timer in self._timers(work):
+                stack.callback(timer.cancel)
             for thread in (scheduler, *workers):
                 thread.start()
             started.append(scheduler)
             try:
-                self._listen(work)
+                finished = self._listen(work)
             except KeyboardInterrupt:
-                self.interrupted = True
+                self.interrupted, finished = True, False
+            if not finished:
                 scheduler.abort()
                 self._stop(measurers, workers)
 
@@ -154,26 +158,6 @@ class Run:
             self.stopped = self.stopped or why
             work.stop.set()
 
-    def _expected(self, more: Sequence[Problem]) -> Expected:
-        backend, slower = self.backend, self.slower
-        workers = max(min(self.count, len(self.pending)), 1)
-        return Expected(
-            self.start_s if self.pending else 0.0,
-            [
-                (job.problem, slower * estimate.job_s(job, backend.device, self.effort, backend.compiled))
-                for job in self.pending
-            ],
-            workers,
-            workers if backend.overlap else min(backend.chunk, len(self.pending)),
-            self._more_s(more, workers),
-            self.slower / self.pace,
-        )
-
-    def _more_s(self, more: Sequence[Problem], workers: int) -> float:
-        """Return the seconds of a further round on one worker. It starts new processes."""
-        seconds = sum(estimate.problem_s(problem, self.backend, self.effort) for problem in more)
-        return self.slower * seconds + workers * self.start_s if more else 0.0
-
     def _fitting(self, limit_s: float, spent_s: float) -> int:
         """Return how many more jobs a worker can probably measure and confirm without exceeding the time limit by more
         than MAX_OVERRUN, after confirming the winners so far."""
@@ -183,8 +167,8 @@ class Run:
         return max(int(left_s / max(pace * self.expected.mean_s * self.expected.workers, 1e-9)), 0)
 
     def _keep_to_the_limit(self, work: queue.Work) -> None:
-        """Prepare no more jobs together than fit into the time limit, and stop if none fits. The first job always
-        runs."""
+        """Prepare no more jobs together than fit into the time limit, and stop if none fits. The first job is begun in
+        any case: what it compiles, the next build finds."""
         if self.request.minutes is None:
             return
         fitting = self._fitting(60 * self.request.minutes, self.spent_s)
@@ -206,15 +190,18 @@ class Run:
             self.unconfirmed[id(result.job)] = due_s
             self.tracker.raced(result.job.problem, due_s)
 
-    def _deadline(self, work: queue.Work) -> Timer:
-        """Return a running timer that stops the work at the request's time limit."""
-        limit_s = TIMEOUT_MAX if self.request.minutes is None else 60 * self.request.minutes
-        timer = Timer(min(max(limit_s - self.spent_s, 0.0), TIMEOUT_MAX), work.stop.set)
-        timer.daemon = True
-        timer.start()
-        return timer
+    def _timers(self, work: queue.Work) -> Iterator[Timer]:
+        """Yield running timers: one stops the work at the request's time limit, one ends it soon after."""
+        if self.request.minutes is None:
+            return
+        for part, then in ((1.0, work.stop.set), (ENDED, lambda: self.messages.put(TimeIsUp()))):
+            timer = Timer(min(max(part * 60 * self.request.minutes - self.spent_s, 0.0), TIMEOUT_MAX), then)
+            timer.daemon = True
+            timer.start()
+            yield timer
 
-    def _listen(self, work: queue.Work) -> None:
+    def _listen(self, work: queue.Work) -> bool:
+        """Store the results until all workers have ended. Returns False if the time limit ends before."""
         running = self.workers
         while running:
             # Messages that arrived together are stored in one transaction, since each one waits for the disk.
@@ -243,6 +230,9 @@ class Run:
             for message in ended:
                 if message.error is not None:
                     raise message.error
+            if running and any(isinstance(message, TimeIsUp) for message in arrived):
+                return False
+        return True
 
     def _stop(self, measurers: Sequence[Measurer], workers: Sequence[Worker]) -> None:
         for measurer in measurers:
@@ -275,15 +265,6 @@ class Run:
         self.statuses.update(one.status.value for one in rows)
         self.measured += sum(result.measured for result in results)
         self.unsaved.clear()
-
-    def _warnings(self) -> tuple[str, ...]:
-        if not self.disturbed:
-            return ()
-        why = f" ({self.busy})" if self.busy else ""
-        return (
-            f"other programs used the machine{why}: {self.disturbed:,} of {self.rows:,} timings were disturbed and are"
-            " not used; run the same command again when the machine is idle",
-        )
 
     def _provenance(self) -> dict[str, Any]:
         return {

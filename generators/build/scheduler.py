@@ -72,7 +72,6 @@ class Scheduler(Thread):
         self._moved = monotonic()
         self._until: float | None = None
         self.grace_s, self.ends = GRACE_S, inf
-        self._first_winner = True
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -146,7 +145,7 @@ class Scheduler(Thread):
         """Stop all work, confirmations included."""
         self._work.stop.set()
         with self._changed:
-            self._until, self._first_winner = monotonic(), False
+            self._until = monotonic()
             self._changed.notify_all()
 
     def _compiled(self, job: Job) -> None:
@@ -185,11 +184,10 @@ class Scheduler(Thread):
         if self._error is not None:
             return True
         if self._work.stop.is_set():
-            # Raced jobs are still confirmed for GRACE_S seconds, and the first one in any case.
+            # Raced jobs are still confirmed for GRACE_S seconds.
             if self._until is None:
                 self._until = min(monotonic(), self.ends) + min(GRACE_S, self.grace_s)
-            first = self._first_winner and self._due
-            return self._idle() or (monotonic() > self._until and not first)
+            return self._idle() or monotonic() > self._until
         return self._idle() and not (self._more or self._compiling or self._ready)
 
     def _take(self) -> Task | None:
@@ -199,7 +197,6 @@ class Scheduler(Thread):
         if stuck and not (self._ready or self._due):
             self._give_up_waiting()
         if self._due and (self._work.overlap or not (self._ready and racing)):
-            self._first_winner = False
             # All together if each would start a process; one by one if several workers can share them.
             return tuple(self._due.popleft() for _ in range(1 if self._work.overlap else len(self._due)))
         if not (self._ready and racing):

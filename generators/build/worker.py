@@ -52,7 +52,12 @@ class Settle:
     done: Event
 
 
-Message = Phase | Result | Ended | Settle
+@dataclass(frozen=True)
+class TimeIsUp:
+    """The time limit is exceeded by all that is allowed: what runs is ended."""
+
+
+Message = Phase | Result | Ended | Settle | TimeIsUp
 
 
 class Worker(Thread):

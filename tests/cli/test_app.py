@@ -129,6 +129,15 @@ def test_ctrl_c_is_130(gemmdb, crash):
     assert (done.code, done.out, done.err) == (130, "", "gemmdb: interrupted; no file was left incomplete\n")
 
 
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_what_a_compile_serves_is_shown_with_a_note_while_gemmdb_is_disabled(gemmdb, table, monkeypatch, value):
+    monkeypatch.setenv("GEMMDB_DISABLE", value)
+    for command in ("lookup", "explain"):
+        done = gemmdb(command, "--op", "mm", "--m", "1", "--n", "64", "--k", "64")
+        assert ("GEMMDB_DISABLE is set, so a compile ignores gemmdb" in done.err) == (value == "1")
+    assert "GEMMDB_DISABLE" not in gemmdb("tables").err
+
+
 def test_tables_are_listed(gemmdb, table):
     done = gemmdb("tables", "--json")
     (entry,) = json.loads(done.out)["tables"]

@@ -117,7 +117,9 @@ def test_a_build_that_ran_out_of_time_says_what_is_left(gemmdb, one_problem):
     pytest.importorskip("torch")
     done = gemmdb("build", "--arch", "cpu", "--shapes", "one.jsonl", "--minutes", "1e-9", "--json")
     assert done.code == 0
-    assert done.err.splitlines()[-1] == ("gemmdb: out of time; 1 of 1 are left: run the same command to continue")
+    assert done.err.splitlines()[-1] == (
+        "gemmdb: out of time; 1 of 1 are left: run the same command, with more --minutes, to continue"
+    )
     assert json.loads(done.out)["left"] == 1
 
 

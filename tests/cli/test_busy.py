@@ -111,10 +111,8 @@ def parts_of_a_build() -> tuple[BuildReport, BuildReport, BuildReport]:
     second part measures it again."""
     Store.open(Path("mine.db")).close()
     one = BuildReport(out=Path("mine.db"), device=detect.cpu(), problems=9, jobs=9, before=1, measured=2, elsewhere=0,
-                      rows=4, statuses={"ok": 4}, seconds=60.0, stopped=TEXT, disturbed=1,
-                      warnings=("1 disturbed",))  # fmt: skip
-    two = replace(one, before=2, measured=3, rows=6, statuses={"ok": 5, "slow": 1}, seconds=90.0, disturbed=0,
-                  warnings=())  # fmt: skip
+                      rows=4, statuses={"ok": 4}, seconds=60.0, stopped=TEXT, disturbed=1)  # fmt: skip
+    two = replace(one, before=2, measured=3, rows=6, statuses={"ok": 5, "slow": 1}, seconds=90.0, disturbed=0)
     return one, two, replace(two, before=5, measured=4, rows=8, statuses={"ok": 8}, seconds=30.0, stopped="")
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from kit.replay import DEVICE, ReplayBackend, rows_of
@@ -16,15 +17,19 @@ from gemmdb.generators import effort as efforts
 from gemmdb.generators import estimate, shapes
 from gemmdb.generators.backend import Job
 from gemmdb.generators.build import queue
+from gemmdb.generators.build.expected import expected_of
+from gemmdb.generators.files import archive
 from gemmdb.generators.measure.cpu import compiled
 from gemmdb.generators.measure.cpu.measurer import CpuBackend
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.generators.measure.cuda.space import CudaSpace
+from gemmdb.generators.progress import Tracker
 from gemmdb.inductor.benchmark import limits
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.ranking import LIVE_CANDIDATES
 
 RECORDED = Path(__file__).parents[2] / "benchmarks/results/h200/2026-11-22/build.json"
+BUILT_ON_FOUR = RECORDED.parents[1] / "dense/built-2026-11-28e.jsonl.xz"
 FACTOR = 1.5
 PIPELINED = 22
 """The first recorded build that compiled ahead as builds do now."""
@@ -164,3 +169,32 @@ def test_what_an_earlier_run_compiled_takes_less(monkeypatch, tmp_path):
     backend.toolchain = CpuBackend(DEVICE).toolchain
     (tmp_path / compiled.FOLDER).rename(tmp_path / "deleted")
     assert expected_s() == cold
+
+
+def test_what_waits_for_nvcc_takes_as_long_as_nvcc():
+    """Recorded on four GPUs: 160 GEMMs that said 110 s took 193 s. Most waited for CUTLASS kernels, which nvcc compiled
+    for 70 s, longer than the GPUs had other GEMMs to measure."""
+    device, effort = registry.find("NVIDIA H200"), efforts.named("standard", "cuda")
+    rows = archive.read(BUILT_ON_FOUR)
+    problems = dict.fromkeys(row.problem for row in rows)
+    (protocol,) = ReplayBackend([]).protocols(effort)
+    jobs = [Job(one, protocol, tuple(CudaSpace().candidates(one, device, effort))) for one in problems]
+    slow = {job.problem for job in jobs if any(config.backend == "cutlass" for config in job.legal)}
+
+    class FourGpus(ReplayBackend):
+        overlap = True
+
+        def awaited(self, jobs):
+            return 1, slow
+
+    backend = FourGpus([], workers=4, device=device)
+    expected = expected_of(jobs, (), backend, effort, 4, (1.0, 1.0))
+    said_s = expected.start_s + expected.left_s(0.0, expected.start_s)
+    assert 193 / FACTOR < said_s < 193 * FACTOR
+    assert expected.start_s + expected.work_s == pytest.approx(112, abs=2)
+    assert expected.idle_s > 20
+    # While they wait they are not slow, and what is left takes as long as before.
+    waiting = Tracker(None, len(jobs), 0, expected)
+    waiting.done_s, waiting.started = expected.work_s - expected.waiting_s, monotonic() - 60.0
+    assert waiting.pace == pytest.approx(1.0, abs=0.01)
+    assert waiting._eta() == pytest.approx(10 + expected.waiting_s, abs=2)

@@ -138,4 +138,4 @@ def main(options: argparse.Namespace) -> None:
             print(f"{path.name}: {answers(python, here)}", flush=True)
             if options.demo and path is wheel:
                 lend_torch(python)
-                print(run(python, here, "-m", "gemmdb", "demo", "--quick"), flush=True)
+                print(run(python, here, "-m", "gemmdb", "demo", "--quick", "--wait", "0s"), flush=True)

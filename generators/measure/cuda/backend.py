@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 from gemmdb.devices.detect import cuda
@@ -15,7 +17,7 @@ from gemmdb.generators.backend import Backend, Job, Space, silent
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure.candidates import CachedSpace
 from gemmdb.generators.measure.cuda import compilers, elementwise
-from gemmdb.generators.measure.cuda.artifacts import Triton, required_promptly
+from gemmdb.generators.measure.cuda.artifacts import Library, Triton, compiler, required_promptly
 from gemmdb.generators.measure.cuda.measurer import CudaMeasurer, visible
 from gemmdb.generators.measure.cuda.precompiler import Precompiler
 from gemmdb.generators.measure.cuda.space import CudaSpace
@@ -61,6 +63,15 @@ class CudaBackend(Backend):
     def _gpus(self) -> list[int]:
         # Running nvidia-smi may take a second, and live tuning knows its GPU.
         return [index for index in range(len(_smi("--query-gpu=index")) or 1) if cuda(index) == self.device]
+
+    def awaited(self, jobs: Sequence[Job]) -> tuple[int, Collection[Problem]]:
+        wanted = ((job.problem, config) for job in jobs for config in job.legal if compiler(config) == "cutlass")
+        left: dict[str, set[Problem]] = defaultdict(set)
+        for problem, config in wanted:
+            library = Library.of(problem, config)
+            if not library.path.exists():
+                left[library.key].add(problem)
+        return ceil(len(left) / self.compilers.processes), set().union(*left.values())
 
     @property
     def workers(self) -> int:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from kit.replay import CPP, SPLIT_N, Emitting, Never, Replay, ReplayBackend, Watcher, record, stored, verdict
@@ -14,8 +15,10 @@ from gemmdb.generators.build.build import build
 from gemmdb.generators.build.run import Run
 from gemmdb.generators.effort import named
 from gemmdb.generators.progress import Expected
+from gemmdb.generators.request import together
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
+from gemmdb.processes.pool import Stopped
 from gemmdb.table.measurement import DISTURBED, EMITTED, Status
 from gemmdb.table.writer import Store
 
@@ -96,10 +99,10 @@ def busy(rows):
 def test_what_a_busy_machine_timed_decides_nothing_and_is_timed_again(request_, rows, problems):
     first = build(request_, backend=ReplayBackend(busy(rows)))
     assert (first.measured, first.disturbed) == (7, 21)
-    assert "21 of 28 timings were disturbed and are not used" in first.warnings[0]
+    assert "21 of 28 timings were disturbed and are not used" in first.notes[0]
     assert verdict(request_.out, problems[3]).pick == ATEN
     second = build(request_, backend=ReplayBackend(rows))
-    assert (second.before, second.measured, second.disturbed, second.warnings) == (0, 7, 0, ())
+    assert (second.before, second.measured, second.disturbed, second.notes) == (0, 7, 0, ())
     assert verdict(request_.out, problems[3]).pick == SPLIT_N
     again = ReplayBackend(rows)
     assert build(request_, backend=again).before == 7
@@ -125,7 +128,7 @@ def test_a_gpu_that_others_use_marks_all(request_, rows, monkeypatch):
     backend.busy = lambda: "another program keeps GPU 0 busy (63%)"
     report = build(request_, backend=backend)
     assert report.disturbed == sum(report.statuses[status] for status in ("ok", "slow") if status in report.statuses)
-    assert "GPU 0 busy (63%)" in report.warnings[0]
+    assert "GPU 0 busy (63%)" in report.notes[0]
 
 
 class Occupied(ReplayBackend):
@@ -180,6 +183,16 @@ def test_a_machine_that_becomes_busy_ends_the_build(request_, rows):
     done = build(replace(request_, wait_s=0.01), backend=ReplayBackend(busy(rows)))
     assert done.stopped == "other programs disturbed the timings"
     assert build(replace(request_, out=request_.out.with_name("b.db")), backend=ReplayBackend(busy(rows))).stopped == ""
+
+
+def test_what_was_disturbed_is_told_once_for_all_rounds(request_, rows):
+    first = build(request_, backend=ReplayBackend(busy(rows)))
+    both = together(first, first)
+    assert both.notes == (
+        "other programs used the machine: 42 of 56 timings were disturbed and are not used;"
+        " run the same command again when the machine is idle",
+    )
+    assert both.document()["warnings"] == both.notes
 
 
 def test_ctrl_c_while_it_waits_measures_nothing(request_, rows):
@@ -245,17 +258,40 @@ def test_a_short_limit_prepares_few_jobs_together_and_ends_after_the_first(reque
     class Busy(Replay):
         def prepare(self, jobs, ready=ignore):
             prepared.append(len(jobs))
-            time.sleep(0.2 * len(jobs))
+            time.sleep(2.0 * len(jobs))
             super().prepare(jobs, ready)
 
     prepared: list[int] = []
-    done = build(replace(request_, minutes=0.3 / 60), backend=ReplayBackend(rows, replay=Busy))
+    done = build(replace(request_, minutes=3.0 / 60), backend=ReplayBackend(rows, replay=Busy))
     assert (prepared, done.measured) == ([1], 1)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_first_job_that_takes_longer_than_the_limit_is_ended_with_it(request_, rows, overlap):
+    """A build of 30 s took 70 s on a busy machine: its first job ran to the end."""
+
+    class Endless(Replay):
+        closed = Event()
+
+        def measure(self, problem, configs, protocol, samples):
+            if not self.closed.wait(30.0):
+                return super().measure(problem, configs, protocol, samples)
+            raise Stopped("closed")
+
+        def close(self):
+            self.closed.set()
+
+    watcher, limit_s = Watcher(), 2.0
+    done = build(replace(request_, minutes=limit_s / 60), watcher, ReplayBackend(rows, replay=Endless, overlap=overlap))
+    assert (done.measured, done.left, done.interrupted) == (0, 7, False)
+    assert done.seconds < 1.5 * limit_s
+    first = watcher.states[0]
+    assert first.limited
+    assert first.eta_s == first.most_s == pytest.approx(limit_s, abs=0.2)
+
+
 def test_a_job_that_runs_over_the_limit_is_confirmed_the_next_time(request_, rows, monkeypatch):
-    """The first job is confirmed in any case; the second one is raced until long after the limit."""
-    monkeypatch.setattr("gemmdb.generators.build.run.LEAST_GRACE_S", 0.1)
+    """The second job is raced until long after the limit."""
     monkeypatch.setattr(estimate, "start_s", lambda device, effort, slower: 0.0)
     monkeypatch.setattr(estimate, "job_s", lambda job, device, effort, known: 0.01)
     raced: list[Problem] = []
