@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ UNSET = (
 @dataclass(frozen=True)
 class Way:
     """One way. `autotuned`: with max-autotune. `gemmdb`: with gemmdb enabled, this `on_miss` and this `confirm` (None:
-    its defaults). `beside`: other ways stay compiled in the same process, so gemmdb is a backend and not enabled."""
+    its defaults). `beside`: other ways stay compiled in the same process, so gemmdb is a backend and not enabled, or
+    enabled only while the program's own backend compiles."""
 
     name: str
     autotuned: bool = False
@@ -43,11 +45,24 @@ class Way:
         found = dict(program.options)
         if self.autotuned:
             found["mode"] = "max-autotune" if found.get("mode") == "reduce-overhead" else "max-autotune-no-cudagraphs"
-        if self.gemmdb and self.beside:
+        if self.gemmdb and self.beside and callable(own_backend := found.get("backend")):
+            found["backend"] = functools.partial(self._compiled_by, own_backend)
+        elif self.gemmdb and self.beside:
             found["backend"] = "gemmdb"
             if own := self._own():
                 found["options"] = {**found.get("options", {}), **own}
         return found
+
+    def _compiled_by(self, backend: Callable[..., Any], graph: Any, inputs: Any, **how: Any) -> Any:
+        """What the program's own backend makes of a graph while gemmdb is enabled: an engine compiles its pieces."""
+        import gemmdb.inductor
+        from gemmdb.settings import Policy
+
+        gemmdb.inductor.enable(on_miss=self.on_miss, policy=Policy(confirm=self.confirm))
+        try:
+            return backend(graph, inputs, **how)
+        finally:
+            gemmdb.inductor.disable()
 
     def _own(self) -> dict[str, Any]:
         """gemmdb's options of torch.compile, as far as they differ from the defaults."""
@@ -118,8 +133,15 @@ def statistics_of(way: Way) -> dict[str, Any]:
     import gemmdb.inductor
 
     found = gemmdb.inductor.stats()
-    wanted = ("problem", "rung", "config", "expected_us", "speedup_vs_aten", "note", "count")
-    found["products"] = [{name: one[name] for name in wanted} for one in found["products"]]
-    for one in found["products"]:
-        one["note"] = one["note"][:NOTE]
+    wanted = ("problem", "rung", "config", "expected_us", "speedup_vs_aten", "count")
+    found["products"] = [
+        {**{name: one[name] for name in wanted}, "note": one["note"][:NOTE], **_of_range(one)}
+        for one in found["products"]
+    ]
     return found
+
+
+def _of_range(product: Mapping[str, Any]) -> dict[str, Any]:
+    """What serves a symbolic number of rows: the largest rows and the config of each part; empty for one kernel."""
+    parts = product["evidence"].get("kernels", ())
+    return {"kernels": [[part["m"][-1], part["config"]] for part in parts]} if parts else {}

@@ -7,7 +7,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,11 +37,10 @@ class Compiled:
 
 @dataclass
 class Captured:
-    """A CUDA graph of one call, which writes `qkv`. `host_us`: what the host takes for a call without the graph."""
+    """A CUDA graph of one call, which writes `qkv`."""
 
     graph: torch.cuda.CUDAGraph
     qkv: Tensor
-    host_us: float | None
 
 
 def inputs(shape: llama.Shape, rows: int, device: str) -> tuple[Tensor, Tensor]:
@@ -96,24 +95,38 @@ def settled(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def host_us(run: Run, given: tuple[Tensor, Tensor], calls: int = 200) -> float:
-    """Microseconds that the host takes for a call: the median, while the GPU is idle at the start of each."""
-    found = []
-    with torch.no_grad():
-        for _ in range(calls):
-            settled(given[0].device)
-            start = time.perf_counter()
+def beside(piece: Piece, rows: int, options: dict[str, Any]) -> dict[str, Run]:
+    """Compile the piece in all modes for symbolic rows, so that all stay compiled. Takes the arguments of `compiled`
+    without the mode; `options` has `bounds`."""
+    given, (low, high) = inputs(options["shape"], rows, options["device"]), options["bounds"]
+    for one in given:
+        torch._dynamo.mark_dynamic(one, 0, min=low, max=high)
+    with fresh(), torch.no_grad():
+        runs: dict[str, Run] = {mode: torch.compile(piece, **how) for mode, how in MODES.items()}
+        for run in runs.values():
             run(*given)
-            found.append(1e6 * (time.perf_counter() - start))
-    return statistics.median(found)
+    return runs
 
 
-def captured(run: Run, given: tuple[Tensor, Tensor], host: bool = False) -> Captured:
-    """Capture one call. `host`: also time calls without a graph. Raises an error if the call compiles anew."""
+def host_us(runs: Mapping[str, Run], given: tuple[Tensor, Tensor], calls: int = 300) -> dict[str, float]:
+    """Microseconds that the host takes for a call, without a CUDA graph: the median of each, taken in turn, since the
+    speed of a host changes within seconds. The GPU is idle at the start of each call."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
     with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):
-        us = host_us(run, given) if host else None
+        for index in range(calls):
+            for name in turns(list(runs), index):
+                settled(given[0].device)
+                start = time.perf_counter()
+                runs[name](*given)
+                found[name].append(1e6 * (time.perf_counter() - start))
+    return {name: statistics.median(taken) for name, taken in found.items()}
+
+
+def captured(run: Run, given: tuple[Tensor, Tensor]) -> Captured:
+    """Capture one call. Raises an error if the call compiles anew."""
+    with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):
         graph, (qkv, _) = block_times.captured(lambda: run(*given))
-    return Captured(graph, qkv, us)
+    return Captured(graph, qkv)
 
 
 def check(captures: dict[str, Captured]) -> None:

@@ -88,6 +88,22 @@ def test_gemmdb_is_a_backend_beside_other_ways() -> None:
     assert not beside["gemmdb-unconfirmed"]["options"]["gemmdb.policy"].confirm
 
 
+def test_gemmdb_is_enabled_while_a_program_s_own_backend_compiles_beside_other_ways() -> None:
+    from gemmdb.inductor.entry import active
+
+    def backend(graph: object, inputs: object, **how: object) -> object:
+        return graph, inputs, how, active.requested()
+
+    own = replace(suite()["engine-1"], options={"backend": backend})
+    found = replace(WAYS["gemmdb-aten"], beside=True).options(own)
+    graph, inputs, how, session = found["backend"]("graph", "inputs", mode="m")
+    assert (graph, inputs, how) == ("graph", "inputs", {"mode": "m"})
+    assert session is not None
+    assert session.policy.on_miss == "aten"
+    assert active.requested() is None
+    assert replace(WAYS["default"], beside=True).options(own) == {"backend": backend}
+
+
 def test_a_measuring_process_has_no_settings_of_its_user() -> None:
     theirs = {**dict.fromkeys(UNSET, "x"), "GEMMDB_TABLES": "kept", "CUDA_VISIBLE_DEVICES": "7"}
     environ = base_environment(theirs, "1", compilers=3)

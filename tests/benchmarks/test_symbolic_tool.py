@@ -17,7 +17,7 @@ SMALL = llama.Shape(hidden=64, heads=4, key_heads=2, head=16, feed=96, vocabular
 
 def row(rows: int, static: float, symbolic: float) -> dict[str, Any]:
     taken = {"default": [100.0] * 9, "static": [100.0 / static] * 9, "symbolic": [100.0 / symbolic] * 9}
-    return {"rows": rows, "taken": taken, "host_us": dict.fromkeys(taken)}
+    return {"rows": rows, "taken": taken}
 
 
 def test_a_single_row_or_text_is_refused() -> None:
@@ -51,7 +51,11 @@ def test_a_small_piece_compiles_once_for_all_sizes(monkeypatch: pytest.MonkeyPat
             given = pieces.inputs(SMALL, rows, "cpu")
             for found, wanted in zip(made.run(*given), piece(*given), strict=True):
                 torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.05)
-        assert pieces.host_us(made.run, given, 3) > 0
+
+    runs = pieces.beside(piece, 32, how)
+    found = symbolic.hosts(runs, {rows: pieces.inputs(SMALL, rows, "cpu") for rows in (2, 33)})
+    assert list(found) == ["2", "33"]
+    assert all(set(one) == {"default", "gemmdb"} and min(one.values()) > 0 for one in found.values())
 
 
 def test_the_configs_of_a_divided_range_are_those_at_each_size() -> None:
