@@ -16,6 +16,7 @@ from benchmarks.compiling import Call, compiled, settled
 from gemmdb.generators.measure.correctness import Reference
 from gemmdb.generators.measure.operands import Operands
 from gemmdb.generators.measure.program import Product
+from gemmdb.inductor.benchmark import tune
 from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.key.problem import Problem
 
@@ -45,6 +46,7 @@ def compile_all(
     for name in reversed(wanted) if reverse else wanted:
         os.environ["GEMMDB_USER_TABLE"] = str(folder / f"{name}.db")
         BUDGET.clear()
+        tune.forget_lateness()
         gemmdb.inductor.reset_stats()
         call, facts[name] = compiled((partial(Product, problem), wanted[name]), sets, problem, expected)
         if call is not None:

@@ -30,7 +30,8 @@ def _humming(layer_of: Any, case: Case, made: Operands, weight: Weight) -> parti
     layer.load_from_tensors({"weight": words(weight.codes, weight.bits), "weight_scale": weight.scale})
     layer.transform()
     ranges = importlib.import_module("humming.tune").get_heuristics_config(layer.humming_config)
-    return partial(layer, made.a, tuning_config=[one for one in ranges if one[0] < problem.m <= one[1]])
+    # Without its range: given several configs, humming reads the metadata of the one for a single row.
+    return partial(layer, made.a, tuning_config=next(one for low, high, one in ranges if low < problem.m <= high))
 
 
 def quack(case: Case) -> Made:

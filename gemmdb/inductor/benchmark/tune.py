@@ -51,6 +51,12 @@ _late: Rejected | None = None
 """Why this process stops tuning: its first attempt hit the time limit without a result."""
 
 
+def forget_lateness() -> None:
+    """Tune again, as a new process does."""
+    global _late
+    _late = None
+
+
 def expect(session: Session, queries: Sequence[Query]) -> None:
     """Start the process for `tune`, which takes seconds, if tuning the missed GEMMs pays off. Called as soon as the
     GEMMs of a graph are known; it does no harm if one still changes."""
@@ -133,7 +139,8 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
     if not group:
         return []
     session, device = group[0].session, group[0].query.device
-    start, limit_s = monotonic(), limits.tuning_s(session.policy, len({d.problem for d in group}), client.ready())
+    start, ready = monotonic(), client.ready()
+    limit_s = limits.tuning_s(session.policy, len({d.problem for d in group}), ready)
     if limit_s <= 0:
         return [_untuned(decision, limits.exhausted(session.policy)) for decision in group]
     try:
@@ -156,7 +163,7 @@ def _measure(group: Sequence[Decision]) -> list[Decision]:
     seconds, spent = round(monotonic() - start, 3), dict(tuned.spent)
     log.info("live tuning ended after %.1f s%s", seconds, _waited(spent))
     shared = {"problems": len(requests), "seconds": seconds, "device_s": tuned.device_s, "spent": spent}
-    _note_lateness(tuned, limit_s)
+    _note_lateness(tuned, limit_s, ready)
     decided = []
     for decision in group:
         found = tuned.verdicts.get(decision.problem)
@@ -183,16 +190,15 @@ def _waited(spent: Mapping[str, float]) -> str:
     return f": {', '.join(known)}" if known else ""
 
 
-def _note_lateness(tuned: client.Tuned, limit_s: float) -> None:
-    """If the time limit was hit, stop tuning if there was no result, else let the next process continue from here. A
-    process that was still starting will be ready for the next graph; for this one, a cached graph is better than
-    another attempt."""
+def _note_lateness(tuned: client.Tuned, limit_s: float, ready: bool) -> None:
+    """If the time limit was hit, let the next process continue from here if there was a result, and stop tuning if this
+    process has none at all. A process that was still starting will be ready for the next graph. In both cases without a
+    result, a cached graph is better than another attempt. `ready`: earlier GEMMs were measured in time."""
     global _late
     if tuned.starting:
         return
     if tuned.late and not tuned.verdicts and not tuned.waited:
-        # A cached graph is better than another attempt.
-        _late = Rejected(f"{limit_s:.0f} s were not enough for live tuning before")
+        _late = _late if ready else Rejected(f"{limit_s:.0f} s were not enough for live tuning before")
     elif tuned.late:
         JOURNAL.provisional = True
 

@@ -97,6 +97,8 @@ def test_where_tuning_came_to_nothing_the_session_answers_as_without_it(tmp_path
     (decided,) = tuning.tune(missed(tmp_path / "user.db", detect.cpu(), SMALL))
     assert (decided.event.rung, decided.config) == ("aten", ATEN)
     assert decided.event.note == "not tuned: 20 s were not enough for live tuning before"
+    tuning.forget_lateness()
+    assert tuning.device_rejection(detect.cpu()) is None
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,16 @@ def test_without_a_verdict_it_is_served_as_without_tuning(
     assert said.endswith("the measuring process to start.")
     assert ended.startswith("live tuning ended after ")
     assert ended.endswith(" s: 1.2 s waiting for the process, 0.5 s measuring")
+
+
+def test_one_late_gemm_does_not_stop_a_process_that_has_tuned_others(tmp_path, monkeypatch):
+    """A large layer that takes too long says nothing about the next; the budget of the process limits the waiting."""
+    monkeypatch.setattr(tuning, "_late", None)
+    monkeypatch.setattr(client, "ready", lambda: True)
+    monkeypatch.setattr(client, "tune", lambda requests, limit_s: client.Tuned(late=True))
+    (decided,) = tuning.tune(missed(tmp_path / "user.db", detect.cpu(), SMALL))
+    assert (decided.config, decided.event.note) == (ATEN, "not tuned: 1 s were not enough")
+    assert tuning.device_rejection(detect.cpu()) is None
 
 
 def test_the_gpu_that_is_looked_at_is_the_one_that_the_gemm_is_for(monkeypatch, tmp_path):
