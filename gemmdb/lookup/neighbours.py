@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from gemmdb.kernels import aten
@@ -31,6 +32,9 @@ MOST_READ, MOST_READ_OF_BATCHES = 32, 64
 and K. On all of 400 problems in the H200 table, 32 find the same MOST_NEIGHBOURS as 2,000."""
 FAILURE_PLACES = 2 * MOST_NEIGHBOURS
 """Number of nearby problems whose failures count, including those without usable times."""
+
+FORMAT_DISTANCE = 0.25
+"""Distance in doublings for each difference in how an int4 weight is scaled and packed."""
 
 _Place = tuple[float, str, int, Problem, Table]
 """Distance to a problem, its text, the position of its table, the problem, and the table."""
@@ -102,12 +106,34 @@ def _find(ask: Ask) -> list[_Place]:
     by, most = metric(ask.device.kind), MOST_READ_OF_BATCHES if query.spec.batched else MOST_READ
     found: list[_Place] = []
     for place, table in enumerate(ask.tables):
-        problems = ask.read(Table.distances, table, query, ask.device, ask.query.l2, most, MOST_RATIOS, by) or ()
-        found += [(distance, one.text, place, one, table) for distance, one in problems]
+        for more, like in ((0.0, query), *_other_formats(ask, table)):
+            problems = ask.read(Table.distances, table, like, ask.device, ask.query.l2, most, MOST_RATIOS, by) or ()
+            found += [(distance + more, one.text, place, one, table) for distance, one in problems]
     if query.spec.batched:
         found = [(_beyond_batch(query, place), *place[1:]) for place in found]
     found.sort()  # No two share all of the first three fields.
     return found
+
+
+def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
+    """Yield the problem with an int4 weight of each other format in the table that lies like its own in memory, tiled
+    or two numbers in a byte, with the distance between the formats. A kernel reads as many bytes of the weight either
+    way, and the size of groups, zero points and the order in a byte change little else."""
+    own = ask.problem.int4
+    if own is None or own.only_measured:
+        return
+    for example in ask.read(Table.families, table) or ():
+        other = example.int4
+        if other is None or other == own or other.only_measured or bool(other.inner) != bool(own.inner):
+            continue
+        if other.size > own.size:
+            continue  # Its kernels may sum over more of K than have one scale here.
+        if example.a != ask.problem.a:
+            continue  # Zero points have the dtype of its activation.
+        like = replace(ask.problem, int4=other)
+        if like.family == example.family and like.op == example.op:
+            traits = zip((own.size, own.zeros, own.packing), (other.size, other.zeros, other.packing), strict=True)
+            yield FORMAT_DISTANCE * sum(x != y for x, y in traits), like
 
 
 def _beyond_batch(query: Problem, place: _Place) -> float:

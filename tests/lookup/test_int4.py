@@ -52,9 +52,40 @@ def test_near_sizes_of_a_few_rows_answer(lab, ask):
     assert ask(int4(16), known).config == ATEN
 
 
-@pytest.mark.parametrize("other", [{"group": 64}, {"packing": "tinygemm4"}, {"packing": "low-first"}])
-def test_other_groups_and_packings_do_not(ask, rows, other):
-    assert ask(int4(**other), rows({OURS: 0.5})) is None
+@pytest.mark.parametrize("other", [{"group": 64}, {"packing": "tinygemm4"}, {"group": 64, "packing": "tinygemm4"}])
+def test_smaller_groups_and_other_tiles_answer_from_farther_away(ask, rows, other):
+    short = make("int4", scaled="sums", block_k=64, split_k=4)
+    hit, own = ask(int4(), rows({short: 0.5}, **other)), ask(int4(), rows({short: 0.5}))
+    assert (hit.rung, hit.config) == ("near", own.config)
+    assert hit.evidence["distance"] == pytest.approx(own.evidence["distance"] + 0.25 * len(other))
+
+
+def test_larger_groups_do_not(ask, rows):
+    """Kernels that sum over 128 of K are none for groups of 64, and so a win of ATen would mean little."""
+    assert ask(int4(group=64), rows({OURS: 0.5})) is None
+
+
+def test_zero_points_and_the_order_in_a_byte_answer_for_each_other(ask, rows):
+    known = rows({OURS: 0.5}, packing="high-first", zeros="uint8")
+    assert ask(int4(packing="low-first"), known).config.kernel == "int4"
+    fp16 = rows({OURS: 0.5}, packing="low-first", zeros="fp16", dtype="fp16")
+    assert ask(int4(packing="low-first"), fp16) is None
+
+
+@pytest.mark.parametrize("packing", ["low-first", "gptq", "mxfp4"])
+def test_weights_that_lie_otherwise_in_memory_do_not(ask, rows, packing):
+    weight = {"weight_dtype": "fp4_e2m1"} if packing == "mxfp4" else {}
+    asked = Problem.gemm("mixed_mm", m=16, n=4096, k=4096, packing=packing, **{"weight_dtype": "int4", **weight})
+    assert ask(asked, rows({OURS: 0.5})) is None
+
+
+def test_up_to_eight_rows_get_the_kernel_for_a_few(lab, ask):
+    """`int4` is expected to be the faster one, by the neighbours with more rows."""
+    more = [row for n in (3584, 5120) for row in lab.rows(int4(16, n), {OURS: 0.3}, device=H200)]
+    few = [row for n in (3584, 5120) for row in lab.rows(int4(8, n), {OURS: 0.4, SKINNY: 0.5}, device=H200)]
+    assert ask(int4(7), more + few).config == SKINNY
+    known = [row for n in (3584, 5120) for row in lab.rows(int4(8, n), {OURS: 0.4}, device=H200)]
+    assert ask(int4(7), more + known).config.kernel == "int4", "where the other was not timed"
 
 
 def test_an_8_bit_weight_answers_for_none(lab, ask):
