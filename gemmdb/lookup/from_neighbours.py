@@ -1,7 +1,8 @@
 """Predicts every config's time at an unmeasured problem from the timings of its neighbours.
 
 Neighbours share the device, the op and the family: dtypes, layout and alignment classes, bias, fusion context and
-numerics; int4 weights may differ in their format. It predicts the time of each config rather than copying a neighbour's winner.
+numerics; int4 weights may differ in their format. It predicts the time of each config rather than copying a
+neighbour's winner.
 """
 
 from __future__ import annotations

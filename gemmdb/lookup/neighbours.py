@@ -56,10 +56,12 @@ def metric(kind: str) -> Metric:
 def same_side(query: Problem, other: Problem) -> bool:
     """Return whether the same sizes equal 1 in both problems, and both have a shallow K or neither. Every BLAS has
     separate kernels for matrix-vector products, so their times do not predict those of other GEMMs. For a K of 13,
-    cuBLAS took 4.3 us where a Triton kernel took 2.1 (M = N = 512), but GEMMs with a larger K had no such gain."""
+    cuBLAS took 4.3 us where a Triton kernel took 2.1 (M = N = 512), but GEMMs with a larger K had no such gain.
+    The rows of a grouped GEMM are those of all groups, so one of them is no other case than two."""
     if shallow(query) != shallow(other):
         return False
-    sides = (query.m == 1) == (other.m == 1) and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
+    rows = query.ragged == "m" or (query.m == 1) == (other.m == 1)
+    sides = rows and (query.n == 1) == (other.n == 1) and (query.k == 1) == (other.k == 1)
     return sides and other.m > 0 and other.n > 0 and other.k > 0
 
 
