@@ -58,6 +58,12 @@ def compiled(kit, table):
 MAY_SAVE = "a build (`gemmdb tune -- python PROGRAM`) may save an unknown time"
 
 
+@pytest.fixture(autouse=True)
+def no_program(monkeypatch):
+    """The tests' own command is not repeated."""
+    monkeypatch.setattr(sys, "argv", ["-c"])
+
+
 def lines(text):
     return textwrap.dedent(text).strip("\n")
 
@@ -90,7 +96,10 @@ LEFT = of(
 )
 
 
-def test_the_summary_of_a_gpu_says_what_a_build_may_save():
+def test_the_summary_of_a_gpu_says_what_a_build_may_save(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve.py").touch()
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--rows", "8"])
     found = of_events([*MIXED, *LIVE, *REFUSED, *LEFT], 2, ["lookup: ValueError: x"])
     (missed,) = found.missed
     assert str(found) == lines(f"""
@@ -109,7 +118,7 @@ def test_the_summary_of_a_gpu_says_what_a_build_may_save():
 
         ATen (nothing known); a build may save about {missed.us:.1f} us per call
           {missed.us:.1f} us  2 x mixed_mm m=8 n=4096 k=4096 bf16 x int8  not tuned: its sizes are symbolic
-          to build: gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl
+          to build: gemmdb tune -- python serve.py --rows 8
 
         ATen (refused)
           1 x mm m=16 n=4096 k=4096 bf16  it would read past the rows

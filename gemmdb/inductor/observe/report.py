@@ -14,7 +14,16 @@ from typing import Any
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError, checks_arguments
 from gemmdb.inductor.observe.journal import JOURNAL
-from gemmdb.inductor.observe.stats import aligned, counted, failures, kernel_name, not_handled, shortened, stats
+from gemmdb.inductor.observe.stats import (
+    aligned,
+    counted,
+    failures,
+    kernel_name,
+    not_handled,
+    shortened,
+    stats,
+    tune_line,
+)
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -181,7 +190,7 @@ def _lines(of: Report) -> Iterator[str]:
         yield ""
         yield (
             f"a build for the GEMMs that no table answers may save about {of.may_save_us:,.1f} us of that:"
-            " gemmdb tune -- python PROGRAM"
+            f" {tune_line()}"
         )
     if of.uncovered:
         yield ""

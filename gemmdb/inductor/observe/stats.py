@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
@@ -20,6 +23,8 @@ MAX_SHOWN = 50
 """Maximum number of GEMMs listed in a notebook; the rest are only counted."""
 MAX_REASON = 150
 """Maximum length of a reason, in characters."""
+MAX_WORDS = 12
+"""Most words of this program's command that a line to paste repeats."""
 HEADINGS = ("count", "outcome", "kernel", "one call", "over ATen", "product", "why")
 
 
@@ -178,3 +183,9 @@ def failures(errors: Iterable[str]) -> Iterator[str]:
     """Format one line per failure inside gemmdb."""
     for error in errors:
         yield f"failure inside gemmdb (the compile continued without it): {shortened(error)}"
+
+
+def tune_line() -> str:
+    """Return the command that builds what this program misses; without the program if it is no file."""
+    known = sys.argv and Path(sys.argv[0]).is_file() and len(sys.argv) <= MAX_WORDS
+    return f"gemmdb tune -- python {shlex.join(sys.argv) if known else 'PROGRAM'}"

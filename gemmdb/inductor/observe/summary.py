@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
-from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, shortened
+from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, shortened, tune_line
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -27,8 +27,6 @@ MAX_LISTED = 8
 MIN_SAVING_US = 0.05
 """Smaller savings print as 0.0."""
 NOT_TUNED = "not tuned: "
-TUNE = "gemmdb tune -- python PROGRAM"
-BUILD = "gemmdb record -- python PROGRAM; gemmdb build --arch native --shapes workload.jsonl"
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class Summary:
         if total.timed:
             parts.append(_expected(total))
         if self.missed:
-            parts.append(f"a build (`{TUNE}`) may save {_saving(self.missed)}")
+            parts.append(f"a build (`{tune_line()}`) may save {_saving(self.missed)}")
         if self.uncovered:
             parts.append(f"not handled: {not_handled(self.uncovered)}")
         return f"graph with {'; '.join(parts)}"
@@ -218,7 +216,7 @@ def _lines(of: Summary) -> Iterator[str]:
     if of.missed:
         title = f"{Kind.ATEN_UNKNOWN}; a build may save {_saving(of.missed)}"
         yield from _listed(title, of.missed, unknown="unknown")
-        yield f"  to build: {BUILD}"
+        yield f"  to build: {tune_line()}"
     yield from _listed(f"{Kind.TUNED} by Inductor, as max_autotune requests", of.searched)
     yield from _listed(Kind.ATEN_REFUSED.value, of.refused)
     for why in dict.fromkeys(one.why for one in of.alone):
