@@ -21,6 +21,7 @@ from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.entry import active, enable
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import aten_calls
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN
@@ -111,6 +112,30 @@ def test_in_a_training_step_only_quick_calls_are_served() -> None:
     assert not any("host" in note for _, note in trained(FakeSession(mapped, Policy(training=False))))
     assert "host" not in product(FakeSession(mapped))["note"]
     assert all(note == "that far" for _, note in trained(FakeSession(lambda query: hit(TILE, 40.0, 50.0))))
+
+
+def test_a_step_whose_gemms_are_mostly_long_hides_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped(query: Any) -> Hit:
+        return hit(make("persistent"), 90.0, 100.0)
+
+    monkeypatch.setattr(state, "TRAINING_HIDDEN_FLOPS", 2.0 * 64 * 256 * 512)
+    found = trained(FakeSession(mapped))
+    assert len(found) == 2
+    assert not any("host" in note for _, note in found)
+
+
+def test_the_length_of_a_step_is_that_of_half_of_its_gemms() -> None:
+    def graph(*rows: Any) -> torch.fx.Graph:
+        made = torch.fx.Graph()
+        for m in rows:
+            a, b = made.placeholder("a"), made.placeholder("b")
+            a.meta["val"], b.meta["val"] = torch.empty(m, 4096, device="meta"), torch.empty(4096, 4096, device="meta")
+            made.call_function(torch.ops.aten.mm.default, (a, b)).meta["val"] = torch.empty(m, 4096, device="meta")
+        return made
+
+    assert not state.hides_calls(graph())
+    assert not state.hides_calls(graph(64, 64, 100_000))
+    assert state.hides_calls(graph(64, 4096, 4096))
 
 
 def test_a_forced_config_is_not_charged() -> None:

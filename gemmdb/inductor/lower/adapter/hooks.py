@@ -92,7 +92,7 @@ def with_another_attempt(original: Function, attempt: Attempt) -> Function:
             gm.recompile()
             return original(gm, *args, **kwargs)
 
-        with state.training(not kwargs.get("is_inference", True)):
+        with state.training(not kwargs.get("is_inference", True) and not state.hides_calls(gm.graph)):
             return attempt(lambda: original(gm, *args, **kwargs), again)
 
     return fx_codegen_and_compile

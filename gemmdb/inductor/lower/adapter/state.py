@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import flop_registry
 
+from gemmdb.cost.host import TRAINING_HIDDEN_FLOPS
 from gemmdb.settings import Policy
 
 
@@ -35,7 +38,7 @@ def autotuning() -> bool:
 
 def applied(policy: Policy) -> Policy:
     """Return the policy with what Inductor says of the graph that it compiles: whether it captures the graph in a CUDA
-    graph, as in mode `reduce-overhead`, and whether the graph is part of a training step."""
+    graph, as in mode `reduce-overhead`, and whether the graph is part of a training step that waits for the host."""
     if None not in (policy.captured, policy.training):
         return policy
     captured = bool(inductor_config.triton.cudagraphs) if policy.captured is None else policy.captured
@@ -48,12 +51,34 @@ _training: ContextVar[bool] = ContextVar("_training", default=False)
 
 @contextmanager
 def training(found: bool) -> Iterator[None]:
-    """Context manager: the graph being compiled is part of a training step, or not."""
+    """Context manager: the graph being compiled is part of a training step that waits for the host, or not."""
     token = _training.set(found)
     try:
         yield
     finally:
         _training.reset(token)
+
+
+def hides_calls(graph: torch.fx.Graph) -> bool:
+    """Whether the GPU takes longer for a graph of a training step than the host takes to launch it: half of its GEMMs
+    are long. False where no GEMM has fixed sizes."""
+    found = [flops for node in graph.nodes if (flops := _flops(node)) is not None]
+    return bool(found) and median(found) >= TRAINING_HIDDEN_FLOPS
+
+
+def _flops(node: torch.fx.Node) -> float | None:
+    """Return the floating-point operations of a GEMM, None for other operators and symbolic sizes."""
+    operator = getattr(node.target, "overloadpacket", None)
+    if operator not in _GEMMS:
+        return None
+    args = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
+    value = node.meta["val"]
+    fixed = all(isinstance(size, int) for one in (*args, value) if isinstance(one, torch.Tensor) for size in one.shape)
+    return float(flop_registry[operator](*args, out_val=value)) if fixed else None
+
+
+_aten = torch.ops.aten
+_GEMMS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten._scaled_mm)
 
 
 def multiplies_convolutions() -> bool:
