@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from kit.results import PAGE, RAW, WORDS, cells, section
 from benchmarks.common import ROOT, json_lines
 from benchmarks.dense import rows as dense_rows
 from benchmarks.h200 import peers_report
+from benchmarks.peers import report as board_report
+from benchmarks.peers.ops import CLASSES, class_of
 from benchmarks.programs.figures import gain, mean, times
 from gemmdb.generators.files import archive
 from gemmdb.key.problem import Problem
@@ -101,6 +104,35 @@ PEERS = [
     ("On an H100", "h100/peers", ("grouped_mm", "bmm", "scaled_mm, M <= 64")),
     ("On an H100", "h100/peers-int4", ("int4 weights, M <= 16",)),
 ]
+
+
+BOARD = {
+    "int4 weights": "int4", "fp8, block scales": "fp8-block", "experts, bf16": "grouped", "bf16": "bf16",
+    "fp8, row scales": "fp8-row", "int8 x int8": "int8", "int8 weights": "int8-weight",
+}  # fmt: skip
+RIVALS = {
+    "default mode": "default", "the best that a program can spell": "cublas", "cuBLASLt's best": "cublaslt-best",
+    "vLLM 0.26.0: CUTLASS": "vllm-cutlass", "vLLM: Marlin": "vllm-marlin", "vLLM: Machete": "vllm-machete",
+    "GemLite": "gemlite", "humming": "humming", "tinygemm": "tinygemm",
+}  # fmt: skip
+
+
+def test_the_figures_against_other_kernels_are_those_of_the_raw_results() -> None:
+    found = board_report.document(json_lines(RAW / "h200" / "peer-board-2026-11-29.jsonl.xz"))
+    rows = {title: rest for title, *rest in cells(section("Against other kernels"))}
+    for title, op in BOARD.items():
+        best = found["ops"][op]["best rival"]["by M"]
+        whole, classes = best["all"], [f"{best[class_of(low)]['mean']:.2f}x" for low, _ in CLASSES]
+        low, high = whole["interval"]
+        told = [str(whole["count"]), str(whole["lost"]), f"{whole['mean']:.2f}x ({low:.2f} to {high:.2f})"]
+        assert rows[title] == [*told, *classes, f"{whole['worst']:.2f}x"]
+    assert f"lost {len(found['losses'])} GEMMs by over 5%" in WORDS
+    for start, rival in RIVALS.items():
+        told = next(rest[0] for title, rest in rows.items() if title.startswith(start))
+        means = {
+            op: found["ops"][op][rival]["by M"]["all"]["mean"] for op in BOARD.values() if rival in found["ops"][op]
+        }
+        assert sorted(f"{mean:.2f}" for mean in means.values()) == sorted(re.findall(r"([0-9.]+)x(?:,|$)", told)), rival
 
 
 @pytest.mark.parametrize(("title", "raw", "strata"), PEERS)
