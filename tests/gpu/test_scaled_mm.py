@@ -98,6 +98,8 @@ IN_BLOCKS = [
 OF_BLOCKS = [
     make("scaled_blocks"), make("scaled_blocks", swap=1), make("scaled_blocks", split_k=2),
     make("scaled_blocks", swap=1, block_n=128, split_k=2), make("scaled_blocks", block_m=128, block_n=128, warps=8),
+    make("scaled_blocks", swap=1, blocks=1, split_k=3), make("scaled_blocks", swap=1, blocks=2, split_k=2),
+    make("scaled_blocks", blocks=4), make("scaled_blocks", block_n=32, warps=2, blocks=2),
 ]  # fmt: skip
 
 

@@ -2,12 +2,13 @@
 
 Of `batch`: what Inductor's template cannot do, tiles that are computed transposed and slices of K. BLOCK_K and the
 blocks per multiprocessor of an entry of `batch.json` are as in the menu of `tile`. An entry of `scaled_blocks.json` is
-(BLOCK_M, BLOCK_N, warps, blocks per multiprocessor, swap).
+(BLOCK_M, BLOCK_N, warps, blocks per multiprocessor, swap, blocks of scales in a step; 0: one, without reading ahead).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from gemmdb.kernels import hardware
@@ -62,25 +63,34 @@ def _splits(tiles: int, programs: int, steps: int) -> list[int]:
 
 
 def _usual_scaled(problem: Problem, device: Device) -> Iterator[Config]:
-    for m, n, warps, resident, swap in up_to(_SCALED_SHAPES, problem.m):
-        yield from _scaled_configs(problem, device, Shape(m, n, SCALE_BLOCK, warps, resident), swap)
+    for m, n, warps, resident, swap, blocks in up_to(_SCALED_SHAPES, problem.m):
+        yield from _scaled_configs(problem, device, _scaled_shape(m, n, blocks, warps, resident), swap, blocks)
 
 
 def _whole_scaled(problem: Problem, device: Device) -> Iterator[Config]:
-    for m, n, warps, resident, swap in product((16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 4), (0, 1)):
+    sides, how = (16, 32, 64, 128), ((2, 4, 8), (1, 2, 4), (0, 1), (0, 1, 2, 4))
+    for m, n, warps, resident, swap, blocks in product(sides, sides, *how):
         if m < 2 * max(problem.m, 8):
-            yield from _scaled_configs(problem, device, Shape(m, n, SCALE_BLOCK, warps, resident), swap)
+            yield from _scaled_configs(problem, device, _scaled_shape(m, n, blocks, warps, resident), swap, blocks)
 
 
-def _scaled_configs(problem: Problem, device: Device, shape: Shape, swap: int) -> Iterator[Config]:
-    """The configs of a shape without a split of K, and with the splits that fill the multiprocessors once. None for
-    other kinds of scales."""
+def _scaled_shape(m: int, n: int, blocks: int, warps: int, resident: int) -> Shape:
+    """A step along K is so many blocks of scales."""
+    return Shape(m, n, SCALE_BLOCK * max(blocks, 1), warps, resident)
+
+
+def _scaled_configs(problem: Problem, device: Device, shape: Shape, swap: int, blocks: int) -> Iterator[Config]:
+    """The configs of a shape without a split of K, if that leaves less than half of the multiprocessors without work,
+    and with the splits that fill the multiprocessors once. None for other kinds of scales."""
     ahead = stages(problem, device, shape, "pointer", swap) if problem.scales == "block" else 0
     if ahead < 2 or problem.constant:
         return
-    tiles = hardware.tile_count(problem.m, problem.n, (shape.m, shape.n))
-    for slices in (1, *hardware.splits(tiles, device.units * shape.resident, -(-problem.k // shape.k))):
-        yield _config("scaled_blocks", shape, slices, swap, ahead)
+    tiles, steps = hardware.tile_count(problem.m, problem.n, (shape.m, shape.n)), -(-problem.k // shape.k)
+    splits = _splits(tiles, device.units * shape.resident, steps)
+    ahead, depth = min(ahead, max(steps, 2)), replace(shape, k=SCALE_BLOCK)
+    for slices in ([1] if not splits or 2 * tiles >= device.units else []) + splits:
+        config = _config("scaled_blocks", depth, slices, swap, ahead)
+        yield config if not blocks else Config.of("triton", "scaled_blocks", **config.values, blocks=blocks)
 
 
 def _config(kernel: str, shape: Shape, split: int, swap: int, ahead: int) -> Config:

@@ -144,7 +144,7 @@ class _Hooks:
 
     def stride(self, name: str, dim: int) -> str:
         if name.startswith("scale"):
-            return "N" if (name, dim) == ("scale_b", 0) else "1"  # Those of each group follow each other.
+            return self._scale_stride(name, dim)
         if (name, dim) == ("B", 0) and self.problem.ragged == "m":
             return "apart"
         operand, leading = {"A": (self.problem.a, "lda"), "B": (self.problem.b, "ldb")}[name]
@@ -154,6 +154,11 @@ class _Hooks:
         if operand.layout.order.endswith("-padded"):
             return leading
         return {("A", 0): "K", ("A", 1): "M", ("B", 0): "N", ("B", 1): "K"}[name, dim]
+
+    def _scale_stride(self, name: str, dim: int) -> str:
+        if self.problem.scales == "block":  # Those of A along M, those of B along K padded to a multiple of four.
+            return {("scale_a", 1): "M", ("scale_b", 1): "((K + 511) // 512 * 4)"}.get((name, dim), "1")
+        return "N" if (name, dim) == ("scale_b", 0) else "1"  # Those of each group follow each other.
 
     def store_output(
         self, indices: tuple[str, ...], value: str, mask: str, indent_width: int = 4, val_shape: object = None

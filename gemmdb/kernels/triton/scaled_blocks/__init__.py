@@ -26,11 +26,12 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return Rejected("the kernel applies scales of blocks")
     if symbolic:
         return Rejected("the kernel is generated for fixed sizes")
-    if problem.k % SCALE_BLOCK:  # Triton 3.6 does not compile the masked loads of fp8 that a partial block would need.
-        return Rejected(f"K has to be a multiple of {SCALE_BLOCK}")
+    depth = SCALE_BLOCK * int(config.values.get("blocks", 1))
+    if problem.k % depth:  # Triton 3.6 does not compile the masked loads of fp8 that a partial block would need.
+        return Rejected(f"K has to be a multiple of {depth}")
     if rejected := shared.reject_slow_compile(config, problem, device):
         return rejected
-    block = int(config.values["block_m"]), int(config.values["block_n"]), SCALE_BLOCK
+    block = int(config.values["block_m"]), int(config.values["block_n"]), depth
     stage = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b))
     if stage * int(config.values["stages"]) > hardware.shared_bytes(device):
         return Rejected("the pipeline's stages do not fit into shared memory")
@@ -45,6 +46,7 @@ KERNEL = shared.kernel(
         "block_k": OneOf((SCALE_BLOCK,)), "group_m": IntRange(1, 16, True), "split_k": IntRange(1, 64),
         "swap": shared.SWAP, "warps": shared.WARPS, "stages": shared.STAGES,
     },
-    rejection, Template(__name__, names, shared.tile_grid, shared.reduction), splits=("split_k",), emitted=True,
+    rejection, Template(__name__, names, shared.tile_grid, shared.reduction), splits=("split_k",),
+    optional={"blocks": IntRange(1, 4, True)},
 )  # fmt: skip
-"""docs/contributing/kernels.md says what each parameter does. The step along K is a block of scales."""
+"""docs/contributing/kernels.md says what each parameter does. A step along K is a block of scales, or `blocks`."""

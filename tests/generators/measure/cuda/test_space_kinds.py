@@ -123,7 +123,7 @@ def test_what_is_tried_with_scales_of_blocks(m):
     found = tried(problem)
     assert names(found) == {"triton:scaled_blocks"}
     assert 4 <= len(found) < 16
-    assert {1} < {config.values["split_k"] for config in found}
+    assert m > 64 or max(config.values["split_k"] for config in found) > 1
     for config in found:
         assert config.rejection(problem, H200) is None
         assert "applies scales of blocks" in str(config.rejection(scaled(m, 4096, 7168), H200))

@@ -13,6 +13,7 @@ from gemmdb.key.problem import Problem
 CONFIGS = {
     "plain": gpu.make("scaled_blocks"), "swapped": gpu.make("scaled_blocks", swap=1),
     "sliced": gpu.make("scaled_blocks", split_k=3), "tall": gpu.make("scaled_blocks", block_m=128, warps=8),
+    "ahead": gpu.make("scaled_blocks", blocks=2, split_k=2), "all ahead": gpu.make("scaled_blocks", blocks=4, swap=1),
 }  # fmt: skip
 
 
@@ -70,3 +71,8 @@ def test_what_it_takes():
     assert "multiples of 16" in str(asked(**{**sizes, "n": 520}, scales="block"))
     # Triton 3.6 refuses masked loads of fp8 with an integer for what is beyond the end.
     assert "a multiple of 128" in str(asked(**{**sizes, "k": 2000}, scales="block"))
+    # A step is whole blocks.
+    ahead = gpu.make("scaled_blocks", blocks=4)
+    assert ahead.rejection(Problem.gemm("scaled_mm", **{**sizes, "k": 1536}, scales="block"), H200) is None
+    partial = Problem.gemm("scaled_mm", **{**sizes, "k": 640}, scales="block")
+    assert "a multiple of 512" in str(ahead.rejection(partial, H200))
