@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch._inductor.config as inductor_config
 from kit.gpu import make, solved
 
 import gemmdb.inductor
@@ -131,6 +132,24 @@ class Layer(torch.nn.Module):
         return numbers & 15
 
 
+class InOrder(torch.nn.Module):
+    """A linear of GPTQ with `desc_act`: the rows of a group lie anywhere."""
+
+    def __init__(self, n: int, k: int, group: int = 128) -> None:
+        super().__init__()
+        self.n = n
+        for name, one in (("qweight", (k // 8, n)), ("qzeros", (k // group, n // 8))):
+            self.register_buffer(name, torch.randint(-(2**31), 2**31 - 1, one, dtype=torch.int32, device="cuda"))
+        self.register_buffer("scales", torch.rand(k // group, n, device="cuda").bfloat16() / 64)
+        self.register_buffer("g_idx", (torch.arange(k, device="cuda") // group)[torch.randperm(k, device="cuda")].int())
+
+    def forward(self, x: Any) -> Any:
+        shifts, groups = torch.arange(0, 32, 4, dtype=torch.int32, device="cuda"), self.g_idx.long()
+        zeros = (torch.bitwise_right_shift(self.qzeros[:, :, None], shifts).to(torch.int8) & 15).reshape(-1, self.n)
+        numbers = torch.bitwise_right_shift(self.qweight[:, None, :], shifts[None, :, None]).to(torch.int8) & 15
+        return torch.matmul(x, self.scales[groups] * (numbers.reshape(-1, self.n) - zeros[groups]))
+
+
 class Compressed(torch.nn.Module):
     """A linear as compressed-tensors has it, with zero points, and its dequantisation."""
 
@@ -251,3 +270,15 @@ def test_mxfp4_as_live_tuning_and_aten_compute_it(kit: Any) -> None:
     gemmdb.inductor.enable(on_miss="aten")
     args = (x, layer.packed, layer.scales, None, 32, "mxfp4")
     kit.close(torch.compile(ops.overload("int4_mm"))(*args), layer(x))
+
+
+@pytest.mark.parametrize("config", [make("int4", scaled="sums"), make("int4_skinny", lean=1, block_n=64), ATEN])
+def test_rows_in_any_order_of_their_groups_are_sorted(kit: Any, config: Config) -> None:
+    """With freezing, once: the kernel reads the sorted weight, and ATen a 16-bit one that is a constant."""
+    model, x = InOrder(1024, 2048), torch.randn(5, 2048, device="cuda").bfloat16()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        wanted = model(x)
+        found, code = kit.compiled(model, x, config=config)
+    kit.close(found, wanted)
+    assert kit.served() == [config.text]
+    assert ">>" not in code or config != ATEN

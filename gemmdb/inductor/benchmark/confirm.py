@@ -177,7 +177,7 @@ def _unconfirmed(decision: Decision, why: object) -> Decision:
     if decision.instead is not None:
         return _kept(decision.instead, why)
     event, note = decision.event, f"{NOT_CONFIRMED}{why}"
-    if decision.engine_op:
+    if decision.only_timed:
         return replace(decision, config=ATEN, event=event.refused(note))
     if event.rung in UNMEASURED_RUNGS:
         return deciding.decide_again(decision, Mode.CERTAIN, note)
@@ -248,11 +248,11 @@ class ConfirmJob(Job):
         # One GEMM's share of zeroing the graph's counters, which the trial does not include.
         counts = self.decision.config and counts_arrivals(self.decision.config)
         rows = measurements(self.decision, self.time(), ZEROING_US / len(self.decisions) if counts else 0.0)
-        timed, by_engine = rows[-1].times, self.decision.engine_op  # Not ATen, as the rows say.
+        timed, unlike = rows[-1].times, self.decision.only_timed  # Not what the rows say.
         if timed is None:
-            return Result(None, rows=() if by_engine else rows)
+            return Result(None, rows=() if unlike else rows)
         # The key does not say if the program computes the weight: with a hot weight, a time says nothing of a cold one.
-        kept = () if by_engine or computes_weight(self.piece.gemm) else rows
+        kept = () if unlike or computes_weight(self.piece.gemm) else rows
         return Result(decide(rows), timed.median_us, timed.aten_us, kept)
 
 

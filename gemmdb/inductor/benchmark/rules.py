@@ -59,8 +59,8 @@ def device_rejection(device: Device) -> Rejected | None:
 
 def in_doubt(decision: Decision, node: Any = None) -> bool:
     """Return whether a decision must be confirmed before it is served. `node`: its GEMM's node, if known."""
-    if decision.engine_op:  # Rows compare with ATen, not with the operator.
-        return decision.event.rung != "forced" and "confirmed" not in decision.event.evidence
+    if decision.only_timed:
+        return decision.config not in (None, ATEN) and not decision.timed_here
     if any(low != high for low, high in decision.query.ranges.values()):
         return at_rows.unmeasured(decision) and not confirm_rejection(decision.query, decision.session.policy)
     doubted = unmeasured(decision) or (node is not None and _measured_with_cold_weight(decision, node))

@@ -25,7 +25,8 @@ class Decision:
     has no separate journal entry, and its rows are the range of M in `query`. `refused`: the config from the tables
     cannot be lowered, and `config` is ATen instead. `instead`: the decision for a config that has to be confirmed,
     unless it is. `engine_op`: the engine's operator whose call the GEMM is; its config is compared with that operator
-    instead of ATen.
+    instead of ATen. `reorders`: the GEMM takes the columns of its activation in an order, which costs time that no row
+    has.
     """
 
     session: Session
@@ -37,7 +38,18 @@ class Decision:
     refused: bool = False
     instead: Decision | None = field(default=None, compare=False, repr=False)
     engine_op: str = ""
+    reorders: bool = False
     entry: object = field(default_factory=object, compare=False, repr=False)
+
+    @property
+    def only_timed(self) -> bool:
+        """Whether its config is served only if this compile timed it: rows compare something else."""
+        return bool(self.engine_op) or self.reorders
+
+    @property
+    def timed_here(self) -> bool:
+        """Whether this compile timed its config, or need not."""
+        return self.event.rung == "forced" or "confirmed" in self.event.evidence
 
     @property
     def unanswered(self) -> bool:

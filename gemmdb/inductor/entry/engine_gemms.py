@@ -51,9 +51,8 @@ class EngineGemms:
     def settle(self, node: Any, decision: Decision) -> None:
         """Carry out the final decision for a node that `visit` returned: keep the kernel, or put the call back."""
         event = decision.event
-        confirmed = event.rung == "forced" or "confirmed" in event.evidence
         original = self._originals.pop(node)
-        if is_kernel(decision) and confirmed and not decision.branches:
+        if is_kernel(decision) and decision.timed_here and not decision.branches:
             node.meta[DECISION] = decision
             opening.remove(original)
             return

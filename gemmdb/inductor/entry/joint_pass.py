@@ -92,6 +92,8 @@ class JointPass:
             return False
         query = gemm.query
         hit = deciding.ask(self.session, query)
+        if (hit is None or hit.rung != "forced") and self._untimed(found, query):
+            return False
         if hit is None:
             # Whichever config turns out fastest must still be possible then.
             if not deciding.to_tune(self.session, query):
@@ -104,6 +106,12 @@ class JointPass:
                 return False  # Keep Inductor's own pattern.
         found.rewrite(graph)
         return True
+
+    def _untimed(self, found: Found, query: Query) -> bool:
+        """Whether no trial would tell what it costs to put the activation's columns in the order of the weight's
+        rows."""
+        ordered = isinstance(found, int4.Int4) and found.order is not None
+        return ordered and rules.confirm_rejection(query, self.session.policy) is not None
 
     def _look_ahead(self, node: Any, queries: list[Query]) -> None:
         """Collect the query of a GEMM that would be tuned live on a miss."""

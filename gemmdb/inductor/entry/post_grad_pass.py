@@ -65,7 +65,7 @@ class PostGradPass:
                 if decision.engine_op:
                     self.engine.settle(node, decision)
                 else:
-                    self.carry_out(node, decision)
+                    self.carry_out(node, _certain(decision))
             except Exception as error:
                 JOURNAL.failure("post-grad pass", error)
         absorbing = ops.overload("int_mm_scaled"), ops.overload("mm_activation")
@@ -132,7 +132,7 @@ class PostGradPass:
             return None
         if gemm is None:
             return None
-        decision = deciding.decide(self.session, gemm.query)
+        decision = replace(deciding.decide(self.session, gemm.query), reorders=linears.reorders(node))
         event = decision.event
         if decision.config is None and gemm.guessed:
             # Inductor would time it at its own size hint, and the rows would be stored under ours.
@@ -178,6 +178,14 @@ def _leave(node: Any, decision: Decision) -> None:
     # Keep Inductor's default, except where Inductor would then search, and for our own operators.
     elif decision.branches or decision.config != ATEN or state.autotuning() or node.target in own[:2]:
         node.meta[DECISION] = decision
+
+
+def _certain(decision: Decision) -> Decision:
+    """Return a decision with ATen in place of a config that this compile had to time, and did not."""
+    if not decision.reorders or decision.timed_here or decision.config in (None, ATEN):
+        return decision
+    outcome.refuse(decision, "it was not timed with the activation's columns in order")
+    return replace(decision, config=ATEN, branches=(), refused=True)
 
 
 def _without(gone: set[Any], pairs: Pairs) -> Pairs:

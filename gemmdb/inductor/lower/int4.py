@@ -45,30 +45,56 @@ class Weight:
         """Return the weight [K, N] as `dtype`, computed at every call."""
         return composed.int4_weight(self.packed, self.scale, self.zeros, self.groups, self.sizes, dtype)
 
+    def constant(self, dtype: torch.dtype, order: Any) -> Any:
+        """Return the weight [K, N] as a constant of `dtype`, its rows beside the columns of the activation that they
+        multiply; None unless its tensors are constants."""
+        given = [one for one in (self.packed, self.scale, self.zeros, order) if one is not None]
+
+        def computed(packed: Any, scale: Any, *rest: Any) -> torch.Tensor:
+            zeros = rest[0] if self.zeros is not None else None
+            found = ops.dequantised(packed, scale, zeros, self.groups, dtype)
+            if order is not None:
+                found = found.index_select(1, torch.argsort(rest[-1]))
+            return found.t().contiguous() if self.groups.along_n else found
+
+        made = ir_view.computed_constant(given, computed)
+        if made is None or self.groups.along_n:
+            return made
+        return state.lowering_of(torch.ops.aten.permute.default)(made, [1, 0])
+
 
 def register() -> None:
     """Register the lowering of our own operator. Idempotent."""
     state.register_own(ops.overload("int4_mm"), lower)
 
 
-def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
+def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str, order: Any = None) -> Any:
     """Lower `gemmdb::int4_mm`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
     weight = Weight.of(a, packed, scale, zeros, group, packing)
-    result = outcome.attempt(decision, lambda decision: _decided(decision, a, weight))
+    result = outcome.attempt(decision, lambda decision: _decided(decision, _ordered(a, order), weight))
     if result is not None:
         return result
     if packing in TILED:
         return plain(a, weight)
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        return plain(a, weight)
+        return plain(a, weight, order)
 
 
-def plain(a: Any, weight: Weight) -> Any:
-    """Lower the GEMM without gemmdb: ATen's GEMM for a tiled weight, else with a dequantized weight."""
+def plain(a: Any, weight: Weight, order: Any = None) -> Any:
+    """Lower the GEMM without gemmdb: ATen's GEMM for a tiled weight, else with a dequantized weight. That of constants
+    is a constant, as default mode has it."""
     if weight.groups.packing in TILED:
         return composed.tiled_gemm(a, weight.packed, weight.groups.size, weight.scale)
-    return inductor_ops.mm(a, weight.dequantised(a.get_dtype()), None)
+    constant = weight.constant(a.get_dtype(), order)
+    if constant is not None:
+        return inductor_ops.mm(a, constant, None)
+    return inductor_ops.mm(_ordered(a, order), weight.dequantised(a.get_dtype()), None)
+
+
+def _ordered(a: Any, order: Any) -> Any:
+    """Return the activation with its columns in the order of the weight's rows."""
+    return a if order is None else state.lowering_of(torch.ops.aten.index.Tensor)(a, [None, order])
 
 
 def _decided(decision: Decision, a: Any, weight: Weight) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -121,6 +122,16 @@ def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any]
     node.meta = {**(meta or {}), "val": result, "tensor_meta": _extract_tensor_metadata(result)}
     node.meta.pop("eager_input_vals", None)
     return node
+
+
+def constant(graph: Any, tensor: torch.Tensor, beside: Any) -> Any:
+    """Return a new constant of a graph, which holds `tensor`. `beside`: a node with a fake tensor."""
+    owner = graph.owning_module
+    name = next(name for name in map("_gemmdb_constant{}".format, itertools.count()) if not hasattr(owner, name))
+    owner.register_buffer(name, tensor)
+    made = graph.get_attr(name)
+    made.meta["val"] = value(beside).fake_mode.from_tensor(tensor)
+    return made
 
 
 def size(graph: Any, node: Any, dim: int) -> Any:

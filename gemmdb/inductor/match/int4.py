@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops, unpacking
+from gemmdb.inductor.match.constants import Constants
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
 from gemmdb.inductor.match.unpacked import Number, Stored, Weight
@@ -29,10 +31,18 @@ BYTE_DTYPES = (torch.int8, torch.uint8, torch.int32)
 """Dtypes of weights with a number in each byte."""
 
 
+@dataclass(frozen=True)
+class Order:
+    """Rows of a weight that have to be sorted by their groups, and the tensor of the packed weight."""
+
+    rows: list[int]
+    packed: torch.Tensor
+
+
 @dataclass
 class Int4:
     """One GEMM: its node, the activation, the parts of the weight, and the bias: the addmm's, or added by `addition`
-    after the GEMM."""
+    after the GEMM. `order`: None for rows that are sorted."""
 
     node: Any
     a: Any
@@ -42,6 +52,7 @@ class Int4:
     groups: Int4Format
     bias: Any = None
     addition: Any = None
+    order: Order | None = None
 
     def leave_mark(self, constant: bool) -> None:
         """Store the metadata that the post-grad stage needs to build the same Problem."""
@@ -57,6 +68,7 @@ class Int4:
     def rewrite(self, graph: Any) -> None:
         """Replace the GEMM by `gemmdb::int4_mm`. A bias remains a pointwise addition after it."""
         node, packing, size = self.node, PACKED[self.groups.packing], self.groups.size
+        weight, order = (self.weight, None) if self.order is None else self._sorted(graph, self.order)
         n, k = value(node).shape[-1], value(self.a).shape[-1]
 
         def shaped(part: Any, sizes: tuple[int, int]) -> Any:
@@ -69,14 +81,23 @@ class Int4:
             in_words = self.zeros is not None and value(self.zeros).dtype is torch.int32
             zeros = packing.groups(n // packing.in_word if in_words else n, k, size)
             args = (
-                self.a, shaped(self.weight, packing.sizes(n, k, value(self.weight).itemsize)),
-                shaped(self.scale, groups), shaped(self.zeros, zeros), size, self.groups.packing,
+                self.a, shaped(weight, packing.sizes(n, k, value(weight).itemsize)), shaped(self.scale, groups),
+                shaped(self.zeros, zeros), size, self.groups.packing, *([] if order is None else [order]),
             )  # fmt: skip
             result = fx.call(graph, ops.overload("int4_mm"), args, node.meta)
             if node.target is aten.addmm.default:
                 result = fx.call(graph, aten.add.Tensor, (result, self.bias), node.meta)
         node.replace_all_uses_with(result)
         graph.erase_node(node)
+
+    def _sorted(self, graph: Any, order: Order) -> tuple[Any, Any]:
+        """Return constants of the graph: the packed weight with its rows sorted, and the order of the rows."""
+        with state.real_tensors():
+            rows = torch.tensor(order.rows, device=order.packed.device)
+            n, k = extract.hint(value(self.node).shape[-1]), len(order.rows)
+            sizes = PACKED[self.groups.packing].sizes(n, k, order.packed.itemsize)
+            packed = ops.with_rows(order.packed.view(sizes), rows, self.groups)
+        return fx.constant(graph, packed, self.node), fx.constant(graph, rows, self.node)
 
 
 def find(node: Any, constants: Mapping[Any, Any] = MappingProxyType({})) -> Int4 | None:
@@ -90,9 +111,18 @@ def find(node: Any, constants: Mapping[Any, Any] = MappingProxyType({})) -> Int4
         rows, weight = value(a), value(b)
         if rows.dtype not in unpacking.HALF_DTYPES or weight.dtype != rows.dtype or b.op != "call_function":
             return None
-        found = unpacking.Reader(constants)(b)
+        known = Constants(constants)
+        reader = unpacking.Reader(known)
+        found = reader(b)
         if not isinstance(found, Weight) or found.scale is None:
             return None
+        order = None
+        if reader.order is not None:
+            found, packed = reader.order.sorted(found), known.tensor(found.number.source)
+            if packed is None or not packed.is_contiguous() or found.number.bits != 4 or found.number.fp4:
+                return None
+            order = Order(reader.order.rows, packed)
+        assert found.scale is not None
         groups = _format(found, tuple(weight.shape), rows.dtype)
         if groups is None or not all(_is_stored(one, rows) for one in _tensors(found)):
             return None
@@ -100,7 +130,7 @@ def find(node: Any, constants: Mapping[Any, Any] = MappingProxyType({})) -> Int4
             return None  # The program computes the bytes, from a packing that is not known.
         addition, bias = (None, bias) if bias is not None else mixed.added(node)
         zeros = None if found.zeros is None else found.zeros.source
-        return Int4(node, a, found.number.source, found.scale.source, zeros, groups, bias, addition)
+        return Int4(node, a, found.number.source, found.scale.source, zeros, groups, bias, addition, order)
     except (Unsupported, Unknown):
         return None
 

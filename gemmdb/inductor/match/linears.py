@@ -41,8 +41,8 @@ def mixed_op(node: Any) -> Gemm | None:
 
 
 def int4_op(node: Any) -> Gemm | None:
-    """`gemmdb::int4_mm`: x [M, K], the tensors of the weight, group size and packing."""
-    x, packed, scale, zeros, size, packing = node.args
+    """`gemmdb::int4_mm`: x [M, K], the tensors of the weight, group size, packing, and the order of columns if any."""
+    x, packed, scale, zeros, size, packing = node.args[:6]
     mark = node.meta.get("custom", {}).get(WEIGHT_MARK, {})
     if "groups" in mark:
         return _marked_int4(node, x, mark)
@@ -51,6 +51,11 @@ def int4_op(node: Any) -> Gemm | None:
     dtype = ops.weight_dtype(value(packed).dtype, packing)
     weight = WEIGHTS[dtype], Int4Format(size, kind, packing)
     return _int4(node, x, weight, extract.is_constant(packed), epilogues.fusion(node), None)
+
+
+def reorders(node: Any) -> bool:
+    """Whether a GEMM takes the columns of its activation in an order, which the key does not say."""
+    return node.target is ops.overload("int4_mm") and len(node.args) > 6
 
 
 def _zeros_dtype(dtype: Any, packing: str) -> str:

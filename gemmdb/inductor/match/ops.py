@@ -96,6 +96,17 @@ def _unpacked(words: torch.Tensor, order: Sequence[int], along: int, bits: int =
     return torch.stack(parts, dim=along + 1).flatten(along, along + 1)
 
 
+def with_rows(packed: torch.Tensor, rows: torch.Tensor, own: Int4Format) -> torch.Tensor:
+    """Return a packed weight of four bits [n, k] whose row j along K is row rows[j] of `packed`."""
+    packing, found = PACKED[own.packing], numbers(packed, own).index_select(1, rows)
+    along, many = 0 if packing.packed == packing.rows else 1, len(packing.order)
+    parts = (found if packing.rows == "n" else found.t()).unflatten(along, (-1, many)).unbind(along + 1)
+    words = torch.zeros(parts[0].shape, dtype=torch.uint8 if many == 2 else torch.int32, device=packed.device)
+    for part, place in zip(parts, packing.order, strict=True):
+        words |= part.to(words.dtype) << (4 * place)
+    return words.view(packed.dtype)
+
+
 def dequantised(
     packed: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None, own: Int4Format, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -151,9 +162,10 @@ def _mm_activation(a: Any, b: Any, activation: str, bias: Any = None) -> Any:
     return torch.relu(result) if activation == "relu" else torch.nn.functional.gelu(result, approximate="tanh")
 
 
-def _int4_mm(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str) -> Any:
+def _int4_mm(a: Any, w: Any, scale: Any, zeros: Any, group: int, packing: str, order: Any = None) -> Any:
     """a [M, K] float times the int4 weight `w`, whose tensors, group size and packing `gemmdb.key.int4` describes ->
-    [M, N] of a's dtype."""
+    [M, N] of a's dtype. `order` [K]: the columns of `a` that the rows of the weight multiply, None for all in turn."""
+    a = a if order is None else a[:, order]
     return torch.nn.functional.linear(a, dequantised(w, scale, zeros, int4_format(zeros, group, packing), a.dtype))
 
 
@@ -220,8 +232,10 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
         _flops,
     ),
     "int4_mm": (
-        "Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing", _int4_mm,
-        lambda a, w, scale, zeros, group, packing: a.new_empty((a.shape[0], int4_columns(w.shape, packing))),
+        "Tensor a, Tensor w, Tensor scale, Tensor? zeros, int group, str packing, Tensor? order=None", _int4_mm,
+        lambda a, w, scale, zeros, group, packing, order=None: a.new_empty(
+            (a.shape[0], int4_columns(w.shape, packing))
+        ),
         _flops_int4,
     ),
     "engine_mm": (

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 Part = tuple[int, int]
 """`size` numbers, each `step` after the one before."""
+IN_ORDER = 1 << 48
+"""A factor of the steps of rows that are gathered in an order which is no sum. No memory has as many elements."""
 Dim = tuple[Part, ...]
 """The places along a dimension, relative to its first: the sums of one number of each part, the last part fastest."""
 
@@ -96,7 +98,26 @@ class Places:
             raise Unknown
         step = along[0][1] if along else 0
         found = merged([(size, by * step) for size, by in wanted])
-        return Places(self.first + places.first * step, (*self.dims[:dim], found, *self.dims[dim + 1 :]))
+        return Places(self.first + places.first * step, self._with(dim, found).dims)
+
+    def in_order(self, dim: int, many: int, size: int) -> Places:
+        """The places of `many` rows that are gathered from `size` along `dim` in an order which is no sum. Raises
+        Unknown."""
+        along = self.dims[dim]
+        if len(along) != 1 or along[0][0] != size:
+            raise Unknown
+        return self._with(dim, ((many, along[0][1] * IN_ORDER),))
+
+    def in_groups(self, dim: int, size: int) -> Places:
+        """The places of rows gathered by `in_order` from `size`, sorted. Raises Unknown for other rows."""
+        along = self.dims[dim]
+        if len(along) != 1 or along[0][1] < IN_ORDER or along[0][1] % IN_ORDER:
+            raise Unknown
+        many, step = along[0]
+        return self._with(dim, merged(((size, step // IN_ORDER), (many // size, 0))))
+
+    def _with(self, dim: int, places: Dim) -> Places:
+        return Places(self.first, (*self.dims[:dim], places, *self.dims[dim + 1 :]))
 
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:

@@ -7,15 +7,16 @@ packings of the key.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gemmdb.inductor.lower.adapter import state
+from gemmdb.inductor.match.constants import Constants
 from gemmdb.inductor.match.fx import value
+from gemmdb.inductor.match.group_order import GroupOrder
 from gemmdb.inductor.match.positions import Places, Unknown
 from gemmdb.inductor.match.unpacked import (
     INTEGER_DTYPES,
@@ -45,10 +46,6 @@ WIDE_DTYPES = (torch.bfloat16, torch.float32)
 """Dtypes with all powers of two that a byte may stand for."""
 _EXACT_DTYPES = (*INTEGER_DTYPES, *HALF_DTYPES, torch.float32)
 """Dtypes that hold all numbers exactly."""
-_COPIES = (
-    aten.lift_fresh_copy.default, aten.clone.default, aten.alias.default, prims.device_put.default,
-    prims.convert_element_type.default,
-)  # fmt: skip
 _PACKED_DTYPES = (torch.uint8, torch.int8, torch.int32)
 MAX_NODES, MAX_DEPTH, MAX_NUMBERS = 256, 64, 2**17
 """Nodes that are looked at for one weight, nodes in a row among them, and numbers that are read of a constant, at
@@ -56,12 +53,13 @@ most."""
 
 
 class Reader:
-    """Reads the nodes of one weight. `constants`: the tensors of placeholders that freezing makes constants. `known`:
-    whether it reads shifts and orders, which are integers that the compile knows; `numbers` is the reader of these."""
+    """Reads the nodes of one weight. `known`: whether it reads shifts and orders, which are integers that the compile
+    knows; `numbers` is the reader of these. `order`: in which a program gathers rows of groups, if it does."""
 
-    def __init__(self, constants: Mapping[Any, Any], known: bool = False) -> None:
+    def __init__(self, constants: Constants, known: bool = False) -> None:
         self.constants, self.known = constants, known
         self.numbers: Reader = self if known else Reader(constants, known=True)
+        self.order: GroupOrder | None = None
         self._seen: dict[Any, Seen] = {}
         self._depth = 0
 
@@ -91,7 +89,7 @@ class Reader:
         """Any tensor in memory: what its node computes is not looked at."""
         val, shape = value(node), shape_of(node)
         if self.known and val.dtype in INTEGER_DTYPES and val.numel() <= MAX_NUMBERS:
-            found = self.constants.get(node) if node.op == "placeholder" else _constant(node)
+            found = self.constants.tensor(node)
             if found is None:
                 raise Unknown
             return Known(Places.listed(state.integers(found)).reshaped(shape))
@@ -100,20 +98,17 @@ class Reader:
         item = 2 * val.itemsize if val.dtype in _PACKED_DTYPES else 0
         return Stored(node, Places.dense(shape, item or 1), item)
 
-    def floats(self, node: Any) -> list[float]:
-        """Return the numbers of a constant, or of a copy of one. Raises Unknown."""
-        while node.op == "call_function" and node.target in _COPIES:
-            node = node.args[0]
-        found = self.constants.get(node) if node.op == "placeholder" else _constant(node)
-        if found is None or not found.dtype.is_floating_point:
+    def gathered_by(self, node: Any) -> GroupOrder | None:
+        """Return the order of rows in a constant that has their groups, None for sorted ones and for any other node.
+        Raises Unknown if other rows are in another order."""
+        found = None if self.known else self.constants.copied(node)
+        if found is None or found.dtype not in INTEGER_DTYPES or found.numel() > MAX_NUMBERS:
+            return None
+        order = GroupOrder.of(state.integers(found))
+        if order is not None and self.order not in (None, order):
             raise Unknown
-        return state.floats(found)
-
-
-def _constant(node: Any) -> Any:
-    """Return the tensor that a graph has as an attribute."""
-    found = operator.attrgetter(node.target)(node.graph.owning_module) if node.op == "get_attr" else None
-    return None if isinstance(found, torch._subclasses.FakeTensor) else found
+        self.order = order or self.order
+        return order
 
 
 def _other_dtype(node: Any, inner: Reader) -> Seen | None:
@@ -138,8 +133,11 @@ def _chosen(node: Any, inner: Reader) -> Seen | None:
         return None
     if value(node.args[0]).shape == (len(E2M1),) and value(node).dtype in WIDE_DTYPES:
         seen = inner(given[0][1]) if value(given[0][1]).dtype in (torch.int32, torch.int64) else None
-        return fp4_of(seen) if seen is not None and inner.floats(node.args[0]) == list(E2M1) else None
-    dim, by = given[0][0], inner.numbers(given[0][1])
+        return fp4_of(seen) if seen is not None and inner.constants.floats(node.args[0]) == list(E2M1) else None
+    dim, choice = given[0]
+    if (order := inner.gathered_by(choice)) is not None:
+        return moved(inner(node.args[0]), lambda places: order.gathered(places, dim))
+    by = inner.numbers(choice)
     if not isinstance(by, Known) or len(by.places.dims) != 1:
         return None
     return moved(inner(node.args[0]), lambda places: places.chosen(dim, by.places))

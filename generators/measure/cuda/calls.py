@@ -98,6 +98,8 @@ def _aten_call(
             weight = torch.empty_like(weight, dtype=dtype)
         names["cast"] = weight
         before = [launcher(first, names, {"elements": problem.n * problem.k})]
+        if problem.constant:  # Freezing computes the weight once.
+            before.pop()()
     if last is not None:
         after = [_finish(problem, names, elementwise.product_dtype(problem), last)]
         product = names["product"]

@@ -9,12 +9,14 @@ import torch._inductor.config as inductor_config
 from kit import program_batch
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb.inductor import force
 from gemmdb.inductor.match import int4, ops
+from gemmdb.key.int4 import PACKED, WORDS, Int4Format
 
 N, K, G = 64, 256, 64
 AWQ = [0, 4, 1, 5, 2, 6, 3, 7]
@@ -271,27 +273,60 @@ def test_a_weight_is_dequantised_where_no_kernel_multiplies_it(kit, name):
 class InBuffers(Layer):
     """As GPTQModel has a layer: the shifts and the group of each row are buffers."""
 
-    def __init__(self, rows):
+    def __init__(self, rows, zero_rows=None, turned=False):
         super().__init__("gptq2", self.dequantised)
         self.register_buffer("shifts", shifts().unsqueeze(0), persistent=False)
         self.register_buffer("g_idx", rows.to(torch.int32))
+        self.register_buffer("zero_rows", (rows if zero_rows is None else zero_rows).to(torch.int32))
+        self.turned = turned
 
     def dequantised(self, _):
         zeros = torch.bitwise_right_shift(self.z.unsqueeze(2).expand(-1, -1, 8), self.shifts.unsqueeze(0))
         zeros = torch.bitwise_and(zeros.to(torch.int8), 15).reshape(K // G, -1)[:, :N]
         weight = torch.bitwise_right_shift(self.w.unsqueeze(1).expand(-1, 8, -1), self.shifts.unsqueeze(-1))
         weight = torch.bitwise_and(weight.to(torch.int8), 15).reshape(K, N)
-        return self.s[self.g_idx.long()] * (weight - zeros[self.g_idx.long()])
+        scales = self.s[self.g_idx.long()]
+        if self.turned:
+            scales = scales.view(2, K // 2, N).transpose(0, 1).reshape(K, N)
+        return scales * (weight - zeros[self.zero_rows.long()])
+
+
+GROUPS = torch.arange(K) // G
+SHUFFLED = GROUPS[torch.randperm(K, generator=torch.Generator().manual_seed(1))]
+IN_ORDER = [GROUPS, GROUPS.flip(0), torch.arange(K) % (K // G), SHUFFLED]
 
 
 @pytest.mark.parametrize("freezing", [False, True], ids=["plain", "freezing"])
 def test_buffers_are_known_only_to_freezing(kit, freezing):
-    """What a buffer holds may change from call to call. Freezing fixes it, and rows in another order are no groups."""
-    rows = torch.arange(K) // G
-    layers = [InBuffers(rows), InBuffers(rows.flip(0)), InBuffers(torch.arange(K) % (K // G))]
+    """What a buffer holds may change from call to call. Freezing fixes it. Rows in any order of their groups, as
+    `desc_act` of GPTQ has them, are sorted."""
+    others = [InBuffers(SHUFFLED, GROUPS), InBuffers(SHUFFLED, turned=True), InBuffers((GROUPS - 1).clamp(min=0))]
+    layers = [*map(InBuffers, IN_ORDER), *others]
     with torch.no_grad(), inductor_config.patch(freezing=freezing), force(kit.ATEN):
-        program_batch.compiled(layers, [(torch.randn(m, K).bfloat16(),) for m in (8, 9, 10)])
+        program_batch.compiled(layers, [(torch.randn(m, K).bfloat16(),) for m, _ in enumerate(layers, 8)])
     found = program_batch.by_rows(gemmdb.inductor.stats())
     ends = f"constant=1 group={G} zeros=int4 packing=gptq2"
-    assert [found[m][0].endswith(ends) for m in (8, 9, 10)] == [freezing, False, False]
+    assert [found[m][0].endswith(ends) for m in range(8, 15)] == [freezing] * 4 + [False] * 3
     assert gemmdb.inductor.stats()["errors"] == []
+
+
+@pytest.mark.parametrize("rows", [GROUPS, SHUFFLED], ids=["sorted", "shuffled"])
+def test_freezing_dequantises_a_weight_once_where_no_kernel_multiplies_it(kit, rows):
+    layer, x = InBuffers(rows), torch.randn(4, K).bfloat16()
+    with torch.no_grad(), inductor_config.patch(freezing=True), force(kit.ATEN):
+        wanted = layer(x).float()
+        found, code = run_and_get_code(torch.compile(layer), x)
+    assert (found.float() - wanted).abs().max() <= 0.02 * wanted.abs().max()
+    assert all(">>" not in one for one in code)
+
+
+@pytest.mark.parametrize("packing", ["gptq", "awq", "low-first", "high-first"])
+def test_rows_of_a_packed_weight_are_sorted(packing):
+    own = Int4Format(G, "int4" if packing in WORDS else "none", packing)
+    sizes = PACKED[packing].sizes(N, K, 4 if packing in WORDS else 1)
+    dtype = torch.int32 if packing in WORDS else torch.uint8
+    info, rows = torch.iinfo(dtype), torch.randperm(K)
+    packed = torch.randint(info.min, info.max, sizes, dtype=dtype)
+    found = ops.with_rows(packed, rows, own)
+    assert (found.dtype, found.shape) == (packed.dtype, packed.shape)
+    assert torch.equal(ops.numbers(found, own), ops.numbers(packed, own)[:, rows])

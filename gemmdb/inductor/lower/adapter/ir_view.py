@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -158,6 +158,14 @@ def cast_constant(node: Any, dtype: Any, scale: Any = None) -> Any:
         return cast if scale is None else lowerings[torch.ops.aten.mul.Tensor](cast, scale)
     value = _constant_value(node).to(dtype)
     return V.graph.add_tensor_constant(value if scale is None else value * _constant_value(scale))
+
+
+def computed_constant(nodes: Sequence[Any], compute: Callable[..., torch.Tensor]) -> Any:
+    """Return what `compute` returns for these constants, or views of constants, as a new constant; None if one is none.
+    A branch's inputs are not constants."""
+    if not all(map(_is_constant, nodes)):
+        return None
+    return V.graph.add_tensor_constant(compute(*map(_constant_value, nodes)))
 
 
 def _is_constant(node: Any) -> bool:

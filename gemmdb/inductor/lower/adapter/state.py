@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from statistics import median
@@ -120,15 +120,21 @@ def frozen_parameters() -> dict[int, Any]:
     return {i: tensor for i, tensor in enumerate(flat) if i not in kept}
 
 
+def real_tensors() -> AbstractContextManager[Any]:
+    """Inside, a pass over fake tensors can compute with the constants of its graph."""
+    found: AbstractContextManager[Any] = _disable_current_modes()
+    return found
+
+
 def integers(tensor: Any) -> list[int]:
     """Return the numbers of a constant of a graph, row by row, in a pass over fake tensors."""
-    with _disable_current_modes():
+    with real_tensors():
         return [int(number) for number in tensor.flatten().tolist()]
 
 
 def floats(tensor: Any) -> list[float]:
     """Return the floats of a constant of a graph, as `integers`."""
-    with _disable_current_modes():
+    with real_tensors():
         return [float(number) for number in tensor.flatten().tolist()]
 
 
