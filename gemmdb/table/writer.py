@@ -80,13 +80,7 @@ class Store:
         """Add measurements in one transaction and return how many were new. Adding a row again changes nothing."""
         rows = list(rows)
         with self.transaction() as db:
-            fresh = [row for row in rows if self._keys.put(db, row)]
-            if fresh:
-                pairs = {(row.problem.key, row.device.key) for row in fresh}
-                db.executemany("INSERT OR IGNORE INTO pending VALUES (?, ?)", sorted(pairs))
-                total = int(_get(db, "rows_digest"), 16) + sum(map(fingerprint, fresh))
-                _put(db, rows_digest=f"{total % 2**128:032x}")
-        return len(fresh)
+            return self._add(db, rows)
 
     def refresh(self, *, live: bool = False, above: int = 0) -> int:
         """Recompute the verdicts of problems whose rows changed since the last refresh, publish the content digest, and
@@ -98,16 +92,18 @@ class Store:
         done = 0
         while True:
             with self.transaction() as db:
-                pairs = db.execute("SELECT problem, device FROM pending LIMIT ?", (_BATCH,)).fetchall()
-                for pair in pairs:
-                    rows = [self._cache.measurement(row) for row in db.execute(schema.ROWS_SQL, pair)]
-                    db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
-                    db.executemany(_INSERT_VERDICT, map(verdict_values, decide_all(rows)))
-                    db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
-                done += len(pairs)
-                if len(pairs) < _BATCH:
-                    _publish(db, live, above)
-                    return done
+                found = self._refresh(db, live, above)
+            done += found
+            if found < _BATCH:
+                return done
+
+    def record_live(self, rows: Sequence[Measurement]) -> None:
+        """Like `add` and `refresh` with `live`, in one transaction: each takes the disk milliseconds."""
+        with self.transaction() as db:
+            self._add(db, rows)
+            more = self._refresh(db, True, 0) == _BATCH
+        if more:
+            self.refresh(live=True)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -123,6 +119,27 @@ class Store:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    def _add(self, db: sqlite3.Connection, rows: Sequence[Measurement]) -> int:
+        fresh = [row for row in rows if self._keys.put(db, row)]
+        if fresh:
+            pairs = {(row.problem.key, row.device.key) for row in fresh}
+            db.executemany("INSERT OR IGNORE INTO pending VALUES (?, ?)", sorted(pairs))
+            total = int(_get(db, "rows_digest"), 16) + sum(map(fingerprint, fresh))
+            _put(db, rows_digest=f"{total % 2**128:032x}")
+        return len(fresh)
+
+    def _refresh(self, db: sqlite3.Connection, live: bool, above: int) -> int:
+        """Recompute the verdicts of up to _BATCH pairs and return their number. If none are left, publish."""
+        pairs = db.execute("SELECT problem, device FROM pending LIMIT ?", (_BATCH,)).fetchall()
+        for pair in pairs:
+            rows = [self._cache.measurement(row) for row in db.execute(schema.ROWS_SQL, pair)]
+            db.execute("DELETE FROM verdict WHERE problem = ? AND device = ?", pair)
+            db.executemany(_INSERT_VERDICT, map(verdict_values, decide_all(rows)))
+            db.execute("DELETE FROM pending WHERE problem = ? AND device = ?", pair)
+        if len(pairs) < _BATCH:
+            _publish(db, live, above)
+        return len(pairs)
 
     def _connect(self) -> None:
         with _guard(self.path):
@@ -232,8 +249,7 @@ def record_live(path: Path, rows: Sequence[Measurement], busy_s: float = BUSY_S)
     """Add the measurements of live tuning and their verdicts, waiting up to `busy_s` seconds for other writers. The
     generation does not change, so compiled graphs stay valid."""
     with Store.open(path, busy_s) as store:
-        store.add(rows)
-        store.refresh(live=True)
+        store.record_live(rows)
 
 
 def _publish(db: sqlite3.Connection, live: bool, above: int) -> None:
