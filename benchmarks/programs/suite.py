@@ -14,8 +14,8 @@ from benchmarks.programs.program import Program
 from gemmdb.errors import InputError
 
 COLLECTIONS = (
-    "fast", "quantized", "decoders", "generating", "experts", "encoders", "vision", "images", "diffusion", "training",
-    "engine",
+    "fast", "quantized", "decoders", "generating", "experts", "expert_layers", "encoders", "vision", "images",
+    "diffusion", "training", "engine",
 )  # fmt: skip
 """The modules that have programs, in the order in which a suite runs."""
 

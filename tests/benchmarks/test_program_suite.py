@@ -30,6 +30,12 @@ def test_a_program_of_each_scheme_of_torchao_has_the_flags_that_torchao_sets() -
     assert sorted(tuned) == sorted({program.name.split("-")[1] for program in programs})
 
 
+def test_layers_of_experts_have_three_models_from_1_to_4096_tokens() -> None:
+    names = {program.name for program in chosen("experts-*")}
+    wanted = [(model, tokens) for model in ("mixtral", "qwen3-moe", "deepseek") for tokens in (1, 16, 256, 4096)]
+    assert names == {f"experts-{model}-{tokens}" for model, tokens in wanted}
+
+
 def test_programs_are_chosen_by_patterns() -> None:
     assert [program.name for program in chosen("train-blocks,gpt-fast-int8-?")] == [
         "train-blocks", "gpt-fast-int8-1", "gpt-fast-int8-8",

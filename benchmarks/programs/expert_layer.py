@@ -1,0 +1,54 @@
+"""The layer of `expert_layers`. Imports torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.programs.building import making, noise
+from benchmarks.programs.expert_layers import Sizes
+from benchmarks.programs.program import Built, Compile, Step
+
+
+class Layer(nn.Module):
+    """Gate and up projection, SiLU, down projection of a token's experts, and the sum of their results by shares. The
+    routing is an input: a token whose router is undecided would go to other experts in another precision."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.up = nn.Parameter(_drawn(sizes.experts, 2 * sizes.inner, sizes.hidden))
+        self.down = nn.Parameter(_drawn(sizes.experts, sizes.hidden, sizes.inner))
+
+    def forward(self, x: Tensor, shares: Tensor, chosen: Tensor) -> Tensor:
+        """`x` [tokens, hidden]; `shares` [tokens, top_k] of the experts `chosen` [tokens, top_k], int64. Returns
+        [tokens, hidden]."""
+        (tokens, hidden), (experts, *_) = x.shape, self.up.shape
+        flat = chosen.flatten()
+        order = flat.argsort(stable=True)
+        ends = (flat[:, None] == torch.arange(experts, device=x.device)).sum(0).cumsum(0).to(torch.int32)
+        gate, up = F.grouped_mm(x[order // chosen.shape[1]], self.up.mT, offs=ends).chunk(2, dim=-1)
+        found = F.grouped_mm(F.silu(gate) * up, self.down.mT, offs=ends) * shares.flatten()[order, None]
+        return torch.empty_like(found).index_copy(0, order, found).view(tokens, -1, hidden).sum(1)
+
+
+def _drawn(experts: int, columns: int, depth: int) -> Tensor:
+    """Random weights of about unit gain. By expert: an fp32 copy of all may not fit."""
+    return torch.stack([torch.randn(columns, depth) * depth**-0.5 for _ in range(experts)])
+
+
+def built(sizes: Sizes, tokens: int, device: str) -> Built:
+    """The program of one layer. The version that is not compiled is the reference."""
+    with making(device):
+        layer = Layer(sizes)
+    x = noise(tokens, sizes.hidden, device=device)
+    scores = torch.rand(tokens, sizes.experts, generator=torch.Generator().manual_seed(2)).softmax(-1)
+    best = scores.topk(sizes.top_k, dim=-1)
+    shares = (best.values / best.values.sum(-1, keepdim=True)).to(device, torch.bfloat16)
+    chosen = best.indices.to(device)
+
+    def step(compile: Compile) -> Step:
+        run = compile(layer)
+        return lambda: run(x, shares, chosen)
+
+    return Built(step)
