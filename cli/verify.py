@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 # The generators are imported inside the commands: the others do not need them.
 SQLITE_HEADER = b"SQLite format 3\0"
 """First bytes of a table."""
-BUDGET = "2m"
+BUDGET, MORE = "2m", "10m"
+"""Default budget, and the one to try if it was too short."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def _requalify(options: VerifyOptions) -> None:
     if options.as_json:
         say_json("verify", {**_document(options.file, (), found.checked), "requalified": _changes(found)})
     else:
-        _say_requalified(found)
+        _say_requalified(found, f"gemmdb verify {shlex.quote(str(options.file))} --requalify --budget {MORE}")
     _exit_if_interrupted(found.checked)
     if found.checked.failed or found.checked.stopped:
         raise typer.Exit(1)
@@ -236,14 +237,14 @@ def _changes(found: Requalified) -> dict[str, Any]:
     return {"table": table, "left": len(found.checked.rest), "unmeasured": found.unmeasured, "changed": changed}
 
 
-def _say_requalified(found: Requalified) -> None:
+def _say_requalified(found: Requalified, more: str) -> None:
+    """Print what changed. `more`: the command with a larger budget."""
     _say_remeasured(found.checked)
     if found.unmeasured:
         note(f"no table has measured {count(found.unmeasured, 'GEMM')} of the workload: gemmdb tune builds them")
     if found.checked.rest and not (found.checked.stopped or found.checked.interrupted):
-        note(
-            f"{count(len(found.checked.rest), 'verdict')} did not fit in the budget and stay as they are: --budget 10m"
-        )
+        rest = count(len(found.checked.rest), "verdict")
+        note(f"{rest} did not fit in the budget and stay as they are; give more: {more} --out NEW.db")
     if found.changed:
         say()
         rows = [

@@ -16,6 +16,8 @@ MAX_COMPILERS = 8
 """Most processes in which a CPU's candidates are compiled."""
 MAX_OVERRUN = 0.1
 """Most that a build or `verify` may exceed its time limit, relative, as far as the pace so far tells."""
+ENDED = 1 + MAX_OVERRUN / 2
+"""Part of a time limit after which what still runs is ended. Its processes need a moment to end."""
 PATIENCE_S = 15.0
 """Most seconds that a build, or a sample of `verify`, waits for a quiet machine in total while it measures."""
 NVCC_S = 70.0

@@ -31,6 +31,6 @@ def expected_of(
         ahead=workers if backend.overlap else min(backend.chunk, len(jobs)),
         more_s=more_s + workers * start_s if more else 0.0,
         slower=slowdown,
-        compiled_s=turns * estimate.NVCC_S,
+        compiled_s=slower * turns * estimate.NVCC_S,
         waiting=waiting,
     )

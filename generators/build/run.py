@@ -25,8 +25,6 @@ from gemmdb.generators.request import BuildReport, BuildRequest, command
 from gemmdb.key.problem import Problem
 from gemmdb.table.writer import Store
 
-ENDED = 1 + estimate.MAX_OVERRUN / 2
-"""Part of the time limit after which what still runs is ended. The processes need a moment to end."""
 SETTLE_S = 0.2
 """Seconds between checks whether the build stops while it waits for its results to count."""
 
@@ -194,7 +192,7 @@ class Run:
         """Yield running timers: one stops the work at the request's time limit, one ends it soon after."""
         if self.request.minutes is None:
             return
-        for part, then in ((1.0, work.stop.set), (ENDED, lambda: self.messages.put(TimeIsUp()))):
+        for part, then in ((1.0, work.stop.set), (estimate.ENDED, lambda: self.messages.put(TimeIsUp()))):
             timer = Timer(min(max(part * 60 * self.request.minutes - self.spent_s, 0.0), TIMEOUT_MAX), then)
             timer.daemon = True
             timer.start()

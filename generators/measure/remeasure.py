@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock, Timer
 from time import monotonic
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.generators import effort, estimate
-from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, row
+from gemmdb.generators.backend import Backend, Candidate, Job, Measurer, Outcome, row
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.quiet import judged
 from gemmdb.generators.measure.remeasured import TOLERANCE, Checked, Remeasured, Sampled
 from gemmdb.generators.progress import Expected, Progress, State, Tracker
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
+from gemmdb.processes.pool import Stopped
 from gemmdb.table.reader import Table
 from gemmdb.table.verdict import Verdict, pool
 
@@ -58,10 +59,10 @@ def remeasure(
 
 @dataclass(frozen=True)
 class Terms:
-    """How verdicts are re-timed. `wait_s`: how many seconds to wait while other programs use the machine, and then to
-    stop; None measures anyway. `limit_s`: seconds after that waiting. No verdict begins that would probably exceed them
-    by more than MAX_OVERRUN, except the first of each worker. `keep`: called with each verdict when it is checked, from
-    one thread at a time."""
+    """How verdicts are re-timed. `wait_s`: how many seconds to wait while other programs use the machine, and then
+    to stop; None measures anyway. `limit_s`: seconds after that waiting. No verdict begins that would probably
+    exceed them by more than MAX_OVERRUN, except the first of each worker, which ends with the limit. `keep`: called
+    with each verdict when it is checked, from one thread at a time."""
 
     wait_s: float | None = None
     limit_s: float = inf
@@ -151,7 +152,7 @@ def sampled_of(verdict: Verdict, table: Table, device: Device) -> Sampled:
 class _Timing:
     """Times samples again on all devices of the machine. `busy`: one phrase on other use of them, with which all times
     count as disturbed. `stopped`: why it stopped, as a build does, when nothing of the last problems could be used.
-    `interrupted`: whether Ctrl-C ended it."""
+    `interrupted`: whether Ctrl-C ended it; `ended`: whether its time limit did."""
 
     def __init__(self, backend: Backend, terms: Terms) -> None:
         self._backend, self._terms = backend, terms
@@ -161,7 +162,7 @@ class _Timing:
         self._apart = terms.limit_s < inf and not backend.overlap
         self._until = inf
         self.busy = self.stopped = ""
-        self.interrupted = False
+        self.interrupted = self.ended = False
 
     def checked(self, sampled: Sequence[Sampled]) -> list[Checked]:
         """Return those of the samples that were timed, in order."""
@@ -174,9 +175,9 @@ class _Timing:
         slower = 1.0 if self._terms.wait_s is not None else backend.slowdown()
         self._until = monotonic() + (1 + estimate.MAX_OVERRUN) * self._terms.limit_s
         expected = expected_of(sampled, backend, workers, slower, self._apart)
-        tracker = Tracker(progress, len(sampled), 0, expected)
+        tracker = Tracker(progress, len(sampled), 0, expected, self._terms.limit_s)
         measurers = [backend.measurer(worker, effort.named("full", backend.device.kind)) for worker in range(workers)]
-        with ThreadPoolExecutor(workers) as threads:
+        with ThreadPoolExecutor(workers) as threads, self._ending(measurers):
             try:
                 shares = [sampled[worker::workers] for worker in range(workers)]
                 list(threads.map(partial(self._share, tracker), measurers, shares))
@@ -187,8 +188,32 @@ class _Timing:
                 for measurer in measurers:
                     measurer.close()
 
+    @contextmanager
+    def _ending(self, measurers: Sequence[Measurer]) -> Iterator[None]:
+        """End the measurers soon after the time limit."""
+
+        def end() -> None:
+            self.ended = True
+            for measurer in measurers:
+                measurer.close()
+
+        timer = Timer(min(estimate.ENDED * self._terms.limit_s, TIMEOUT_MAX), end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def _share(self, tracker: Tracker, measurer: Measurer, share: Sequence[Sampled]) -> None:
-        """Time one worker's samples."""
+        """Time one worker's samples, until the end of the time limit."""
+        try:
+            self._timed(tracker, measurer, share)
+        except Stopped:
+            if not self.ended:
+                raise
+
+    def _timed(self, tracker: Tracker, measurer: Measurer, share: Sequence[Sampled]) -> None:
         jobs = [one.job(measurer) for one in share]
         if not self._apart:
             self._prepare(tracker, measurer, jobs)
@@ -197,7 +222,7 @@ class _Timing:
         longest_s = 0.0  # The first one also starts the processes, and counts until the second one is done.
         for number, (one, job) in enumerate(zip(share, jobs, strict=True)):
             begun = monotonic()
-            if self.stopped or self.interrupted or (number and begun + longest_s > self._until):
+            if self.stopped or self.interrupted or self.ended or (number and begun + longest_s > self._until):
                 return
             if self._apart:
                 self._prepare(tracker, measurer, [job])
@@ -218,7 +243,7 @@ class _Timing:
             for config, outcome in zip(one.recorded, outcomes, strict=True)
         ]
         with self._lock:
-            if self.interrupted:
+            if self.interrupted or self.ended:
                 return  # The measurer was closed in the middle: the failures are not the configs'.
             self._keep(Checked(one, [row(job, outcome, self._backend, "remeasure") for outcome in marked]), marked)
             tracker.finished(job.problem)
@@ -245,4 +270,6 @@ def expected_of(
         start_s += 0.0 if apart else slower * compile_s / workers
         waits_s = estimate.patience_s(slower) if number < workers else 0.0  # Each worker waits at its first one.
         jobs.append((problem, slower * (seconds + compile_s * apart) + waits_s))
-    return Expected(start_s, jobs, workers, slower=slower)
+    wanted = [Job(one.verdict.problem, one.verdict.protocol, tuple(map(Candidate, one.recorded))) for one in sampled]
+    turns, waiting = backend.awaited(wanted)
+    return Expected(start_s, jobs, workers, slower=slower, compiled_s=slower * turns * estimate.NVCC_S, waiting=waiting)

@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from kit.replay import CPP, DEVICE, TOOLCHAIN, Replay
@@ -18,6 +19,7 @@ from gemmdb.generators.measure import quiet
 from gemmdb.generators.measure.requalify import Limits, requalify
 from gemmdb.key.problem import Query
 from gemmdb.lookup import answer
+from gemmdb.processes.pool import Stopped
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
@@ -120,7 +122,7 @@ def test_a_range_stands_for_its_measured_sizes(run, problems):
 
 
 def test_the_budget_is_for_what_takes_the_most_time(run, problems):
-    found = run(entries=[Entry(problem, calls=problem.m) for problem in problems], budget_s=0.001)
+    found = run(entries=[Entry(problem, calls=problem.m) for problem in problems], budget_s=5.0)  # To start takes 8 s.
     assert [one.verdict.problem.m for one in found.checked.rest] == [32, 16, 8, 4, 2, 1]
 
 
@@ -142,6 +144,24 @@ def test_the_budget_is_exceeded_by_at_most_a_tenth(run, problems, monkeypatch, c
     found = run(replay=Slowly, budget_s=budget_s)
     assert (len(found.checked.done), now[0]) == (budget_s // 30, budget_s // 30 * 30)
     assert len(found.checked.done) + len(found.checked.rest) == len(problems)
+
+
+def test_a_first_verdict_that_takes_longer_than_the_budget_is_ended_with_it(run, problems):
+    class Endless(Replay):
+        closed = Event()
+
+        def measure(self, *_):
+            assert self.closed.wait(30.0)
+            raise Stopped("closed")
+
+        def close(self):
+            self.closed.set()
+
+    begun = time.monotonic()
+    found = run(replay=Endless, budget_s=1.0)
+    assert (found.checked.done, len(found.checked.rest), found.table) == ((), len(problems), None)
+    assert (found.checked.interrupted, found.checked.stopped) == (False, "")
+    assert time.monotonic() - begun < 5.0
 
 
 def test_what_no_table_has_is_counted_and_other_devices_are_left_out(run, problems):
