@@ -22,13 +22,18 @@ without a bias on an H200, one in twenty lost more than this to a bias; the medi
 biases`)."""
 
 
-def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
+def stand_ins(problem: Problem, kind: str, fixed: bool = True) -> tuple[Problem, ...]:
     """Return stand-ins for a problem with an epilogue, most similar first: on a GPU without the bias, then with the
     light epilogue, then without any. If the GEMM's result is stored anyway, fusion saves little, and the light epilogue
-    is not representative. Empty for a problem without an epilogue. `kind`: the device kind.
+    is not representative. Empty for a problem without an epilogue. `kind`: the device kind. `fixed`: no size is
+    symbolic.
 
     On a GPU, a scaled integer GEMM with an fp32 result uses the rows of one that stores bf16: that is what is stored
-    once Inductor fuses the consumer."""
+    once Inductor fuses the consumer. And one with a weight that freezing made constant uses those of an input: no
+    kernel packs it. The cast of a constant weight is folded, so that ATen then takes another time."""
+    if problem.constant and fixed and kind == "cuda" and not problem.spec.dequantises:
+        plain = replace(problem, constant=False)
+        return (plain, *stand_ins(plain, kind))
     own = problem.epilogue
     if own is None:
         wide = problem.spec.integer and problem.fusion == "scale" and problem.out == "fp32"
@@ -40,10 +45,17 @@ def stand_ins(problem: Problem, kind: str) -> tuple[Problem, ...]:
     return (*found, replace(problem, fusion="none"))
 
 
+def same_but_constant(problem: Problem, other: Problem) -> bool:
+    """Return whether a stand-in differs only in that its weight is an input."""
+    return problem.constant and replace(problem, constant=False) == other
+
+
 def charged(ask: Ask, problem: Problem, hit: Hit) -> Hit:
     """Return the hit for the stand-in `problem`, with the cost of the missing bias or epilogue added."""
     if problem.fusion == "none" or hit.branches or hit.config == ATEN:
         return hit  # Rows without an epilogue also omit the kernel after ATen, which takes at least as long.
+    if same_but_constant(ask.problem, problem):
+        return hit
     same = problem.epilogue == ask.problem.epilogue
     us = BIAS * hit.expected_us if same else extra_us(ask.problem, ask.device, hit.expected_us)
     if us == 0:

@@ -210,10 +210,16 @@ def test_without_confirming_nothing_is_served_that_is_slower_alone(lab, fused, a
 
 
 @given(strategies.problems, st.sampled_from(["cuda", "cpu"]))
-def test_stand_ins_differ_in_the_epilogue_or_the_bias_alone(problem, kind):
+def test_stand_ins_differ_in_the_epilogue_the_bias_or_a_constant_weight_alone(problem, kind):
     if problem.fusion == "scale":
         return
     others = stand_ins(problem, kind)
+    if problem.constant and kind == "cuda" and not problem.spec.dequantises:
+        frozen, problem = problem, replace(problem, constant=False)
+        first, *others = others
+        assert first == problem
+        assert tuple(others) == stand_ins(problem, kind)
+        assert frozen not in others
     same = [other for other in others if other.op == problem.op]
     assert all(replace(other, fusion=problem.fusion) == problem for other in same)
     assert all(replace(problem, op="mm", bias=None) == other for other in others if other not in same)

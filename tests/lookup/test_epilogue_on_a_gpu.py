@@ -121,3 +121,25 @@ def test_a_light_epilogue_costs_nothing_beyond_itself_and_a_transposed_store_a_s
     assert extra_us(replace(LIGHT, fusion="none"), H200, 10.0) == 0
     assert extra_us(replace(LIGHT, fusion="pointwise:transposed"), H200, 10.0) == pytest.approx(10 * TRANSPOSED)
     assert extra_us(replace(LIGHT, fusion="pointwise:math"), H200, 10.0) == pytest.approx(11.9, abs=0.1)
+
+
+@pytest.mark.parametrize("fusion", ["none", "pointwise:math"])
+def test_a_frozen_weight_has_the_rows_of_one_that_is_an_input(lab, fusion):
+    """Freezing makes the weight a constant, which no kernel of a GPU packs. No table has rows of that."""
+    problem = Problem.gemm("mm", m=64, n=3072, k=768, fusion=fusion)
+    frozen, policy = replace(problem, constant=True), replace(POLICY, model=False)
+    for ratio, config in ((0.5, TILE), (1.5, ATEN)):
+        tables = lab.catalog(lab.rows(problem, {TILE: ratio}, aten_us=20.0, device=H200, clock="graph"))
+        own, hit = (answer(lab.query(one, H200), tables, policy) for one in (problem, frozen))
+        assert (own.rung, hit.rung, hit.config) == ("exact", "epilogue", config)
+        assert (hit.expected_us, hit.speedup) == (own.expected_us, own.speedup), "nothing is charged"
+    cpu = lab.catalog(lab.rows(problem, {TILE: 0.5}))
+    assert answer(lab.query(frozen), cpu, policy) is None, "kernels of a CPU pack it"
+
+
+def test_a_frozen_integer_weight_has_none(lab):
+    """Its cast is folded, so that ATen multiplies a weight of 16 bits."""
+    problem = Problem.gemm("mixed_mm", m=16, n=4096, k=4096)
+    tables = lab.catalog(lab.rows(problem, {TILE: 0.5}, device=H200, clock="graph"))
+    assert answer(lab.query(problem, H200), tables, POLICY).rung == "exact"
+    assert answer(lab.query(replace(problem, constant=True), H200), tables, replace(POLICY, model=False)) is None

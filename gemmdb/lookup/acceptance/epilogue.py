@@ -20,7 +20,7 @@ from gemmdb.lookup.acceptance.near import elsewhere, left_to_sku, near
 from gemmdb.lookup.acceptance.ranges import ranged
 from gemmdb.lookup.ask import Ask, Step
 from gemmdb.lookup.evidence import barred
-from gemmdb.lookup.other_epilogue import charged, stand_ins
+from gemmdb.lookup.other_epilogue import charged, same_but_constant, stand_ins
 from gemmdb.lookup.prediction import Prediction, measured
 from gemmdb.lookup.symbolic import Bucket, sizes
 from gemmdb.rejected import Rejected
@@ -32,7 +32,7 @@ MOST_RETRIES = 3
 def epilogue(ask: Ask) -> Step:
     """Rung `epilogue`: serve the config for a stand-in with another epilogue, or none, if it can be confirmed or
     assumed to be valid."""
-    others = stand_ins(ask.problem, ask.device.kind)
+    others = stand_ins(ask.problem, ask.device.kind, fixed=not ask.symbolic)
     if not others:
         return Step("epilogue", None, "the problem has no epilogue")
     if ask.policy.on_miss == "error" and not ask.symbolic:  # Only some sizes of a range are ever measured.
@@ -95,7 +95,7 @@ def _rejection(ask: Ask, problem: Problem, hit: Hit) -> Rejected | None:
     if hit.config == ATEN:
         if problem.op != ask.problem.op:
             return Rejected("ATen, but a bias takes ATen longer than a kernel")
-        known = problem.fusion != "none" or (own is not None and own.kept)
+        known = problem.fusion != "none" or (own is not None and own.kept) or same_but_constant(ask.problem, problem)
         return None if known else Rejected("ATen, but these rows do not tell what fusing saves")
     name = hit.config.name
     if hit.config in barred(ask):
@@ -110,7 +110,7 @@ def _rejection(ask: Ask, problem: Problem, hit: Hit) -> Rejected | None:
     if hit.speedup - 1 < needed:
         return Rejected(f"{name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed")
     if problem.op == ask.problem.op and problem.epilogue == own:
-        return None  # The rows differ only in the size of the stored result.
+        return None  # The rows differ only in the size of the stored result, or in where the weight comes from.
     return None if _holds_alone(ask, hit.config) else Rejected(f"{name} may be slower than ATen without an epilogue")
 
 
