@@ -18,7 +18,7 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.terms import Estimator
-from gemmdb.cost.work import Setting, Tile, tile_of
+from gemmdb.cost.work import KERNELS, Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import filling, splits, tile_count
 from gemmdb.kernels.triton.int4_skinny import DEPTH, MAX_ROWS
@@ -79,10 +79,13 @@ class Scale:
         return cls(roofline_us(problem, device), estimator)
 
     def us(self, shape: Tile | None) -> float:
-        """Microseconds of one call of a config with this tile; None for ATen."""
+        """Microseconds of one call of a config with this tile; None for ATen. A kernel that is not modelled scales as
+        ATen does."""
         if self.estimator is None:
             return self.roof
-        return self.estimator.us(shape) if shape else FITTED.predict_aten(self.estimator.setting)
+        if shape is None or shape.kernel not in KERNELS:
+            return FITTED.predict_aten(self.estimator.setting)
+        return self.estimator.us(shape)
 
 
 def fitted() -> Coefficients:
@@ -140,15 +143,16 @@ def programs(config: Config, problem: Problem) -> int | None:
 @functools.lru_cache(maxsize=4096)
 def tile(config: Config) -> Tile | None:
     """The tile of a config, None for one without: ATen, or a kernel that only others know."""
-    if config.spec.int4 and config.backend == "triton":
+    if config.backend == "triton" and (config.spec.int4 or config.kernel == "scaled_blocks"):
         value = {name: int(number) for name, number in config.params if isinstance(number, int)}
         if config.kernel == "int4_skinny":
             return Tile(
                 config.kernel, MAX_ROWS, value["block_n"], DEPTH * value["warps"], value["warps"], value["stages"]
             )
         split = value["split_k"]
-        block = value["block_m"], value["block_n"], value["block_k"]
-        return Tile(config.kernel, *block, value["warps"], value["stages"], split, "fixup" if split > 1 else "none")
+        block = value["block_m"], value["block_n"], value["block_k"] * value.get("blocks", 1)
+        reduce = "fixup" if split > 1 else "none"
+        return Tile(config.kernel, *block, value["warps"], value["stages"], split, reduce, value.get("swap", 0))
     return None if config == ATEN else tile_of(config)
 
 

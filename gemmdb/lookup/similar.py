@@ -21,6 +21,7 @@ from gemmdb.cost.data import CAPABILITIES, rest
 from gemmdb.cost.machine import machine
 from gemmdb.cost.transfer import ConfigGroup, members
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.menus.batch import SCALED_BLOCKS
 from gemmdb.kernels.menus.grouped import MENU as GROUPED
 from gemmdb.kernels.menus.groupwise import GROUPWISE
 from gemmdb.kernels.menus.int4 import INT4, INT4_SKINNY, skinny_mostly_fastest
@@ -146,10 +147,10 @@ def _first(measured: list[_Measured]) -> list[ConfigGroup]:
 
 
 def usual(ask: Ask) -> list[Config]:
-    """Return the configs that were most often the best on measured problems of the kind; for grouped GEMMs those of the
-    menu. For weights with groups, the top configs of the skinny menu where these are mostly the fastest, an even
-    sample of the main menu, and ATen's GEMM with a dequantised weight. Empty for an arch or a kind without
-    measurements."""
+    """Return the configs that were most often the best on measured problems of the kind; for grouped GEMMs and scales
+    of blocks those of the menu. For weights with groups, the top configs of the skinny menu where these are mostly the
+    fastest, an even sample of the main menu, and ATen's GEMM with a dequantised weight. Empty for an arch or a kind
+    without measurements."""
     known = machine(ask.device)
     if ask.problem.int4 is not None:
         return _of_int4(ask) if known is not None and not ask.problem.empty else []
@@ -162,6 +163,8 @@ def usual(ask: Ask) -> list[Config]:
 def _menu(ask: Ask) -> Iterable[Config]:
     if ask.problem.spec.grouped:
         return GROUPED.usual(ask.problem, ask.device)
+    if ask.problem.scales == "block":
+        return SCALED_BLOCKS.usual(ask.problem, ask.device)
     if ask.problem.op not in MENU_OF:
         return ()
     menus = rest().get(kind(ask.problem), {})

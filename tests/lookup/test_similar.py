@@ -4,6 +4,7 @@ import pytest
 from kit.gpu import make
 
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.menus.batch import SCALED_BLOCKS
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.acceptance.tuning import candidates
@@ -111,3 +112,20 @@ def test_a_modelled_table_goes_before_the_formula(lab, no_shipped_tables):
 
 def test_of_sizes_of_zero_nothing_is_tried(ask):
     assert similar(ask((KIN, {tile(): 0.5}), problem=ASKED.resized(0, 2560, 4093))) == []
+
+
+def blocks(n: int) -> Problem:
+    return Problem.gemm("scaled_mm", m=16, n=n, k=7168, scales="block")
+
+
+def test_of_scales_of_blocks_the_menu_is_tried_where_nothing_is_known(ask):
+    problem = blocks(2048)
+    menu = list(SCALED_BLOCKS.usual(problem, GPU))
+    assert len(menu) >= 4
+    assert candidates(ask(problem=problem)) == menu
+
+
+def test_the_split_of_a_kernel_of_blocks_fills_the_gpu_at_other_sizes_too(ask):
+    """112 tiles of 64 columns in 4 slices are 4 programs for each of 132 multiprocessors, and so are 64 in 8."""
+    there, here = (make("scaled_blocks", swap=1, blocks=1, split_k=split) for split in (4, 8))
+    assert similar(ask((blocks(7168), {there: 0.5}), problem=blocks(4096))) == [here]
