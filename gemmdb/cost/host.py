@@ -34,8 +34,9 @@ HIDDEN_US = 30.0
 """A GEMM that takes the GPU this long hides its call and those of the small kernels around it: about three launches."""
 TRAINING_HIDDEN_FLOPS = 4.8e10
 """Floating-point operations of a GEMM that takes an H200 80 us. Where half of a training step's GEMMs are this long,
-the GPU is the bottleneck: a step also runs autograd, casts and the optimizer, and for each GEMM, steps of four models took
-the host 84 to 146 us (benchmarks/results/h200/dense/programs-2026-11-28b.jsonl.xz). A slower GPU hides even more."""
+the GPU is the bottleneck: a step also runs autograd, casts and the optimizer, and for each GEMM, steps of four models
+took the host 84 to 146 us (benchmarks/results/h200/dense/programs-2026-11-28b.jsonl.xz). A slower GPU hides even
+more."""
 TRAINING_MARGIN_US = 5.0
 """What a call must save the host where it is the bottleneck. Code is not in the processor's cache there as it is in a
 loop: 24 calls of cuBLASLt and 6 kernels with tensor maps made a step of train-vit 370 us longer for the host, and one
