@@ -120,9 +120,10 @@ def _find(ask: Ask) -> list[_Place]:
 def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
     """Yield the problem with an int4 weight of each other format in the table that lies like its own in memory, tiled
     or two numbers in a byte, with the distance between the formats. A kernel reads as many bytes of the weight either
-    way, and the size of groups, zero points and the order in a byte change little else."""
+    way, and the size of groups, zero points and the order in a byte change little else. Only where a compile times the
+    kernel before it serves it."""
     own = ask.problem.int4
-    if own is None or own.only_measured:
+    if own is None or own.only_measured or not ask.policy.confirm or ask.symbolic:
         return
     for example in ask.read(Table.families, table) or ():
         other = example.int4
