@@ -56,7 +56,7 @@ FORMS = [
     make("int4_skinny", lean=1, block_n=64), make("int4_skinny", lean=1, block_n=64, activations="shared", warps=8),
     make("int4_skinny", lean=1, block_n=32, stages=2, activations="ahead"),
     make("int4_skinny", lean=1, block_n=32, stages=2, activations="shared", next="before", warps=2),
-    make("int4_skinny", lean=1, block_n=16, stages=2, warps=8),
+    make("int4_skinny", lean=1, block_n=16, stages=2, warps=8), make("int4_skinny", lean=1, block_n=32),
     make("int4", scaled="sums", block_n=256, block_k=32), make("int4", scaled="sums", block_n=128, block_k=32, warps=2),
 ]  # fmt: skip
 SERVED = [

@@ -49,7 +49,8 @@ def pairs():
                 group = (32, 64, 128, 256)[(turn + place + shift) % 4]
                 k = 5 * max(group, 128) if group < 256 else 512
                 m = (5, 13)["lean" in config.values and config.values["block_n"] < 64 and (turn + place) % 2]
-                problem = Problem.gemm("mixed_mm", m=m, n=136, k=k, dtype=dtype, weight_dtype="int4", group=group,
+                n = 192 if packing == "awq" and config.values["block_n"] == 32 else 136
+                problem = Problem.gemm("mixed_mm", m=m, n=n, k=k, dtype=dtype, weight_dtype="int4", group=group,
                                        zeros=zeros, packing=packing)  # fmt: skip
                 if config.rejection(problem, H200) is None:
                     found.append((problem, config))

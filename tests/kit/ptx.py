@@ -93,7 +93,7 @@ def _instruction(name: str, values: list[Any]) -> Any:
 def _permuted(first: Any, second: Any, selector: Any) -> Any:
     result = np.uint32(0)
     for byte in range(4):
-        place = (int(selector) >> (4 * byte)) & 7
+        place = (int(np.ravel(selector)[0]) >> (4 * byte)) & 7
         source = first if place < 4 else second
         result = result | (((source >> np.uint32(8 * (place % 4))) & np.uint32(255)) << np.uint32(8 * byte))
     return result

@@ -31,7 +31,7 @@ _HISTORY = (
     ("3b992e027bd165b8", "ba042125d931cbdc"),
     ("189ca5b09cc9b921", "d4c6f8ea1c262a94", "3fba734c92d58300", "067a5933400952cc", "9e67c3f01599c47f"),
     ("7f339d284e2d1986", "84e1da6b62a2dd91", "2f84e281cf81afb3", "e97769d881f34ed8", "2dae9820dfb5aa8e",
-     "46058c8e58ebf92e"),
+     "93d865a0b772e88a"),
     ("368fbc0e4b60cf75", "a6f6708ac2f4c0c3", "0178e3da580178ce"),
 )  # fmt: skip
 """The digests of each kernel, the former ones first."""

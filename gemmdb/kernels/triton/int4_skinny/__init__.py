@@ -17,7 +17,7 @@ FEW_ROWS, MAX_ROWS = 8, 16
 DEPTH = 128
 """Neighbours along K that a warp multiplies in a step: each of its lanes loads 16 bytes of a column."""
 COLUMNS_OF_WARP = 64
-"""Columns of which a warp has words at least, if these have eight columns each."""
+"""Columns of which a warp has words at least, if these have eight columns each. It multiplies all or half of them."""
 MAX_REGISTERS, OTHER_REGISTERS = 200, 32
 """Registers of a thread for its sums, weights, their scales and the activations, and those for all else. A config with
 more than that writes registers to memory on Hopper, where one with less keeps all of them or all but eight."""
@@ -77,8 +77,10 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return Rejected("it takes integers of four bits")
     if own.along_n and (adjacent(config) or not lean(config)):
         return Rejected("a weight whose memory runs along N takes the lean form, without neighbouring steps")
-    if int4.along_n(own)["OF_COLUMNS"] and int(value["block_n"]) < COLUMNS_OF_WARP:
+    if int4.along_n(own)["OF_COLUMNS"] and int(value["block_n"]) < COLUMNS_OF_WARP // 2:
         return Rejected(f"a warp has words of {COLUMNS_OF_WARP} columns at once")
+    if int4.along_n(own)["OF_COLUMNS"] and int(value["block_n"]) < COLUMNS_OF_WARP and problem.n % COLUMNS_OF_WARP:
+        return Rejected(f"two programs share words of {COLUMNS_OF_WARP} columns")
     if not problem.a.row_major:
         return Rejected("K has to run along memory in the activations")
     if not lean(config) and (problem.m > FEW_ROWS or value["activations"] == "ahead"):
@@ -103,7 +105,8 @@ def registers(config: ConfigLike, problem: Problem) -> int:
     assert own is not None
     parts = _parts(problem)
     sums = (parts + (1 if lean(config) else parts)) * rows * columns // threads
-    weights = (stages + 1 + own.along_n) * columns * DEPTH // 8 // threads  # Rows along N have their own addresses.
+    read = max(columns, COLUMNS_OF_WARP) if int4.along_n(own)["OF_COLUMNS"] else columns
+    weights = (stages + 1 + own.along_n) * read * DEPTH // 8 // threads  # Rows along N have their own addresses.
     scales = columns // 8 * parts * (2 + stages * (1 + int4.given(problem)))
     activations = rows * DEPTH // 2 // threads * (1 + stages * (config.values["activations"] == "ahead"))
     return sums + weights + scales + activations + 4 * parts * rows // FEW_ROWS
