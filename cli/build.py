@@ -55,7 +55,7 @@ class BuildOptions:
     )
     gpus: int | None = Option(None, min=1, help="How many GPUs to use [default: all].")
     minutes: float | None = Option(
-        None, help="Start no new problem after this many minutes. Run the same command to continue."
+        None, help="End after this many minutes, at most a tenth later. Run the same command to continue."
     )
     ray: str | None = Option(
         None,

@@ -36,7 +36,7 @@ class FreezeOptions:
 
     command: list[str] = Argument(metavar="COMMAND...", help="The program and its arguments.")
     budget: str = Option(
-        BUDGET, metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m."
+        BUDGET, metavar="TIME", help="End the build after this time, at most a tenth later: 90s, 10m, 1h30m."
     )
     folder: Path = Option(FOLDER, help="Where the list, its tables and the state are kept.")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")

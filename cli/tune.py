@@ -35,7 +35,7 @@ class TuneOptions:
 
     command: list[str] = Argument(metavar="COMMAND...", help="The program and its arguments.")
     budget: str = Option(
-        BUDGET, metavar="TIME", help="Start no new problem of the build after this time: 90s, 10m, 1h30m."
+        BUDGET, metavar="TIME", help="End the build after this time, at most a tenth later: 90s, 10m, 1h30m."
     )
     folder: Path = Option(FOLDER, help="Where the state is kept. Run the same command to continue.")
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")

@@ -55,7 +55,9 @@ class VerifyOptions:
     out: Path | None = Option(
         None, "--out", "-o", help="New table of --requalify [default: WORKLOAD-requalified.db].", show_default=False
     )
-    budget: str = Option(BUDGET, metavar="TIME", help="Start no benchmark of --requalify after this time: 90s, 5m.")
+    budget: str = Option(
+        BUDGET, metavar="TIME", help="End --requalify after this time, at most a tenth later: 90s, 5m."
+    )
     wait: AskOption = None
     as_json: JsonFlag = False
 

@@ -19,16 +19,16 @@ MAX_WORDS, MAX_WORD_CHARS = 64, 200
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
     """Build options. `arch`: `native`, `cpu` or a GPU's arch. `ops`, `dtypes` (of the activation): only these; empty
-    for all. `shapes`: the name of a preset or a file (see `shapes.load`). `effort`: see `effort.named`. None for either
-    is the device kind's default. `out`: the table to write; None for the user's own. `gpus`: maximum number of GPUs.
-    `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no such device.
-    `minutes`: after this time no new problem starts; None for no limit. `allow`, `deny`: regular expressions that
-    choose candidates (see `build.select`). `propose`: a file of vLLM whose configs are tried as well (see
-    `generators.proposals`). `every`: also measure the GEMMs of a workload that fall back to ATen
-    whatever their times are (see `build.recorded`). `wait_s`: how many seconds to wait while other
-    programs use the machine, and then to stop; None measures anyway. `pace`: how many times as long as expected an
-    earlier build took, None if unknown; `slower`: how many times as long as on an idle machine it takes if it does not
-    wait for one, None to look."""
+    for all. `shapes`: the name of a preset or a file (see `shapes.load`). `effort`: see `effort.named`. None for
+    either is the device kind's default. `out`: the table to write; None for the user's own. `gpus`: maximum number
+    of GPUs. `ray`: the cluster to build over (see `generators.cluster`). `modelled`: predict if this machine has no
+    such device. `minutes`: it ends after this time, at most a tenth later; None for no limit. `allow`, `deny`:
+    regular expressions that choose candidates (see `build.select`). `propose`: a file of vLLM whose configs are
+    tried as well (see `generators.proposals`). `every`: also measure the GEMMs of a workload that fall back to ATen
+    whatever their times are (see `build.recorded`). `wait_s`: how many seconds to wait while other programs use the
+    machine, and then to stop; None measures anyway. `pace`: how many times as long as expected an earlier build
+    took, None if unknown; `slower`: how many times as long as on an idle machine it takes if it does not wait for
+    one, None to look."""
 
     arch: str = "native"
     ops: tuple[str, ...] = ()
