@@ -143,6 +143,13 @@ class Ask:
     def _part(self) -> object:
         return None if self.within is None else self.within.key
 
+    @property
+    def confirms(self) -> bool:
+        """Whether the caller benchmarks configs that were not measured for this exact problem against ATen before
+        serving them. False where the policy leaves it open, as in a lookup outside a compile, and for symbolic
+        sizes."""
+        return bool(self.policy.confirm) and not self.symbolic
+
     def rejection(self, config: Config) -> Rejected | None:
         """Return why `config` cannot be served: the caller or the policy excludes it, or it is not legal."""
         if self.left_out and config in self.left_out:

@@ -123,7 +123,7 @@ def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
     way, and the size of groups, zero points and the order in a byte change little else. Only where a compile times the
     kernel before it serves it."""
     own = ask.problem.int4
-    if own is None or own.only_measured or not ask.policy.confirm or ask.symbolic:
+    if own is None or own.only_measured or not ask.confirms:
         return
     for example in ask.read(Table.families, table) or ():
         other = example.int4

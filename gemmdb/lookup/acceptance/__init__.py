@@ -43,10 +43,9 @@ def required_gain(policy: Policy, verified: bool | None) -> float:
 
 
 def confirming(ask: Ask) -> bool:
-    """Return whether the caller benchmarks configs that were not measured for this exact problem against ATen before
-    serving them. A config then only needs to be faster in expectation; otherwise it must be certainly faster. False
-    where the policy leaves it open, as in a lookup outside a compile, and for symbolic sizes."""
-    return bool(ask.policy.confirm) and not ask.symbolic
+    """Return whether the caller confirms. A config then only needs to be faster in expectation; otherwise it must be
+    certainly faster."""
+    return ask.confirms
 
 
 def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
