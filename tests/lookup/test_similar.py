@@ -9,7 +9,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.acceptance.tuning import candidates
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.ranking import uncovered
+from gemmdb.lookup.ranking import LIVE_CANDIDATES, uncovered
 from gemmdb.lookup.similar import MOST_GROUPS, similar
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
@@ -123,6 +123,14 @@ def test_of_scales_of_blocks_the_menu_is_tried_where_nothing_is_known(ask):
     menu = list(SCALED_BLOCKS.usual(problem, GPU))
     assert len(menu) >= 4
     assert candidates(ask(problem=problem)) == menu
+
+
+def test_beside_what_was_fast_nearby_live_tuning_tries_the_menu_of_scales_of_blocks(ask):
+    """The measured problems do not know the kernels that are newer."""
+    near = make("scaled_blocks", swap=1, split_k=4, stages=8)
+    found = candidates(ask((blocks(2560), {near: 0.5}), problem=blocks(2048)))
+    assert not any("blocks" in config.values for config in found[:1])
+    assert any("blocks" in config.values for config in found[:LIVE_CANDIDATES])
 
 
 def test_the_split_of_a_kernel_of_blocks_fills_the_gpu_at_other_sizes_too(ask):

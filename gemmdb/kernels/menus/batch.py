@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import product, zip_longest
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.config import Config
@@ -63,8 +63,12 @@ def _splits(tiles: int, programs: int, steps: int) -> list[int]:
 
 
 def _usual_scaled(problem: Problem, device: Device) -> Iterator[Config]:
-    for m, n, warps, resident, swap, blocks in up_to(_SCALED_SHAPES, problem.m):
-        yield from _scaled_configs(problem, device, _scaled_shape(m, n, blocks, warps, resident), swap, blocks)
+    """The first config of each entry, then the second ones: live tuning tries only a few."""
+    found = [
+        _scaled_configs(problem, device, _scaled_shape(m, n, blocks, warps, resident), swap, blocks)
+        for m, n, warps, resident, swap, blocks in up_to(_SCALED_SHAPES, problem.m)
+    ]
+    yield from (config for turn in zip_longest(*found) for config in turn if config is not None)
 
 
 def _whole_scaled(problem: Problem, device: Device) -> Iterator[Config]:
@@ -88,7 +92,8 @@ def _scaled_configs(problem: Problem, device: Device, shape: Shape, swap: int, b
     tiles, steps = hardware.tile_count(problem.m, problem.n, (shape.m, shape.n)), -(-problem.k // shape.k)
     splits = _splits(tiles, device.units * shape.resident, steps)
     ahead, depth = min(ahead, max(steps, 2)), replace(shape, k=SCALE_BLOCK)
-    for slices in ([1] if not splits or 2 * tiles >= device.units else []) + splits:
+    whole = [1] if not splits or 2 * tiles >= device.units else []
+    for slices in [*splits, *whole] if blocks else [*whole, *splits]:
         config = _config("scaled_blocks", depth, slices, swap, ahead)
         yield config if not blocks else Config.of("triton", "scaled_blocks", **config.values, blocks=blocks)
 

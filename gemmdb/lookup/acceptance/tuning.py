@@ -78,7 +78,10 @@ def _in_turns(*lists: Sequence[Config]) -> list[Config]:
 def _expected(ask: Ask) -> list[Config]:
     """Return the configs in a modelled table, whose kernels were compiled for the device, then the model's ranking. If
     both are empty, return the best configs on similar problems. For ops with their own trees, the ranking and these
-    alternate, which gained more on held-out problems than either (docs/contributing/lookup.md)."""
+    alternate, which gained more on held-out problems than either (docs/contributing/lookup.md). For scales of blocks,
+    return the menu: the rows are older than half of it."""
+    if ask.problem.scales == "block":
+        return usual(ask)
     ranking = rank(ask, TREE_CANDIDATES * TUNING_FACTOR)
     best = [] if isinstance(ranking, Rejected) else [one.config for one in ranking.best]
     if ask.problem.op in TREE_OPS:

@@ -122,7 +122,9 @@ def test_what_is_tried_with_scales_of_blocks(m):
     problem = scaled(m, 4096, 7168, scales="block")
     found = tried(problem)
     assert names(found) == {"triton:scaled_blocks"}
-    assert 4 <= len(found) < 16
+    assert 4 <= len(found) < 25
+    assert {"blocks" in config.values for config in found} == {True, False}
+    assert "blocks" not in next(iter(found)).values
     assert m > 64 or max(config.values["split_k"] for config in found) > 1
     for config in found:
         assert config.rejection(problem, H200) is None
