@@ -5,15 +5,11 @@ import functools
 
 import pytest
 import torch
-from kit import program_batch
+from kit import dequantised, program_batch
 from torch import nn
-from torch._inductor.decomposition import select_decomp_table
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb.inductor import force
-from gemmdb.inductor.match import int4, ops
 
 N, K, G = 64, 256, 64
 GROUPS = K // G
@@ -35,7 +31,7 @@ def unpacked(words, columns, along=1, bits=8, low=128, order=lambda place: place
     return (whole[:, :columns] - low).to(torch.int8)
 
 
-def dequantised(numbers, scale, zeros=None):
+def scaled(numbers, scale, zeros=None):
     found = numbers.unflatten(-1, (GROUPS, G)).to(scale.dtype)
     if zeros is not None:
         found = found - zeros.unsqueeze(-1).to(scale.dtype)
@@ -43,7 +39,7 @@ def dequantised(numbers, scale, zeros=None):
 
 
 def plain(w, s):
-    return dequantised(w, s)
+    return scaled(w, s)
 
 
 def in_integers(w, s, z):
@@ -63,11 +59,11 @@ def unsigned(w, s):
 
 
 def in_words(w, s, **how):
-    return dequantised(unpacked(w, K, **how), s)
+    return scaled(unpacked(w, K, **how), s)
 
 
 def in_words_with_zeros(w, s, z, **how):
-    return dequantised(unpacked(w, K), s, unpacked(z, N, along=0, **how))
+    return scaled(unpacked(w, K), s, unpacked(z, N, along=0, **how))
 
 
 def repeated(w, s, z):
@@ -94,10 +90,10 @@ UNLIKE = {
         functools.partial(in_words_with_zeros, low=127), (WORDS, INT32), (ZERO_WORDS, INT32)),
     "signed zero points of an unsigned weight": (repeated, (FLAT, UINT8), (ZEROS, INT8)),
     "a difference in eight bits": (
-        lambda w, s, z: dequantised((w.view(N, GROUPS, G) - z.unsqueeze(-1)).view(N, K), s), (FLAT, INT8),
+        lambda w, s, z: scaled((w.view(N, GROUPS, G) - z.unsqueeze(-1)).view(N, K), s), (FLAT, INT8),
         (ZEROS, INT8)),
     "groups side by side": (lambda w, s: w.to(s.dtype) * s.repeat(1, G), (FLAT, INT8), None),
-    "bytes that the program computes": (lambda w, s: dequantised(w // 2, s), (FLAT, INT8), None),
+    "bytes that the program computes": (lambda w, s: scaled(w // 2, s), (FLAT, INT8), None),
 }  # fmt: skip
 
 
@@ -122,40 +118,20 @@ def packing_of(weight):
     return "byte-fp32" if weight is fp32_scales else "byte"
 
 
-def traced(layer, x):
-    """The graph of a layer whose tensors are inputs, without the aliases of what is written in place."""
-    buffers = dict(layer.named_buffers())
-
-    def program(x, *tensors):
-        return torch.func.functional_call(layer, dict(zip(buffers, tensors, strict=True)), (x,))
-
-    inputs = (x, *buffers.values())
-    with FakeTensorMode() as mode:
-        fakes = list(map(mode.from_tensor, inputs))
-        graph = make_fx(torch.func.functionalize(program), select_decomp_table())(*fakes)
-    return graph, inputs
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FOUND)
 def test_the_operator_computes_what_the_program_does(name, dtype):
     weight, stored, given, _, zeros = FOUND[name]
-    layer, x = Layer(weight, stored, given, dtype), torch.randn(4, K).to(dtype)
-    graph, inputs = traced(layer, x)
-    (found,) = [one for one in map(int4.find, graph.graph.nodes) if one]
-    assert (found.groups.size, found.groups.packing, found.groups.zeros) == (G, packing_of(weight), zeros)
-    found.rewrite(graph.graph)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    assert [node.target for node in graph.graph.nodes].count(ops.overload("int4_mm")) == 1
-    wanted = layer(x).float()
-    assert (graph(*inputs).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+    groups = dequantised.replaced(
+        *dequantised.of_layer(Layer(weight, stored, given, dtype), torch.randn(4, K).to(dtype))
+    )
+    assert (groups.size, groups.packing, groups.zeros) == (G, packing_of(weight), zeros)
 
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_a_weight_that_is_another_one(name):
-    graph, _ = traced(Layer(*UNLIKE[name]), torch.randn(4, K).bfloat16())
-    assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
+    graph = dequantised.traced(*dequantised.of_layer(Layer(*UNLIKE[name]), torch.randn(4, K).bfloat16()))
+    assert dequantised.weights(graph) == []
 
 
 def test_programs_compile_to_these_problems(kit):
@@ -171,14 +147,7 @@ def test_programs_compile_to_these_problems(kit):
     assert found == {}
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_a_weight_is_dequantised_where_no_kernel_multiplies_it(kit, name):
-    """The lowering of the operator: elementwise work, then ATen's GEMM."""
-    layer, x = Layer(*FOUND[name][:3]), torch.randn(4, K).bfloat16()
-
-    def program(x, w, s):
-        return ops.overload("int4_mm")(x, w, s, layer.z, G, packing_of(layer.weight))
-
-    with torch.no_grad(), force(kit.ATEN):
-        wanted = layer(x).float()
-        assert (kit.compiled(program, x, layer.w, layer.s).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+def test_weights_are_dequantised_where_no_kernel_multiplies_them():
+    layers = [Layer(*one[:3]) for one in FOUND.values()]
+    calls = [(layer.w, layer.s, layer.z, G, packing_of(layer.weight)) for layer in layers]
+    dequantised.lowered_to_aten(layers, [torch.randn(4, K).bfloat16() for _ in layers], calls)

@@ -6,16 +6,13 @@ import functools
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from kit import program_batch
+from kit import dequantised, program_batch
 from torch import nn
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.utils import run_and_get_code
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import gemmdb.inductor
 from gemmdb.inductor import force
-from gemmdb.inductor.match import int4, ops
+from gemmdb.inductor.match import ops
 from gemmdb.key.int4 import PACKED, WORDS, Int4Format
 
 N, K, G = 64, 256, 64
@@ -154,40 +151,19 @@ class Layer(nn.Module):
         return torch.matmul(x, self.weight(self))
 
 
-def traced(layer, x):
-    """The graph of a layer whose tensors are inputs."""
-    buffers = dict(layer.named_buffers())
-
-    def program(x, *tensors):
-        return torch.func.functional_call(layer, dict(zip(buffers, tensors, strict=True)), (x,))
-
-    inputs = (x, *buffers.values())
-    with FakeTensorMode() as mode:
-        graph = make_fx(torch.func.functionalize(program), select_decomp_table())(*map(mode.from_tensor, inputs))
-    return graph, inputs
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FOUND)
 def test_the_operator_computes_what_the_program_does(name, dtype):
     weight, packing, zeros = FOUND[name]
-    layer, x = Layer(packing, weight, dtype), torch.randn(4, K).to(dtype)
-    graph, inputs = traced(layer, x)
-    (found,) = [one for one in map(int4.find, graph.graph.nodes) if one]
-    assert (found.groups.size, found.groups.packing, found.groups.zeros) == (G, packing, zeros)
-    found.rewrite(graph.graph)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    assert [node.target for node in graph.graph.nodes].count(ops.overload("int4_mm")) == 1
-    wanted = layer(x).float()
-    assert (graph(*inputs).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+    groups = dequantised.replaced(*dequantised.of_layer(Layer(packing, weight, dtype), torch.randn(4, K).to(dtype)))
+    assert (groups.size, groups.packing, groups.zeros) == (G, packing, zeros)
 
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_a_weight_that_is_another_one(name):
     packing, weight = UNLIKE[name]
-    graph, _ = traced(Layer(packing, weight), torch.randn(4, K).bfloat16())
-    assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
+    graph = dequantised.traced(*dequantised.of_layer(Layer(packing, weight), torch.randn(4, K).bfloat16()))
+    assert dequantised.weights(graph) == []
 
 
 def test_zero_points_with_a_fraction_are_not_cut_off():
@@ -202,10 +178,8 @@ def test_zero_points_with_a_fraction_are_not_cut_off():
               torch.rand(N, K // G).bfloat16(), torch.rand(N, K // G).bfloat16())  # fmt: skip
     found = []
     for cut in (False, True):
-        with FakeTensorMode() as mode:
-            fakes = [mode.from_tensor(one) for one in inputs]
-            graph = make_fx(functools.partial(program, cut=cut), select_decomp_table())(*fakes)
-        found.append([one.groups.zeros for one in map(int4.find, graph.graph.nodes) if one])
+        graph = dequantised.traced(functools.partial(program, cut=cut), inputs)
+        found.append([one.groups.zeros for one in dequantised.weights(graph)])
     assert found == [["bf16"], []]
 
 
@@ -219,11 +193,10 @@ def test_an_argument_by_its_name_is_no_other_argument():
 
     inputs = (torch.randn(4, K).bfloat16(), torch.randint(0, 256, (N, K // 2), dtype=torch.uint8),
               torch.rand(N, K // G).bfloat16())  # fmt: skip
-    with FakeTensorMode() as mode:
-        graph = make_fx(program, select_decomp_table())(*map(mode.from_tensor, inputs))
+    graph = dequantised.traced(program, inputs)
     (joined,) = [node for node in graph.graph.nodes if node.target is torch.ops.aten.cat.default]
     joined.args, joined.kwargs = joined.args[:1], {"dim": joined.args[1]}
-    assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
+    assert dequantised.weights(graph) == []
 
 
 def test_a_long_way_is_not_followed():
@@ -237,9 +210,7 @@ def test_a_long_way_is_not_followed():
 
     inputs = (torch.randn(4, K).bfloat16(), torch.randint(0, 99, (K, N // 2), dtype=torch.int32),
               torch.rand(K, N).bfloat16())  # fmt: skip
-    with FakeTensorMode() as mode:
-        graph = make_fx(program, select_decomp_table())(*map(mode.from_tensor, inputs))
-    assert [one for one in map(int4.find, graph.graph.nodes) if one] == []
+    assert dequantised.weights(dequantised.traced(program, inputs)) == []
 
 
 def test_programs_compile_to_these_problems(kit):
@@ -255,32 +226,26 @@ def test_programs_compile_to_these_problems(kit):
     assert found == {}
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_a_weight_is_dequantised_where_no_kernel_multiplies_it(kit, name):
-    """The lowering of the operator: elementwise work, then ATen's GEMM."""
-    weight, packing, dtype = FOUND[name]
-    layer, x = Layer(packing, weight), torch.randn(4, K).bfloat16()
-    zeros = None if dtype == "none" else layer.z
-
-    def program(x, w, s):
-        return ops.overload("int4_mm")(x, w, s, zeros, G, packing)
-
-    with torch.no_grad(), force(kit.ATEN):
-        wanted = layer(x).float()
-        assert (kit.compiled(program, x, layer.w, layer.s).float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
+def test_weights_are_dequantised_where_no_kernel_multiplies_them():
+    layers = [Layer(packing, weight) for weight, packing, _ in FOUND.values()]
+    calls = [
+        (layer.w, layer.s, None if zeros == "none" else layer.z, G, packing)
+        for layer, (_, packing, zeros) in zip(layers, FOUND.values(), strict=True)
+    ]
+    dequantised.lowered_to_aten(layers, [torch.randn(4, K).bfloat16() for _ in layers], calls)
 
 
 class InBuffers(Layer):
     """As GPTQModel has a layer: the shifts and the group of each row are buffers."""
 
     def __init__(self, rows, zero_rows=None, turned=False):
-        super().__init__("gptq2", self.dequantised)
+        super().__init__("gptq2", self.weight_in_groups)
         self.register_buffer("shifts", shifts().unsqueeze(0), persistent=False)
         self.register_buffer("g_idx", rows.to(torch.int32))
         self.register_buffer("zero_rows", (rows if zero_rows is None else zero_rows).to(torch.int32))
         self.turned = turned
 
-    def dequantised(self, _):
+    def weight_in_groups(self, _):
         zeros = torch.bitwise_right_shift(self.z.unsqueeze(2).expand(-1, -1, 8), self.shifts.unsqueeze(0))
         zeros = torch.bitwise_and(zeros.to(torch.int8), 15).reshape(K // G, -1)[:, :N]
         weight = torch.bitwise_right_shift(self.w.unsqueeze(1).expand(-1, 8, -1), self.shifts.unsqueeze(-1))
