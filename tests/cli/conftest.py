@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 from kit import schemas
+from kit.busy import BUSY, GEMM
 
+from gemmdb.cli import busy
 from gemmdb.cli.app import run
+from gemmdb.devices import load
+from gemmdb.devices.load import Load
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -143,3 +147,13 @@ def workload(environment: Mapping[str, str], problem: Problem) -> Path:
     path = Path("workload.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+@pytest.fixture
+def machine(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> list[Load]:
+    """The loads that are found, one after the other; the last one stays. It has a workload of one GEMM."""
+    loads = [BUSY]
+    monkeypatch.setattr(load, "now", lambda *_, threads=None: loads.pop(0) if len(loads) > 1 else loads[0])
+    monkeypatch.setattr(busy, "ASK_S", 0.0)
+    Path("one.jsonl").write_text(json.dumps({"problem": GEMM.text, "count": 1, "calls": 1}) + "\n")
+    return loads

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from gemmdb import Config, Problem
 from gemmdb.hit import RUNGS
 
 pytest.importorskip("torch")
+from kit.inductor import script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MISSES = ("aten", "live")
@@ -34,8 +33,7 @@ def run(tmp_path: Path, vector_units: None):
         # Threads that wait for each other take minutes beside other workers of the tests.
         environ["OMP_NUM_THREADS"] = "1"
         environ |= {"XDG_DATA_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        command = [sys.executable, "-W", "ignore", str(EXAMPLES / name)]
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=900)
+        done = script(EXAMPLES / name, tmp_path, environ)
         assert done.returncode == 0, done.stderr[-3000:]
         go.warnings = done.stderr
         return done.stdout.splitlines()

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("kit.gpu", "kit.inductor", "kit.lab", "kit.tables")
+pytest.register_assert_rewrite("kit.dequantised", "kit.gpu", "kit.inductor", "kit.lab", "kit.tables")

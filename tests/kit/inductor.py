@@ -110,28 +110,53 @@ def run(program: str, environment: Mapping[str, str] | None = None, arguments: S
 
 
 def forked(program: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> Any:
-    """As `run`, without five seconds of imports: forked from a process that imported torch and Inductor, and gemmdb too
-    where a test before had the generator start it."""
+    """As `run`, without five seconds of imports: forked from a process that imported torch, Inductor and gemmdb."""
+    with _STARTING:
+        environ = {**os.environ, **(environment or {})}
+    source = f"import json, os, sys\nsys.argv = ['-c', *{list(arguments)!r}]\n{textwrap.dedent(program)}"
+    done = _forked(source, environ, 300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+SCRIPT = """
+import atexit, os, runpy, sys, warnings
+import torch
+os.chdir({folder!r})
+warnings.simplefilter("ignore")
+if threads := os.environ.get("OMP_NUM_THREADS"):
+    torch.set_num_threads(int(threads))
+sys.argv = [{path!r}]
+sys.path.insert(0, os.path.dirname({path!r}))
+try:
+    runpy.run_path({path!r}, run_name="__main__")
+finally:
+    atexit._run_exitfuncs()
+"""
+
+
+def script(path: Path, folder: Path, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """As `python -W ignore path` in that folder, with these variables alone, forked as above."""
+    return _forked(SCRIPT.format(path=str(path.resolve()), folder=str(folder)), environ, 900)
+
+
+def _forked(source: str, environ: Mapping[str, str], limit_s: float) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
-        with _STARTING:
-            environ = {**os.environ, **(environment or {})}
         out, err = Path(folder, "out"), Path(folder, "err")
-        prelude = f"""
-            import json, os, sys
+        prelude = textwrap.dedent(f"""
+            import os
             for path, number in (({str(out)!r}, 1), ({str(err)!r}, 2)):
                 os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
             os.environ.clear()
-            os.environ.update({environ!r})
-            sys.argv = ["-c", *{list(arguments)!r}]
-        """
-        source = textwrap.dedent(prelude) + textwrap.dedent(program)
-        process = _FORKS.Process(target=exec, args=(source, {"__name__": "__main__"}))
+            os.environ.update({dict(environ)!r})
+        """)
+        process = _FORKS.Process(target=exec, args=(prelude + source, {"__name__": "__main__"}))
         _start(process)
-        process.join(300)
+        process.join(limit_s)
         process.kill()
         process.join()
-        assert process.exitcode == 0, err.read_text()[-4000:]
-        return json.loads(out.read_text().strip().splitlines()[-1])
+        assert process.exitcode is not None
+        return subprocess.CompletedProcess(source, process.exitcode, out.read_text(), err.read_text())
 
 
 def _start(process: Any) -> None:

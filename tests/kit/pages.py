@@ -59,11 +59,14 @@ def commands(page: str, folder: Path) -> str:
 def shell(line: str, folder: Path, code: int = 0) -> str:
     """What a command prints on stdout. It finds no tables but the shipped ones and those that it names. Its exit code
     has to be `code`."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("GEMMDB_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    environ |= {"XDG_DATA_HOME": str(folder / "data"), "PATH": path}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
+    command, environ = ["bash", "-euo", "pipefail", "-c", line], without_tables(folder)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == code, f"{line}\n{done.stdout}\n{done.stderr[-3000:]}"
     return done.stdout
+
+
+def without_tables(folder: Path) -> dict[str, str]:
+    """The variables of a program that finds no tables but the shipped ones, and this Python first."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GEMMDB_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    return environ | {"XDG_DATA_HOME": str(folder / "data"), "PATH": path}
