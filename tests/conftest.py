@@ -124,6 +124,10 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return 0 if any(Path("/dev").glob("nvidia[0-9]*")) else min(2 * (os.cpu_count() or 1), MOST_WORKERS)
 
 
+LOCK = "vector-units-lock"
+"""In the cache: held while one process finds out what the others wait for."""
+
+
 @pytest.fixture(scope="session")
 def vector_units() -> None:
     """What the compiler and the CPU can do, found out once for all workers and all runs with one cache: else each
@@ -136,7 +140,7 @@ def vector_units() -> None:
     cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     cache.mkdir(parents=True, exist_ok=True)
     found = cache / f"vector-units-{torch.__version__}"
-    with (cache / "vector-units-lock").open("a") as lock:
+    with (cache / LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.exists():
             found.write_text("usable" if units.all_usable() else "not all")
@@ -147,8 +151,9 @@ def vector_units() -> None:
 
 @pytest.fixture(autouse=True)
 def trusted(request: pytest.FixtureRequest) -> None:
-    """Most slow tests start processes that compile C++."""
-    if request.node.get_closest_marker("slow") and importlib.util.find_spec("torch"):
+    """Most slow tests start processes that compile C++. So do a few others, for which alone it is not found out."""
+    known = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], LOCK).exists()
+    if (known or request.node.get_closest_marker("slow")) and importlib.util.find_spec("torch"):
         request.getfixturevalue("vector_units")
 
 

@@ -19,6 +19,9 @@ from gemmdb.cli.busy import Answer
 
 pytest.importorskip("torch")
 
+ATEN_ALONE = ("--allow", "^aten:")
+"""Of a real build, which has nothing to compile then."""
+
 
 @pytest.mark.parametrize(("typed", "answer"), [
     ("w\n", Answer.WAIT), ("stop\n", Answer.STOP), ("\nwhat\nm\n", Answer.MEASURE), ("Wait\n", Answer.WAIT),
@@ -50,7 +53,7 @@ def test_who_stops_gets_a_line_to_paste(gemmdb, machine, monkeypatch) -> None:
 def test_who_waits_gets_a_build_when_the_machine_is_quiet(gemmdb, machine, monkeypatch) -> None:
     types(monkeypatch, "w\n")
     machine[:] = [BUSY, BUSY, QUIET]
-    done = gemmdb(*BUILD)
+    done = gemmdb(*BUILD, *ATEN_ALONE)
     assert done.code == 0, done.err
     assert done.err.index("(w), stop (s)") < done.err.index("waiting; Ctrl-C stops") < done.err.rindex("1 to measure")
     assert "1 of 1 measured now" in done.out
@@ -60,7 +63,7 @@ def test_who_waits_gets_a_build_when_the_machine_is_quiet(gemmdb, machine, monke
 @pytest.mark.timeout(240)
 def test_who_measures_anyway_is_not_asked_again(gemmdb, machine, monkeypatch) -> None:
     types(monkeypatch, "m\n")
-    done = gemmdb(*BUILD)
+    done = gemmdb(*BUILD, *ATEN_ALONE)
     assert done.code == 0, done.err
     assert done.err.count("(w), stop (s)") == 1
     assert "1 of 1 measured now" in done.out

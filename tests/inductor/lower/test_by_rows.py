@@ -27,6 +27,7 @@ from kit.devices import H200
 from kit.gpu import algorithm
 from kit.sessions import FakeSession
 
+config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False  # What C++ there is, is found compiled.
 path, way, workspace = sys.argv[1:4]
 standing = ctypes.CDLL(path)
 extract.device = lambda of: H200
@@ -188,16 +189,16 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cublaslt.built(tmp_path_factory.mktemp("cublaslt"))
 
 
-def ran(kit: Any, standing: Path, *arguments: object, **environment: str) -> Any:
-    return kit.forked(textwrap.dedent(PROGRAM), environment, [str(standing), *map(str, arguments)])
+def ran(kit: Any, standing: Path, *arguments: object) -> Any:
+    return kit.forked(textwrap.dedent(PROGRAM), arguments=[str(standing), *map(str, arguments)])
 
 
 @pytest.mark.parametrize(
     ("way", "workspace"), [("python", 0), ("python", 64), pytest.param("cpp", 64, marks=pytest.mark.slow)]
 )
-def test_six_calls_share_a_range(kit: Any, standing: Path, tmp_path: Path, way: str, workspace: int) -> None:
+def test_six_calls_share_a_range(kit: Any, standing: Path, way: str, workspace: int) -> None:
     """Whichever number of rows comes, the kernel of its part computes it, and no other size compiles anything."""
-    found = ran(kit, standing, way, workspace, OPS, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    found = ran(kit, standing, way, workspace, OPS)
     for name, one in found["results"].items():
         count = 2 if name == "twice" else 1
         assert one["errors"] == [], name
@@ -214,7 +215,7 @@ CALLED = {2: 1, 8: 1, 9: 0, 16: 0, 32: 1, 33: 1, 64: 1, 65: 0, 128: 0, 129: 1, 3
 @pytest.mark.parametrize("slower", ["", "64", "8,32,64"])
 def test_each_part_is_confirmed_at_the_sizes_that_decide(kit: Any, standing: Path, tmp_path: Path, slower: str) -> None:
     """What is slower than ATen at one of them is replaced by what needs no confirming."""
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path)}
+    environment = {"XDG_DATA_HOME": str(tmp_path)}
     found = kit.forked(textwrap.dedent(CONFIRMING), environment, [str(standing), "python", "0", slower])
     assert found["errors"] == []
     assert sorted(found["seen"]) == [8, 32, 64]
@@ -230,9 +231,8 @@ def test_each_part_is_confirmed_at_the_sizes_that_decide(kit: Any, standing: Pat
 @pytest.mark.slow
 def test_a_package_of_aotinductor_chooses_without_gemmdb(kit: Any, standing: Path, tmp_path: Path) -> None:
     package, tensors = tmp_path / "model.pt2", tmp_path / "tensors.pt"
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     given = [str(one) for one in (standing, "aot", 0, package, tensors)]
-    assert kit.forked(textwrap.dedent(PACKAGE), environment, given) == ["", ""]
+    assert kit.forked(textwrap.dedent(PACKAGE), arguments=given) == ["", ""]
     found = kit.run(UNPACKED, {"PYTHONPATH": ""}, [str(one) for one in (standing, package, tensors)])
     assert found["worst"] < 0.02
     assert {int(m): count for m, count in found["ran"].items()} == {m: 2 * count for m, count in CALLED.items()}
