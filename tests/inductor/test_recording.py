@@ -2,6 +2,7 @@
 
 import json
 import os
+import textwrap
 
 import pytest
 import torch
@@ -15,6 +16,14 @@ from gemmdb.workload import entries
 @pytest.fixture
 def linear():
     return nn.Linear(64, 32).eval(), torch.randn(8, 64)
+
+
+def ended(kit, folder, program):
+    """Run a program to its end, where gemmdb writes what it counted."""
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(program))
+    done = kit.script(path, folder, os.environ)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -36,9 +45,8 @@ def test_record_as_a_block_and_as_a_function(kit, linear, tmp_path):
         run(torch.ones(2, 3), torch.ones(3, 4)); run(torch.ones(5, 3), torch.ones(3, 4))
         square = torch.ones(2, 3, 3)
         torch.compile(torch.baddbmm)(square, square, square)
-        print(1)
     """
-    kit.run(program)
+    ended(kit, tmp_path, program)
     found = entries.read(tmp_path / "function.jsonl")
     (entry,) = found.entries
     assert (entry.calls, entry.ranges[1]) == (2, ("m", 2, None))
@@ -173,14 +181,14 @@ PROGRAM = """
 
 def test_a_forked_worker_of_multiprocessing_writes_at_its_end(kit, tmp_path):
     start = f"import gemmdb.inductor; gemmdb.inductor.record({str(tmp_path / 'w.jsonl')!r})"
-    kit.run(PROGRAM.format(start=start) + "    print(1)")
+    ended(kit, tmp_path, PROGRAM.format(start=start))
     (entry,) = entries.read(tmp_path / "w.jsonl").entries
     assert (entry.count, entry.calls) == (1, 9)
 
 
 def test_the_times_of_a_forked_worker_are_its_own(kit, tmp_path):
     start = f"from gemmdb.tune import stopwatch; stopwatch.start({str(tmp_path)!r}, False)"
-    kit.run(PROGRAM.format(start=start) + "    work(5)\n    print(1)")
+    ended(kit, tmp_path, PROGRAM.format(start=start) + "    work(5)")
     graphs = [graph for path in tmp_path.glob("times-*.json") for graph in json.loads(path.read_text())["graphs"]]
     found = {graph["products"][0]: graph for graph in graphs}
     assert sorted(found) == ["mm 1x3x16x8", "mm 1x5x16x8"]
