@@ -117,13 +117,14 @@ class ProblemOptions:
         None,
         help="For weights with groups only: the dtype of the zero points, none, uint8, int8, that of the activation, or"
         " compressed-tensors' in words, int4 for low-first and uint8x4 for byte [default: none; bf16 for tinygemm"
-        " packings and int4 for gptq and awq, which always have them].",
+        " packings and plain, and int4 for gptq and awq, which always have them].",
     )
     packing: str | None = Option(
         None,
         help="For weights with groups only: byte or byte-fp32 (by the dtype of the scales) for int8 and uint8,"
         " mxfp4 for fp4_e2m1; for int4 tinygemm8, tinygemm4 or tinygemm2 (aten._weight_int4pack_mm by its inner tiles),"
-        " low-first or high-first (two in a byte), gptq or gptq2 (GPTQ's first and second format), awq"
+        " low-first or high-first (two in a byte), plain (torchao's default), gptq or gptq2 (GPTQ's first and second"
+        " format), awq"
         " [default: tinygemm8 for bf16, else low-first].",
     )
 

@@ -31,7 +31,8 @@ class Packing:
     four bits from the low end. `rows`: the size that is the outer one in memory, of the words and of the scales.
     `zeros`: the order of zero points that are int4 too, and share words along N; empty if each has a number of its own.
     `plus`: what is added to a stored int4 zero point, modulo 16. `bits`: of a number. `dtype`: of its numbers, empty if
-    they may be int8 or uint8. `scale`: the dtype of its scales, empty for that of the activation."""
+    they may be int8 or uint8. `scale`: the dtype of its scales, empty for that of the activation. `added`: its numbers
+    have a sign, and its zero points are added to number * scale; scales and zero points then are [K / group, N]."""
 
     packed: str
     order: tuple[int, ...]
@@ -41,6 +42,7 @@ class Packing:
     bits: int = 4
     dtype: str = INT4
     scale: str = ""
+    added: bool = False
 
     def sizes(self, n: int, k: int, item: int) -> tuple[int, int]:
         """The sizes of the packed weight [n, k], of elements of `item` bytes each."""
@@ -50,7 +52,7 @@ class Packing:
 
     def groups(self, n: int, k: int, size: int) -> tuple[int, int]:
         """The sizes of its scales, and of zero points that have a number each, for groups of `size`."""
-        return (n, k // size) if self.rows == "n" else (k // size, n)
+        return (n, k // size) if self.rows == "n" and not self.added else (k // size, n)
 
     @property
     def in_word(self) -> int:
@@ -60,7 +62,7 @@ class Packing:
     @property
     def zero_order(self) -> tuple[int, ...]:
         """The order of zero points that share words along N; empty if the packing has none of these."""
-        words = self.order[0] == 0 and self.rows == "n" and self.dtype != FP4
+        words = self.order[0] == 0 and self.rows == "n" and self.dtype != FP4 and not self.added
         return self.zeros or (tuple(range(self.in_word)) if words else ())
 
 
@@ -74,6 +76,7 @@ PACKED: Mapping[str, Packing] = {
     "awq": Packing("n", _AWQ, "k", _AWQ),
     "byte": Packing("k", (0,), "n", bits=8, dtype=""),
     "byte-fp32": Packing("k", (0,), "n", bits=8, dtype="", scale="fp32"),
+    "plain": Packing("k", (0, 1), "n", added=True),
     "mxfp4": Packing("k", (0, 1), "n", dtype=FP4, scale="uint8"),
 }
 """The packings that programs unpack. Those of two numbers in a byte have [N, K / 2] uint8, or four bytes in a word [N,
@@ -82,11 +85,14 @@ scales and zero points are [N, K / group], those of compressed-tensors share wor
 scales of fp32, which multiply in fp32. `mxfp4` lies like `low-first`: a number is the index of a value of E2M1, and a
 scale is a byte, the exponent of a power of two plus 127. The others have int32 words, `gptq` and `gptq2` [K / 8, N] and
 `awq` [K, N / 8], with scales [K / group, N] and int4 zero points [K / group, N / 8]. The first format of GPTQ stores
-zero points less 1."""
+zero points less 1. `plain`, torchao's default, lies like `low-first`: a number is in two's complement, and the weight
+is number * scale + zero, with [K / group, N] each."""
 BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n" and packing.dtype == INT4)
 WORDS = tuple(name for name, packing in PACKED.items() if packing.rows == "k")
 """The packings whose memory runs along N, in words of 32 bits."""
-BYTE, LOW_FIRST, MXFP4 = "byte", "low-first", "mxfp4"
+BYTE, LOW_FIRST, MXFP4, PLAIN = "byte", "low-first", "mxfp4", "plain"
+ADDED = (*TILED, PLAIN)
+"""The packings whose zero points, of the activation's dtype, are added to the scaled weight."""
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The values of `mxfp4`, by their number."""
 EXPONENT_BIAS, MX_SIZE = 127, 32
@@ -133,6 +139,8 @@ class Int4Format:
             raise InputError(f"{', '.join(WORDS)} have int4 zero points, {LOW_FIRST} may, and no other packing has")
         if self.packing == MXFP4 and (self.size, self.zeros) != (MX_SIZE, "none"):
             raise InputError(f"{MXFP4} has groups of {MX_SIZE} without zero points")
+        if self.packing == PLAIN and self.zeros not in ("bf16", "fp16"):
+            raise InputError(f"{PLAIN} has zero points of the activation's dtype")
         if self.zeros == IN_WORDS and self.bits != 8:
             raise InputError(f"only bytes have zero points of {IN_WORDS}")
 
@@ -200,5 +208,5 @@ def default(dtype: str, size: int | None, zeros: str | None, packing: str | None
     """The format of a weight with an activation of `dtype`, where None stands for a default: 128 weights, packed for
     `_weight_int4pack_mm`, or in bytes if the activation is not bf16; the zero points that the packing always has."""
     packing = packing or ("tinygemm8" if dtype == "bf16" else "low-first")
-    always = dtype if packing in TILED else INT4 if packing in WORDS else "none"
+    always = dtype if packing in ADDED else INT4 if packing in WORDS else "none"
     return Int4Format(size or (MX_SIZE if packing == MXFP4 else 128), zeros or always, packing)

@@ -16,6 +16,7 @@ from gemmdb.key.int4 import (
     INT4,
     MXFP4,
     PACKED,
+    PLAIN,
     ZERO_BYTES,
     ZERO_NUMBER,
     Int4Format,
@@ -228,7 +229,7 @@ def _fill_int4(made: Operands, random: torch.Generator, own: Int4Format) -> None
     if own.packing == MXFP4:
         made.scale.random_(EXPONENT_BIAS - 3, EXPONENT_BIAS + 1, generator=random)
         return
-    in_groups = bool(own.inner or own.along_n)
+    in_groups = bool(own.inner or own.along_n or own.packing == PLAIN)
     sizes = tuple(made.scale.shape[:2]) if in_groups else tuple(reversed(made.scale.shape))  # [groups, n]
     # Numbers of eight bits are 16 times as large.
     scale = torch.rand(sizes, generator=random, device=device).add(0.5).mul(0.2 if own.bits == 4 else 0.0125)
@@ -238,6 +239,9 @@ def _fill_int4(made: Operands, random: torch.Generator, own: Int4Format) -> None
         return
     made.scale.copy_(scale if in_groups else scale.t())
     if made.zeros is None:
+        return
+    if own.packing == PLAIN:
+        made.zeros.copy_(torch.rand(sizes, generator=random, device=device).sub(0.5))
         return
     # About the middle of the numbers.
     packing, in_words = PACKED[own.packing], own.zeros in (INT4, IN_WORDS)

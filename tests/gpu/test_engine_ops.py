@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.usefixtures("clean"), pytest.mark.skipif(not HOPPER, r
 PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=60.0, horizontal=False)
 NARROW = make("narrow", block_k=128)
 NAMES = (engine.CUTLASS, engine.SGL_FP8)
+FORMS = [make("int4"), make("int4", scaled="sums"), make("int4_skinny"), make("int4_skinny", lean=1, block_n=32)]
 
 
 class Guessing(TableSession):
@@ -78,6 +79,25 @@ def test_a_forced_kernel_is_right(kit, called):
         kit.close(found, model(*inputs))
         assert kit.served() == [NARROW.text]
         assert "scaled_mm.default(" not in code
+
+
+@pytest.mark.parametrize("config", FORMS, ids=lambda config: config.text)
+def test_a_kernel_reads_the_int4_weights_of_torchao(kit, config):
+    def model(a, w, s, z):
+        return torch.ops.mslk.bf16i4bf16_rowwise(a, w, s, z).relu()
+
+    if importlib.util.find_spec("mslk") is not None:
+        pytest.skip("MSLK is installed")
+    with engine.loaded("CUDA"):
+        assert gemmdb.inductor.open_ops(engine.MSLK_INT4) == {engine.MSLK_INT4: "opened"}
+        weight = torch.randint(-128, 128, (1032, 1024), dtype=torch.int8, device="cuda")
+        scale, zeros = (torch.rand(16, 1032, device="cuda").to(engine.BF16) for _ in range(2))
+        inputs = rand(5, 2048).to(engine.BF16), weight, scale, zeros
+        found, code = kit.compiled(model, *inputs, config=config)
+        kit.close(found, model(*inputs))
+        gemmdb.inductor.open_ops([])
+    assert kit.served() == [config.text]
+    assert "bf16i4bf16_rowwise.default(" not in code
 
 
 def test_the_faster_of_the_kernel_and_the_operator_is_served(kit, called):

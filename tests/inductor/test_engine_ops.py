@@ -28,10 +28,10 @@ def loaded():
 def test_a_call_is_the_gemm_that_a_table_knows(kit, case):
     name, model, inputs, fields = OPENED[case]
     assert gemmdb.inductor.open_ops(name) == {name: "opened"}
-    op, rest = ("scaled_mm", fields) if inputs[0].dtype == E4M3 else ("int_mm", {"fusion": "scale"})
+    usual = {E4M3: {"op": "scaled_mm"}, torch.int8: {"op": "int_mm", "fusion": "scale"}}.get(inputs[0].dtype, {})
     (m, k), n = inputs[0].shape, inputs[1].shape[0]
     product = kit.only(kit.forced(None, model, *inputs))
-    assert product["problem"] == Problem.gemm(op, m=m, n=n, k=k, **rest).text
+    assert product["problem"] == Problem.gemm(**{**usual, **fields}, m=m, n=n, k=k).text
     assert (product["evidence"]["opened"], product["config"]) == (name, kit.ATEN.text)
     assert product["note"].startswith(STAYS)
 

@@ -20,7 +20,8 @@ KINDS = [
     ("low-first", "fp16", "none"), ("high-first", "bf16", "none"), ("low-first", "bf16", "uint8"),
     ("high-first", "fp16", "fp16"), ("low-first", "fp16", "int8"), ("low-first", "bf16", "int4"),
     ("low-first", "fp16", "int4"), ("gptq", "fp16", "int4"), ("gptq2", "bf16", "int4"),
-    ("awq", "bf16", "int4"), ("awq", "fp16", "int4"),
+    ("awq", "bf16", "int4"), ("awq", "fp16", "int4"), ("plain", "bf16", "bf16"),
+    ("plain", "fp16", "fp16"),
 ]  # fmt: skip
 FORMS = [
     make("int4"), make("int4", block_m=8, warps=2, split_k=2), make("int4", block_n=32, warps=1, block_k=256),

@@ -119,3 +119,13 @@ def test_sizes_that_zero_points_in_words_cannot_have():
         assert own.rejection(step, 64) is None
         assert f"N in steps of {step}" in str(own.rejection(step + 2, 64))
     assert Int4Format(64, "uint8", BYTE).rejection(3, 64) is None
+
+
+def test_torchaos_default_has_zero_points_of_the_activation():
+    own = int4(packing="plain").int4
+    assert own.text == "group=128 zeros=bf16 packing=plain"
+    assert int4(packing="plain").weight_bytes == 4096 * 4096 // 2 + 2 * 4096 * 32 * 2
+    with pytest.raises(InputError, match="plain has zero points of the activation's dtype"):
+        Int4Format(128, "none", "plain")
+    with pytest.raises(InputError):
+        int4(packing="plain", dtype="fp16", zeros="bf16")

@@ -8,7 +8,18 @@ import torch
 
 from gemmdb.settings import Policy
 from kit import engine_ops as engine
-from kit.engine_ops import BF16, CUTLASS, E4M3, SGL_BLOCKS, SGL_FP8, SGL_INT8, TRITON_BLOCKS, TRITON_INT8, integers
+from kit.engine_ops import (
+    BF16,
+    CUTLASS,
+    E4M3,
+    MSLK_INT4,
+    SGL_BLOCKS,
+    SGL_FP8,
+    SGL_INT8,
+    TRITON_BLOCKS,
+    TRITON_INT8,
+    integers,
+)
 
 PATIENT = Policy(on_miss="aten", confirm=True, confirm_s=300.0)
 STAYS = "the engine's operator stays"
@@ -51,10 +62,16 @@ def sgl_blocks(a: Any, w: Any, s: Any, t: Any) -> Any:
     return torch.ops.sgl_kernel.fp8_blockwise_scaled_mm(a, w.t(), s, t.t(), BF16)
 
 
+def mslk(a: Any, w: Any, s: Any, z: Any) -> Any:
+    return torch.ops.mslk.bf16i4bf16_rowwise(a, w, s, z)
+
+
 ROWS, NUMBERS = (torch.rand(8, 1), torch.rand(32, 1)), (torch.rand(1), torch.rand(()))
 BLOCKS = (fp8(8, 256), fp8(128, 256), column(8, 2), torch.rand(1, 2))
 SMALL, SMALL_INT8 = (fp8(8, 64), fp8(32, 64)), (integers(8, 64), integers(32, 64))
 BIAS = torch.randn(32).to(BF16)
+SMALL_INT4 = (torch.randn(8, 64).to(BF16), integers(32, 32), torch.rand(2, 32).to(BF16), torch.randn(2, 32).to(BF16))
+INT4 = {"op": "mixed_mm", "weight_dtype": "int4", "group": 32, "packing": "plain"}
 OPENED = {
     "vLLM, rows": (CUTLASS, vllm, (*SMALL, *ROWS), {"scales": "row"}),
     "vLLM, numbers": (CUTLASS, vllm, (*SMALL, *NUMBERS), {"scales": "tensor"}),
@@ -67,4 +84,5 @@ OPENED = {
     "SGLang, rows": (SGL_FP8, sgl_fp8, (*SMALL, *ROWS, BIAS), {"scales": "row", "bias": "1d"}),
     "SGLang, int8": (SGL_INT8, sgl_int8, (*SMALL_INT8, *ROWS), {}),
     "SGLang, blocks": (SGL_BLOCKS, sgl_blocks, BLOCKS, {"scales": "block"}),
+    "MSLK, int4": (MSLK_INT4, mslk, SMALL_INT4, INT4),
 }

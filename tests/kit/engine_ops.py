@@ -25,8 +25,10 @@ DECLARED = {
     " ScalarType out_dtype, Tensor? bias) -> Tensor",
     "sgl_kernel::fp8_blockwise_scaled_mm": "(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b,"
     " ScalarType out_dtype) -> Tensor",
+    # The text of MSLK 1.1.0.
+    "mslk::bf16i4bf16_rowwise": "(Tensor X, Tensor W, Tensor w_scale_group, Tensor w_zero_group) -> Tensor",
 }
-CUTLASS, TRITON_INT8, TRITON_BLOCKS, SGL_FP8, SGL_INT8, SGL_BLOCKS = DECLARED
+CUTLASS, TRITON_INT8, TRITON_BLOCKS, SGL_FP8, SGL_INT8, SGL_BLOCKS, MSLK_INT4 = DECLARED
 
 
 def reference(a: Any, b: Any, scale_a: Any, scale_b: Any, dtype: Any, bias: Any = None) -> Any:
@@ -62,9 +64,22 @@ def _turned_shape(a: Any, b: Any, scale_a: Any, scale_b: Any, block: Any, dtype:
     return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype)
 
 
+def _int4(a: Any, w: Any, scale: Any, zeros: Any) -> Any:
+    """A @ (number * scale + zero): numbers of four bits with a sign, the first of two in the low bits of a byte."""
+    numbers = torch.stack(((w << 4) >> 4, w >> 4), dim=-1).flatten(1)
+    size = numbers.shape[1] // scale.shape[0]
+    scale, zeros = (one.t().float().repeat_interleave(size, 1) for one in (scale, zeros))
+    return (a.float() @ (numbers.float() * scale + zeros).t()).to(BF16)
+
+
+def _int4_shape(a: Any, w: Any, scale: Any, zeros: Any) -> Any:
+    return a.new_empty((a.shape[0], w.shape[0]))
+
+
 _COMPUTED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     CUTLASS: (_into, lambda *_: None),
     TRITON_BLOCKS: (_turned, _turned_shape),
+    MSLK_INT4: (_int4, _int4_shape),
 }
 
 

@@ -77,8 +77,9 @@ def _instruction(name: str, values: list[Any]) -> Any:
     if name == "and.b32":
         return values[0] & values[1]
     if name == "lop3.b32":
-        assert values[3] == 0xEA, "(a & b) | c"
-        return (values[0] & values[1]) | values[2]
+        assert values[3] in (0xEA, 0x6A), "(a & b) | c, or ^ c"
+        both = values[0] & values[1]
+        return both | values[2] if values[3] == 0xEA else both ^ values[2]
     if name == "prmt.b32":
         return _permuted(*values)
     kind = name.removeprefix("fma.rn.")

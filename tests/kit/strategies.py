@@ -21,6 +21,7 @@ from gemmdb.key.int4 import (
     LOW_FIRST,
     MX_SIZE,
     MXFP4,
+    PLAIN,
     TILED,
     WEIGHT,
     WEIGHTS,
@@ -117,6 +118,7 @@ def _int4(draw: st.DrawFn) -> Problem:
         zeros = draw(st.sampled_from(["none", a, "uint8", "int8"]))
         packing = draw(st.sampled_from(BYTES))
         zeros = draw(st.sampled_from([zeros, INT4])) if packing == LOW_FIRST else zeros
+        zeros = a if packing == PLAIN else zeros
         own = Int4Format(draw(st.sampled_from(GROUP_SIZES)), zeros, packing)
     bias = st.builds(Bias, st.sampled_from(BIAS_KINDS), st.sampled_from(sorted(ITEM_SIZES)), ALIGNS)
     return Problem(

@@ -27,11 +27,13 @@ STAYS = "the engine's operator stays: "
 
 
 class EngineGemms:
-    """The calls of one compile. `opened`: the operators that the user opened, by overload."""
+    """The calls of one compile. `opened`: the operators that the user opened, by overload. `staying`: the calls that
+    were looked up and stay."""
 
     def __init__(self, session: Session, opened: Mapping[Any, EngineOp]) -> None:
         self.session, self._opened = session, opened
         self._originals: dict[Any, Any] = {}
+        self.staying: set[Any] = set()
 
     def visit(self, node: Any) -> tuple[Any, Decision] | None:
         """Look up the call whose result `node` is. Return the node that takes its place until a kernel is confirmed,
@@ -43,6 +45,7 @@ class EngineGemms:
         decision = self._decided(found)
         JOURNAL.enter(decision.event, decision.entry)
         if not is_kernel(decision):
+            self.staying.add(node)
             return None
         made = opening.rewrite(found)
         self._originals[made] = node

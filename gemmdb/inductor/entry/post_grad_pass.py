@@ -102,6 +102,8 @@ class PostGradPass:
                 if (call := self._visit_engine(node)) is not None:
                     yield call
                     continue
+                if node in self.engine.staying:
+                    continue
                 decision = self._visit(node)
                 if not self.apart.settle(node, decision) and decision is not None:
                     yield node, decision

@@ -8,7 +8,7 @@ import torch
 
 from gemmdb.inductor.decide import deciding, outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
-from gemmdb.inductor.lower import emit
+from gemmdb.inductor.lower import emit, int4
 from gemmdb.inductor.lower.adapter import ir_view, operators, state, templates
 from gemmdb.inductor.match import opening, ops
 from gemmdb.inductor.match.calls import Call
@@ -24,9 +24,11 @@ def register() -> None:
     state.register_own(ops.overload("engine_mm"), lower)
 
 
-def lower(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, dtype: torch.dtype, name: str) -> Any:
+def lower(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, dtype: torch.dtype, name: str, zeros: Any = None
+) -> Any:
     """Lower the GEMM. The output code never calls our operator."""
-    operands = Operands(a, b, scale_a, scale_b, bias, dtype)
+    operands = Operands(a, b, scale_a, scale_b, bias, dtype, zeros=zeros)
     decision = decision_of(state.current_node())
     result = outcome.attempt(decision, lambda decision: _decided(decision, operands))
     return _by_engine(operands, name) if result is None else result
@@ -35,8 +37,7 @@ def lower(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, dtype: torch.dt
 def _by_engine(operands: Operands, name: str) -> Any:
     """Call the engine's own operator."""
     op, node = ENGINE_OPS[name], state.current_node()
-    a, b, scale_a, scale_b, bias = (None if one is None else value(one) for one in node.args[:5])
-    fakes = op.arguments(Operands(a, b, scale_a, scale_b, bias, operands.dtype))
+    fakes = op.arguments(opening.operands_of(node))
     made = None
     if op.mutates:
         made = operators.allocated(value(node).shape, operands.dtype, value(node).device)
@@ -52,6 +53,10 @@ def _decided(decision: Decision, operands: Operands) -> Any:
     if decision.config in (None, ATEN):
         return None
     _, product = opening.product_of(state.current_node())
+    if product.groups is not None:
+        sizes = operands.b.get_size()[0], operands.a.get_size()[1]
+        weight = int4.Weight(operands.b, operands.scale_b, operands.zeros, product.groups, sizes)
+        return int4.decided(decision, operands.a, weight)
     a = templates.settled(operands.a)
     b = templates.settled(_turned(operands.b) if product.turned else operands.b)
     if ir_view.confirm(decision.problem, (a, b)) != decision.problem:

@@ -72,7 +72,7 @@ def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str,
     """Lower `gemmdb::int4_mm`. The output code never calls our operator."""
     decision = decision_of(state.current_node())
     weight = Weight.of(a, packed, scale, zeros, group, packing)
-    result = outcome.attempt(decision, lambda decision: _decided(decision, _ordered(a, order), weight))
+    result = outcome.attempt(decision, lambda decision: decided(decision, _ordered(a, order), weight))
     if result is not None:
         return result
     if packing in TILED:
@@ -97,7 +97,7 @@ def _ordered(a: Any, order: Any) -> Any:
     return a if order is None else state.lowering_of(torch.ops.aten.index.Tensor)(a, [None, order])
 
 
-def _decided(decision: Decision, a: Any, weight: Weight) -> Any:
+def decided(decision: Decision, a: Any, weight: Weight) -> Any:
     """Lower the GEMM as decided. None if ATen was chosen, or, with a note in the journal, if the decided config is not
     possible."""
     if decision.branches:

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.match.fx import Unsupported, known
+from gemmdb.key.int4 import PLAIN, SIZES, Int4Format
 from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.rejected import Rejected
 
 OUT, A, B, SCALE_A, SCALE_B, BIAS, DTYPE, BLOCK = "out", "a", "b", "scale_a", "scale_b", "bias", "dtype", "block"
+ZEROS = "zeros"
 BLOCKS = [SCALE_BLOCK, SCALE_BLOCK]
 _PLAIN = (A, B, SCALE_A, SCALE_B)
 _OUTPUTS = (torch.bfloat16, torch.float16)
@@ -26,7 +28,8 @@ _OUTPUTS = (torch.bfloat16, torch.float16)
 @dataclass(frozen=True)
 class Operands:
     """The operands of a call: tensors, fake tensors, or nodes of a graph. `dtype`: of the output. `block`: the sizes of
-    the weight's blocks [N, K], where the operator has such an argument."""
+    the weight's blocks [N, K], where the operator has such an argument. `zeros`: zero points of a weight with
+    groups."""
 
     a: Any
     b: Any
@@ -35,16 +38,19 @@ class Operands:
     bias: Any
     dtype: torch.dtype
     block: Sequence[int] = ()
+    zeros: Any = None
 
 
 @dataclass(frozen=True)
 class Product:
     """The GEMM that a call is. `op`: of the key. `scales`: `tensor`, `row` or `block`; for int8 one number or a vector
-    for each operand, which is all the same. `turned`: the weight is [N, K], and block scales are [N / 128, K / 128]."""
+    for each operand, which is all the same. `turned`: the weight is [N, K], and block scales are [N / 128, K / 128].
+    `groups`: how an int4 weight is packed."""
 
     op: str
     scales: str
     turned: bool = False
+    groups: Int4Format | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,23 @@ def _triton_blocks(given: Operands) -> Product:
     return Product("scaled_mm", "block", turned=True)
 
 
+def _plain_int4(given: Operands) -> Product:
+    """MSLK's kernel of torchao's int4 weights [N, K / 2], with scales and zero points [K / group, N]."""
+    a, b, scale, zeros = given.a, given.b, given.scale_b, given.zeros
+    if any(one.device != a.device or one.dim() != 2 for one in (a, b, scale, zeros)):
+        raise Unsupported("operands that are no matrices on one device")
+    if (a.dtype, b.dtype) != (torch.bfloat16, torch.int8) or not scale.dtype == zeros.dtype == torch.bfloat16:
+        raise Unsupported(f"operands of {a.dtype} and {b.dtype}, and scales of {scale.dtype} and {zeros.dtype}")
+    if not all(isinstance(size, int) for one in (b, scale, zeros) for size in one.shape):
+        raise Unsupported("operands that are no matrices of fixed N and K")
+    (n, k), (groups, columns) = (b.shape[0], 2 * b.shape[1]), scale.shape
+    if not known(a.shape[1] == k) or not all(map(_dense, (a, b, scale, zeros))):
+        raise Unsupported("the rows of an operand do not follow each other in memory")
+    if zeros.shape != scale.shape or columns != n or not groups or k % groups or k // groups not in SIZES:
+        raise Unsupported(f"scales {list(scale.shape)} and zero points {list(zeros.shape)} of a weight [{n}, {k}]")
+    return Product("mixed_mm", "none", groups=Int4Format(k // groups, "bf16", PLAIN))
+
+
 def _multiplied(given: Operands) -> str:
     """Return the op of the key for two matrices: A dense by rows, B dense by columns, N and K fixed. Raises
     Unsupported."""
@@ -223,7 +246,7 @@ def _dense(matrix: Any) -> bool:
     return along and (known(matrix.stride(0) == columns) or known(rows == 1))
 
 
-_VLLM, _SGLANG = "vLLM 0.33.0", "sgl-kernel 0.3.21"
+_VLLM, _SGLANG, _MSLK = "vLLM 0.33.0", "sgl-kernel 0.3.21", "MSLK 1.1.0"
 _ALL = (
     EngineOp(
         "_C::cutlass_scaled_mm",
@@ -256,6 +279,11 @@ _ALL = (
         "sgl_kernel::fp8_blockwise_scaled_mm",
         "(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype) -> Tensor",
         (*_PLAIN, DTYPE), _blocks, _SGLANG,
+    ),
+    EngineOp(
+        "mslk::bf16i4bf16_rowwise",
+        "(Tensor X, Tensor W, Tensor w_scale_group, Tensor w_zero_group) -> Tensor",
+        (A, B, SCALE_B, ZEROS), _plain_int4, _MSLK,
     ),
 )  # fmt: skip
 ENGINE_OPS: Mapping[str, EngineOp] = {one.name: one for one in _ALL}

@@ -157,7 +157,7 @@ def _format(weight: Weight, sizes: tuple[int, int], dtype: Any) -> Int4Format | 
     if weight.number.wrapped:
         return None
     for size, (name, packing) in itertools.product(SIZES, PACKED.items()):
-        if k % size or not _is_packed(weight.number, packing, (n, k)):
+        if k % size or packing.added or not _is_packed(weight.number, packing, (n, k)):
             continue
         scaled = _is_scaled(weight.scale, packing, (n, k), size, dtype)
         zeros = _zeros(weight, packing, (n, k), size, dtype) if scaled else None

@@ -50,7 +50,7 @@ def int4_op(node: Any) -> Gemm | None:
     kind = INT4 if packing in WORDS else "none" if starts is None else _zeros_dtype(value(starts).dtype, packing)
     dtype = ops.weight_dtype(value(packed).dtype, packing)
     weight = WEIGHTS[dtype], Int4Format(size, kind, packing)
-    return _int4(node, x, weight, extract.is_constant(packed), epilogues.fusion(node), None)
+    return with_groups(node, x, weight, extract.is_constant(packed), epilogues.fusion(node), None)
 
 
 def reorders(node: Any) -> bool:
@@ -77,7 +77,7 @@ def tiled_int4(node: Any) -> Gemm | None:
     _, added = mixed.added(node)
     bias = None if added is None else extract.bias(value(added), *map(extract.hint, value(node).shape))
     fusion = epilogues.fusion(node) if bias is None else "none"
-    return _int4(node, x, (WEIGHT, groups), extract.is_constant(packed), fusion, bias)
+    return with_groups(node, x, (WEIGHT, groups), extract.is_constant(packed), fusion, bias)
 
 
 def absorb_tiled_int4(node: Any) -> Any:
@@ -111,7 +111,7 @@ def marked(node: Any, x: Any, old: Any = None) -> Gemm | None:
 def _marked_int4(node: Any, x: Any, mark: Mapping[str, Any]) -> Gemm | None:
     bias = Bias.parse(mark["bias"]) if mark["bias"] else None
     weight = WEIGHTS[mark["dtype"]], Int4Format(*mark["groups"])
-    return _int4(node, x, weight, mark["constant"], mark["fusion"], bias)
+    return with_groups(node, x, weight, mark["constant"], mark["fusion"], bias)
 
 
 def _int8(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
@@ -126,7 +126,8 @@ def _int8(node: Any, x: Any, weight: TensorInfo, constant: bool, fusion: str, bi
     return extract.gemm(node, problem, {"m": m, "n": value(node).shape[-1], "k": x.shape[-1]}, x.device)
 
 
-def _int4(node: Any, x: Any, weight: Weight, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
+def with_groups(node: Any, x: Any, weight: Weight, constant: bool, fusion: str, bias: Bias | None) -> Gemm | None:
+    """The GEMM of `x` [M, K] with a weight that is scaled by groups."""
     (b, groups), rows = weight, value(x)
     a = extract.tensor(rows)
     m, k, n = *a.sizes, extract.hint(value(node).shape[-1])

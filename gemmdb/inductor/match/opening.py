@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from gemmdb.errors import InputError
-from gemmdb.inductor.match import engine_ops, epilogues, extract, fx, ops
+from gemmdb.inductor.match import engine_ops, epilogues, extract, fx, linears, ops
 from gemmdb.inductor.match.engine_ops import BLOCK, BLOCKS, DTYPE, OUT, EngineOp, Operands, Product
 from gemmdb.inductor.match.extract import Gemm
 from gemmdb.inductor.match.fx import Unsupported, value
+from gemmdb.key.int4 import WEIGHT
 from gemmdb.key.problem import Problem
 
 aten = torch.ops.aten
@@ -56,7 +57,7 @@ def find(node: Any, opened: Mapping[Any, EngineOp]) -> Opened | None:
 def rewrite(found: Opened) -> Any:
     """Put `gemmdb::engine_mm` in place of a call and return its node. The call stays in the graph, unused."""
     one, graph = found.operands, found.node.graph
-    args = (one.a, one.b, one.scale_a, one.scale_b, one.bias, one.dtype, found.op.name)
+    args = (one.a, one.b, one.scale_a, one.scale_b, one.bias, one.dtype, found.op.name, one.zeros)
     with graph.inserting_after(found.node):
         made = fx.call(graph, ops.overload("engine_mm"), args, found.node.meta)
     found.node.replace_all_uses_with(made)
@@ -80,11 +81,15 @@ def remove(original: Any) -> None:
 
 def product_of(made: Any) -> tuple[EngineOp, Product]:
     """Return the operator and the GEMM of a `gemmdb::engine_mm` node. Raises Unsupported."""
-    a, b, scale_a, scale_b, bias, dtype, name = made.args
-    op = engine_ops.ENGINE_OPS[name]
-    blocks = BLOCKS if BLOCK in op.roles else ()
-    bias = None if bias is None else value(bias)
-    return op, op.product(Operands(value(a), value(b), value(scale_a), value(scale_b), bias, dtype, blocks))
+    op, given = engine_ops.ENGINE_OPS[made.args[6]], operands_of(made)
+    return op, op.product(replace(given, block=BLOCKS if BLOCK in op.roles else ()))
+
+
+def operands_of(made: Any) -> Operands:
+    """Return the operands of a `gemmdb::engine_mm` node, fake tensors."""
+    *tensors, dtype, _, zeros = made.args
+    a, b, scale_a, scale_b, bias, zeros = (None if one is None else value(one) for one in (*tensors, zeros))
+    return Operands(a, b, scale_a, scale_b, bias, dtype, zeros=zeros)
 
 
 def _operator(node: Any, opened: Mapping[Any, EngineOp]) -> EngineOp | None:
@@ -116,7 +121,7 @@ def _operands(node: Any, op: EngineOp) -> Operands:
         raise Unsupported("the rows of its output do not follow each other in memory")
     roles[DTYPE] = roles.get(DTYPE) or result.dtype
     known = {field.name for field in fields(Operands)}
-    found = Operands(**{"bias": None, **{role: one for role, one in roles.items() if role in known}})
+    found = Operands(**{"bias": None, "scale_a": None, **{role: one for role, one in roles.items() if role in known}})
     if result.dtype != found.dtype or result.device != value(found.a).device:
         raise Unsupported("its output has another dtype or device than it says")
     return found
@@ -141,6 +146,10 @@ def _nodes(operands: Operands) -> dict[str, Any]:
 
 
 def _gemm(node: Any, operands: Operands, given: Operands, product: Product) -> Gemm | None:
+    if product.groups is not None:
+        weight = WEIGHT, product.groups
+        constant, fusion = extract.is_constant(operands.b), epilogues.fusion(node)
+        return linears.with_groups(node, operands.a, weight, constant, fusion, None)
     a, b = given.a, given.b.t() if product.turned else given.b
     on, m, n = a.device, a.shape[0], b.shape[1]
     if not fx.same_sizes(value(node).shape, (m, n)):

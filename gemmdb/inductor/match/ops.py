@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.match.engine_ops import BLOCK, ENGINE_OPS, Operands
+from gemmdb.inductor.match.engine_ops import BLOCK, ENGINE_OPS, ZEROS, Operands
 from gemmdb.key.int4 import (
     E2M1,
     EXPONENT_BIAS,
@@ -71,13 +71,15 @@ def weight_dtype(stored: torch.dtype, packing: str) -> str:
 
 
 def numbers(packed: torch.Tensor, own: Int4Format) -> torch.Tensor:
-    """Unpack the numbers of a packed weight as uint8 [n, k]; as they are if a weight has bytes."""
+    """Unpack the numbers of a packed weight as uint8 [n, k]; as they are if a weight has bytes. Those with a sign are 8
+    more than they mean."""
     if own.bits == 8:
         return packed.view(torch.uint8) if packed.dtype is torch.int32 else packed
     if not own.inner:
         packing = PACKED[own.packing]
         words = packed.view(torch.uint8) if len(packing.order) == 2 else packed
         found = _unpacked(words, packing.order, 0 if packing.packed == packing.rows else 1)
+        found = found ^ ZERO_NUMBER if packing.added else found
         return found if packing.rows == "n" else found.t()
     tiles, steps = packed.shape[:2]
     # A word of lane 4 r + c has row r of eight. Its bits 4 i and 16 + 4 i are columns 2 c and 2 c + 1 of eight columns.
@@ -118,6 +120,10 @@ def dequantised(
         by, added = (scale[..., which].t().to(dtype).unsqueeze(-1) for which in (0, 1))
         return ((weight - ZERO_NUMBER) * by + added).view(found.shape)
     packing = PACKED[own.packing]
+    if packing.added:
+        assert zeros is not None
+        by, added = (one.t().to(dtype).unsqueeze(-1) for one in (scale, zeros))
+        return ((weight - ZERO_NUMBER) * by + added).view(found.shape)
     if own.packing == MXFP4:
         values = torch.tensor(E2M1, dtype=dtype, device=found.device)[found.to(torch.int32)]
         exponent = scale.to(torch.float64 if dtype is torch.float64 else torch.float32) - EXPONENT_BIAS
@@ -194,14 +200,14 @@ def _horizontal_int4(a: Any, weights: Any, scales: Any, zeros: Any, group: int, 
     return torch.cat([_int4_mm(a, *tensors, group, packing).reshape(-1) for tensors in given])
 
 
-def _engine_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, dtype: Any, name: str) -> Any:
+def _engine_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, dtype: Any, name: str, zeros: Any = None) -> Any:
     """Call the engine's operator `name`, a key of `engine_ops.ENGINE_OPS`, on its own operands -> [M, N] of `dtype`."""
-    return ENGINE_OPS[name](Operands(a, b, scale_a, scale_b, bias, dtype))
+    return ENGINE_OPS[name](Operands(a, b, scale_a, scale_b, bias, dtype, zeros=zeros))
 
 
 def engine_columns(b: Any, name: str) -> Any:
     """Return N from the sizes of the weight of an engine's operator."""
-    return b[0] if BLOCK in ENGINE_OPS[name].roles else b[1]
+    return b[0] if {BLOCK, ZEROS} & {*ENGINE_OPS[name].roles} else b[1]
 
 
 def int4_columns(sizes: Sequence[Any], packing: str) -> Any:
@@ -239,11 +245,12 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
         _flops_int4,
     ),
     "engine_mm": (
-        "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, ScalarType dtype, str name", _engine_mm,
-        lambda a, b, scale_a, scale_b, bias, dtype, name: a.new_empty(
+        "Tensor a, Tensor b, Tensor? scale_a, Tensor scale_b, Tensor? bias, ScalarType dtype, str name,"
+        " Tensor? zeros=None", _engine_mm,
+        lambda a, b, scale_a, scale_b, bias, dtype, name, zeros=None: a.new_empty(
             (a.shape[0], engine_columns(b.shape, name)), dtype=dtype
         ),
-        lambda a, b, scale_a, scale_b, bias, dtype, name, **_: _flops(a, (0, engine_columns(b, name))),
+        lambda a, b, scale_a, scale_b, bias, dtype, name, *_, **__: _flops(a, (0, engine_columns(b, name))),
     ),
     "mm_activation": (
         "Tensor a, Tensor b, str activation, Tensor? bias=None", _mm_activation,

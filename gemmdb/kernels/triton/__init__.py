@@ -29,9 +29,10 @@ _HISTORY = (
     ("9ecb33375ecd23f0", "4421a6b02e3a9b49", "d0fda949991afa96", "05c23a31e68b0e76"),
     ("2b822f06dd6f893e", "81c638bb4e7fa254", "e1740f02d8ecaa49", "9b75edecdcc96ca3"),
     ("3b992e027bd165b8", "ba042125d931cbdc"),
-    ("189ca5b09cc9b921", "d4c6f8ea1c262a94", "3fba734c92d58300", "067a5933400952cc", "9e67c3f01599c47f"),
+    ("189ca5b09cc9b921", "d4c6f8ea1c262a94", "3fba734c92d58300", "067a5933400952cc", "9e67c3f01599c47f",
+     "6aab30208b15d657"),
     ("7f339d284e2d1986", "84e1da6b62a2dd91", "2f84e281cf81afb3", "e97769d881f34ed8", "2dae9820dfb5aa8e",
-     "93d865a0b772e88a"),
+     "46058c8e58ebf92e", "93d865a0b772e88a", "6d0e8651ad3f4977"),
     ("368fbc0e4b60cf75", "a6f6708ac2f4c0c3", "0178e3da580178ce"),
 )  # fmt: skip
 """The digests of each kernel, the former ones first."""

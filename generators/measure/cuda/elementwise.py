@@ -18,7 +18,7 @@ from gemmdb.generators.measure.cuda.render import (
     weight_args,
 )
 from gemmdb.kernels.triton import TL
-from gemmdb.key.int4 import EXPONENT_BIAS, MX_SIZE, MXFP4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import EXPONENT_BIAS, MX_SIZE, MXFP4, PACKED, PLAIN, ZERO_BYTES, ZERO_NUMBER, Int4Format
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand, default_numerics
 from gemmdb.key.problem import Problem
@@ -58,6 +58,8 @@ def dequantise(problem: Problem) -> Launch:
     if own.along_n:
         group = f"k // {own.size} * {problem.n} + n"
         return _over_weight(problem, *_along_n(problem, own), *_scaled_number(dtype, group))
+    if own.packing == PLAIN:
+        return _over_weight(problem, f"number = {_number(own)}", *_added(problem, own, dtype))
     if own.packing == MXFP4:
         return _over_weight(problem, f"number = {_number(own)}", *_mxfp4(dtype))
     return _over_weight(
@@ -82,6 +84,15 @@ def _mxfp4(dtype: str) -> Iterator[str]:
     yield "number = tl.where(number > 7, -1.0, 1.0) * tl.where(high == 0, low * 0.5, (low + 2) * (1 << high) * 0.25)"
     yield f"exponent = tl.load(scale + at // {MX_SIZE}, mask=inside, other=0).to(tl.float32) - {EXPONENT_BIAS}"
     yield f"tl.store(cast + at, (number * tl.exp2(exponent)).to({dtype}), mask=inside)"
+
+
+def _added(problem: Problem, own: Int4Format, dtype: str) -> Iterator[str]:
+    """Statements that store the element `at` of [n, k] of a weight whose `number` has a sign."""
+    yield f"group = at % {problem.k} // {own.size} * {problem.n} + at // {problem.k}"
+    yield f"signed = ((number ^ {ZERO_NUMBER}) - {ZERO_NUMBER}).to(tl.float32)"
+    yield f"scaled = (signed * tl.load(scale + group, mask=inside, other=0).to(tl.float32)).to({dtype}).to(tl.float32)"
+    yield "scaled += tl.load(zeros + group, mask=inside, other=0).to(tl.float32)"
+    yield f"tl.store(cast + at, scaled.to({dtype}), mask=inside)"
 
 
 def _start(problem: Problem, own: Int4Format) -> str:

@@ -112,9 +112,13 @@ def test_what_the_numbers_stand_for():
     scales = torch.tensor([[2.0, 0.5]]).expand(1, 8, 2)
     weight = dequantised(words, scales, None, int4(packing="tinygemm2", group=32).int4, torch.float64)
     assert set(weight.flatten().tolist()) == {-15.5, 14.5}
+    added = torch.tensor([[0.5], [1.0]])
+    weight = dequantised(packed, scale.t(), added, int4(packing="plain", group=32).int4, torch.float64)
+    assert [weight[0, at].item() for at in (0, 1, 32)] == [-1.5, -13.5, -3.0]
 
 
 BYTES = [
+    int4(packing="plain", group=64, bias="1d"),
     int4(packing="low-first"), int4(packing="high-first", zeros="uint8", dtype="fp16", bias="1d"),
     int4(packing="low-first", zeros="bf16", group=32), int4(packing="high-first", zeros="int8", fusion="pointwise"),
     int4(packing="low-first", m=1, bias="1d", fusion="pointwise:math"), int4(packing="gptq", group=32, dtype="fp16"),

@@ -13,7 +13,7 @@ from torch._inductor.select_algorithm import realize_inputs
 from torch._inductor.virtualized import ops
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from gemmdb.key.int4 import IN_WORDS, INT4, MXFP4, PACKED, ZERO_BYTES, ZERO_NUMBER, Int4Format
+from gemmdb.key.int4 import IN_WORDS, INT4, MXFP4, PACKED, PLAIN, ZERO_BYTES, ZERO_NUMBER, Int4Format
 
 aten = torch.ops.aten
 
@@ -96,6 +96,11 @@ def int4_weight(
         if groups.inner:
             by, added = (_float(factor([group, n, which])) for which in (0, 1))
             return ops.to_dtype(ops.add(ops.mul(_less(value, ZERO_NUMBER), by), added), dtype)
+        if groups.packing == PLAIN:
+            assert start is not None
+            signed = _less(ops.to_dtype(ops.bitwise_xor(number(n, k), _int(8)), torch.float32), ZERO_NUMBER)
+            scaled = ops.mul(signed, _float(factor([group, n])))
+            return ops.to_dtype(ops.add(scaled, _float(start([group, n]))), dtype)
         place = [group, n] if groups.along_n else [n, group]
         if groups.packing == MXFP4:
             return ops.to_dtype(ops.mul(_e2m1(number(n, k)), _power(factor(place))), dtype)

@@ -8,7 +8,7 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
 from gemmdb.kernels.triton import TL, shared
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import MXFP4, PACKED, TILED, Int4Format
+from gemmdb.key.int4 import ADDED, MXFP4, PACKED, PLAIN, Int4Format
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
@@ -33,7 +33,8 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     return {
         "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
         "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
-        "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": given(problem),
+        "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in ADDED,
+        "APART": own.packing == PLAIN, "GIVEN": given(problem),
         "IN_WORDS": own.zeros_in_words, "FP4": own.packing == MXFP4,
         **along_n(own),
         "GROUPED": grouped(_block(config), int(value["warps"])), "LATE": value["scaled"] == "sums",
@@ -59,7 +60,7 @@ def grouped(block: tuple[int, int, int], warps: int) -> bool:
 def given(problem: Problem) -> bool:
     """Whether an int4 weight has its zero points in a tensor of their own."""
     own = problem.int4
-    return own is not None and own.zeros != "none" and own.packing not in TILED
+    return own is not None and own.zeros != "none" and own.packing not in ADDED
 
 
 def _block(config: ConfigLike) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
 from gemmdb.kernels.triton import TL, int4, shared
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import MXFP4, TILED
+from gemmdb.key.int4 import ADDED, MXFP4, PLAIN
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
@@ -32,7 +32,8 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
         "BLOCK_M": _rows(problem), "BLOCK_N": value["block_n"], "WARPS": warps, "STAGES": stages,
         "SHARED": value["activations"] == "shared", "BEFORE": value["next"] == "before",
         "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
-        "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in TILED, "GIVEN": int4.given(problem),
+        "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in ADDED,
+        "APART": own.packing == PLAIN, "GIVEN": int4.given(problem),
         "IN_WORDS": own.zeros_in_words,
         **int4.along_n(own),
         "EVEN": problem.k % (DEPTH * warps * stages) == 0,
