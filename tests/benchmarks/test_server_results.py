@@ -1,0 +1,40 @@
+"""The figures of symbolic sizes and engine-shaped programs in docs/results.md are recomputed from the raw results."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from statistics import median
+
+from kit.results import RAW, WORDS, cells, section
+
+from benchmarks.common import json_lines
+from benchmarks.programs.figures import gain, times
+from benchmarks.torch import symbolic
+
+
+def test_one_compile_for_all_sizes_keeps_what_the_page_says() -> None:
+    with lzma.open(RAW / "h200" / "symbolic.json.xz", "rt") as file:
+        rows = json.load(file)["rows"]
+    shown = [row for row in cells(section("Frozen starts and symbolic sizes")) if row[1].endswith(" us")]
+    assert shown == [
+        [f"{row['rows']:,}", f"{median(row['taken']['default']):,.1f} us", *(f"{one:.3f}x" for one in gains.values())]
+        for row, gains in ((row, symbolic.gains(row)) for row in rows)
+    ]
+    said = symbolic.summary(rows)
+    assert "static 1.030x of default mode, symbolic 1.013x" in said
+    assert "0.423 of its gain" in said
+    assert "keeps 42% of the gain, 1.013x instead of 1.030x of default mode" in WORDS
+
+
+def test_the_decoder_of_engines_is_that_of_the_raw_results() -> None:
+    rows = {row["program"]: row for row in json_lines(RAW / "h200" / "engine.jsonl.xz")}
+    shown = cells(section("A decoder as engines compile it"))
+    assert len(shown) == len(rows) - 1
+    for size, *cell in shown:
+        row = rows[f"engine-{size}"]
+        found = gain(row, "gemmdb", "default")
+        assert found is not None
+        compiled = [f"{row['ways'][way]['cold_s']:.1f}" for way in ("default", "gemmdb")]
+        assert cell == [f"{times(row)['default'][1]:,.0f} us", f"{found[1]:.3f}x", *compiled]
+    assert "illegal memory access" in rows["engine-start"]["ways"]["gemmdb"]["failure"]
