@@ -100,7 +100,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test whose mark its file does not name would run in no step: see above.
 
-    Files of tests with a long timeout come first: at the end, one worker would run the last of them alone."""
+    Files of tests with a long timeout come first: at the end, one worker would run the last of them alone. Before them
+    come the tests of a cluster of Ray, so that one worker starts it once."""
     marked = {(item.path, mark) for item in items for mark in ("slow", "timed") if item.get_closest_marker(mark)}
     if hidden := [f"{path} names no mark.{mark}" for path, mark in marked if f"mark.{mark}" not in path.read_text()]:
         raise pytest.UsageError(*hidden)
@@ -108,7 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         mark = item.get_closest_marker("timeout")
         longest[item.path] = max(longest.get(item.path, 0.0), float(mark.args[0]) if mark else 0.0)
-    items.sort(key=lambda item: -longest[item.path])
+    items.sort(key=lambda item: ("cluster" not in getattr(item, "fixturenames", ()), -longest[item.path]))
 
 
 def _tests(path: Path) -> list[Path]:
