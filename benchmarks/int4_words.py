@@ -29,6 +29,7 @@ TILED: dict[str, Any] = {"weight_dtype": "int4", "packing": "tinygemm8"}
 KINDS: dict[str, dict[str, Any]] = {
     "gptq": {"weight_dtype": "int4", "packing": "gptq"},
     "awq": {"weight_dtype": "int4", "packing": "awq"},
+    "plain": {"weight_dtype": "int4", "packing": "plain"},
     "int4-zeros": {"weight_dtype": "int4", "packing": "low-first", "zeros": "int4"},
     "int8": {"weight_dtype": "int8", "group": 128},
     "uint8x4": {"weight_dtype": "uint8", "zeros": "uint8x4"},
