@@ -124,13 +124,14 @@ def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any]
     return node
 
 
-def constant(graph: Any, tensor: torch.Tensor, beside: Any) -> Any:
-    """Return a new constant of a graph, which holds `tensor`. `beside`: a node with a fake tensor."""
+def constant(graph: Any, tensor: torch.Tensor, before: Any) -> Any:
+    """Return a new constant of a graph, which holds `tensor`, before the node `before`, which has a fake tensor."""
     owner = graph.owning_module
     name = next(name for name in map("_gemmdb_constant{}".format, itertools.count()) if not hasattr(owner, name))
     owner.register_buffer(name, tensor)
-    made = graph.get_attr(name)
-    made.meta["val"] = value(beside).fake_mode.from_tensor(tensor)
+    with graph.inserting_before(before):
+        made = graph.get_attr(name)
+    made.meta["val"] = value(before).fake_mode.from_tensor(tensor)
     return made
 
 

@@ -7,13 +7,20 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 from kit import dequantised, program_batch
+from kit.gpu import make
+from kit.sessions import FakeSession
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
 import gemmdb.inductor
+from gemmdb import Policy
+from gemmdb.hit import Hit
 from gemmdb.inductor import force
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.entry import active
 from gemmdb.inductor.match import ops
 from gemmdb.key.int4 import PACKED, WORDS, Int4Format
+from gemmdb.settings import Settings
 
 N, K, G = 64, 256, 64
 AWQ = [0, 4, 1, 5, 2, 6, 3, 7]
@@ -295,3 +302,21 @@ def test_rows_of_a_packed_weight_are_sorted(packing):
     found = ops.with_rows(packed, rows, own)
     assert (found.dtype, found.shape) == (packed.dtype, packed.shape)
     assert torch.equal(ops.numbers(found, own), ops.numbers(packed, own)[:, rows])
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_kernel_that_was_not_timed_with_the_columns_in_order_is_not_served(kit, monkeypatch, confirm):
+    """No row has the time that sorting the columns of the activation takes. On a CPU, no trial ends."""
+    monkeypatch.setattr(legality, "hit_rejection", lambda hit, query: None)
+    policy = Policy(on_miss="aten", confirm=confirm, confirm_s=300.0)
+    gemmdb.inductor.enable(policy=policy)
+    session = FakeSession(
+        lambda query: Hit("exact", make("int4"), 50.0, 2.0, "table"), policy.resolved(Settings.read())
+    )
+    layer, x = InBuffers(SHUFFLED), torch.randn(4, K).bfloat16()
+    with torch.no_grad(), inductor_config.patch(freezing=True), active.use(session):
+        wanted = layer(x)
+        found, code = run_and_get_code(torch.compile(layer), x)
+    kit.close(found, wanted)
+    assert kit.only()["config"] == kit.ATEN.text
+    assert all(">>" not in one for one in code)
