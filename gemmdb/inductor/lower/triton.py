@@ -189,11 +189,12 @@ def template_kernel(
     config: Config, names: Mapping[str, Any], problem: Problem, ranges: Mapping[str, extract.Range] | None = None
 ) -> templates.Kernel:
     """Return the kernel with these constants, and with space for the partial sums if it counts arrivals. Raises Refused
-    if there are too many."""
+    if there are too many, or if Inductor would run it at sizes for which there is no space."""
     value, partials = config.values, 0
     if counts_arrivals(config):
-        problem = largest(problem, ranges or {})
-        count = tiles(config, problem)
+        count = tiles(config, largest(problem, ranges or {}))
+        if count < tiles(config, problem) and templates.runs_at_hint():
+            raise Refused("Inductor's C++ wrapper runs the kernel at the hint's rows, and its workspace is for fewer")
         partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
         if count > MAX_COUNTERS or partials >= LARGEST_OFFSET:
             raise Refused("the workspace is too small for the largest sizes")

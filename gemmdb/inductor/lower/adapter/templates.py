@@ -131,9 +131,23 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
             return str(head)
         return f"{head}\n    partials = (counters + {MAX_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
 
+    def call_kernel(self, name: str, *args: Any, **options: Any) -> None:
+        """Inductor's own hook, except that a kernel with a workspace is left out of what Inductor runs while it
+        compiles. `standalone_compile` has it run every kernel at the hint's sizes: a kernel for fewer rows would write
+        past the end of its workspace there. Nothing is lost, since it has one config."""
+        if self.workspace_arg is not None and not V.graph.cpp_wrapper:
+            V.graph.wrapper_code.kernel_autotune_names.add(name)
+        super().call_kernel(name, *args, **options)
+
 
 class _Template(TritonTemplate):  # type: ignore[misc]
     kernel_type = _Kernel
+
+
+def runs_at_hint() -> bool:
+    """Return whether Inductor runs each Triton kernel at the hint's sizes while it compiles, with no exception: its C++
+    wrapper learns in this way how kernels are launched."""
+    return bool(V.graph.cpp_wrapper and inductor_config.triton.autotune_at_compile_time)
 
 
 def registered(name: str) -> Any:
