@@ -61,7 +61,7 @@ def test_it_says_what_changed_and_how_the_new_table_is_used(gemmdb, program):
 
 
 def test_its_json_and_a_small_budget(gemmdb, program):
-    done = gemmdb("verify", str(program), "--requalify", "--wait", "0s", "--json", "--out", "new.db", "--budget", "1s")
+    done = gemmdb("verify", str(program), "--requalify", "--wait", "0s", "--json", "--out", "new.db", "--budget", "5s")
     found = json.loads(done.out)
     assert (found["path"], found["faults"], found["requalified"]["table"]) == (str(program), [], "new.db")
     left = found["requalified"]["left"]

@@ -50,7 +50,7 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
     assert plan["saving_us"] is None
     assert plan["seconds"] > 0
 
-    # Hardly any time: the build ends what it has begun, and the same command goes on from there.
+    # Hardly any time: the build ends what it has begun, unfinished, and the same command goes on from there.
     first = gemmdb("tune", "--budget", "0.1s", "--repeats", "0", "--json", "--", *program)
     assert first.code == 0, first.err
     assert "already recorded" in first.err
