@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -228,6 +229,8 @@ print(json.dumps([configs, stats["frozen"], stats["errors"], stats["benchmarked"
 @pytest.mark.timeout(600)
 def test_the_whole_way(gemmdb, environment, monkeypatch, tmp_path):
     """A real program: what is built for it is what it runs, and nothing is timed or written."""
+    from kit.inductor import script
+
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     Path("serve.py").write_text(PROGRAM)
     command = [sys.executable, "serve.py"]
@@ -239,7 +242,8 @@ def test_the_whole_way(gemmdb, environment, monkeypatch, tmp_path):
     monkeypatch.setenv("GEMMDB_FROZEN", str(FOLDER / freeze.LIST))
 
     def ran() -> list[object]:
-        served = subprocess.run(command, capture_output=True, text=True, check=True)
+        served = script(Path("serve.py"), tmp_path, os.environ)
+        assert served.returncode == 0, served.stderr
         replies.append(served.stderr)
         return json.loads(served.stdout.splitlines()[-1])
 
