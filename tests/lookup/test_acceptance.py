@@ -26,7 +26,7 @@ GROUPED = "triton:grouped block_k=64 block_m=16 block_n=64 flatten=0 load=tma re
     [
         (Query(PLAIN, H100, {}), True),
         (Query(PLAIN, H100, {"m": (8, 8)}), True),
-        (Query(PLAIN, H100, {"m": (1, 8)}), False),
+        (Query(PLAIN, H100, {"m": (1, 8)}), True),
         (Query(PLAIN, H100, {"n": (1, 4096)}), False),
         (Query(PLAIN, H100, {"m": (1, 8), "n": (1, 4096)}), False),
         (Query(EXPERTS, H100, {}), False),

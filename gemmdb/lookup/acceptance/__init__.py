@@ -18,10 +18,6 @@ UNMEASURED_RUNGS = ("near", "epilogue", "sku", "model")
 SLOW_S = 20.0
 """With a confirming budget of at least this many seconds per graph, slow-compiling configs are also confirmed."""
 
-RANGES_ON_GPU = False
-"""Whether a GPU times configs at sizes of a range of rows. On an H200 (torch 2.11), compiles that did so overwrote
-memory of their program and crashed, by a cause that is not known; without these trials that did not happen."""
-
 
 def exact(ask: Ask) -> Step:
     """Rung `exact`: serve the candidate from the problem's own verdict, or ATen if its gain is too small. It is a miss
@@ -59,8 +55,6 @@ def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
     symbolic = {name for name, (low, high) in query.ranges.items() if low != high}
     if symbolic and (symbolic != {"m"} or query.problem.op not in lowering.JOINED_OPS or query.problem.constant):
         return Rejected("its sizes are symbolic")
-    if symbolic and query.device.kind == "cuda" and not RANGES_ON_GPU:
-        return Rejected("its rows are symbolic, and nothing is timed for a range on a GPU")
     if query.problem.spec.grouped:
         return Rejected("how its groups are divided is known when the program runs")
     if query.device.kind != "cuda" and policy.confirm_s < SLOW_S:

@@ -101,12 +101,10 @@ from gemmdb.inductor.benchmark import limits, rules, trial as trials
 from gemmdb.inductor.benchmark.trial import Trial
 from gemmdb.key.toolchain import Toolchain
 import gemmdb.inductor.benchmark.confirm as confirming
-from gemmdb.lookup import acceptance
 from kit.sessions import stored
 from gemmdb.settings import Settings
 
 slower = [int(one) for one in sys.argv[4].split(",") if one]
-acceptance.RANGES_ON_GPU = True
 seen, real = [], trials.run
 confirming.installed = lambda kind: Toolchain(torch="2.11.0+cu130", cuda="13.0")
 
