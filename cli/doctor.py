@@ -190,15 +190,17 @@ def _release(version: str) -> str:
 
 
 def _packages() -> Iterator[Check]:
-    extras = {"jinja2": "build", "sympy": "build", "nvidia-cutlass": "cutlass"}
+    extras = {"sqlite-utils": "", "jinja2": "build", "sympy": "build", "nvidia-cutlass": "cutlass"}
     for package, extra in extras.items():
         try:
             yield Check(package, OK, importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
             if extra == "cutlass" and detect.cuda() is None:
                 yield Check(package, OPTIONAL, "not installed; only CUTLASS kernels need it, on a GPU")
-            else:
+            elif extra:
                 yield Check(package, MISSING, f"installed by the extra '{extra}'", f"pip install 'gemmdb[{extra}]'")
+            else:
+                yield Check(package, MISSING, "", f"pip install {package}")
 
 
 def _variable(name: str, value: str) -> Check:

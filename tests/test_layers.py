@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("torch", "triton", "typer", "rich", "jinja2", "sympy", "numpy")
+HEAVY = ("torch", "triton", "typer", "sqlite_utils", "rich", "jinja2", "sympy", "numpy")
 LIMIT_MS = 60
 
 

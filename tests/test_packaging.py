@@ -71,10 +71,10 @@ def test_the_licence_is_in_the_wheel(wheel_names: list[str]) -> None:
     assert any(name.endswith("/LICENSE") for name in wheel_names)
 
 
-def test_a_light_install_brings_typer_only() -> None:
+def test_a_light_install_brings_typer_and_sqlite_utils_only() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {requirement.split(">")[0] for requirement in project["dependencies"]}
-    assert names == {"typer"}
+    assert names == {"typer", "sqlite-utils"}
 
 
 def test_the_dynamo_backend_is_registered() -> None:

@@ -27,7 +27,7 @@ TITLE, LINE, CHAR = 22, 16, 6.4
 KINDS = {
     "core": ("#e6f4ea", "#34a853", "needs the standard library only"),
     "mostly": ("#fef7e0", "#f9ab00", "some modules need more"),
-    "rest": ("#e8f0fe", "#4285f4", "needs torch, typer or others"),
+    "rest": ("#e8f0fe", "#4285f4", "needs torch, sqlite-utils, typer or others"),
 }
 """Fill, border and legend of a box, by what it needs."""
 STYLE = (

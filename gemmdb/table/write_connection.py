@@ -7,16 +7,20 @@ import os
 import secrets
 import sqlite3
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gemmdb.errors import TableError
 from gemmdb.table import dbfile, schema
 from gemmdb.table.file_locks import real
 from gemmdb.table.read_timeouts import bounded
 
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
 _ZERO = "0" * 32
 
 
-def m001_initial(db: sqlite3.Connection) -> None:
+def m001_initial(db: Database) -> None:
     """Schema version 1: all tables, empty, at generation 0."""
     later = {name for names in schema.ADDED.values() for name in names}
     for name, statement in schema.SCHEMA.items():
@@ -29,22 +33,17 @@ def m001_initial(db: sqlite3.Connection) -> None:
         "schema_version": "1", "uid": secrets.token_hex(8), "created": now, "updated": now, "rows_digest": _ZERO,
         "digest": _ZERO, "generation_digest": _ZERO, "generation": "0",
     }  # fmt: skip
-    db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    db.conn.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute("PRAGMA user_version = 1")
 
 
-def m002_records(db: sqlite3.Connection) -> None:
+def m002_records(db: Database) -> None:
     """Schema version 2: add the SQL tables for packed tables, empty."""
     for name in schema.ADDED[2]:
         db.execute(schema.SCHEMA[name])
     db.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
     db.execute("PRAGMA user_version = 2")
-
-
-MIGRATIONS = (m001_initial, m002_records)
-"""The migrations, each to the version of its place. Plain SQL: importing a library for them would delay the first
-compile that stores a row by half a second."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -77,10 +76,9 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
             if not empty:
                 schema.check(db, path)
-            version = 0 if empty else schema.header(db, path).version
-        if version < schema.SCHEMA_VERSION:
-            for migrate in MIGRATIONS[version:]:
-                migrate(db)
+            outdated = empty or schema.header(db, path).version < schema.SCHEMA_VERSION
+        if outdated:
+            _apply(db)
             schema.check(db, path)
         if schema.header(db, path).packed:
             raise TableError(f"{path} is packed, so it cannot be extended; pass the table that it was packed from")
@@ -88,6 +86,17 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
+
+
+def _apply(db: sqlite3.Connection) -> None:
+    """Apply the migrations that the file lacks."""
+    # Imported where a file is new or outdated: it takes 0.25 s and more, also in the first compile that stores a row.
+    from sqlite_utils import Database, Migrations
+
+    migrations = Migrations("gemmdb")
+    for step in (m001_initial, m002_records):
+        migrations()(step)
+    migrations.apply(Database(db, execute_plugins=False, recursive_triggers=False))
 
 
 def _check_target(path: Path) -> None:

@@ -185,10 +185,10 @@ def test_a_miss_says_whether_a_build_could_change_it(gemmdb, environment, consta
     assert (found["answer"], found["only_aten"]) == ("miss", "" if constant else ALONE)
 
 
-def test_lookup_imports_neither_torch_nor_triton(process, table, flags, tmp_path: Path):
+def test_lookup_imports_no_torch_and_no_sqlite_utils(process, table, flags, tmp_path: Path):
     script = (
         "import sys; from gemmdb.cli.app import run; code = run(sys.argv[1:]);"
-        "sys.exit(code or any(name in sys.modules for name in ('torch', 'triton')))"
+        "sys.exit(code or any(name in sys.modules for name in ('torch', 'triton', 'sqlite_utils')))"
     )
     done = subprocess.run([sys.executable, "-c", script, "lookup", *flags], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ from gemmdb.rejected import Rejected
 from gemmdb.settings import FAST_COMPILE_COST, Policy
 from gemmdb.table.measurement import Protocol
 
-NEEDED = ("jinja2",)
+NEEDED = ("sqlite_utils", "jinja2")
 """Libraries of `gemmdb[build]` required for measuring."""
 DIVERGE = "the ranks of a job could come to different kernels"
 

@@ -154,6 +154,7 @@ def older(path: Path) -> Path:
     edit(
         path,
         *(f"DROP TABLE {name}" for name in schema.ADDED[2]),
+        "DELETE FROM _sqlite_migrations WHERE name LIKE 'm002%'",
         "UPDATE meta SET value = '1' WHERE name = 'schema_version'",
         "PRAGMA user_version = 1",
     )
