@@ -28,12 +28,20 @@ def stand_ins(problem: Problem, kind: str, fixed: bool = True) -> tuple[Problem,
     is not representative. Empty for a problem without an epilogue. `kind`: the device kind. `fixed`: no size is
     symbolic.
 
+    On a GPU, a weight that freezing made constant also has the stand-ins of one that is an input, where `fixed`: no
+    kernel packs it. The cast of an integer weight is folded then, so that ATen takes another time."""
+    found = _with_other_epilogues(problem, kind)
+    if not problem.constant or not fixed or kind != "cuda" or problem.spec.dequantises:
+        return found
+    plain = replace(problem, constant=False)
+    return (plain, *found, *_with_other_epilogues(plain, kind))
+
+
+def _with_other_epilogues(problem: Problem, kind: str) -> tuple[Problem, ...]:
+    """Return the stand-ins with another epilogue, or with none.
+
     On a GPU, a scaled integer GEMM with an fp32 result uses the rows of one that stores bf16: that is what is stored
-    once Inductor fuses the consumer. And one with a weight that freezing made constant uses those of an input: no
-    kernel packs it. The cast of a constant weight is folded, so that ATen then takes another time."""
-    if problem.constant and fixed and kind == "cuda" and not problem.spec.dequantises:
-        plain = replace(problem, constant=False)
-        return (plain, *stand_ins(plain, kind))
+    once Inductor fuses the consumer."""
     own = problem.epilogue
     if own is None:
         wide = problem.spec.integer and problem.fusion == "scale" and problem.out == "fp32"
