@@ -138,6 +138,17 @@ def test_the_length_of_a_step_is_that_of_half_of_its_gemms() -> None:
     assert state.hides_calls(graph(64, 4096, 4096))
 
 
+def test_gemms_of_a_wider_output_and_nodes_without_a_tensor_have_a_length_too() -> None:
+    """A formula that fails here would fail the user's compile."""
+    graph = torch.fx.Graph()
+    a, b = graph.placeholder("a"), graph.placeholder("b")
+    a.meta["val"] = b.meta["val"] = torch.empty(8, 4096, 4096, dtype=torch.bfloat16, device="meta")
+    wider = graph.call_function(torch.ops.aten.bmm.dtype, (a, b, torch.float32))
+    assert not state.hides_calls(graph), "nothing is known of its output"
+    wider.meta["val"] = torch.empty(8, 4096, 4096, device="meta")
+    assert state.hides_calls(graph)
+
+
 def test_a_forced_config_is_not_charged() -> None:
     session = FakeSession(lambda query: replace(hit(SUMMED), rung="forced"))
     assert product(session)["note"] == "that far"

@@ -184,7 +184,8 @@ def _leave(node: Any, decision: Decision) -> None:
 
 def _certain(decision: Decision) -> Decision:
     """Return a decision with ATen in place of a config that this compile had to time, and did not."""
-    if not decision.reorders or decision.timed_here or decision.config in (None, ATEN):
+    served = decision.branches or decision.config not in (None, ATEN)  # With branches, the config is that at the hint.
+    if not decision.reorders or decision.timed_here or not served:
         return decision
     outcome.refuse(decision, "it was not timed with the activation's columns in order")
     return replace(decision, config=ATEN, branches=(), refused=True)

@@ -97,6 +97,7 @@ class Int4:
             n, k = extract.hint(value(self.node).shape[-1]), len(order.rows)
             sizes = PACKED[self.groups.packing].sizes(n, k, order.packed.itemsize)
             packed = ops.with_rows(order.packed.view(sizes), rows, self.groups)
+        packed, rows = map(state.mark_frozen, (packed, rows))
         return fx.constant(graph, packed, self.node), fx.constant(graph, rows, self.node)
 
 

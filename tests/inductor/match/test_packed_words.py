@@ -320,3 +320,22 @@ def test_a_kernel_that_was_not_timed_with_the_columns_in_order_is_not_served(kit
     kit.close(found, wanted)
     assert kit.only()["config"] == kit.ATEN.text
     assert all(">>" not in one for one in code)
+
+
+@pytest.mark.parametrize("rows", [GROUPS, SHUFFLED], ids=["sorted", "shuffled"])
+def test_a_frozen_weight_is_not_served_to_another_model(kit, monkeypatch, rows):
+    """The keys of Inductor's caches say only the shapes of frozen tensors. Without oneDNN, graphs are stored."""
+    monkeypatch.setattr(legality, "hit_rejection", lambda hit, query: None)
+    policy = Policy(on_miss="aten")
+    gemmdb.inductor.enable(policy=policy)
+    session = FakeSession(
+        lambda query: Hit("exact", make("int4"), 50.0, 2.0, "table"), policy.resolved(Settings.read()), "tables"
+    )
+    x = torch.randn(4, K).bfloat16()
+    stored = inductor_config.patch(freezing=True, fx_graph_cache=True)
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), active.use(session), stored:
+        for _ in range(2):
+            torch._dynamo.reset()
+            layer = InBuffers(rows)
+            kit.close(torch.compile(layer)(x), layer(x))
+    assert kit.only()["note"]

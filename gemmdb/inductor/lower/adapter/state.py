@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from math import prod
 from statistics import median
 from typing import Any
 
@@ -16,10 +17,10 @@ from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.freezing_utils import enter_freezing, maybe_set_is_frozen_param
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.flop_counter import flop_registry
 
 from gemmdb.cost.host import TRAINING_HIDDEN_FLOPS
 from gemmdb.settings import Policy
@@ -68,17 +69,19 @@ def hides_calls(graph: torch.fx.Graph) -> bool:
 
 def _flops(node: torch.fx.Node) -> float | None:
     """Return the floating-point operations of a GEMM, None for other operators and symbolic sizes."""
-    operator = getattr(node.target, "overloadpacket", None)
-    if operator not in _GEMMS:
+    first = _GEMMS.get(getattr(node.target, "overloadpacket", None))
+    if first is None or len(node.args) <= first:
         return None
-    args = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
-    value = node.meta["val"]
-    fixed = all(isinstance(size, int) for one in (*args, value) if isinstance(one, torch.Tensor) for size in one.shape)
-    return float(flop_registry[operator](*args, out_val=value)) if fixed else None
+    result, rows = (getattr(one, "meta", {}).get("val") for one in (node, node.args[first]))
+    if result is None or rows is None:
+        return None
+    sizes = (*result.shape, rows.shape[-1])
+    return 2.0 * prod(sizes) if all(isinstance(size, int) for size in sizes) else None
 
 
 _aten = torch.ops.aten
-_GEMMS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten._scaled_mm)
+_GEMMS = {_aten.mm: 0, _aten.addmm: 1, _aten.bmm: 0, _aten.baddbmm: 1, _aten._scaled_mm: 0}
+"""The operators of GEMMs, with the position of the matrix [..., M, K] among their arguments."""
 
 
 def multiplies_convolutions() -> bool:
@@ -124,6 +127,15 @@ def real_tensors() -> AbstractContextManager[Any]:
     """Inside, a pass over fake tensors can compute with the constants of its graph."""
     found: AbstractContextManager[Any] = _disable_current_modes()
     return found
+
+
+def mark_frozen(tensor: torch.Tensor) -> torch.Tensor:
+    """Mark a new constant of a graph as Inductor marks those that freezing makes: a key of the FX graph cache then has
+    its shape alone, not a list of its numbers, and a cached graph takes that of the graph at hand."""
+    if freezing():
+        with enter_freezing():
+            maybe_set_is_frozen_param(tensor)
+    return tensor
 
 
 def integers(tensor: Any) -> list[int]:
