@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from math import prod
@@ -17,7 +17,6 @@ from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.async_compile import AsyncCompile
-from torch._inductor.freezing_utils import enter_freezing, maybe_set_is_frozen_param
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 from torch.utils._python_dispatch import _disable_current_modes
@@ -133,8 +132,11 @@ def mark_frozen(tensor: torch.Tensor) -> torch.Tensor:
     """Mark a new constant of a graph as Inductor marks those that freezing makes: a key of the FX graph cache then has
     its shape alone, not a list of its numbers, and a cached graph takes that of the graph at hand."""
     if freezing():
-        with enter_freezing():
-            maybe_set_is_frozen_param(tensor)
+        with suppress(ImportError):  # A torch that names this otherwise makes a long key.
+            from torch._inductor.freezing_utils import enter_freezing, maybe_set_is_frozen_param
+
+            with enter_freezing():
+                maybe_set_is_frozen_param(tensor)
     return tensor
 
 
