@@ -40,7 +40,8 @@ EXTENTS = (Extent(10, 8, 0.06, 0.15), Extent(10, 0, 0.03, 0.08))
 """The extents of a search; the first that can pay off is chosen. Their seconds are means over GEMMs whose kernels are
 loaded, on a slow host (benchmarks/results/h200/search.json, search-short.json), the first with 24 + 24 candidates.
 In its 27 searches the best estimate gains 9.7% over ATen in the mean, 9.7% with 24 + 8, 9.1% without those nearby, 8.7%
-with the first 8 or 10 alone: and each candidate takes 3 ms to load in a new process."""
+with the first 8 or 10 alone; 10 + 8 lies between, and was not measured. Each candidate takes about 3 ms to load in a
+new process."""
 POSSIBLE_GAIN = 0.2
 """Share of a GEMM's time that the fastest algorithm may save: one bf16 GEMM in ten saves 13 to 20%, the average 5%
 (457 GEMMs on an H100). Nobody knows which before they are timed."""
