@@ -18,7 +18,7 @@ from gemmdb.key import canonical
 from gemmdb.key.device import Device
 from gemmdb.settings import Settings, data_home, shipped_tables
 from gemmdb.table import admission, dbfile
-from gemmdb.table.file_locks import real
+from gemmdb.table.file_locks import real, state
 from gemmdb.table.measurement import one_line
 from gemmdb.table.reader import Table
 
@@ -125,20 +125,11 @@ def _opened(source: Source, settings: Settings) -> Table:
     if source.origin != "shipped":
         installed, pinned = source.origin in _INSTALLED, source.origin == "pinned"
         return Table.open(path, immutable=installed, check=check, pinned=pinned)
-    state = _state(path), _state(path.parent / trust.MANIFEST)
+    now = state(path), state(path.parent / trust.MANIFEST)
     known = _shipped.get(path)
-    if known is None or known[0] != state:
-        known = _shipped[path] = state, Table.open(path, immutable=True, check=check)
+    if known is None or known[0] != now:
+        known = _shipped[path] = now, Table.open(path, immutable=True, check=check)
     return known[1]
-
-
-def _state(path: Path) -> object:
-    """Return what changes when a file is replaced; None without one."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _devices(table: Table) -> Sequence[Device]:

@@ -52,6 +52,15 @@ def identity(path: Path | int) -> Identity:
     return found.st_dev, found.st_ino
 
 
+def state(path: Path) -> object:
+    """Return what changes when the file at `path` is replaced or written; None if it does not exist."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # The path holds a NUL.
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def open_lock_file(path: str | Path, mode: int = 0o666, *, writable: bool = False) -> int:
     """Open the lock file at `path`, creating it if missing. `mode`: its permissions, minus the umask. A byte-range lock
     (`lockf`) needs a `writable` descriptor, a whole-file lock (`flock`) does not. Raises OSError, and ValueError for a

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gemmdb.errors import TableError
-from gemmdb.table.file_locks import real
+from gemmdb.table.file_locks import real, state
 
 STATEMENT_S, BULK_S, BULK_S_PER_MIB = 2.0, 60.0, 2.0
 """CPU time limit of one statement in seconds: in a lookup, and in a full-table read, plus the increment per MiB of the
@@ -95,20 +95,12 @@ def interrupted(error: BaseException | None) -> bool:
 
 def remember_slow(path: Path, why: str) -> None:
     """Remember that a file took too long to read, with its error message."""
-    _slow_files[real(path)] = _state(path), why
+    _slow_files[real(path)] = state(path), why
 
 
 def refuse_slow(path: Path) -> None:
     """Raise TableError for a file that took too long and has not changed since. Otherwise every GEMM of a program would
     take as long."""
-    state, why = _slow_files.get(real(path), (None, ""))
-    if state is not None and state == _state(path):
+    known, why = _slow_files.get(real(path), (None, ""))
+    if known is not None and known == state(path):
         raise TableError(why)
-
-
-def _state(path: Path) -> object:
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
