@@ -125,11 +125,20 @@ def test_startup_costs_little(environment, tmp_path: Path):
     assert seconds({**os.environ, "PYTHONPATH": str(tmp_path)}) - seconds(dict(os.environ)) < 0.03
 
 
+# A signal that arrives just before a system call does not interrupt it: one long sleep would outlast the test.
+UNTIL_SIGNALED = """
+import signal, sys, time
+
+def wait():
+    for _ in range(900):
+        time.sleep(0.1)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_go_to_the_command(environment, number):
     program = (
-        f"import signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(5))\n"
-        "print('ready', flush=True)\ntime.sleep(90)"
+        f"{UNTIL_SIGNALED}\nsignal.signal({int(number)}, lambda *_: sys.exit(5)); print('ready', flush=True); wait()"
     )
     # A session of its own: no terminal that would deliver the signal to the command by itself.
     process = subprocess.Popen(
@@ -144,12 +153,12 @@ def test_signals_go_to_the_command(environment, number):
     assert "exit code 5" in err
 
 
-READY_THEN_FIVE = """
-import pathlib, signal, sys, time
+READY_THEN_FIVE = f"""{UNTIL_SIGNALED}
+import pathlib
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGTERM}})
 pathlib.Path("ready").touch()
-time.sleep(20)
+wait()
 """
 
 
