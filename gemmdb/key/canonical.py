@@ -87,6 +87,8 @@ def decode(kind: str, text: str) -> dict[str, str | None]:
 
 
 def _encode_value(value: Scalar) -> str:
+    if type(value) is int:  # The usual case.
+        return str(value)
     if value is None:
         return _NONE
     if isinstance(value, bool):

@@ -129,15 +129,23 @@ class Ask:
         """Return the same lookup for another device."""
         return replace(self, query=replace(self.query, device=device))
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Everything that the result depends on except the fitted coefficients, including the table states."""
+    def key(self, shared: bool) -> tuple[object, ...]:
+        """Everything that the result depends on except the fitted coefficients, including the table states. `shared`:
+        of the policy it depends only on what that excludes."""
         query, device = self.query, self.query.device
         states = tuple(self.read(Table.state, table) for table in self.tables)
+        rules = self.excluding if shared else self.policy
         return (
-            query.problem.text, self.symbolic, query.l2, device.key, tuple(device.figures.items()), self.policy,
+            query.problem.text, self.symbolic, query.l2, device.key, tuple(device.figures.items()), rules,
             self.toolchain, tuple(self.left_out), self.tables[1:], states, self._part,
         )  # fmt: skip
+
+    @property
+    def excluding(self) -> tuple[object, ...]:
+        """What a prediction depends on of the policy: the rules that exclude kernels, and for int4 weights, of which
+        other formats may be neighbors, whether the caller confirms."""
+        policy, confirms = self.policy, self.problem.int4 is not None and self.confirms
+        return policy.allow, policy.deny, policy.batch_invariant, policy.compile_cost, policy.cutlass_size, confirms
 
     @property
     def _part(self) -> object:

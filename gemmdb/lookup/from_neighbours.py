@@ -61,7 +61,7 @@ _Around = Sequence[tuple[float, Mapping[ConfigGroup, Codes], int, Mapping[Like, 
 
 def predict(ask: Ask) -> Prediction | Rejected:
     """Return the prediction from the nearest neighbours."""
-    return remembered(ask, "near", _predict)
+    return remembered(ask, "near", _predict, shared=True)
 
 
 def _predict(ask: Ask) -> Prediction | Rejected:

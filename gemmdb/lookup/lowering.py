@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from gemmdb.cost import host
@@ -150,8 +151,8 @@ def _counters_rejection(config: Config, problem: Problem) -> Rejected | None:
 
 def _rejection_over_ranges(config: Config, query: Query) -> Rejected | None:
     """Return why a config that is legal at the hints of symbolic sizes is illegal at some of their values."""
-    smallest, largest = _end(query, 0), _end(query, 1)
-    for end in (smallest, largest):
+    ends = _ends(query.problem, tuple(query.ranges.items()))
+    for end in ends:
         if found := config.rejection(end, query.device, query.ranges):
             return Rejected(f"at m={end.m} n={end.n} k={end.k}: {found}")
     a, b = query.problem.a, query.problem.b
@@ -164,7 +165,7 @@ def _rejection_over_ranges(config: Config, query: Query) -> Rejected | None:
     grows = counts_arrivals(config) and not query.problem.spec.grouped  # Groups have partial sums for all programs.
     if unbounded and (grows or (config.backend == "cutlass" and config.values["split_k"] != 1)):
         return Rejected("the workspace has a fixed size, and the GEMM's sizes have no bound")
-    return _counters_rejection(config, largest) if config.backend == "triton" else None
+    return _counters_rejection(config, ends[1]) if config.backend == "triton" else None
 
 
 def _empty_rejection(config: Config, query: Query) -> Rejected | None:
@@ -179,11 +180,16 @@ def _empty_rejection(config: Config, query: Query) -> Rejected | None:
     return Rejected("K may be 0; untested") if "k" in empty else None
 
 
-def _end(query: Query, which: int) -> Problem:
-    """Return the problem at the lower (0) or upper (1) end of all ranges. A range without an upper end uses the hint,
+@functools.lru_cache(maxsize=256)  # A lookup checks twenty configs at the ends of one range.
+def _ends(problem: Problem, ranges: tuple[tuple[str, Range], ...]) -> tuple[Problem, Problem]:
+    """Return the problem at the lower and at the upper end of all ranges. A range without an upper end uses the hint,
     since Inductor guards the sizes that the kernel was generated for."""
-    sizes = {name: getattr(query.problem, name) for name in ("m", "n", "k")}
-    for name, ends in query.ranges.items():
-        bound = ends[which]
-        sizes[name] = sizes[name] if bound is None else max(bound, 1)
-    return query.problem.resized(**sizes)
+
+    def end(which: int) -> Problem:
+        sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+        for name, bounds in ranges:
+            bound = bounds[which]
+            sizes[name] = sizes[name] if bound is None else max(bound, 1)
+        return problem.resized(**sizes)
+
+    return end(0), end(1)

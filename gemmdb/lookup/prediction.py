@@ -168,17 +168,19 @@ def measured(ask: Ask) -> Prediction | None:
     return Prediction("exact", estimates, 0.0, here.aten_us, here.verified, here.table, intervals=intervals)
 
 
-def remembered(ask: Ask, name: str, compute: Callable[[Ask], T]) -> T:
+def remembered(ask: Ask, name: str, compute: Callable[[Ask], T], shared: bool = False) -> T:
     """Return `compute(ask)`, cached, since a compile looks up a GEMM several times. The result depends only on the
-    arguments and the tables; writing to a table changes its `state`. Nothing is cached after a read error."""
+    arguments and the tables; writing to a table changes its `state`. Nothing is cached after a read error. `shared`:
+    it depends on the policy only by what this excludes, so that lookups with other policies share it."""
     if not ask.tables:
         return compute(ask)
-    known = ask.memo.get("answers")
+    part = "shared" if shared else "answers"
+    known = ask.memo.get(part)
     if known is None:
         queries = _known.setdefault(ask.tables[0], {})
         if len(queries) >= _KEPT:
             queries.clear()
-        known = ask.memo["answers"] = queries.setdefault((*ask.key, fitted()), {})
+        known = ask.memo[part] = queries.setdefault((*ask.key(shared), fitted()), {})
     found = known.get(name)
     if found is not None:
         return cast("T", found)

@@ -45,7 +45,7 @@ stay within the estimated loss (benchmarks/results/offtable)."""
 
 def predict_corrected(ask: Ask) -> Prediction | Rejected:
     """Return the corrected prediction from the nearest neighbours."""
-    return remembered(ask, "corrected", _predict)
+    return remembered(ask, "corrected", _predict, shared=True)
 
 
 def _predict(ask: Ask) -> Prediction | Rejected:

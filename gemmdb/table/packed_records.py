@@ -182,15 +182,13 @@ def failures(data: Any, entry: Callable[[int], Entry]) -> tuple[tuple[Config, St
         raise InputError(f"a record is malformed ({error})") from error
 
 
-def timed(data: Any, entry: Callable[[int], Entry]) -> list[Entry]:
-    """Return only the entries with measured times, including repeats. Raises InputError."""
+def timed(data: Any, entry: Callable[[int], Entry]) -> Iterator[Entry]:
+    """Yield only the entries with measured times, including repeats. Raises InputError."""
     try:
-        return [
-            entry(number)
-            for (what, _, count), _, begin in _heads(data, _failures(data)[1])
-            if not what & _MODELLED
-            for (number,) in _NUMBER.iter_unpack(data[begin : begin + count * _TIME.size])
-        ]
+        for (what, _, count), _, begin in _heads(data, _failures(data)[1]):
+            if not what & _MODELLED:
+                for (number,) in _NUMBER.iter_unpack(data[begin : begin + count * _TIME.size]):
+                    yield entry(number)
     except (struct.error, IndexError) as error:
         raise InputError(f"a record is malformed ({error})") from error
 

@@ -156,7 +156,7 @@ class Table:
         keys = (problem.key, device.key)
         if self._is_packed():
             if keys not in self._few:
-                self._few[keys] = self._cache.consistent(lambda: few_kernels(self._timed(problem, device)))
+                self._few[keys] = self._cache.consistent(lambda: self._packed_few(problem, device))
             return self._few[keys]
         found = self._file.fetch(schema.TIMED_SQL, keys, schema.MOST_MEASUREMENTS, "timed configs of a problem")
         timed = {self._cache.config(key) for (key,) in found}
@@ -261,9 +261,9 @@ class Table:
         data = self._data(problem, device)
         return frozenset() if data is None else self._cache.banned(data)
 
-    def _timed(self, problem: Problem, device: Device) -> list[Entry]:
+    def _packed_few(self, problem: Problem, device: Device) -> bool:
         data = self._data(problem, device)
-        return [] if data is None else self._cache.timed(data)
+        return data is not None and self._cache.few_kernels(data)
 
     def _data(self, problem: Problem, device: Device) -> bytes | None:
         """Return the opened record of a problem on a device in a packed table."""

@@ -173,10 +173,18 @@ def record(rows: Iterable[Measurement]) -> Record:
     return Record(tuple(groups), tuple(sorted(failed, key=lambda pair: (pair[0].text, pair[1].value))))
 
 
-def few_kernels(timed: Collection[Entry]) -> bool:
-    """Return whether few of our kernels are among the entries that were timed, beside a library's algorithms."""
-    library = any(one.library for one in timed)
-    return library and len({one.key for one in timed if not (one.library or one.aten)}) < FEW_KERNELS
+def few_kernels(timed: Iterable[Entry]) -> bool:
+    """Return whether few of our kernels are among the entries that were timed, beside a library's algorithms. Reads no
+    further than it must."""
+    library, ours = False, set[int]()
+    for one in timed:
+        if one.library:
+            library = True
+        elif not one.aten:
+            ours.add(one.key)
+            if len(ours) == FEW_KERNELS:
+                return False
+    return library
 
 
 def coded(log: float) -> int:

@@ -19,7 +19,7 @@ from gemmdb.key.toolchain import Toolchain
 from gemmdb.table import packed_records, schema
 from gemmdb.table.measurement import UNSAFE, Measurement, Protocol, Status, Times, one_line
 from gemmdb.table.numbering import Numbering, Place
-from gemmdb.table.record import Entry, Record
+from gemmdb.table.record import Entry, Record, few_kernels
 
 Fetch = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _T = TypeVar("_T")
@@ -212,10 +212,10 @@ class RowCache:
             found = packed_records.failures(data, self._numbers()[1])
             return frozenset(config for config, status in found if status in UNSAFE)
 
-    def timed(self, data: bytes) -> list[Entry]:
-        """Return the entries with measured times in an opened record, including repeats."""
+    def few_kernels(self, data: bytes) -> bool:
+        """Return whether few of our kernels were timed beside a library's algorithms, according to an opened record."""
         with self.errors():
-            return packed_records.timed(data, self._numbers()[1])
+            return few_kernels(packed_records.timed(data, self._numbers()[1]))
 
     def measurement(self, row: Sequence[Any]) -> Measurement:
         """Build the Measurement of a row with the columns `schema.COLUMNS`."""

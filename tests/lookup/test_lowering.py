@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kit.gpu import make
 
 from gemmdb.cost import host
 from gemmdb.devices import registry
@@ -40,6 +41,25 @@ def test_a_kernel_that_a_range_rules_out_is_left_out() -> None:
     assert hit is not None
     assert hit.evidence["left_out"] == {first.text: "CUTLASS rejects a GEMM of size zero"}
     assert not any(lowering.rejection(config, SMALL, rows) for config, rows in hit.kernels(SMALL.ranges))
+
+
+def test_a_range_has_one_problem_at_each_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many configs are checked: making a problem takes as long as checking a config."""
+    query = replace(SMALL, ranges={"m": (1, 513)})
+    configs = [make("tile", stages=stages) for stages in range(2, 6)]
+    made = list[Problem]()
+    resized = Problem.resized
+    monkeypatch.setattr(Problem, "resized", lambda self, **sizes: (made.append(self), resized(self, **sizes))[1])
+    lowering._ends.cache_clear()
+    assert not any(lowering.rejection(config, query) for config in configs)
+    assert len(made) == 2
+
+
+def test_a_range_is_checked_at_both_ends() -> None:
+    """Without an upper end, at the hint."""
+    problem = SMALL.problem
+    assert [one.m for one in lowering._ends(problem, (("m", (0, 24)),))] == [1, 24]
+    assert [(one.m, one.k) for one in lowering._ends(problem, (("m", (3, None)), ("k", (8, 64))))] == [(3, 8), (24, 64)]
 
 
 def test_explain_shows_the_same_answer() -> None:

@@ -9,7 +9,7 @@ from kit.devices import H200
 
 from gemmdb.errors import TableError
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import answer, explain, from_neighbours, prediction
+from gemmdb.lookup import answer, explain, from_neighbours, prediction, tree_correction
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
@@ -19,6 +19,11 @@ from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
 POLICIES = [Policy(), Policy(confirm=True), Policy(deny="gemv"), Policy(model=False), Policy(on_miss="aten")]
+EXCLUDING = [
+    Policy(), Policy(allow="cpp"), Policy(deny="gemv"), Policy(batch_invariant=True), Policy(compile_cost=0),
+    Policy(cutlass_size=9),
+]  # fmt: skip
+"""Policies that exclude different kernels."""
 
 
 @pytest.fixture
@@ -42,17 +47,54 @@ def test_a_question_is_answered_once(lab, predictions):
 def test_another_question_has_its_own_answer(lab, predictions):
     catalog = lab.catalog([*lab.rows(lab.problem(m=32), {lab.cpp(): 0.5})])
     query = lab.query(lab.problem(m=40))
-    for policy in POLICIES:
+    for policy in EXCLUDING:
         answer(query, catalog, policy)
     answer(query, catalog, Policy(), lab.here)
     answer(replace(query, l2="hot"), catalog, Policy())
     answer(replace(query, ranges={"m": (30, 41)}), catalog, Policy())
     before = len(predictions)
-    assert before >= len(POLICIES) + 3
+    assert before >= len(EXCLUDING) + 3
     first = lab.cpp()
     hit = answer(query, catalog, Policy(), None, lambda config, rows: Rejected("broken") if config == first else None)
     assert hit is None or hit.config != first
     assert len(predictions) > before
+
+
+def test_policies_that_exclude_the_same_kernels_share_predictions(lab, predictions):
+    """A compile looks a GEMM up again for what needs no confirmation."""
+    catalog = lab.catalog([*lab.rows(lab.problem(m=32), {lab.cpp(): 0.5})])
+    query = lab.query(lab.problem(m=40))
+    shared = [
+        Policy(),
+        Policy(confirm=True),
+        Policy(confirm=False, on_miss="aten"),
+        Policy(near_loss=0.5, min_gain=0.3),
+    ]
+    found = [answer(query, catalog, policy) for policy in shared]
+    assert len(predictions) == 1
+    for policy, hit in zip(shared, found, strict=True):
+        prediction.forget()
+        assert answer(query, catalog, policy) == hit
+
+
+def test_predictions_read_nothing_else_of_the_policy():
+    """What they read is part of what they are remembered by."""
+    read = set()
+
+    class Watched(Policy):
+        def __getattribute__(self, name):
+            read.add(name)
+            return super().__getattribute__(name)
+
+    tables = Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten", False, "")).tables
+    ask = Ask(Query(Problem.gemm("mm", m=40, n=4104, k=4104), H200), tables, Watched(), None)
+    read.clear()
+    assert ask.excluding
+    kept = {*read}
+    for predict in (from_neighbours._predict, tree_correction._predict):
+        read.clear()
+        assert not isinstance(predict(ask), Rejected)
+        assert read <= kept
 
 
 def test_a_row_that_is_written_changes_the_answer(lab, tmp_path):

@@ -5,10 +5,12 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.gpu import ALGORITHM, make
 from kit.strategies import measurements
 from kit.tables import Kit
 
@@ -19,7 +21,7 @@ from gemmdb.table import record as records
 from gemmdb.table.measurement import NOISY
 from gemmdb.table.numbering import MOST_BYTES, Numbering
 from gemmdb.table.packed_records import MEASURED, Numbers
-from gemmdb.table.record import STEP, Entry, Record
+from gemmdb.table.record import FEW_KERNELS, STEP, Entry, Record, few_kernels
 from gemmdb.table.verdict import Verdict, decide_all, pool, unsafe
 
 KIT = Kit()
@@ -116,6 +118,18 @@ def test_what_is_no_record_is_refused(data):
         packed_records.counts(data)
     with pytest.raises(InputError):
         packed_records.opened(data, 1, 2)
+
+
+def test_whether_few_kernels_were_timed_is_known_after_the_first_ones():
+    """A record lists a library's algorithms first or last, and its kernels in any order."""
+    ours = [Entry(make("tile", stages=stages)) for stages in range(1, 1 + FEW_KERNELS)]
+    library = Entry(Config.of("cublaslt", "matmul", **ALGORITHM))
+    assert few_kernels([*ours[1:], library])
+    assert few_kernels([library, Entry(KIT.aten), *ours[1:], *ours[1:]])
+    assert not few_kernels(ours[1:])
+    rest = iter([library])
+    assert not few_kernels(chain(ours, rest))
+    assert list(rest) == [library]
 
 
 def test_what_was_steady_stays_steady():
