@@ -7,6 +7,7 @@ from kit.inductor import CPP, INT8PACK
 from gemmdb import Problem
 from gemmdb.devices import detect
 from gemmdb.inductor.lower.adapter import slots
+from gemmdb.kernels.config import ATEN
 from gemmdb.workload import entries
 
 # A graph without pointwise code, so that a process compiles no C++.
@@ -57,6 +58,7 @@ def test_fx_graph_and_autograd_caches_hit_with_the_same_identity_and_miss_with_a
 WEIGHTS = """
 import torch, torch._inductor.config, gemmdb.inductor
 from gemmdb import Config
+from torch._dynamo.utils import counters
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -73,15 +75,55 @@ with torch.no_grad(), torch._inductor.config.patch(freezing=True), gemmdb.induct
         model = Model().eval()
         wanted = x.double() @ model.weight.double().t()
         errors.append(float((torch.compile(model)(x).double() - wanted).abs().max() / wanted.abs().max()))
-print(json.dumps([errors, [p["config"] for p in gemmdb.inductor.stats()["products"]]]))
+hits = counters["inductor"].get("fxgraph_cache_hit", 0)
+print(json.dumps([errors, [p["config"] for p in gemmdb.inductor.stats()["products"]], hits]))
 """
 
 
-@pytest.mark.parametrize("config", [CPP, INT8PACK], ids=lambda config: config.name)
-def test_a_frozen_model_is_not_served_the_weights_of_another_one(kit, cache, config):
-    errors, configs = kit.forked(WEIGHTS.replace("CONFIG", f"Config.parse({config.text!r})"), cache)
-    assert set(configs) == {config.text}
+@pytest.mark.parametrize(("config", "hits"), [(ATEN, 1), (CPP, 0), (INT8PACK, 0)], ids=["aten", "cpp", "int8pack"])
+def test_a_frozen_model_is_not_served_the_weights_of_another_one(kit, cache, config, hits):
+    errors, configs, found = kit.forked(WEIGHTS.replace("CONFIG", f"Config.parse({config.text!r})"), cache)
+    assert (set(configs), found) == ({config.text}, hits)
     assert max(errors) < 0.02
+
+
+SEARCHED = """
+import torch, torch._inductor.config, gemmdb.inductor
+from kit.sessions import FakeSession
+from gemmdb import Policy
+from gemmdb.inductor.entry import active
+from gemmdb.settings import Settings
+
+class Sliced(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randn(96, 128)[32:])
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight)
+
+policy = Policy(on_miss="live")
+gemmdb.inductor.enable(policy=policy)
+session = FakeSession(policy=policy.resolved(Settings.read()), identity="tables")
+settings = {"freezing": True, "max_autotune_gemm_backends": "ATEN"}
+torch.manual_seed(int(os.environ["SEED"]))
+errors, x = [], torch.randn(8, 128)
+with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), torch._inductor.config.patch(settings):
+    with active.use(session):
+        for _ in range(2):
+            torch._dynamo.reset()
+            model = Sliced().eval()
+            errors.append(float((torch.compile(model)(x) - model(x)).abs().max()))
+print(json.dumps([errors, [p["rung"] for p in gemmdb.inductor.stats()["products"]]]))
+"""
+
+
+def test_nor_where_inductor_searches(kit, cache):
+    """It packs the weight, or reads a copy of it. Without oneDNN, whose tensors are not stored, both would be."""
+    for seed in "12":
+        errors, rungs = kit.forked(SEARCHED, {**cache, "SEED": seed})
+        assert set(rungs) == {"live"}
+        assert max(errors) < 1e-3
 
 
 def test_a_provisional_graph_is_in_no_cache(kit, cache):

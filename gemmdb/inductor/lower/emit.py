@@ -17,7 +17,6 @@ from gemmdb.inductor.lower import by_rows, cublaslt, cutlass, inductor_ops, indu
 from gemmdb.inductor.lower.adapter import codegen, ir_view, state
 from gemmdb.inductor.match import fx
 from gemmdb.inductor.match.calls import Call
-from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.kernels.default_mode import returns_view
@@ -39,13 +38,6 @@ def confirmed(decision: Decision, pair: tuple[Any, ...]) -> Config:
     return again.config
 
 
-def bound_to_its_constants(decision: Decision) -> None:
-    """Keep the graph out of the compile caches if its code is only valid for a constant's values or address: caches
-    only check a constant's shape."""
-    if decision.problem.constant:
-        JOURNAL.bound = True
-
-
 def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
     """Lower the GEMM to Inductor's C++ template with the config's blocking. The template packs its weight during
     lowering. Return None if the template is not legal."""
@@ -54,7 +46,6 @@ def cpp(decision: Decision, config: Config, lower: Callable[[], Any]) -> Any:
         # A mixed GEMM written as a batch. Inductor has another template for batches.
         outcome.refuse(decision, "the C++ template was benchmarked on matrices, not on a batch")
         return None
-    bound_to_its_constants(decision)
     factors = [tuple(int(config.values[f"{name}_{side}"]) for side in "mnk") for name in ("threads", "blocks")]
     # If any is 0, the template's own rule applies.
     threads, blocks = (found if all(found) else None for found in factors)

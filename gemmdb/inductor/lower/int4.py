@@ -13,7 +13,6 @@ from gemmdb.inductor.decide.legality import rejection
 from gemmdb.inductor.lower import branches, inductor_ops, triton
 from gemmdb.inductor.lower.adapter import composed, ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
-from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.triton import names as triton_names
 from gemmdb.key.int4 import TILED, Int4Format
@@ -89,7 +88,6 @@ def plain(a: Any, weight: Weight, order: Any = None) -> Any:
         return composed.tiled_gemm(a, weight.packed, weight.groups.size, weight.scale)
     constant = weight.constant(a.get_dtype(), order)
     if constant is not None:
-        JOURNAL.bound = True  # The caches only check the shapes of the tensors that it is computed from.
         return inductor_ops.mm(a, constant, None)
     return inductor_ops.mm(_ordered(a, order), weight.dequantised(a.get_dtype()), None)
 
@@ -150,5 +148,4 @@ def _whole(part: Any) -> Any:
         raise triton.Refused("the weight may not be 16-byte aligned")
     if not ir_view.is_whole(aligned):
         raise triton.Refused("the weight is not contiguous")
-    JOURNAL.bound |= aligned is not part  # A copy of a constant.
     return aligned

@@ -170,8 +170,8 @@ class Journal:
 
     @property
     def bound(self) -> bool:
-        """Whether the code of the graph that this thread is compiling is valid only for the current values of its
-        constants, so that nothing may store it."""
+        """Whether the code of the graph that this thread is compiling relies on the alignment of its constants, so that
+        nothing may store it: the keys of caches say nothing of that."""
         return bool(getattr(self._local, "bound", False))
 
     @bound.setter

@@ -32,7 +32,7 @@ class Stored(Enum):
     BY_PROGRAM = auto()
     """Only by a program that saves its graphs itself."""
     NOWHERE = auto()
-    """Its code is valid only in this process."""
+    """Its code is valid only for the constants that it was compiled with."""
 
 
 Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
@@ -108,16 +108,18 @@ def _constants(gm: Any) -> dict[str, Any]:
 
 def keeping_events(init: Function, take: Callable[[], str], stored: Callable[[], Stored]) -> Function:
     """Wrap the constructor of compiled graphs. The graph stores the result of `take()`, which is pickled into the
-    caches with it, and where it may be `stored()`."""
+    caches with it, and where it may be `stored()`: nowhere if its lowering made constants of frozen ones."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
     def with_events(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        graph = signature.bind(self, *args, **kwargs).arguments.get("graph")
-        if checked := getattr(graph, "inputs_to_check", None):  # A lowering may have added to them.
+        given = signature.bind(self, *args, **kwargs).arguments
+        if checked := getattr(given["graph"], "inputs_to_check", None):  # A lowering may have added to them.
             self.inputs_to_check = checked
-        self._gemmdb_stored = stored().value  # The graph is pickled, and must not need gemmdb.
+        bound = state.makes_constants(given["graph"], given["gm"])
+        # The graph is pickled, and must not need gemmdb.
+        self._gemmdb_stored = (Stored.NOWHERE if bound else stored()).value
         self._gemmdb_events = take()
 
     return with_events

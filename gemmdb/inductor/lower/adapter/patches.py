@@ -59,7 +59,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "save_graph", "torch._inductor.codecache:FxGraphCache._save_graph",
-        "keeps provisional graphs, and those valid only in this process, out of the cache",
+        "keeps provisional graphs, and those with constants computed from frozen ones, out of the cache",
     ),
     Patch(
         "tracing", "torch._functorch._aot_autograd.graph_capture:_create_graph",

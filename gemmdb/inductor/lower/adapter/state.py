@@ -140,6 +140,14 @@ def mark_frozen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def makes_constants(lowered: Any, graph: torch.fx.GraphModule) -> bool:
+    """Whether `graph`, frozen, was `lowered` with constants of its lowering, such as a packed weight or a copy. The key
+    of the FX graph cache says nothing of their values, which a cached graph would take along to other models."""
+    names = lowered.allocated_constant_name
+    made = (getattr(graph, names[name], None) is not value for name, value in lowered.constants.items())
+    return freezing() and any(made)
+
+
 def integers(tensor: Any) -> list[int]:
     """Return the numbers of a constant of a graph, row by row, in a pass over fake tensors."""
     with real_tensors():
