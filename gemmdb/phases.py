@@ -31,10 +31,10 @@ NAMES = {
 
 
 class Phases:
-    """Seconds per phase since the last `clear`, over all threads."""
+    """Seconds per phase since the last `clear`, over all threads, by `clock`."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._local = threading.local()
         self._spent: dict[str, float] = {}
@@ -43,11 +43,11 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         """Charge the time inside the block to the phase `name`."""
         outer, self._local.inner = getattr(self._local, "inner", 0.0), 0.0
-        start = self._clock()
+        start = self.clock()
         try:
             yield
         finally:
-            took = self._clock() - start
+            took = self.clock() - start
             with self._lock:
                 self._spent[name] = self._spent.get(name, 0.0) + took - self._local.inner
             self._local.inner = outer + took

@@ -8,10 +8,11 @@ Each way compiles in a fresh process with empty caches (`cold_s`, the seconds of
 compiles all ways again from those caches (`warm_s`), captures each as one CUDA graph, and replays the graphs in turn.
 At last all ways are timed in turn as users run them, without a graph, the host's time included (`as_run`). Several
 programs are compiled side by side, each with its share of the processors. On each GPU, only one of them at a time is
-timed or times kernels for a compile; `cold_s` is without the seconds of waiting for that, `waited_s`. Ways: default,
-max-autotune, gemmdb (as installed), gemmdb-aten, gemmdb-unconfirmed. max-autotune takes a minute or two per program.
---cold does the cold compiles alone, and --cpus gives each process processors of its own: compile times then depend the
-least on what runs beside.
+timed or times kernels for a compile; `cold_s` is without the seconds of waiting for that, `waited_s`. `torch_s` has
+the seconds of torch's own phases, which nest, and `stats` those of gemmdb's. Ways: default, max-autotune, gemmdb (as
+installed), gemmdb-aten, gemmdb-unconfirmed. max-autotune takes a minute or two per program. --cold does the cold
+compiles alone, and --cpus gives each process processors of its own: compile times then depend the least on what runs
+beside.
 
 FILE gets one JSON line per program when it is done. Programs that FILE has in these ways are left out, so an
 interrupted run resumes; those that failed are repeated, after the others. With --device cpu --size tiny it shows,

@@ -23,6 +23,8 @@ from benchmarks.programs.work import Job, answered, distance, emptied, first_cal
 BLOCKS = 5
 """Steps that cannot be captured are timed in so many blocks of each way. The host takes part in such a step, and its
 speed changes more from block to block than within one, so a block counts as one time: its median."""
+LEAST_S = 0.005
+"""Phases of torch that take less are left out."""
 
 
 def cold(job: Job) -> dict[str, Any]:
@@ -44,7 +46,15 @@ def cold(job: Job) -> dict[str, Any]:
         with job.in_turns() as turns:
             _, _, seconds = first_call(program, way, built)
     found = {"cold_s": enabling_s + seconds - turns.waited_s, "enabling_s": enabling_s, "waited_s": turns.waited_s}
-    return {**found, **_descents(), **_stats("stats", way)}
+    return {**found, "torch_s": _phases(), **_descents(), **_stats("stats", way)}
+
+
+def _phases() -> dict[str, float]:
+    """The seconds of torch's own phases of this process's compiles, which nest."""
+    from torch._dynamo.utils import compilation_time_metrics
+
+    found = {name: sum(each) for name, each in compilation_time_metrics.items()}
+    return {name: round(seconds, 4) for name, seconds in found.items() if seconds >= LEAST_S}
 
 
 def _descents() -> dict[str, int]:

@@ -83,8 +83,9 @@ def test_measure_compiles_a_tiny_program_cold_and_nothing_else(tmp_path: Path) -
     found = json.loads(lines[0])
     assert (found["cold"], found["cpus"], set(found) & {"taken", "failure"}) == (True, 1, set())
     assert {name: set(facts) for name, facts in found["ways"].items()} == {
-        "default": {"cold_s", "enabling_s", "waited_s"}, "gemmdb": {"cold_s", "enabling_s", "waited_s", "stats"},
-    }  # fmt: skip
+        "default": {"cold_s", "enabling_s", "waited_s", "torch_s"},
+        "gemmdb": {"cold_s", "enabling_s", "waited_s", "torch_s", "stats"},
+    }
     assert found["ways"]["gemmdb"]["stats"]["rungs"], found
 
 
