@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
     from gemmdb.tune.tuning import Request, Tuned, Tuning
 
-BUDGET, FOLDER, REPEATS = "10m", Path("gemmdb-tune"), 2
+BUDGET, FOLDER = "10m", Path("gemmdb-tune")
 """Defaults of options."""
 MORE = 4
 """Factor of the runs that narrow an interval."""
@@ -41,8 +41,11 @@ class TuneOptions:
     table: Path | None = Option(None, help="The table to build [default: $XDG_DATA_HOME/gemmdb/<arch>-<sku>.db].")
     effort: str | None = Option(None, help="As in `gemmdb build` [default: quick on a CPU, else standard].")
     wait: AskOption = None
-    repeats: int = Option(
-        REPEATS, min=0, help="How often the program runs without and with gemmdb at the end; 0 to skip."
+    repeats: int | None = Option(
+        None,
+        min=0,
+        help="How often the program runs without and with gemmdb at the end; 0 to skip [default: until the gain is"
+        " certain, 2 to 8 times and within 2 minutes].",
     )
     dry_run: bool = Option(False, "--dry-run", help="Record, and show what would be built; build nothing.")
     fresh: bool = Option(False, "--fresh", help="Discard what an earlier run recorded and timed.")
@@ -65,7 +68,7 @@ class TuneOptions:
         waits = self.wait if wait is None else wait
         asked = {
             "budget": (budget or self.budget, BUDGET), "folder": (self.folder, FOLDER), "table": (self.table, None),
-            "effort": (self.effort, None), "wait": (waits, None), "repeats": (self.repeats, REPEATS),
+            "effort": (self.effort, None), "wait": (waits, None), "repeats": (self.repeats, None),
         }  # fmt: skip
         words = ["gemmdb", "tune"]
         for name, (value, default) in asked.items():
@@ -83,7 +86,9 @@ def tune(options: TuneOptions) -> None:
     possible savings come first: savings per call times the number of calls. The program needs no changes; every Python
     process that it starts is recorded and timed. Stop a server with Ctrl-C each time.
 
-    Only calls of compiled graphs are timed, not compilation. Outputs are not compared; `gemmdb compare` does that.
+    Only calls of compiled graphs are timed, not compilation. The program runs twice without and twice with gemmdb, and
+    again until the interval of the gain excludes 1 or lies within 2% of it; it says how long that takes at most.
+    Outputs are not compared; `gemmdb compare` does that.
     Where ATen runs every GEMM anyway, the program is not run again. If other programs disturb the timing, it says that
     it cannot tell.
     While other programs use the machine, it asks on a terminal whether to wait, stop or measure anyway; --wait decides.
@@ -122,7 +127,7 @@ def tune(options: TuneOptions) -> None:
         say_plan(done.plan, options.wide)
         say_facts(advice.facts(steps(done, Commands(options.line(dry_run=False)))), hang=not options.wide)
     else:
-        more = replace(options, repeats=MORE * max(options.repeats, 1)).line()
+        more = replace(options, repeats=MORE * max(done.gained.runs if done.gained else 0, 1)).line()
         say_tuned(done, options.wide, Commands(again_of(options, done), options.line(wait=PASTED_WAIT), more))
     if done.stopped:
         note(f"stopped: {done.stopped}; --wait 10m waits longer, --wait 0s measures anyway")

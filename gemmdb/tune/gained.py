@@ -11,6 +11,7 @@ from typing import Any
 
 from gemmdb.table import stats
 from gemmdb.table.stats import Gain, Span
+from gemmdb.tune import runs as between
 
 Times = Mapping[tuple[str, ...], "Timed"]
 """Graphs of one run, by the names of their GEMMs."""
@@ -39,30 +40,45 @@ class Graph:
 
 @dataclass(frozen=True)
 class Gained:
-    """The program without and with gemmdb. `graphs`: those that both runs called, longest time first; `unmatched`: how
-    many kinds only one side called often enough; `runs`: runs per side; `load`: how many cores other processes kept
-    busy, in the run with the most; `disturbed`: what used them, if that disturbed the times."""
+    """The program without and with gemmdb. `graphs`: those that all runs called, longest time first; `unmatched`: how
+    many kinds only some called often enough; `runs`: runs per side; `load`: how many cores other processes kept
+    busy, in the run with the most; `disturbed`: what used them, if that disturbed the times; `totals_us`: microseconds
+    of all calls of each run without and with gemmdb; `looks`: as of `runs.gain`."""
 
     graphs: tuple[Graph, ...]
     unmatched: int
     runs: int
     load: float = 0.0
     disturbed: str = ""
+    totals_us: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    looks: bool = False
 
     @property
-    def without(self) -> Span:
-        """Microseconds of all calls of one run, without gemmdb."""
-        return _total((one.calls, one.without) for one in self.graphs)
+    def without_us(self) -> float:
+        """Microseconds of all calls of one run, without gemmdb: the geometric mean."""
+        return statistics.geometric_mean(self.totals_us[0]) if self.graphs else 0.0
 
     @property
-    def with_gemmdb(self) -> Span:
-        """Microseconds of all calls of one run, with gemmdb."""
-        return _total((one.calls, one.with_gemmdb) for one in self.graphs)
+    def with_us(self) -> float:
+        """Microseconds of all calls of one run, with gemmdb: the geometric mean."""
+        return statistics.geometric_mean(self.totals_us[1]) if self.graphs else 0.0
 
     @property
     def gain(self) -> Gain:
-        """Speedup of the graphs with gemmdb."""
-        return stats.gain(self.without, self.with_gemmdb) if self.graphs else Gain(1.0, 1.0, 1.0)
+        """Speedup of the graphs with gemmdb: its interval is that of the runs, or of the calls of a single run."""
+        if not self.graphs:
+            return Gain(1.0, 1.0, 1.0)
+        if self.runs >= between.LEAST:
+            return between.gain(*self.totals_us, self.looks)
+        sides = zip(*(((one.calls, one.without), (one.calls, one.with_gemmdb)) for one in self.graphs), strict=True)
+        return stats.gain(*map(_total, sides))
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether more runs would say no more."""
+        return bool(self.disturbed) or self.verdict in ("nothing was timed", "same kernels") or (
+            self.runs >= between.LEAST and between.is_certain(self.gain)
+        )  # fmt: skip
 
     @property
     def verdict(self) -> str:
@@ -77,9 +93,10 @@ class Gained:
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
-            "without_us": self.without.us, "with_us": self.with_gemmdb.us, "gain": self.gain.value,
+            "without_us": self.without_us, "with_us": self.with_us, "gain": self.gain.value,
             "interval": (self.gain.low, self.gain.high), "verdict": self.verdict, "runs": self.runs, "load": self.load,
-            "disturbed": self.disturbed, "unmatched": self.unmatched,
+            "disturbed": self.disturbed, "unmatched": self.unmatched, "totals_us": list(map(list, self.totals_us)),
+            "looks": self.looks,
             "graphs": [
                 {
                     "products": list(one.products), "kernels": one.kernels, "calls": one.calls,
@@ -105,7 +122,11 @@ def of_dict(item: Mapping[str, Any]) -> Gained:
         )
         for one in item["graphs"]
     )  # fmt: skip
-    return Gained(tuple(graphs), int(item["unmatched"]), int(item["runs"]), float(item["load"]), str(item["disturbed"]))
+    before, after = (tuple(map(float, side)) for side in item["totals_us"])
+    return Gained(
+        tuple(graphs), int(item["unmatched"]), int(item["runs"]), float(item["load"]), str(item["disturbed"]),
+        (before, after), item["looks"] is True,
+    )  # fmt: skip
 
 
 def read(folder: Path) -> dict[tuple[str, ...], Timed]:
@@ -120,17 +141,27 @@ def read(folder: Path) -> dict[tuple[str, ...], Timed]:
     return {name: timed for name, timed in found.items() if timed.us}
 
 
-def gained(without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0, disturbed: str = "") -> Gained:
-    """Compare the runs with gemmdb with those without. `load`, `disturbed`: as for Gained."""
+def gained(
+    without: Sequence[Times], with_gemmdb: Sequence[Times], load: float = 0.0, disturbed: str = "", looks: bool = False
+) -> Gained:
+    """Compare the runs with gemmdb with those without. `load`, `disturbed`, `looks`: as for Gained."""
     sides = (without, with_gemmdb)
-    names, other_names = (set().union(*runs) for runs in sides)
+    every = [set(run) for runs in sides for run in runs]
+    names = set.intersection(*every) if every else set()
     graphs = []
-    for name in sorted(names & other_names):
-        before, after = ([run[name] for run in runs if name in run] for runs in sides)
+    for name in sorted(names):
+        before, after = ([run[name] for run in runs] for runs in sides)
         calls = round(statistics.median(one.calls for one in before))
         graphs.append(Graph(name, max(one.kernels for one in after), calls, span(before), span(after)))
     graphs.sort(key=lambda one: -one.calls * one.without.us)
-    return Gained(tuple(graphs), len(names ^ other_names), len(with_gemmdb), load, disturbed)
+    first, second = (tuple(_total_us(run, graphs) for run in runs) for runs in sides)
+    unmatched = len(set().union(*every) - names)
+    return Gained(tuple(graphs), unmatched, len(with_gemmdb), load, disturbed, (first, second), looks)
+
+
+def _total_us(run: Times, graphs: Iterable[Graph]) -> float:
+    """Return the microseconds of all calls in a run, if each graph was called as often as in the others."""
+    return sum(one.calls * statistics.median(run[one.products].us) for one in graphs)
 
 
 def span(runs: Iterable[Timed]) -> Span:

@@ -27,23 +27,23 @@ from gemmdb.tune.plan import Plan
 from gemmdb.tune.running import STOPPED_CODES, Say, run
 from gemmdb.tune.state import State, open_folder, scripts
 from gemmdb.workload import entries
-from gemmdb.workload.entries import Entry, Workload
+from gemmdb.workload.entries import Workload
 
 
 @dataclass(frozen=True)
 class Request:
     """Parameters of a run. `command`: the program and its arguments. `folder`: where the state is kept; `table`: the
     table to build, None for the user table for the device. `budget_s`: seconds for the build. `effort`: as for a build.
-    `repeats`: how often the program runs without and with gemmdb at the end, 0 to skip. `fresh`: discard the results of
-    earlier runs in the folder. `stdout`: the file descriptor that the program prints to, None for this process's
-    stdout. `wait_s`: as for a build."""
+    `repeats`: how often the program runs without and with gemmdb at the end, 0 to skip, None until the gain is certain.
+    `fresh`: discard the results of earlier runs in the folder. `stdout`: the file descriptor that the program prints
+    to, None for this process's stdout. `wait_s`: as for a build."""
 
     command: tuple[str, ...]
     folder: Path = Path("gemmdb-tune")
     table: Path | None = None
     budget_s: float = 600.0
     effort: str | None = None
-    repeats: int = 2
+    repeats: int | None = None
     fresh: bool = False
     stdout: int | None = None
     wait_s: float | None = None
@@ -139,7 +139,7 @@ class Tuning:
         busy machine stopped, the report is about both."""
         state, wanted = self._state, done.plan.wanted
         state.queue.unlink(missing_ok=True)
-        entries.append(state.queue, (Entry(one.problem, 1, one.calls, one.device.text, one.ranges) for one in wanted))
+        entries.append(state.queue, (one.entry for one in wanted))
         build = BuildRequest(
             arch="cpu" if wanted[0].device.kind == "cpu" else "native", shapes=str(state.queue),
             effort=self._request.effort, out=self._request.table, minutes=self._request.budget_s / 60,
@@ -166,7 +166,7 @@ class Tuning:
         done.after = of_workload(workload, self._state.workload.name, catalog)
         if why := timing.pointless(done.after):
             self._say(f"4/4 not timed: {why}")
-        elif not request.repeats or done.interrupted:
+        elif request.repeats == 0 or done.interrupted:
             return
         elif known := self._known(catalog.identity()):
             done.gained = known
@@ -179,12 +179,13 @@ class Tuning:
     def _known(self, tables: str) -> Gained | None:
         """Return the result of an earlier comparison with the same tables."""
         state = self._state
-        if state.tables != tables or state.gained.get("runs") != self._request.repeats:
-            return None
         try:
             known = gains.of_dict(state.gained)
         except (KeyError, TypeError, ValueError):
-            return None  # A damaged file: run again.
+            return None  # Nothing is known, or it is of an older version.
+        asked = self._request.repeats
+        if state.tables != tables or known.looks != (asked is None) or asked not in (None, known.runs):
+            return None
         self._say("4/4 already timed with the same tables")
         return known
 

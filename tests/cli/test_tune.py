@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.tune import FOLDER, REPEATS, TuneOptions
+from gemmdb.cli.tune import FOLDER, TuneOptions
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.tune import state, timing
@@ -152,7 +152,7 @@ def test_a_program_without_answers_is_not_timed(gemmdb):
 
 
 def test_the_command_that_continues_can_be_pasted():
-    options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=REPEATS, wait=None,
+    options = TuneOptions(command=["python", "my server.py"], budget="1h", dry_run=True, repeats=None, wait=None,
                           folder=FOLDER, table=Path("t.db"), effort=None)  # fmt: skip
     assert options.line() == "gemmdb tune --budget 1h --table t.db --dry-run -- python 'my server.py'"
     assert options.line(dry_run=False) == "gemmdb tune --budget 1h --table t.db -- python 'my server.py'"

@@ -42,7 +42,9 @@ def printed(capsys: pytest.CaptureFixture[str], kernels: int) -> list[str]:
     )  # fmt: skip
     graph = Graph(("mm",), kernels, 10, Span(900.0, 90.0, 910.0), Span(100.0, 95.0, 990.0))
     report = WorkloadReport("w", products)
-    done = Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=Gained((graph,), 0, 2))
+    done = Tuned(
+        Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=Gained((graph,), 0, 1, totals_us=((9e3,), (1e3,)))
+    )
     say_tuned(done, False, COMMANDS)
     return capsys.readouterr().out.splitlines()
 
@@ -105,6 +107,7 @@ def test_disturbed_times_of_a_program_are_no_gain(capsys: pytest.CaptureFixture[
         2,
         load=2.0,
         disturbed="other programs keep 2.0 cores busy (cc1plus 2.0)",
+        totals_us=((9e3, 90.0), (9e3, 90e3)),
     )
     report = WorkloadReport("w", (product(1, FAST),))
     say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=found), False, COMMANDS)
@@ -118,7 +121,8 @@ def test_disturbed_times_of_a_program_are_no_gain(capsys: pytest.CaptureFixture[
 
 def test_a_slower_program_whose_operands_stay_in_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
     """Its weight has 64 x 64 elements."""
-    slow = Gained((Graph(("mm",), 1, 10, Span(100.0, 99.0, 101.0), Span(200.0, 199.0, 201.0)),), 0, 2)
+    graph = Graph(("mm",), 1, 10, Span(100.0, 99.0, 101.0), Span(200.0, 199.0, 201.0))
+    slow = Gained((graph,), 0, 2, totals_us=((1000.0, 1001.0), (2000.0, 2001.0)))
     report = WorkloadReport("w", (product(1, FAST),))
     say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), report, report, gained=slow), False, COMMANDS)
     (why,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("why ")]

@@ -22,8 +22,28 @@ def run(us: float, kernels: int = 1, calls: int = 40):
 def test_a_gain_is_an_interval():
     found = gained([run(100), run(102)], [run(50), run(51)])
     assert found.verdict == "faster"
-    assert 1.9 < found.gain.low < found.gain.value < found.gain.high < 2.1
-    assert abs(found.without.us - 40 * 101) < 60
+    assert 1.85 < found.gain.low < found.gain.value < found.gain.high < 2.15
+    assert abs(found.without_us - 40 * 101) < 60
+    looks = gained([run(100), run(102)], [run(50), run(51)], looks=True)
+    assert looks.gain.low < found.gain.low  # It may be one of several.
+    single = gained([run(100)], [run(50)])  # The interval of its calls.
+    assert single.gain.low < 2 < single.gain.high
+    assert not single.is_certain
+
+
+def test_each_run_is_one_sample():
+    """The interval was that of all calls and of all runs: more runs only made it wider."""
+    many = gained([run(us) for us in (100, 130, 95, 105, 99, 112)], [run(us) for us in (74, 80, 71, 92, 70, 78)])
+    assert many.verdict == "faster"
+    assert many.is_certain
+    few = gained([run(100), run(130)], [run(74), run(92)])
+    assert (few.verdict, few.is_certain) == ("no difference", False)
+
+
+def test_graphs_that_one_run_did_not_call_are_left_out():
+    found = gained([{**run(100), B: Timed(0, 3, (5.0,))}, run(100)], [{**run(50), B: Timed(0, 3, (5.0,))}, run(50)])
+    assert (len(found.graphs), found.unmatched) == (1, 1)
+    assert found.totals_us[0] == found.totals_us[0][:1] * 2
 
 
 @pytest.mark.parametrize(("before", "after", "kernels", "verdict"), [
@@ -46,7 +66,7 @@ def test_nothing_was_timed():
 
 
 def test_the_result_can_be_kept():
-    found = gained([run(100)], [run(50)], 0.25)
+    found = gained([run(100), run(101)], [run(50), run(49)], 0.25, looks=True)
     assert of_dict(json.loads(json.dumps(found.as_dict()))) == found
 
 

@@ -71,9 +71,13 @@ class Machine:
         self.now_s, self.busy_s, self.others, self.seen = 0.0, 0.0, others, set[str]()
         monkeypatch.setattr(timing, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(timing, "run", self.run)
-        monkeypatch.setattr(timing.gains, "read", lambda folder: {("mm",): Timed(1, 9, (5.0,) * 9)})
+        self.us: list[float] = []
+        monkeypatch.setattr(timing.gains, "read", lambda folder: self.times())
         monkeypatch.setattr(load, "now", lambda *_, threads=None: Load(others[0]))
         monkeypatch.setattr(load, "reading", lambda: Reading(self.now_s, self.busy_s, 0.0))
+
+    def times(self) -> dict[tuple[str, ...], Timed]:
+        return {("mm",): Timed(1, 9, (self.us.pop(0) if self.us else 5.0,) * 9)}
 
     def run(self, command: object, folder: Path, what: str, *_: object) -> Recorded:
         took_s = 6.0 if what in self.seen else 10.0
@@ -83,11 +87,13 @@ class Machine:
         return Recorded(0, 1, 1, ())
 
 
-def timed(machine: Machine, folder: Path, run_s: float) -> tuple[timing.Timing, list[str]]:
+def timed(
+    machine: Machine, folder: Path, run_s: float, repeats: int | None = 2
+) -> tuple[timing.Timing, list[str]]:  # fmt: skip
     said: list[str] = []
     state = open_folder(folder, ("python", "serve.py"), False)
     state.run_s = run_s
-    return timing.Timing(state, 2, None, None, said.append), said
+    return timing.Timing(state, repeats, None, None, said.append), said
 
 
 def test_what_is_left_is_learned_from_the_runs_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +107,44 @@ def test_what_is_left_is_learned_from_the_runs_so_far(tmp_path: Path, monkeypatc
         "4/4 timing, run 3 of 4: the program runs with gemmdb, about 20 s left",
         "4/4 timing, run 4 of 4: the program runs without gemmdb, about 10 s left",
     ]
+
+
+def test_it_is_timed_until_the_gain_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended after 4 runs with "between 0.995x and 1.874x: no difference"."""
+    machine = Machine(monkeypatch, [0.0])
+    machine.us = [5.2, 4.0, 3.6, 5.0, 5.1, 3.8, 3.7, 5.0, 1.0]
+    one, said = timed(machine, tmp_path, 10.0, None)
+    found = one.gained(report(FAST))
+    assert (found.verdict, found.runs) == ("faster", 3)
+    assert said[:2] == [
+        "4/4 timing: the program runs 4 to 16 more times, at most about 120 s",
+        "4/4 timing, run 1 of at most 16: the program runs without gemmdb",
+    ]
+    assert said[-1] == ("4/4 timing, run 6 of at most 16: the program runs with gemmdb, at most about 66 s left")
+
+
+def test_it_stops_within_the_time_that_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, [0.0])
+    machine.us = [9.0, 3.0, 9.0, 3.0] * 8
+    one, said = timed(machine, tmp_path, 18.0, None)
+    assert one.gained(report(FAST)).verdict == "no difference"
+    assert said[0].endswith("at most about 120 s")
+    assert machine.now_s <= 120
+    assert len(said) > 9  # It used the time.
+    machine = Machine(monkeypatch, [0.0])
+    machine.us = [9.0, 3.0, 9.0, 3.0] * 8
+    one, said = timed(machine, tmp_path, 300.0, None)
+    one.gained(report(FAST))
+    assert said[0] == "4/4 timing: the program runs 4 to 16 more times, at most about 1200 s"
+
+
+def test_a_program_that_a_user_ends_is_timed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, [0.0])
+    machine.us = [9.0, 3.0, 9.0, 3.0] * 8
+    one, said = timed(machine, tmp_path, 18.0, None)
+    one.state.stopped = True
+    assert one.gained(report(FAST)).runs == 2
+    assert said[-1] == "4/4 timing, run 4 of 4: the program runs without gemmdb"
 
 
 def test_a_busy_machine_takes_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
