@@ -21,7 +21,7 @@ from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import TIMED
 from gemmdb.table.reader import Table
-from gemmdb.table.stats import weighted
+from gemmdb.table.stats import Part, weighted
 from gemmdb.table.verdict import TIE, Verdict
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Workload
@@ -47,7 +47,7 @@ class Summary:
                 served = [_outcome(verdict, table) for verdict in self.verdicts]
             self.kinds, self.disturbed = [one.kind for one in served], sum(one.disturbed for one in served)
             self.gain = weighted(
-                (one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
+                Part.of(one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
             )
         else:
             self.is_workload, self.weighed = True, "weighted by calls and time"

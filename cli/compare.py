@@ -27,10 +27,12 @@ from gemmdb.cli.output import Cell, Column, Row, count, microseconds, note, say,
 from gemmdb.cli.progress import Pulse
 from gemmdb.devices.load import Load
 from gemmdb.errors import InputError
+from gemmdb.kernels import names
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.lookup import over_sizes
 from gemmdb.outcome import Kind, Outcome
-from gemmdb.table.stats import Gain, expected
+from gemmdb.table.stats import Gain
 
 if TYPE_CHECKING:
     from gemmdb.inductor.entry.comparison import Comparison
@@ -173,14 +175,9 @@ def _gemm(one: Mapping[str, Any], total: float, wide: bool) -> Row:
     is_served = is_known and not Kind(one["outcome"]).aten
     return (
         Cell(f"{share:.1%}", "cyan", share) if is_known else "", str(one["count"]), one["outcome"],
-        microseconds(us) if is_known else "", gain_cell(expected(gain, _spread(one)) if is_served else None),
-        config_name(one["config"], wide), problem_name(one["problem"], wide),
+        microseconds(us) if is_known else "", gain_cell(over_sizes.gain_of(one) if is_served else None),
+        config_name(one["config"], wide), names.ranged(problem_name(one["problem"], wide), one.get("ranges", {})),
     )  # fmt: skip
-
-
-def _spread(one: Mapping[str, Any]) -> float:
-    spread = one.get("evidence", one).get("spread", 0.0)
-    return spread if isinstance(spread, float) else 0.0
 
 
 @contextmanager

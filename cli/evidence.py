@@ -10,7 +10,8 @@ from gemmdb.cli.output import microseconds
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup import over_sizes
 
 Facts = Iterator[tuple[str, str]]
 SHARES = ("spread", "regret", "expected_loss", "mean_gain", "worst_regret", "gain", "needed")
@@ -58,12 +59,23 @@ def brief_facts(evidence: Mapping[str, Any], is_hit: bool = False) -> Facts:
             yield name.removesuffix("_us").replace("_", " "), text
 
 
-def expected_time(hit: Hit) -> str:
+def over_range(hit: Hit, query: Query) -> str:
+    """Format the sizes that the time of a hit holds for, and its gain over all sizes of the range; empty for fixed
+    sizes."""
+    if not over_sizes.is_ranged(query) or (hit.config == ATEN and not hit.branches):
+        return ""
+    here = " ".join(f"{name}={getattr(query.problem, name)}" for name in query.ranges)
+    found = over_sizes.expected(query, hit.expected_us, hit.speedup, hit.evidence, {}).gain
+    return f" at {here}, {found.short} over the range" if found.ranged else f" at {here}"
+
+
+def expected_time(hit: Hit, query: Query) -> str:
     """Format the expected time of a hit, and ATen's."""
     aten_us = hit.evidence.get("aten_us", hit.expected_us * hit.speedup)
     if hit.config == ATEN and hit.speedup == 1:
         return microseconds(hit.expected_us)
-    return f"{microseconds(hit.expected_us)}, {microseconds(aten_us)} with ATen: {hit.speedup:.2f}x"
+    gain = f"{hit.speedup:.2f}x{over_range(hit, query)}"
+    return f"{microseconds(hit.expected_us)}, {microseconds(aten_us)} with ATen: {gain}"
 
 
 def config_name(text: str, wide: bool = False) -> str:

@@ -12,7 +12,7 @@ import typer
 from gemmdb import Hit, outcome
 from gemmdb.cli import advice, terminal
 from gemmdb.cli.advice import OTHER_DEVICE, Advice, Situation, advise
-from gemmdb.cli.evidence import brief_facts, config_name, expected_time, full_facts
+from gemmdb.cli.evidence import brief_facts, config_name, expected_time, full_facts, over_range
 from gemmdb.cli.options import ConfirmFlag, InvariantFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_hanging, say_json
 from gemmdb.devices import detect
@@ -146,7 +146,7 @@ def _hit_facts(hit: Hit, query: Query, catalog: Catalog) -> dict[str, str]:
     return {
         "rung": hit.rung,
         "kernel": f"{hit.config.text} (Inductor's default)" if hit.config == ATEN else hit.config.text,
-        "expected": time + ("" if hit.config == ATEN else f", {hit.speedup:.2f}x ATen"),
+        "expected": time + ("" if hit.config == ATEN else f", {hit.speedup:.2f}x ATen") + over_range(hit, query),
         "table": hit.table,
     }
 
@@ -225,7 +225,7 @@ def _say_step(step: Step, answers: bool, wide: bool, query: Query, catalog: Cata
         hit = step.hit
         served = {} if hit is None else {
             "kernel": config_name(hit.config.text),
-            "expected": UNKNOWN_TIME if disturbed(hit, query, catalog.tables) else expected_time(hit),
+            "expected": UNKNOWN_TIME if disturbed(hit, query, catalog.tables) else expected_time(hit, query),
         }  # fmt: skip
         found = [*served.items(), *brief_facts(step.evidence, hit is not None)]
     say_facts(((f"  {name}", value) for name, value in found), hang=not wide)

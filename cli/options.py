@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -136,8 +136,7 @@ class ProblemOptions:
             raise InputError(f"unknown l2 state {self.l2!r}; {choices(self.l2, L2_STATES)}")
         entry = self._pasted(self.text) if self.text else Entry(self._from_flags())
         recorded = Device.parse(entry.device) if entry.device and name is None else None
-        ranges = {size: (low, high) for size, low, high in entry.ranges}
-        return Query(entry.problem, recorded or catalog.resolve(name), ranges, self.l2)
+        return replace(entry.query(recorded or catalog.resolve(name)), l2=self.l2)
 
     def _pasted(self, words: list[str]) -> Entry:
         for field in fields(self):

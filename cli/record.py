@@ -116,7 +116,8 @@ def report(
     if document["kind"] == "workload":
         gemms = count(len(document["products"]) + document["smaller"], "GEMM")
         times = f"{microseconds(document['aten_us'])} with ATen, {microseconds(document['total_us'])} as served"
-        gain = Gain(document["gain"], *document["interval"])
+        low, high = document["interval"]
+        gain = Gain(document["gain"], low, high, document["ranged"])
         if all(one["aten"] for one in document["products"]) and document["gain"] == 1:
             note(f"{gemms}, {NO_GAIN}: {microseconds(document['aten_us'])}")
         else:

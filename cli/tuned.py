@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gemmdb.tune.gained import Gained
     from gemmdb.tune.plan import Plan, Wanted
     from gemmdb.tune.tuning import Tuned
+    from gemmdb.workload.entries import Entry
 
 CACHED_GRAPHS = (
     "the tables have faster kernels but no compiled graph uses one: does the program cache compiled graphs?"
@@ -84,9 +85,13 @@ def say_plan(plan: Plan, wide: bool) -> None:
 def _wanted(one: Wanted, fits: bool, wide: bool) -> Row:
     return (
         Cell("build", "green") if fits else Cell("later", "dim"), microseconds(one.worth_us) if one.saving else "?",
-        str(one.calls), f"~{microseconds(one.us)}", one.problem.text if wide else names.short(one.problem),
+        str(one.calls), f"~{microseconds(one.us)}", _name(one.entry, wide),
         places(one.origins),
     )  # fmt: skip
+
+
+def _name(entry: Entry, wide: bool) -> str:
+    return names.ranged(entry.problem.text if wide else names.short(entry.problem), entry.ends)
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
         max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
         sum(one.outdated and one.outcome.kind.aten for one in products), busy,
         commands.patient,
-        commands.more if done.gained and done.gained.verdict == "no difference" else "",
+        commands.more if done.gained and done.gained.verdict == "no difference" and not done.gained.is_certain else "",
     ))  # fmt: skip
 
 
@@ -153,8 +158,8 @@ def _gemm(one: Product, total_us: float, wide: bool, notes: Footnotes) -> Row:
     kernel = "" if hit is None else hit.config.text if wide else names.kernel(hit.config)
     return (
         Cell(f"{share:.1%}", "cyan", share), str(one.calls), Cell(serves.kind.value, "" if hit else "yellow"),
-        gain_cell(one.expected if one.runs_kernel else None), kernel,
-        one.entry.problem.text if wide else names.short(one.entry.problem), places(one.entry.origins),
+        gain_cell(one.expected if one.served else None), kernel,
+        _name(one.entry, wide), places(one.entry.origins),
         notes.mark(serves.reason if serves.kind.aten else ""),
     )  # fmt: skip
 
@@ -191,7 +196,7 @@ def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
     if not found.graphs:
         yield "the program", "no compiled graph was called often enough to be timed (the first two calls are left out)"
         return
-    us = {"without gemmdb": found.without.us, "with gemmdb": found.with_gemmdb.us}
+    us = {"without gemmdb": found.without_us, "with gemmdb": found.with_us}
     *times, gain = timed_facts(us, found.gain, found.verdict)
     yield from times
     yield "timed", f"all calls of compiled graphs of a run ({count(found.runs, 'run')})"
@@ -200,7 +205,7 @@ def _measured(found: Gained) -> Iterator[tuple[str, ...]]:
     if busy.disturbs and not found.disturbed:
         yield "under load", f"{busy.text}: repeat it with --fresh when the machine is quiet"
     if found.unmatched:
-        yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough on both sides"
+        yield "left out", f"{count(found.unmatched, 'kind')} of graphs that were not called often enough in each run"
 
 
 def document(done: Tuned) -> dict[str, Any]:
@@ -232,4 +237,8 @@ def document(done: Tuned) -> dict[str, Any]:
 
 
 def _coverage(report: WorkloadReport) -> dict[str, Any]:
-    return {"products": len(report.products), "answered": answers(report), "gain": report.gain}
+    gain = report.expected
+    return {
+        "products": len(report.products), "answered": answers(report), "gain": gain.value,
+        "interval": [gain.low, gain.high], "ranged": gain.ranged,
+    }  # fmt: skip

@@ -24,6 +24,12 @@ def gain(ratio: float) -> float:
     return 1 / ratio - 1
 
 
+def timed_sizes(evidence: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the sizes of a range whose times the evidence has: `m`, `n` and `k` (only those that differ from the
+    hint's), and the `expected_us`, `speedup` and perhaps `spread` of what serves them."""
+    return [one for one in evidence.get("sizes", ()) if "expected_us" in one]
+
+
 @dataclass(frozen=True)
 class Hit:
     """A lookup result. `config`: the config to run, or ATen if the gain is below the policy's minimum; `evidence` then
@@ -67,7 +73,12 @@ class Hit:
 
     def with_aten(self) -> Hit:
         """Return the hit with ATen in place of its kernels, and ATen's time."""
-        evidence = {name: fact for name, fact in self.evidence.items() if name != "kernels"}
+        evidence = {name: fact for name, fact in self.evidence.items() if name not in ("kernels", "sizes")}
+        sizes = [
+            {**one, "expected_us": one["expected_us"] * one["speedup"], "speedup": 1.0, "spread": 0.0}
+            for one in timed_sizes(self.evidence)
+        ]
+        evidence |= {"sizes": sizes} if sizes else {}
         us = self.expected_us * self.speedup
         return replace(self, config=ATEN, expected_us=us, speedup=1.0, branches=(), evidence=evidence)
 

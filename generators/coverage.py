@@ -8,24 +8,24 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gemmdb import outcome
-from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators import effort
-from gemmdb.generators.measure.candidates import only_aten, range_rejection
+from gemmdb.generators.measure.candidates import alone, range_rejection
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.hit import RUNGS, Hit
 from gemmdb.kernels.config import ATEN
+from gemmdb.key.canonical import lazy
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
-from gemmdb.lookup import answer, disturbed, lowering, outdated
+from gemmdb.lookup import answer, disturbed, lowering, outdated, over_sizes
 from gemmdb.lookup.acceptance import policy_for
 from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.saving import Saving, saving
+from gemmdb.lookup.saving import Saving
 from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
-from gemmdb.table.stats import Gain, weighted
+from gemmdb.table.stats import Gain, Part, weighted
 from gemmdb.workload.entries import Entry, Workload
 
 
@@ -144,10 +144,11 @@ class Coverage:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EntryHit:
     """An entry of a workload, its device, and its hit, if any. `disturbed`: the hit's time was taken only on a busy
-    machine. `saving`: what a build may save per call, for a miss; None if unknown."""
+    machine. `saving`: what a build may save per call, for a miss; None if unknown. All times are means over the sizes
+    of the calls, if these are known."""
 
     entry: Entry
     device: Device
@@ -157,7 +158,7 @@ class EntryHit:
 
     @property
     def query(self) -> Query:
-        return _query(self.entry, self.device)
+        return self.entry.query(self.device)
 
     @property
     def served(self) -> bool:
@@ -186,31 +187,36 @@ class EntryHit:
         """The hit at the recorded sizes: ATen's, if kernels serve only other sizes of the range."""
         return self.hit.with_aten() if self.hit is not None and self.hit.branches and not self.runs_kernel else self.hit
 
+    @lazy
+    def call(self) -> Part:
+        """Microseconds of one call, with ATen and as served: the hit's expected times. A miss has ATen's by an
+        estimate. The roofline where there is no estimate, and where the hit's time was taken on a busy machine."""
+        hit, sizes = self.hit, self.entry.sizes()
+        if hit is not None and not self.disturbed:
+            return over_sizes.expected(self.query, hit.expected_us, hit.speedup, hit.evidence, sizes)
+        us = self.saving.aten_us if self.saving else over_sizes.mean_roofline_us(self.query, sizes)
+        return Part.of(us * (hit.speedup if hit else 1.0), us, 0.0)
+
     @property
     def time_us(self) -> float:
-        """Microseconds per call: the hit's expected time. A miss has ATen's by an estimate. The roofline where there is
-        no estimate, and where the hit's time was taken on a busy machine."""
-        if self.saving is not None:
-            return self.saving.aten_us
-        known = self.hit is not None and not self.disturbed
-        return self.hit.expected_us if self.hit and known else roofline_us(self.entry.problem, self.device)
+        """Microseconds of one call, as served."""
+        return self.call.after
 
     @property
     def total_us(self) -> float:
         """Microseconds of all calls; one call per occurrence if calls were not counted."""
-        return self.time_us * (self.entry.calls or self.entry.count)
+        return self.all_calls.after
 
     @property
-    def gain_us(self) -> tuple[float, float, float]:
-        """Microseconds of all calls with ATen and with the hit, and the uncertainty of the latter, for `weighted`."""
-        speedup = self.hit.speedup if self.hit else 1.0
-        spread = self.hit.evidence.get("spread", 0.0) if self.hit and self.runs_kernel else 0.0
-        return self.total_us * speedup, self.total_us, spread if isinstance(spread, float) else 0.0
+    def all_calls(self) -> Part:
+        """Microseconds of all calls, with ATen and as served."""
+        return self.call.times(self.entry.calls or self.entry.count)
 
     @property
     def expected(self) -> Gain:
-        """Expected speedup over ATen, with the interval of measured times."""
-        return weighted([self.gain_us])
+        """Expected speedup over ATen. Its interval has the noise of measured times and, if the sizes of the calls are
+        unknown, the whole range."""
+        return self.call.gain
 
 
 def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Device | None = None) -> Coverage:
@@ -231,7 +237,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Devic
             for one in sorted(missed, key=lambda one: (-one.total_us, one.entry.problem.text))
         ),
         dict(sorted(workload.uncovered.items())),
-        weighted(one.gain_us for one in entries),
+        weighted(one.all_calls for one in entries),
     )  # fmt: skip
 
 
@@ -241,10 +247,10 @@ def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
     Raises InputError for an invalid device or range.
     """
     device = Device.parse(entry.device) if entry.device else catalog.resolve(None)
-    query = _query(entry, device)
+    query = entry.query(device)
     hit = answer(query, catalog, policy_for(query, policy), installed(device.kind))
     if hit is None:
-        return EntryHit(entry, device, None, saving=saving(Ask(query, (), Policy(), None)))
+        return EntryHit(entry, device, None, saving=over_sizes.mean_saving(query, entry.sizes()))
     return EntryHit(entry, device, hit, disturbed(hit, query, catalog.tables))
 
 
@@ -255,10 +261,6 @@ def _on(device: Device, entries: Iterable[Entry]) -> Iterable[Entry]:
         key, moved = (entry.problem, entry.ranges), replace(entry, device=device.text)
         found[key] = found[key] + moved if key in found else moved
     return found.values()
-
-
-def _query(entry: Entry, device: Device) -> Query:
-    return Query(entry.problem, device, {name: (low, high) for name, low, high in entry.ranges})
 
 
 def _hits(found: Sequence[EntryHit], total: float) -> Hits:
@@ -289,7 +291,7 @@ def _never_built(one: EntryHit, catalog: Catalog) -> str:
     if one.device.kind != "cpu":
         return ""
     space, quick = CpuSpace(), effort.named("quick")
-    if reason := only_aten(one.entry.problem, one.device, space, quick):
+    if reason := alone(one.query, space, quick):
         return str(reason)
     ask = Ask(one.query, catalog.tables, Policy(), installed(one.device.kind))
     return str((ask.symbolic and range_rejection(ask, unmeasured(ask), space, quick)) or "")

@@ -272,7 +272,7 @@ class Query:
     the problem then carries the hints. `l2` says which protocol's verdict is asked for. `activation`: the whole
     epilogue, if it is one that a library computes, `relu` or `gelu_tanh`; its class in the problem covers others, too.
     `aten_splits`: whether ATen's own call splits K, so that it launches a second kernel; False where nobody asked
-    cuBLAS.
+    cuBLAS. `computed`: whether the program computes both operands, so that neither is a weight; False if unknown.
     """
 
     problem: Problem
@@ -281,3 +281,4 @@ class Query:
     l2: str = "cold"
     activation: str = ""
     aten_splits: bool = False
+    computed: bool = False

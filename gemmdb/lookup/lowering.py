@@ -31,6 +31,8 @@ JOINED_OPS = ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")
 """The ops of which several kernels can compute one node of a graph."""
 NOT_CONSTANT = "gemmdb's CPU kernels need constant weights: in inference, set torch._inductor.config.freezing = True"
 """Why the C++ template, which packs the weight when it is compiled, cannot run, and what to do."""
+NO_WEIGHT = "gemmdb's CPU kernels pack a constant weight, and this is a product of two activations"
+"""Why it cannot run where nothing can be done."""
 
 
 def rejection(config: Config, query: Query, rows: Range | None = None) -> Rejected | None:
@@ -56,10 +58,16 @@ def only_aten(query: Query) -> Rejected | None:
     if device.kind != "cpu":
         return None
     others = () if problem.op in GPU_ALONE else [one for one in ON_CPU if problem.op in one.spec.ops]
-    found = [_unmeasurable(problem) or rejection(config, query) for config in others]
+    found = [_unmeasurable(problem) or _weightless(query) or rejection(config, query) for config in others]
     if None in found:
         return None
     return Rejected(": ".join([ONLY_ATEN, *dict.fromkeys(map(str, found))][:2]))
+
+
+def _weightless(query: Query) -> Rejected | None:
+    """Return why no weight of a GEMM can be packed: no parameter has a symbolic size."""
+    changes = any(low != high for name, (low, high) in query.ranges.items() if name != "m")
+    return Rejected(NO_WEIGHT) if query.computed or (changes and not query.problem.constant) else None
 
 
 def _unmeasurable(problem: Problem) -> Rejected | None:

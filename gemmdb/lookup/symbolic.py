@@ -42,6 +42,16 @@ class Bucket:
             ratio *= 1 + self.prediction.loss(config) - self.prediction.regret(config)
         return math.log(ratio) if ratio <= 1 + loss else None
 
+    def facts(self, config: Config) -> dict[str, Any]:
+        """Return what is expected of a config here, as evidence: without a prediction of it no times."""
+        problem, found = self.problem, self.prediction
+        facts: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "rung": found and found.rung}
+        if found is None or config not in found.ratios:
+            return {**facts, "regret": 0.0}
+        ratio, spread = found.ratios[config], found.off(config)
+        times = {"expected_us": ratio * found.aten_us, "speedup": 1 / ratio, "spread": spread}
+        return {**facts, "regret": found.regret(config), **times}
+
     def regret(self, config: Config) -> float:
         """Return the config's expected slowdown against the best config."""
         return 0.0 if self.prediction is None else self.prediction.regret(config)
@@ -135,11 +145,7 @@ def best_of_all(
     evidence = {
         "range": ranges_of(ask),
         "worst_regret": worst[best],
-        "buckets": [
-            {"m": one.problem.m, "n": one.problem.n, "k": one.problem.k, "rung": found.rung,
-             "regret": found.regret(best)}
-            for one, found in zip(buckets, known, strict=True)
-        ],
+        "sizes": [one.facts(best) for one in buckets],
         "spread": at_hint.off(best),
         "verified": False if unverified(buckets) else at_hint.verified,
     }  # fmt: skip

@@ -65,12 +65,12 @@ class Product(EntryHit):
     @property
     def gain(self) -> float:
         """Expected speedup over ATen; 1 for a miss."""
-        return self.hit.speedup if self.hit else 1.0
+        return self.expected.value
 
     @property
     def aten_us(self) -> float:
         """Microseconds of all calls with ATen."""
-        return self.total_us * self.gain
+        return self.all_calls.before
 
     @property
     def may_save_us(self) -> float | None:
@@ -105,7 +105,7 @@ class WorkloadReport:
     @property
     def expected(self) -> Gain:
         """That speedup with its interval, which covers the noise of measured times."""
-        return weighted(one.gain_us for one in self.products)
+        return weighted(one.all_calls for one in self.products)
 
     @property
     def may_save_us(self) -> float:
@@ -169,11 +169,17 @@ def _document(
         "aten_us": report.aten_us,
         "gain": gain.value,
         "interval": [gain.low, gain.high],
+        "ranged": gain.ranged,
         "may_save_us": report.may_save_us,
         "products": products,
         "smaller": smaller,
         "uncovered": [{"name": name[:200], "count": count, "calls": calls} for name, count, calls in uncovered],
     }
+
+
+def _ends(gain: Gain) -> list[float] | None:
+    """Return the ends of a gain over a range of which no size is known; None for any other."""
+    return [gain.low, gain.high] if gain.ranged else None
 
 
 def _product(one: Product) -> dict[str, Any]:
@@ -193,6 +199,7 @@ def _product(one: Product) -> dict[str, Any]:
         "why": one.outcome.reason[:MAX_REASON],
         "busy": one.busy,
         "gain": one.gain,
+        "gains": _ends(one.expected),
         "us": one.time_us,
         "calls": one.calls,
         "count": entry.count,
@@ -220,6 +227,7 @@ def _served(one: Served, busy: BusyTimes) -> dict[str, Any]:
         "why": one.outcome.reason[:MAX_REASON],
         "busy": busy.has(one.table, one.problem, one.device, one.config),
         "gain": one.gain,
+        "gains": _ends(one.speedup),
         "us": one.us,
         "calls": one.count,
         "count": one.count,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gemmdb.table.measurement import Times
 
@@ -36,26 +36,65 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A speedup and its interval. `str` claims a difference only if it is certain."""
+    """A speedup and its interval. `str` claims a difference only if it is certain. `ranged`: the value holds for the
+    recorded sizes of ranges, and the interval for all their sizes."""
 
     value: float
     low: float
     high: float
+    ranged: bool = False
 
     def __str__(self) -> str:
+        if self.ranged:
+            return f"{self.value:.2f}x at the recorded sizes, {self.short} over their ranges"
         if self.low == self.high:
             return self.short
         return f"{self.short}, between {self.low:.2f}x and {self.high:.2f}x"
 
     @property
     def short(self) -> str:
-        """The speedup without its interval, or `no difference`."""
+        """The speedup without its interval, or `no difference`; over ranges only the interval."""
+        if self.ranged:
+            return f"{self.low:.2f}x to {self.high:.2f}x"
         return NO_DIFFERENCE if self.verdict == NO_DIFFERENCE else f"{self.value:.2f}x"
 
     @property
     def verdict(self) -> str:
         """`faster`, `slower`, or `no difference` where the interval contains 1."""
         return "faster" if self.low > 1 else "slower" if self.high < 1 else NO_DIFFERENCE
+
+
+class Part(NamedTuple):
+    """The times of something before and after, in any unit, and the ends of the interval of the latter. `ranged`: as of
+    a Gain."""
+
+    before: float
+    after: float
+    least: float
+    most: float
+    ranged: bool = False
+
+    @classmethod
+    def of(cls, before: float, after: float, spread: float) -> Part:
+        """Return a part by the relative uncertainty of the time after, 0 if unknown."""
+        return cls(before, after, after * (1 - min(spread, 0.99)), after * (1 + spread))
+
+    @classmethod
+    def total(cls, parts: Iterable[Part]) -> Part:
+        """Return the sums of several parts."""
+        before, after, least, most, ranged = map(sum, zip(cls(0.0, 0.0, 0.0, 0.0), *parts, strict=True))
+        return cls(before, after, least, most, bool(ranged))
+
+    def times(self, number: float) -> Part:
+        """Return the part that many times."""
+        return Part(number * self.before, number * self.after, number * self.least, number * self.most, self.ranged)
+
+    @property
+    def gain(self) -> Gain:
+        """The speedup; 1 if nothing takes time."""
+        if not self.after:
+            return Gain(1.0, 1.0, 1.0)
+        return Gain(self.before / self.after, self.before / self.most, self.before / self.least, self.ranged)
 
 
 def turns(names: Sequence[Name], index: int) -> list[Name]:
@@ -100,18 +139,13 @@ def interval(count: int) -> tuple[int, int]:
 def expected(speedup: float, spread: float) -> Gain:
     """Return a speedup with its interval. `spread`: relative half-width of the interval of the time after; 0 if
     unknown."""
-    return weighted([(speedup, 1.0, spread)])
+    return Part.of(speedup, 1.0, spread).gain
 
 
-def weighted(parts: Iterable[tuple[float, float, float]]) -> Gain:
-    """Return the combined gain of several parts, each with its time before, its time after, and the relative
-    uncertainty of the latter (0 if unknown). The interval assumes that all parts are at the same end. 1 without
+def weighted(parts: Iterable[Part]) -> Gain:
+    """Return the combined gain of several parts. The interval assumes that all parts are at the same end. 1 without
     parts."""
-    before = after = least = most = 0.0
-    for was, now, spread in parts:
-        before, after = before + was, after + now
-        least, most = least + now * (1 - min(spread, 0.99)), most + now * (1 + spread)
-    return Gain(before / after, before / most, before / least) if after else Gain(1.0, 1.0, 1.0)
+    return Part.total(parts).gain
 
 
 def paired(samples: Sequence[Sequence[float]]) -> list[list[float]]:

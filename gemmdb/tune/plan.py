@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.files import can_replace
 from gemmdb.generators import effort as efforts
@@ -19,19 +18,21 @@ from gemmdb.generators.build import queue, recorded
 from gemmdb.generators.coverage import look_up
 from gemmdb.generators.effort import Effort
 from gemmdb.generators.measure import backends
-from gemmdb.generators.measure.candidates import only_aten, range_rejection
+from gemmdb.generators.measure.candidates import alone, range_rejection
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import disturbed_sizes
 from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.saving import Saving, saving
+from gemmdb.lookup.over_sizes import mean_roofline_us, mean_saving
+from gemmdb.lookup.saving import Saving
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 from gemmdb.workload.entries import Entry, Origin, Ranges, Workload, merged_origins
+from gemmdb.workload.seen import Seen, merged
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -50,7 +51,8 @@ class Wanted:
     microseconds per call with ATen; `saving`: microseconds per call that a build may save, None if unknown (on a CPU);
     `seconds`: expected build time with all sizes of its range; `least_s`: if the first sizes rule out a kernel for the
     range; `origins`: its locations in the user's code; `ranges`: ranges of symbolic sizes;
-    `missing`: the sizes of its range that miss, empty for fixed sizes; `disturbed`: whether its timings were."""
+    `missing`: the sizes of its range that miss, empty for fixed sizes; `disturbed`: whether its timings were. `seen`,
+    `computed`: as of an Entry. The times are means over the sizes that were seen."""
 
     problem: Problem
     device: Device
@@ -63,6 +65,15 @@ class Wanted:
     missing: tuple[Problem, ...] = ()
     least_s: float = 0.0
     disturbed: bool = False
+    seen: Seen = ()
+    computed: bool = False
+
+    @property
+    def entry(self) -> Entry:
+        """The line of a workload that a build reads."""
+        return Entry(
+            self.problem, 1, self.calls, self.device.text, self.ranges, seen=self.seen, computed=self.computed
+        )  # fmt: skip
 
     @property
     def worth_us(self) -> float:
@@ -225,13 +236,17 @@ def _missed(entries: Iterable[Entry], catalog: Catalog) -> list[Wanted]:
         key = problem, device, entry.ranges
         if known := found.get(key):
             places = merged_origins(known.origins, entry.origins)
-            found[key] = replace(known, calls=known.calls + calls, origins=places, missing=missing)
+            found[key] = replace(
+                known, calls=known.calls + calls, origins=places, missing=missing, seen=merged(known.seen, entry.seen)
+            )  # fmt: skip
             continue
-        expected = saving(Ask(Query(problem, device), (), Policy(), None))
-        us = expected.aten_us if expected else roofline_us(problem, device)
+        sizes = entry.sizes()
+        expected = mean_saving(answer.query, sizes)
+        us = expected.aten_us if expected else mean_roofline_us(answer.query, sizes)
         found[key] = Wanted(
-            problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges, missing, disturbed=lost
-        )
+            problem, device, calls, us, expected, 0.0, entry.origins, entry.ranges, missing, disturbed=lost,
+            seen=entry.seen, computed=entry.computed,
+        )  # fmt: skip
     return list(found.values())
 
 
@@ -249,10 +264,10 @@ def _rejection(
     table, catalog = tables
     if one.saving is not None and one.saving.us <= 0:
         return NO_GAIN
-    if rejected := only_aten(one.problem, one.device, backend.space, effort):
+    query = one.entry.query(one.device)
+    if rejected := alone(query, backend.space, effort):
         return rejected
     if one.missing:
-        query = Query(one.problem, one.device, {name: (low, high) for name, low, high in one.ranges})
         return range_rejection(
             Ask(query, catalog.tables, Policy(), backend.toolchain), one.missing, backend.space, effort
         )

@@ -4,6 +4,7 @@ Each process writes a file `times-<process id>.json` to a folder, at exit and ev
 
     {"graphs": [{"products": ["mm 16x64x32", ...], "kernels": 1, "calls": 12, "us": [103.2, ...]}]}
 
+`products`: the names of the GEMMs, with the sizes of the calls: calls of different sizes have times of their own.
 `kernels`: how many of the GEMMs do not run ATen. `us`: microseconds of single calls.
 """
 
@@ -16,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ from gemmdb.files import replacing
 from gemmdb.inductor.decide.session import ForcedSession
 from gemmdb.inductor.entry import active
 from gemmdb.inductor.entry.enable import enable, install
+from gemmdb.inductor.observe.calls import SizeReader
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
 from gemmdb.inductor.observe.recording import at_child_exit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.workload.seen import MAX_SEEN, Sizes
 
 log = logging.getLogger("gemmdb")
 INTERVAL_S = 10.0
@@ -45,11 +48,13 @@ MAX_TIMED_CALLS = 1_000
 
 @dataclass
 class GraphTimes:
-    """The calls of one compiled graph. `waiting`: pairs of CUDA events that have not been read."""
+    """The calls of one compiled graph with the same sizes. `all_sizes`: those of the same graph with any sizes;
+    `waiting`: pairs of CUDA events that have not been read."""
 
     products: list[str]
     kernels: int
     on_gpu: bool
+    all_sizes: Mapping[tuple[int, ...], GraphTimes]
     calls: int = 0
     us: list[float] = field(default_factory=list)
     waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
@@ -57,7 +62,7 @@ class GraphTimes:
     def __call__(self, run: Callable[[Any], Any], inputs: Any) -> Any:
         """Run a call of the graph."""
         self.calls += 1
-        if self.calls <= WARMUP_CALLS or len(self.us) + len(self.waiting) >= MAX_TIMED_CALLS:
+        if self._is_warmup() or len(self.us) + len(self.waiting) >= MAX_TIMED_CALLS:
             return run(inputs)
         if self.on_gpu:
             return self._on_gpu(run, inputs)
@@ -65,6 +70,9 @@ class GraphTimes:
         result = run(inputs)
         self.us.append((time.perf_counter() - start) * 1e6)
         return result
+
+    def _is_warmup(self) -> bool:
+        return self.calls <= WARMUP_CALLS and sum(one.calls for one in self.all_sizes.values()) <= WARMUP_CALLS
 
     def _on_gpu(self, run: Callable[[Any], Any], inputs: Any) -> Any:
         import torch
@@ -115,15 +123,22 @@ class Stopwatch:
         from gemmdb.inductor.lower.adapter import hooks
 
         known = [event for event in events if event.rung != "uncovered"]
-        graph = GraphTimes(
-            sorted(map(_name, events)),
-            sum(event.config not in ("", ATEN.text, SEARCH) for event in known),
-            any(Device.parse(event.device).kind == "cuda" for event in known if event.device),
-        )
-        with self._lock:
-            self._graphs.append(graph)
+        kernels = sum(event.config not in ("", ATEN.text, SEARCH) for event in known)
+        on_gpu = any(Device.parse(event.device).kind == "cuda" for event in known if event.device)
+        reader = SizeReader(events, hooks.places_of(artefact))
+        graphs: dict[tuple[int, ...], GraphTimes] = {}
+
+        def of(values: tuple[int, ...]) -> GraphTimes:
+            with self._lock:
+                values = values if values in graphs or len(graphs) < MAX_SEEN else ()
+                if values not in graphs:
+                    products = sorted(map(_name, events, reader.of(values)))
+                    self._graphs.append(graphs.setdefault(values, GraphTimes(products, kernels, on_gpu, graphs)))
+                return graphs[values]
 
         def call(run: Callable[[Any], Any], inputs: Any) -> Any:
+            values = reader.read(inputs)
+            graph = graphs.get(values) or of(values)
             result = graph(run, inputs)
             if self._is_due():
                 self.write(wait=False)
@@ -173,12 +188,14 @@ def start(folder: str, with_gemmdb: bool) -> Stopwatch:
     return watch
 
 
-def _name(event: Event) -> str:
-    """Return the GEMM's name without the parts that a lowering may change: operand layouts, casts and fusions."""
+def _name(event: Event, sizes: Sizes = ()) -> str:
+    """Return the GEMM's name without the parts that a lowering may change: operand layouts, casts and fusions. `sizes`:
+    those of a call, empty for the recorded ones."""
     if event.rung == "uncovered":
         return event.problem.partition(":")[0]
     try:
         problem = Problem.parse(event.problem)
     except InputError:
         return event.problem
-    return f"{problem.op} {problem.batch}x{problem.m}x{problem.n}x{problem.k}"
+    m, n, k = ({"m": problem.m, "n": problem.n, "k": problem.k} | dict(sizes)).values()
+    return f"{problem.op} {problem.batch}x{m}x{n}x{k}"

@@ -1,11 +1,13 @@
 """workload.jsonl: the GEMMs that a program compiles, one JSON object per line.
 
     {"problem": canonical text, "count": n, "calls": n, "device": canonical text, "ranges": {"m": [2, null]},
-     "origins": [{"module": "layers.0.mlp.up", "source": "model.py:12"}]}
+     "origins": [{"module": "layers.0.mlp.up", "source": "model.py:12"}], "seen": [{"m": 16, "calls": n}],
+     "computed": true}
 
 `count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic;
-`origins`: source locations in the user's code, if known. A GEMM that gemmdb does not handle has `uncovered`, its name,
-instead of `problem`.
+`origins`: source locations in the user's code, if known; `seen`: the sizes of the calls, to the nearest power of two,
+if they are known; `computed`: the program computes both operands, so that neither is a weight. A GEMM that gemmdb does
+not handle has `uncovered`, its name, instead of `problem`.
 
 Readers add up the lines of a problem and ignore unknown fields.
 """
@@ -22,7 +24,10 @@ from typing import Any
 
 from gemmdb.errors import InputError
 from gemmdb.files import append_lines
-from gemmdb.key.problem import Problem
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
+from gemmdb.workload.seen import Seen, merged
+from gemmdb.workload.seen import read as read_seen
 
 SQLITE = b"SQLite format 3\0"
 """First bytes of a table file."""
@@ -40,7 +45,7 @@ Ranges = tuple[tuple[str, int, int | None], ...]
 
 def line(
     kind: str, name: str, count: int = 1, calls: int = 0, device: str = "", ranges: Ranges = (),
-    origins: tuple[Origin, ...] = (),
+    origins: tuple[Origin, ...] = (), seen: Seen = (), computed: bool = False,
 ) -> str:  # fmt: skip
     """Return one line of a file. `kind`: `problem`, or `uncovered` for a GEMM that gemmdb does not handle; `name`:
     canonical text of the problem, or the GEMM's name. The other arguments are the fields of an Entry."""
@@ -50,6 +55,10 @@ def line(
     }  # fmt: skip
     if origins:
         item["origins"] = [asdict(one) for one in origins]
+    if seen:
+        item["seen"] = [{**dict(sizes), "calls": number} for sizes, number in seen]
+    if computed:
+        item["computed"] = True
     return json.dumps(item)
 
 
@@ -70,7 +79,8 @@ class Entry:
     """A problem of a workload. `count`: number of occurrences in compiled graphs; `calls`: number of calls of these
     graphs, summed over its occurrences; `device`: canonical text of the device compiled for, empty if unknown.
     `ranges`: (`m`, `n` or `k`, smallest, largest or None) of each size that was symbolic. `origins`: source locations
-    in the user's code, at most MAX_ORIGINS."""
+    in the user's code, at most MAX_ORIGINS. `seen`: the number of calls by their symbolic sizes, empty if unknown.
+    `computed`: whether the program computes both operands, so that neither is a weight."""
 
     problem: Problem
     count: int = 1
@@ -78,16 +88,42 @@ class Entry:
     device: str = ""
     ranges: Ranges = ()
     origins: tuple[Origin, ...] = ()
+    seen: Seen = ()
+    computed: bool = False
 
     def __add__(self, other: Entry) -> Entry:
         """Merge two lines with the same problem, device and ranges."""
-        places = merged_origins(self.origins, other.origins)
-        return replace(self, count=self.count + other.count, calls=self.calls + other.calls, origins=places)
+        return replace(
+            self, count=self.count + other.count, calls=self.calls + other.calls,
+            origins=merged_origins(self.origins, other.origins), seen=merged(self.seen, other.seen),
+            computed=self.computed and other.computed,
+        )  # fmt: skip
 
     @property
     def line(self) -> str:
         """Return the entry as a line of the file."""
-        return line("problem", self.problem.text, self.count, self.calls, self.device, self.ranges, self.origins)
+        return line(
+            "problem", self.problem.text, self.count, self.calls, self.device, self.ranges, self.origins,
+            self.seen, self.computed,
+        )  # fmt: skip
+
+    @property
+    def ends(self) -> dict[str, tuple[int, int | None]]:
+        """The smallest and the largest value of each symbolic size, as of a Query."""
+        return {name: (low, high) for name, low, high in self.ranges}
+
+    def query(self, device: Device) -> Query:
+        """Return the lookup of the problem, with its ranges, on a device."""
+        return Query(self.problem, device, self.ends, computed=self.computed)
+
+    def sizes(self) -> dict[Problem, float]:
+        """Return the problem at each size that was called, with the share of these calls; empty if unknown."""
+        total = sum(calls for _, calls in self.seen)
+        found: dict[Problem, float] = {}
+        for sizes, calls in self.seen:
+            here = {"m": self.problem.m, "n": self.problem.n, "k": self.problem.k, **dict(sizes)}
+            found[self.problem.resized(**here)] = calls / total
+        return found
 
 
 @dataclass(frozen=True)
@@ -147,7 +183,9 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
         raise InputError(f"{where}: {error}") from error
     count, calls = _number(item, "count", 1, where), _number(item, "calls", 0, where)
     ranges = _ranges(item.get("ranges") or {}, where)
-    return Entry(problem, count, calls, device, ranges, read_origins(item.get("origins")))
+    seen = read_seen(item.get("seen", []), [name for name, _, _ in ranges], where)
+    computed = item.get("computed") is True
+    return Entry(problem, count, calls, device, ranges, read_origins(item.get("origins")), seen, computed)
 
 
 def is_table(path: Path) -> bool:

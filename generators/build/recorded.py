@@ -17,13 +17,14 @@ from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.backend import Backend
 from gemmdb.generators.effort import Effort
-from gemmdb.generators.measure.candidates import fits, only_aten, range_rejection
+from gemmdb.generators.measure.candidates import alone, fits, range_rejection
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import symbolic
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.over_sizes import is_ranged
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
@@ -41,7 +42,7 @@ NO_KERNEL = "no single kernel is good at all sizes of its range"
 class Recorded:
     """The GEMMs of a workload for one device: those with fixed sizes, and the queries of those with ranges."""
 
-    fixed: tuple[Problem, ...]
+    fixed: tuple[Query, ...]
     ranged: tuple[Query, ...]
 
 
@@ -64,16 +65,17 @@ def read(name: str | None, problems: Sequence[Problem], device: Device) -> Recor
     except InputError:
         return None  # A shapes file.
     chosen = set(problems)
-    fixed: dict[Problem, None] = {}
-    ranged: dict[tuple[Problem, entries.Ranges], None] = {}
+    fixed: dict[Problem, Query] = {}
+    ranged: dict[tuple[Problem, entries.Ranges], Query] = {}
     for entry in found:
-        if entry.problem in chosen:
-            if any(low != high for _, low, high in entry.ranges):
-                ranged[entry.problem, entry.ranges] = None
-            else:
-                fixed[entry.problem] = None
-    queries = (Query(problem, device, {name: (low, high) for name, low, high in of}) for problem, of in ranged)
-    return Recorded(tuple(fixed), tuple(queries))
+        query = entry.query(device)
+        if entry.problem not in chosen:
+            continue
+        if is_ranged(query):
+            ranged.setdefault((entry.problem, entry.ranges), query)
+        else:
+            fixed.setdefault(entry.problem, query)
+    return Recorded(tuple(fixed.values()), tuple(ranged.values()))
 
 
 @contextlib.contextmanager
@@ -97,16 +99,16 @@ class Rounds:
         left_out: Counter[str] = Counter()
         wanted: dict[Problem, None] = {}
         further: dict[Problem, None] = {}
-        for problem in workload.fixed:
-            if reason := only_aten(problem, self._device, self._space, self._effort):
+        for query in workload.fixed:
+            if reason := alone(query, self._space, self._effort):
                 left_out[str(reason)] += 1
             else:
-                wanted[problem] = None
+                wanted[query.problem] = None
         begun = []
         for query in workload.ranged:
             ask = self._ask(query)
             missing = ranges.unmeasured(ask)
-            reason = only_aten(query.problem, self._device, self._space, self._effort)
+            reason = alone(query, self._space, self._effort)
             if reason := reason or range_rejection(ask, missing, self._space, self._effort):
                 left_out[str(reason)] += 1
                 continue

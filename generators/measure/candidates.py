@@ -13,7 +13,7 @@ from gemmdb.generators.backend import Candidate, Space
 from gemmdb.generators.effort import Effort
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import lowering
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
@@ -77,11 +77,16 @@ def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) ->
     return None if any(not one.rejected for one in others) else Rejected(": ".join([ONLY_ATEN, *reasons][:2]))
 
 
+def alone(query: Query, space: Space, effort: Effort) -> Rejected | None:
+    """Return why ATen is the only kernel that can serve a query; None if a build may find another."""
+    return lowering.only_aten(query) or only_aten(query.problem, query.device, space, effort)
+
+
 def range_rejection(ask: Ask, missing: Iterable[Problem], space: Space, effort: Effort) -> Rejected | None:
     """Return why a range is not measured: only ATen can serve it, or a size of `missing` takes too long and one kernel
     has to serve all sizes. None if it is measured."""
-    if alone := lowering.only_aten(ask.query):
-        return alone
+    if rejected := lowering.only_aten(ask.query):
+        return rejected
     slow = [one for one in missing if not fits(one, ask.device, space, effort)]
     if not slow or ranges.divisible(ask) is not None:
         return None

@@ -162,3 +162,31 @@ def test_a_range_with_size_zero_that_no_kernel_can_serve_is_not_built(lab):
     (miss,) = coverage(Workload((entry,), {}), lab.catalog(), Policy()).misses
     assert miss.reason.startswith(ONLY_ATEN)
     assert "may be zero" in miss.reason
+
+
+def test_a_range_is_weighted_by_the_sizes_of_its_calls(lab):
+    """Of a decoder, 2.98x was expected: the gain at the size of the first call."""
+    rows = {lab.problem(m=m): {lab.cpp(): 0.5 if m <= 16 else 0.97} for m in (2, 4, 8, 16, 32, 64)}
+    catalog = lab.catalog(lab.rows_of(rows))
+    unseen = Entry(lab.problem(m=8), 1, 10, lab.cpu.text, (("m", 2, 64),))
+    large = replace(unseen, seen=(((("m", 64),), 10),))
+    known, unknown = (coverage(Workload((one,), {}), catalog, Policy()).gain for one in (large, unseen))
+    assert known.value == pytest.approx(1 / 0.97, rel=0.01)
+    assert (known.ranged, unknown.ranged) == (False, True)
+    assert unknown.value == pytest.approx(2.0, rel=0.01)
+    assert (unknown.low, unknown.high) == pytest.approx((1 / 0.97, 2.0), rel=0.05)
+    (product,) = of_workload(Workload((large,), {}), "w", catalog).products
+    assert product.gain == known.value
+
+
+def test_a_product_of_two_activations_is_not_told_to_freeze(lab):
+    """The decoder was frozen already: its products of two activations have no weight that can be a constant."""
+    plain = replace(lab.problem(m=8), constant=False)
+    moving = Entry(plain, 1, 9, lab.cpu.text, (("m", 2, 128), ("n", 2, 128)))
+    computed = Entry(replace(plain, m=9), 1, 9, lab.cpu.text, computed=True)
+    weight = Entry(replace(plain, m=10), 1, 9, lab.cpu.text, (("m", 2, 128),))
+    found = coverage(Workload((moving, computed, weight), {}), lab.catalog(), Policy()).misses
+    reasons = {Problem.parse(miss.problem).m: miss.reason for miss in found}
+    assert all(reason.startswith(ONLY_ATEN) for reason in reasons.values())
+    assert ["freezing" in reasons[m] for m in (8, 9, 10)] == [False, False, True]
+    assert all("product of two activations" in reasons[m] for m in (8, 9))

@@ -10,6 +10,8 @@ from torch import nn
 
 import gemmdb.inductor
 from gemmdb import Problem
+from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.tune import stopwatch
 from gemmdb.workload import entries
 
 
@@ -68,6 +70,31 @@ def test_a_program_that_is_killed_has_recorded_what_it_compiled(kit, tmp_path):
 
 
 MM = (lambda x, w: x @ w, torch.ones(2, 3), torch.ones(3, 4))
+
+
+def rows_of(entry):
+    return {dict(sizes)["m"]: calls for sizes, calls in entry.seen}
+
+
+@pytest.mark.slow
+def test_the_sizes_of_the_calls_are_recorded(kit, tmp_path):
+    """One graph serves all of them, and was weighted as if all had the rows of the first call."""
+
+    def attention(x, w):
+        q = x.reshape(-1, 16) @ w
+        return q @ q.t()
+
+    with gemmdb.inductor.record(tmp_path / "w.jsonl"):
+        run = torch.compile(attention)
+        for rows in (8, 8, 24, 33, 100):
+            x = torch.randn(2, rows, 16)
+            torch._dynamo.mark_dynamic(x, 1, min=2, max=128)
+            run(x, torch.randn(16, 16))
+    found = {entry.computed: entry for entry in entries.read(tmp_path / "w.jsonl").entries}
+    assert len(found) == 2
+    assert sum(calls for _, calls in found[False].seen) == found[False].calls == 5
+    assert rows_of(found[False]) == {16: 2, 64: 2, 256: 1}  # Twice the rows of x: 48 and 66 are near 64.
+    assert {dict(sizes)["n"]: calls for sizes, calls in found[True].seen} == {16: 2, 64: 2, 256: 1}
 
 
 def test_a_forked_child_writes_only_its_own_calls(kit, tmp_path):
@@ -193,3 +220,22 @@ def test_the_times_of_a_forked_worker_are_its_own(kit, tmp_path):
     found = {graph["products"][0]: graph for graph in graphs}
     assert sorted(found) == ["mm 1x3x16x8", "mm 1x5x16x8"]
     assert {(graph["calls"], len(graph["us"]), graph["kernels"]) for graph in found.values()} == {(9, 7, 0)}
+
+
+def test_calls_of_different_sizes_have_times_of_their_own(kit, tmp_path):
+    """The median of calls with 8 and with 100 rows is that of neither."""
+    watch = stopwatch.Stopwatch(tmp_path)
+    JOURNAL.listeners.append(watch)
+    try:
+        with gemmdb.inductor.force(kit.ATEN):
+            run = torch.compile(lambda x, w: x @ w)
+            for rows in (8, 8, 8, 100, 96):
+                x = torch.randn(rows, 16)
+                torch._dynamo.mark_dynamic(x, 0, min=2, max=128)
+                run(x, torch.randn(16, 16))
+    finally:
+        JOURNAL.listeners.remove(watch)
+    watch.write()
+    (path,) = tmp_path.glob("times-*.json")
+    found = {graph["products"][0]: len(graph["us"]) for graph in json.loads(path.read_text())["graphs"]}
+    assert found == {"mm 1x8x16x16": 1, "mm 1x128x16x16": 2}  # The first two calls are left out.

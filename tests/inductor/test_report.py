@@ -270,3 +270,18 @@ def test_the_log_is_set_up_once_and_only_where_it_is_asked_for(monkeypatch, caps
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     enable.log.info("gemmdb: twice")
     assert capsys.readouterr().err == "gemmdb INFO: twice\n"
+
+
+def test_a_frozen_product_of_two_activations_is_not_told_to_freeze(kit):
+    """Its second operand is no weight: freezing, which was set, changes nothing."""
+
+    def attention(x, w):
+        q = x @ w
+        return torch.softmax(q @ q.t(), -1) @ q
+
+    gemmdb.inductor.enable()
+    kit.compiled(attention, torch.randn(8, 16), torch.randn(16, 16))
+    whys = [one["why"] for one in gemmdb.inductor.stats()["products"]]
+    assert sorted("freezing" in why for why in whys) == [False, False, True]
+    text = str(gemmdb.inductor.summary())
+    assert text.count("product of two activations") == text.count("freezing = True") == 1

@@ -35,7 +35,7 @@ def test_a_config_that_is_best_everywhere_serves_the_range(lab):
     hit = answer(ask(lab, {"m": (2, 32)}), catalog, POLICY)
     assert (hit.rung, hit.config) == ("exact", steady)
     assert hit.evidence["worst_regret"] == 0
-    assert [bucket["m"] for bucket in hit.evidence["buckets"]] == list(SIZES)
+    assert [bucket["m"] for bucket in hit.evidence["sizes"]] == list(SIZES)
     assert hit.evidence["range"] == {"m": [2, 32]}
     assert json.loads(json.dumps(hit.as_dict())) == hit.as_dict()
     alone = answer(ask(lab, {}), catalog, POLICY)
@@ -99,7 +99,7 @@ def test_near_buckets_count_within_their_bound(lab):
     query = ask(lab, {"m": (8, 32)}, m=8)
     hit = answer(query, catalog, replace(POLICY, near_loss=0.1))
     assert (hit.rung, hit.config) == ("near", fast)
-    assert [bucket["rung"] for bucket in hit.evidence["buckets"]] == ["exact", "near", "exact"]
+    assert [bucket["rung"] for bucket in hit.evidence["sizes"]] == ["exact", "near", "exact"]
     assert answer(query, catalog, replace(POLICY, near=False)).config == ATEN
     assert answer(query, catalog, replace(POLICY, near_loss=0.001)).config == ATEN
 

@@ -233,3 +233,22 @@ def test_a_table_that_cannot_be_written_is_refused_before_the_program_runs(tmp_p
     for one in (link, empty, there / "folder" / "new.db"):
         with pytest.raises(InputError, match="name another --table"):
             plans.check_table(one)
+
+
+def test_the_sizes_of_the_calls_decide_what_is_worth_most(tmp_path: Path):
+    """The rows of the first call did, though later calls have a hundred times as many."""
+    ranges = (("m", 1, 4096),)
+    small = Entry(product(512, constant_weight=True), 1, 10, CPU.text, ranges, seen=(((("m", 16),), 10),))
+    large = Entry(product(256, constant_weight=True), 1, 10, CPU.text, ranges, seen=(((("m", 4096),), 10),))
+    found = plan(Workload((small, large), {}), Catalog(()), tmp_path / "none.db", 6000.0, None)
+    assert [one.problem.n for one in found.wanted] == [256, 512]
+    assert [one.entry for one in found.wanted] == [large, small]
+    blind = [replace(one, seen=()) for one in (small, large)]
+    found = plan(Workload(tuple(blind), {}), Catalog(()), tmp_path / "none.db", 6000.0, None)
+    assert [one.problem.n for one in found.wanted] == [512, 256]
+
+
+def test_a_product_of_two_activations_is_left_out_with_its_own_reason(tmp_path: Path):
+    entries = (Entry(product(512), 1, 1, CPU.text, computed=True), Entry(product(256), 1, 1, CPU.text))
+    found = plan(Workload(entries, {}), Catalog(()), tmp_path / "none.db", 600.0, None)
+    assert sorted("freezing" in reason for reason in found.left_out) == [False, True]

@@ -150,7 +150,8 @@ def _with_aten(session: Session, query: Query, event: Event, why: Rejected) -> D
 
 def _event(query: Query) -> Event:
     """Return the event of a GEMM that falls back to ATen."""
-    return Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=dict(query.ranges))
+    ranges = dict(query.ranges)
+    return Event(query.problem.text, "aten", ATEN.text, query.device.text, ranges=ranges, computed=query.computed)
 
 
 def _answered(session: Session, query: Query, hit: Hit) -> Decision:

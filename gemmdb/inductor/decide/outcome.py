@@ -36,7 +36,7 @@ def replaced(decision: Decision, again: Decision) -> None:
     new = _unanswered(again.event) if again.unanswered else again.event
 
     def replaced_by(event: Event) -> Event:
-        return replace(new, device=event.device, ranges=event.ranges, module=event.module, source=event.source)
+        return event.succeeded(new)
 
     JOURNAL.correct(decision.entry, replaced_by)
 

@@ -122,10 +122,10 @@ def _compared(
 
 
 def _brief(product: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a product of `stats()` with the spread of its time instead of all evidence."""
-    spread = product["evidence"].get("spread", 0.0)
+    """Return a product of `stats()` with the spread of its time and the sizes of its range instead of all evidence."""
+    spread, sizes = product["evidence"].get("spread", 0.0), list(product["evidence"].get("sizes", ()))
     known = {name: value for name, value in product.items() if name != "evidence"}
-    return {**known, "spread": spread if isinstance(spread, float) else 0.0}
+    return {**known, "spread": spread if isinstance(spread, float) else 0.0, "sizes": sizes}
 
 
 def _quietly(

@@ -79,7 +79,9 @@ class EngineGemms:
             decision = Decision(session, query, ATEN, replace(event, note=f"{STAYS}{why}"))
             event = decision.event
         evidence = {**event.evidence, "opened": found.op.name}
-        event = replace(event, evidence=evidence, module=where.module, source=where.source)
+        event = replace(
+            event, evidence=evidence, module=where.module, source=where.source, symbols=found.gemm.symbols
+        )  # fmt: skip
         return replace(decision, event=event, engine_op=found.op.name)
 
     def _rejection(self, found: Opened) -> Rejected | None:

@@ -141,7 +141,8 @@ class PostGradPass:
             note = f"not tuned: its sizes are data-dependent; {event.note}"
             decision, event = replace(decision, config=ATEN), replace(event, rung="aten", config=ATEN.text, note=note)
         where = fx.origin(node)
-        decision = replace(decision, event=replace(event, module=where.module, source=where.source))
+        event = replace(event, module=where.module, source=where.source, symbols=gemm.symbols)
+        decision = replace(decision, event=event)
         JOURNAL.enter(decision.event, decision.entry)
         return decision
 

@@ -7,8 +7,8 @@ Sympy and symbolic integers stay in this module. Results contain only plain inte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -167,11 +167,14 @@ def device(of: Any) -> Device:
 
 @dataclass(frozen=True)
 class Gemm:
-    """One GEMM node and its Query. `guessed`: a size is data-dependent, and the problem has a guess for it."""
+    """One GEMM node and its Query. `guessed`: a size is data-dependent, and the problem has a guess for it. `b`: the
+    node of its second operand, None if that is a weight. `symbols`: as of an Event."""
 
     node: Any
     query: Query
     guessed: bool = False
+    b: Any = None
+    symbols: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
 
 
 def two_operands(op: str, node: Any, a: Any, b: Any, fast: bool = False, **fields: Any) -> Gemm | None:
@@ -185,7 +188,8 @@ def two_operands(op: str, node: Any, a: Any, b: Any, fast: bool = False, **field
         **{"out": dtype_name(value(node).dtype), **fields},
     )  # fmt: skip
     sizes = {"m": first.shape[-2], "n": second.shape[-1], "k": first.shape[-1]}
-    return gemm(node, problem, sizes, first.device)
+    found = gemm(node, problem, sizes, first.device)
+    return found and replace(found, b=b)
 
 
 def gemm(node: Any, problem: Problem, sizes: dict[str, Any], on: Any) -> Gemm | None:
@@ -196,7 +200,8 @@ def gemm(node: Any, problem: Problem, sizes: dict[str, Any], on: Any) -> Gemm | 
     limits = {name: bounds(size) for name, size in sizes.items()}
     ranges = {name: one for name, one in limits.items() if one is not None}
     guessed = any(symbolic.from_data(size) for size in sizes.values())
-    return Gemm(node, Query(problem, device(on), ranges), guessed)
+    symbols = {name: factors for name in ranges if (factors := symbolic.product(sizes[name]))}
+    return Gemm(node, Query(problem, device(on), ranges), guessed, symbols=symbols)
 
 
 def is_constant(node: Any) -> bool:

@@ -29,6 +29,8 @@ _UNCOVERED = {
 }  # fmt: skip
 _FOREIGN_INT4 = re.compile(r"(mslk|fbgemm)\.\w*i4\w*_(rowwise|shuffled)")
 """Operators of other libraries for int4 weights in private layouts, such as torchao's default."""
+MAX_NODES = 64
+"""Most nodes before an operand that are looked at, to know whether it is a weight."""
 _CONVOLUTIONS = ("aten.convolution.default", "mkldnn._convolution_pointwise.default")
 
 
@@ -41,9 +43,12 @@ def read(node: Any) -> Gemm | None:
     if reader is None:
         return None
     try:
-        return reader(node)
+        gemm = reader(node)
     except InputError as error:
         raise Unsupported(str(error)) from error
+    if gemm is None or gemm.b is None or gemm.query.device.kind != "cpu" or not _depends_on_a_gemm(gemm.b):
+        return gemm  # On a GPU no kernel needs a weight.
+    return replace(gemm, query=replace(gemm.query, computed=True))
 
 
 def uncovered(node: Any) -> str | None:
@@ -65,6 +70,17 @@ def uncovered(node: Any) -> str | None:
         if len(shape) >= 3 and all(size == 1 for size in shape[2:]):
             return "conv1x1"
     return None
+
+
+def _depends_on_a_gemm(operand: Any) -> bool:
+    """Whether a GEMM computes an operand, maybe through other operators: then it is an activation, not a weight."""
+    found = [operand]
+    for node in found:  # It grows.
+        if node.op == "call_function" and _reader(node) is not None:
+            return True
+        new = [one for one in node.all_input_nodes if one not in found]
+        found += new[: MAX_NODES - len(found)]
+    return False
 
 
 def _reader(node: Any) -> Callable[[Any], Gemm | None] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -32,7 +32,8 @@ class Event:
     why it differs from the table's config. `module`, `source`: the GEMM's location in the user's code, as in a
     workload's Origin. A graph from the cache keeps the location in the program that first compiled it. `disturbed`:
     the time was taken only on a busy machine; it is good enough to weigh what may be saved, but never shown.
-    `batch_invariant`: the compile asked for batch invariance."""
+    `batch_invariant`: the compile asked for batch invariance. `computed`: as in a Query. `symbols`: of each
+    symbolic size that is a product of inputs of the graph, its constant factor and their symbols."""
 
     problem: str
     rung: str
@@ -48,6 +49,8 @@ class Event:
     source: str = ""
     disturbed: bool = False
     batch_invariant: bool = False
+    computed: bool = False
+    symbols: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
     def shown(self) -> tuple[float | None, float | None]:
@@ -71,6 +74,13 @@ class Event:
     def only_aten(self) -> bool:
         """Whether only ATen can run the GEMM, so it does not count as a miss."""
         return self.rung == "aten" and ONLY_ATEN in self.note
+
+    def succeeded(self, new: Event) -> Event:
+        """Return a new event of the same GEMM, with what the pass knew of it."""
+        return replace(
+            new, device=self.device, ranges=self.ranges, module=self.module, source=self.source, computed=self.computed,
+            symbols=self.symbols,
+        )  # fmt: skip
 
     def answered(self, hit: Hit) -> Event:
         """Return the event for a lookup's answer."""

@@ -14,13 +14,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gemmdb.errors import InputError
+from gemmdb.inductor.observe.calls import CallCounter, Calls, no_calls
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Origin, Ranges
+from gemmdb.workload.seen import Seen, merged
 
 log = logging.getLogger("gemmdb")
 Owner = TypeVar("Owner")
@@ -34,7 +37,7 @@ class Recording:
 
     def __init__(self, path: Path, on_stop: Callable[[], None] = lambda: None) -> None:
         self.path = path
-        self._graphs: list[tuple[list[Event], list[int]]] = []
+        self._graphs: list[tuple[list[Event], CallCounter]] = []
         self._lock = threading.Lock()
         self._on_stop = on_stop
         self._stopped = False
@@ -61,16 +64,16 @@ class Recording:
 
     def __call__(self, events: list[Event], artefact: Any) -> None:
         """Write one graph that is ready. Called by the Journal."""
-        self._append(lines([(events, 1, 0)]))
+        self._append(lines([(events, 1, no_calls(events))]))
         if artefact is None:
             return
         from gemmdb.inductor.lower.adapter import hooks
 
-        calls = [0]
+        calls = CallCounter(events, hooks.places_of(artefact))
 
         def counted(run: Callable[[Any], Any], inputs: Any) -> Any:
             if not self._stopped:
-                calls[0] += 1
+                calls.count(inputs)
                 if time.monotonic() - self._written > INTERVAL_S:
                     self.write()
             return run(inputs)
@@ -83,16 +86,14 @@ class Recording:
         """Append the calls since the last write."""
         with self._lock:
             self._written = time.monotonic()
-            seen = [(events, 0, calls[0]) for events, calls in self._graphs if calls[0]]
-            for _, calls in self._graphs:
-                calls[0] = 0
-        self._append(lines(seen))
+            taken = [(events, 0, calls.take()) for events, calls in self._graphs]
+        self._append(lines(one for one in taken if one[2].number))
 
     def forget(self) -> None:
         """Drop the calls since the last write. For a forked child: the parent writes them."""
         self._lock = threading.Lock()
         for _, calls in self._graphs:
-            calls[0] = 0
+            calls.clear()
 
     def _append(self, found: list[str]) -> None:
         """Append lines. Log a failure as a warning: it must not stop the recorded program."""
@@ -126,22 +127,38 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def lines(graphs: Iterable[tuple[list[Event], int, int]]) -> list[str]:
-    """Return one line per distinct GEMM of (events, count, calls): `count` occurrences in compiled graphs, executed
-    `calls` times."""
-    merged: dict[tuple[str, str, str, Ranges], list[int]] = {}
-    places: dict[tuple[str, str, str, Ranges], tuple[Origin, ...]] = {}
+def lines(graphs: Iterable[tuple[list[Event], int, Calls]]) -> list[str]:
+    """Return one line per distinct GEMM of (events, count, calls): `count` occurrences in compiled graphs, executed by
+    these `calls`."""
+    found: dict[tuple[str, str, str, Ranges], Counts] = {}
     for events, count, calls in graphs:
-        for event in events:
+        for event, seen in zip(events, calls.seen, strict=True):
             kind = "uncovered" if event.rung == "uncovered" else "problem"
             ranges = tuple(sorted((name, low, high) for name, (low, high) in event.ranges.items()))
+            # Origins are reported once, when the graph is compiled.
+            origins = entries.merged_origins([Origin(event.module, event.source)] if count else [])
+            new = Counts(count, calls.number, origins, seen, event.computed)
             key = kind, event.problem, event.device, ranges
-            entry = merged.setdefault(key, [0, 0])
-            entry[0] += count
-            entry[1] += calls
-            if count:  # Reported once, when the graph is compiled.
-                places[key] = entries.merged_origins(places.get(key, ()), [Origin(event.module, event.source)])
+            found[key] = found[key].plus(new) if key in found else new
     return [
-        entries.line(kind, name, n, calls, device, ranges, places.get((kind, name, device, ranges), ()))
-        for (kind, name, device, ranges), (n, calls) in merged.items()
+        entries.line(kind, name, one.count, one.calls, device, ranges, one.origins, one.seen, one.computed)
+        for (kind, name, device, ranges), one in found.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is counted of a GEMM: the fields of a workload's Entry."""
+
+    count: int
+    calls: int
+    origins: tuple[Origin, ...]
+    seen: Seen
+    computed: bool
+
+    def plus(self, other: Counts) -> Counts:
+        """Add what is counted of another occurrence."""
+        return Counts(
+            self.count + other.count, self.calls + other.calls, entries.merged_origins(self.origins, other.origins),
+            merged(self.seen, other.seen), self.computed and other.computed,
+        )  # fmt: skip

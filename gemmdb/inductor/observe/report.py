@@ -29,10 +29,11 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.over_sizes import gain_of
 from gemmdb.lookup.saving import Saving, saving
 from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
-from gemmdb.table.stats import Gain, expected, weighted
+from gemmdb.table.stats import Gain, Part, weighted
 
 MAX_LISTED = 30
 """Maximum number of listed GEMMs; the rest are only counted."""
@@ -46,9 +47,10 @@ _TABLE = Outcome(Kind.TABLE)
 class Served:
     """One kind of GEMM in the compiled graphs. `count`: occurrences; `rung`: the rung that answered, `miss` if none;
     `config`, `kernel`: full and short name of the kernel; `name`: short name of the problem; `expected_us`:
-    microseconds per call, None if no table has a time; `gain`: speedup over ATen, 1 if unknown; `spread`: relative
-    uncertainty of the time; `why`: why the kernel differs from the table's, or why no table answers; `saving`:
-    estimated saving from a build, for a miss; `outcome`: what serves it, and why."""
+    microseconds per call, None if no table has a time; `gain`: speedup over ATen, 1 if unknown, of symbolic sizes at
+    those of the compile; `speedup`: the same with its interval, over the range of symbolic sizes; `why`: why the kernel
+    differs from the table's, or why no table answers; `saving`: estimated saving from a build, for a miss; `outcome`:
+    what serves it, and why."""
 
     problem: Problem
     device: Device
@@ -59,7 +61,7 @@ class Served:
     name: str
     expected_us: float | None = None
     gain: float = 1.0
-    spread: float = 0.0
+    speedup: Gain = field(default_factory=lambda: Gain(1.0, 1.0, 1.0))
     table: str = ""
     why: str = ""
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
@@ -82,6 +84,12 @@ class Served:
     def total_us(self) -> float:
         """Microseconds for one call of each graph that contains it."""
         return self.us * self.count
+
+    @property
+    def all_calls(self) -> Part:
+        """These microseconds, with ATen and as compiled."""
+        gain, aten_us = self.speedup, self.total_us * self.gain
+        return Part(aten_us, self.total_us, aten_us / gain.high, aten_us / gain.low, gain.ranged)
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ class Report:
     def gain(self) -> Gain:
         """Expected speedup over ATen for all GEMMs, weighted by time. The interval covers the spread of measured times,
         but not the error of predictions."""
-        return weighted((one.total_us * one.gain, one.total_us, one.spread) for one in self.products)
+        return weighted(one.all_calls for one in self.products)
 
     @property
     def may_save_us(self) -> float:
@@ -163,8 +171,6 @@ def _served(one: Mapping[str, Any]) -> Served | None:
         problem, device = Problem.parse(one["problem"]), Device.parse(one["device"])
     except InputError:
         return None
-    evidence = one.get("evidence", {})
-    spread = evidence.get("spread", 0.0)
     serves = Outcome(Kind(one["outcome"]), one["why"])
     missed = one["rung"] == "aten"
     unanswered = missed and serves.kind is Kind.ATEN_UNKNOWN
@@ -172,7 +178,7 @@ def _served(one: Mapping[str, Any]) -> Served | None:
     return Served(
         problem, device, one["count"], "miss" if missed else one["rung"], one["config"], kernel_name(one["config"]),
         names.ranged(names.short(problem), ranges), one["expected_us"], one["speedup_vs_aten"] or 1.0,
-        spread if isinstance(spread, float) else 0.0, one["table"], one["note"] or serves.reason, ranges,
+        gain_of(one) or Gain(1.0, 1.0, 1.0), one["table"], one["note"] or serves.reason, ranges,
         saving(Ask(Query(problem, device), (), Policy(), None)) if unanswered else None, serves,
     )  # fmt: skip
 
@@ -226,7 +232,7 @@ def _table(of: Report) -> Iterator[str]:
 
 def _row(one: Served, total_us: float) -> tuple[str, ...]:
     known = one.expected_us is not None
-    gain = expected(one.gain, one.spread).short if known and not one.outcome.kind.aten else "-"
+    gain = one.speedup.short if known and not one.outcome.kind.aten else "-"
     return (
         f"{one.total_us / total_us:.1%}", str(one.count), f"{'' if known else '~'}{one.us:,.1f} us",
         gain, one.outcome.kind.value, one.kernel, one.name,

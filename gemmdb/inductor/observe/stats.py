@@ -17,6 +17,7 @@ from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
+from gemmdb.lookup import over_sizes
 from gemmdb.phases import PHASES
 
 MAX_SHOWN = 50
@@ -134,14 +135,14 @@ def _row(kind: str, cells: tuple[str, ...]) -> str:
 
 
 def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-    us, gain = one["expected_us"], one["speedup_vs_aten"]
+    us, gain = one["expected_us"], over_sizes.gain_of(one)
     try:
         product = names.ranged(names.short(Problem.parse(one["problem"])), one["ranges"])
     except InputError:
         product = str(one["problem"])
     return (
         str(one["count"]), str(one["outcome"]), kernel_name(one["config"]), "" if us is None else f"{us:,.2f} us",
-        "" if gain is None else f"{gain:.2f}x", product, str(one["why"]),
+        "" if gain is None else gain.short, product, str(one["why"]),
     )  # fmt: skip
 
 

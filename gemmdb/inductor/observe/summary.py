@@ -33,7 +33,7 @@ NOT_TUNED = "not tuned: "
 class Answers:
     """The GEMMs with one outcome (a value of `gemmdb.outcome.Kind`, or `all`): the total, those that run a kernel other
     than ATen's, and those with an expected time. `aten_us`, `expected_us`: microseconds per call of those with a time,
-    with ATen and as compiled."""
+    with ATen and as compiled, of symbolic sizes at those of the compile; `ranged`: how many of them have such sizes."""
 
     outcome: str
     count: int = 0
@@ -41,6 +41,7 @@ class Answers:
     timed: int = 0
     aten_us: float = 0.0
     expected_us: float = 0.0
+    ranged: int = 0
 
     @property
     def gain_us(self) -> float:
@@ -50,7 +51,7 @@ class Answers:
     def __add__(self, other: Answers) -> Answers:
         return Answers(
             self.outcome, self.count + other.count, self.kernels + other.kernels, self.timed + other.timed,
-            self.aten_us + other.aten_us, self.expected_us + other.expected_us,
+            self.aten_us + other.aten_us, self.expected_us + other.expected_us, self.ranged + other.ranged,
         )  # fmt: skip
 
 
@@ -170,7 +171,8 @@ def _answer(event: Event) -> Answers:
     kernels, (us, speedup) = int(event.config not in (ATEN.text, SEARCH)), event.shown
     if not us or not speedup:
         return Answers("", 1, kernels)
-    return Answers("", 1, kernels, 1, us * speedup, us)
+    ranged = any(low != high for low, high in event.ranges.values())
+    return Answers("", 1, kernels, 1, us * speedup, us, int(ranged))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -259,7 +261,8 @@ def _expected(total: Answers) -> str:
     gain = total.gain_us
     less = f"{_us(abs(gain))} us {'less' if gain >= 0 else 'more'} ({abs(gain) / total.aten_us:.1%})"
     some = "" if total.timed == total.count else f", for the {total.timed} with a known time"
-    return f"expected {_us(total.expected_us)} us instead of {_us(total.aten_us)} with ATen: {less}{some}"
+    at = f", at the compiled sizes of {total.ranged} with ranges" if total.ranged else ""
+    return f"expected {_us(total.expected_us)} us instead of {_us(total.aten_us)} with ATen: {less}{some}{at}"
 
 
 def _saving(missed: Sequence[Product]) -> str:

@@ -104,6 +104,13 @@ class Size:
         doubt = 0.0 if found.rung == "exact" else found.loss(config) - found.regret(config)
         return found.ratios[config] * (1 + doubt)
 
+    def times(self, config: Config) -> dict[str, float]:
+        """Return the config's time and gain here, as evidence; empty if ATen's time is unknown."""
+        log, aten_us = self.log_ratio(config, math.inf), self.aten_us
+        if log is None or aten_us is None:
+            return {}
+        return {"expected_us": math.exp(log) * aten_us, "speedup": math.exp(-log)}
+
     def regret(self, config: Config) -> float:
         """Return how much slower the config is than the answer for a fixed M."""
         value, best = self.log_ratio(config, math.inf), self.log_ratio(self.config, math.inf)
@@ -239,8 +246,10 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
     kernels = symbolic.kernels(sizes, intervals)
     evidence: dict[str, Any] = {
         "range": symbolic.ranges_of(ask), "kernels": kernels,
-        "sizes": [{"m": one.problem.m, "rung": one.hit and one.hit.rung, "regret": one.regret(served(intervals, place))}
-                  for place, one in enumerate(sizes)],
+        "sizes": [
+            {"m": one.problem.m, "rung": one.hit and one.hit.rung, "regret": one.regret(config), **one.times(config)}
+            for one, config in ((one, served(intervals, place)) for place, one in enumerate(sizes))
+        ],
         "verified": False if any(one.evidence.get("verified") is False for one in hits) else None,
     }  # fmt: skip
     if ask.policy.confirm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from typing import Any
 
 from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
@@ -45,13 +46,13 @@ def _ranged(ask: Ask) -> Step:
     if len(known) < len(problems):
         missing = problems[len(known)]
         reason = f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}"
-        return _divided(ask, hint.hit, _aten(ask, hint.hit, reason))
+        return _divided(ask, hint.hit, _aten(ask, hint.hit, reason, known))
     at_hint = next(one.prediction for one in known if one.problem == ask.problem)
     verified = False if symbolic.unverified(known) or at_hint is None else at_hint.verified
     needed, policy = required_gain(ask.policy, verified), ask.policy
     best = symbolic.best_of_all(ask, known, needed, policy.range_regret, policy.near_loss)
     if isinstance(best, Rejected):
-        return _divided(ask, hint.hit, _aten(ask, hint.hit, best.reason))
+        return _divided(ask, hint.hit, _aten(ask, hint.hit, best.reason, known))
     return Step("range", best.hit(_rung(known)), best.reason, best.evidence)
 
 
@@ -118,9 +119,10 @@ def _hit(ask: Ask, hint: Hit, buckets: Sequence[Bucket], intervals: Sequence[Int
     at_hint = next(one.prediction for one in buckets if one.problem.m == ask.problem.m)
     ratio = 1.0 if at_hint is None else at_hint.ratios.get(here, 1.0)
     aten_us = hint.expected_us * hint.speedup if at_hint is None else at_hint.aten_us
-    evidence = {
+    evidence: dict[str, Any] = {
         "range": symbolic.ranges_of(ask),
         "kernels": symbolic.kernels(buckets, intervals),
+        "sizes": [bucket.facts(one.config) for one in intervals for bucket in buckets[one.first : one.last + 1]],
         "spread": 0.0 if at_hint is None else at_hint.off(here),
         "verified": False if symbolic.unverified(buckets) else hint.evidence.get("verified"),
     }
@@ -134,8 +136,11 @@ def _rung(buckets: Sequence[Bucket]) -> str:
     return "exact" if rungs <= {"exact"} else "near"
 
 
-def _aten(ask: Ask, hint: Hit, reason: str) -> Step:
-    """Serve ATen for the range. The hint's hit gives ATen's time, even if it serves another config."""
-    evidence = {"range": symbolic.ranges_of(ask), "reason": reason, "hint": dict(hint.evidence)}
+def _aten(ask: Ask, hint: Hit, reason: str, known: Sequence[Bucket] = ()) -> Step:
+    """Serve ATen for the range. The hint's hit gives ATen's time, even if it serves another config; `known`: the sizes
+    at which it is known, too."""
+    evidence: dict[str, Any] = {"range": symbolic.ranges_of(ask), "reason": reason, "hint": dict(hint.evidence)}
+    if known:
+        evidence["sizes"] = [one.facts(ATEN) for one in known]
     hit = Hit(hint.rung, ATEN, hint.expected_us * hint.speedup, 1.0, hint.table, evidence)
     return Step("range", hit, f"ATen for the range: {reason}", evidence)

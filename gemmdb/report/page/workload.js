@@ -18,8 +18,11 @@ const sum = (rows, of) => rows.reduce((total, row) => total + of(row), 0);
 const estimated = (row) => row.rung === "miss";
 const oneCall = (row) => `${estimated(row) ? "~" : ""}${timed(row, micro(row.us))}`;
 
+/** A gain; over the range of sizes if no size of a call is known. */
+const gained = (row) => (row.gains ? row.gains.map(times).join(" to ") : times(row.gain));
+
 function aboutProduct(row) {
-  const what = row.aten ? row.outcome : `${row.outcome}: ${row.kernel}, gain ${times(row.gain)}`;
+  const what = row.aten ? row.outcome : `${row.outcome}: ${row.kernel}, gain ${gained(row)}`;
   const build = row.may_save_us ? [`a build may save ${micro(row.may_save_us)}`] : [];
   return hover([row.name, what, `${pluralised(row.calls, "call")} of ${oneCall(row)}: ${percent(row.share)} of the time`, ...build]);
 }
@@ -148,7 +151,7 @@ function productGrid() {
   const columns = [
     { title: "GEMM", of: (row) => row.name, show: (row) => row.name, name: true },
     { title: "share", of: (row) => row.share, show: (row) => percent(row.share), right: true },
-    { title: "gain", of: (row) => row.gain, show: (row) => el("span", row.gain > 1 ? "good" : "", row.aten ? "-" : times(row.gain)), right: true },
+    { title: "gain", of: (row) => row.gain, show: (row) => el("span", row.gain > 1 ? "good" : "", row.aten ? "-" : gained(row)), right: true },
     { title: "outcome", of: (row) => OUTCOMES.indexOf(row.outcome), show: (row) => el("span", "nowrap", row.outcome) },
     { title: "calls", of: (row) => row.calls, show: (row) => whole(row.calls), right: true },
     { title: "one call", of: (row) => row.us, show: oneCall, right: true },
@@ -181,7 +184,7 @@ function workloadPage(main) {
   const of = (outcome) => rows.filter((row) => row.outcome === outcome);
   const share = (some, words) => [percent(sum(some, (row) => row.share)), `of the time: ${words}, ${pluralised(some.length, "GEMM")}`];
   main.append(tiles([
-    [times(DATA.gain), "gain over ATen, all GEMMs weighted by time"],
+    [times(DATA.gain), `gain over ATen, all GEMMs weighted by time${DATA.ranged ? `: at the recorded sizes, ${DATA.interval.map(times).join(" to ")} over their ranges` : ""}`],
     share(rows.filter((row) => !row.aten), "another kernel than ATen's"),
     ...[BEST, PREDICTED, UNKNOWN, REFUSED].filter((outcome) => of(outcome).length).map((outcome) => share(of(outcome), outcome)),
     [DATA.may_save_us ? `~${micro(DATA.may_save_us)}` : "-", "more that a build may save"],

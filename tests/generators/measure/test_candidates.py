@@ -35,7 +35,7 @@ def test_the_candidates_of_each_problem_are_found_once(monkeypatch, tmp_path):
 
     monkeypatch.setattr(CpuSpace, "candidates", counted)
     backend, effort = CpuBackend(), named("quick")
-    recorded = Recorded((PROBLEM,), (Query(OTHER, cpu(), {"m": (2, 32)}),))
+    recorded = Recorded((Query(PROBLEM, cpu()),), (Query(OTHER, cpu(), {"m": (2, 32)}),))
     with Store.open(tmp_path / "empty.db"):
         pass
     with tables_with(tmp_path / "empty.db") as tables:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 
-from gemmdb.inductor.lower.adapter import slots, state
+from gemmdb.inductor.lower.adapter import slots, state, symbolic
 from gemmdb.inductor.lower.adapter.slots import patches_for
 from gemmdb.phases import PHASES
 
@@ -121,6 +121,7 @@ def keeping_events(init: Function, take: Callable[[], str], stored: Callable[[],
         # The graph is pickled, and must not need gemmdb.
         self._gemmdb_stored = (Stored.NOWHERE if bound else stored()).value
         self._gemmdb_events = take()
+        self._gemmdb_places = symbolic.places(given["graph"])
 
     return with_events
 
@@ -136,6 +137,11 @@ def reporting(post_compile: Function, add: Callable[[str | None, Any], None]) ->
         return result
 
     return report
+
+
+def places_of(graph: Any) -> dict[str, tuple[int, int | None]]:
+    """Return the inputs of a compiled graph that have the values of its symbols, as `symbolic.places`."""
+    return dict(getattr(graph, "_gemmdb_places", {}))
 
 
 def where_allowed(save: Function) -> Function:

@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.ir import TensorBox
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -69,6 +70,33 @@ def hint(size: Any) -> int:
         return known
     sizes = V.graph.sizevars
     return guess(size, sizes.shape_env) if from_data(size) else int(sizes.optimization_hint(size))
+
+
+def product(size: Any) -> tuple[int | str, ...]:
+    """Return the constant factor and the names of the symbols whose product a SymInt is; empty for anything else."""
+    node = getattr(size, "node", None)
+    if node is None:
+        return ()
+    factor, symbols = node.shape_env.replace(node.expr).as_coeff_mul()
+    if not factor.is_Integer or not all(symbol.is_Symbol for symbol in symbols):
+        return ()
+    return int(factor), *map(str, symbols)
+
+
+def places(graph: Any) -> dict[str, tuple[int, int | None]]:
+    """Return by name where a call of a lowered graph has the value of a symbol: the index of an input, and a dimension
+    of it, None for a number."""
+    found: dict[str, tuple[int, int | None]] = {}
+    inputs = getattr(graph, "graph_inputs", {})
+    for index, name in enumerate(getattr(graph, "graph_input_names", ())):
+        value = inputs.get(name)
+        if isinstance(value, sympy.Symbol):
+            found[str(value)] = index, None
+        elif isinstance(value, TensorBox):
+            for dim, size in enumerate(value.get_size()):
+                if isinstance(size, sympy.Symbol):
+                    found.setdefault(str(size), (index, dim))
+    return found
 
 
 def divides(step: int, size: Any) -> bool:
