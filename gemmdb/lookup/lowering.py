@@ -12,6 +12,7 @@ from dataclasses import replace
 from gemmdb.cost import host
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Range
+from gemmdb.kernels import cutlass as kernels_cutlass
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cublaslt import activation_of
@@ -29,6 +30,8 @@ ON_CPU = (PACKED, Config.of("aten", "int8pack_mm"))
 """Configs that may beat ATen on a CPU."""
 JOINED_OPS = ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")
 """The ops of which several kernels can compute one node of a graph."""
+_JOINED_BY_CUTLASS = ("mm", "addmm")
+"""Those where CUTLASS reads the same operands as the others. Elsewhere, it takes scales of other dtypes."""
 NOT_CONSTANT = "gemmdb's CPU kernels need constant weights: in inference, set torch._inductor.config.freezing = True"
 """Why the C++ template, which packs the weight when it is compiled, cannot run, and what to do."""
 NO_WEIGHT = "gemmdb's CPU kernels pack a constant weight, and this is a product of two activations"
@@ -98,6 +101,8 @@ def joins(config: Config, problem: Problem) -> bool:
         return False
     if config.spec.template is not None:
         return int(config.values.get("split_k", 1)) == 1 or counts_arrivals(config)
+    if config.backend == "cutlass":  # Without a workspace, which only one of the calls would need.
+        return problem.op in _JOINED_BY_CUTLASS and not kernels_cutlass.streams(config)
     # ATen casts the weight of a mixed_mm, and scales the sums of an int_mm, by kernels of their own.
     return config.spec.extern or (config == ATEN and not problem.spec.dequantises and problem.fusion != "scale")
 

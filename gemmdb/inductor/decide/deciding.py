@@ -76,8 +76,12 @@ def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
 
 
 def decide_without_cutlass(session: Session, query: Query, why: str) -> Decision:
-    """Like `decide_late`, for a GEMM whose CUTLASS kernel is unavailable (`why`): use the next best config."""
-    return _answered_late(session, query, ask(session, query, Mode.WITHOUT_CUTLASS), why)
+    """Like `decide_late`, for a GEMM whose CUTLASS kernel is unavailable (`why`): use the next best config, or the next
+    best ones that can share a symbolic M."""
+    hit = ask(session, query, Mode.WITHOUT_CUTLASS)
+    if hit is not None and hit.branches and all(lowering.joins(config, query.problem) for _, config in hit.branches):
+        return _answered(session, query, hit)
+    return _answered_late(session, query, hit, why)
 
 
 def decide_dense(session: Session, query: Query) -> Decision:

@@ -8,7 +8,7 @@ from typing import Any
 from gemmdb.hit import Range
 from gemmdb.inductor.decide import deciding, legality, outcome
 from gemmdb.inductor.decide.decision import Decision
-from gemmdb.inductor.lower import cublaslt, triton
+from gemmdb.inductor.lower import cublaslt, cutlass, triton
 from gemmdb.inductor.lower.adapter import rows, symbolic, templates
 from gemmdb.inductor.lower.triton import Operands, Refused
 from gemmdb.kernels.config import ATEN, Config
@@ -24,7 +24,7 @@ def joined(decision: Decision) -> bool:
 def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tuple[float, float]) -> Any:
     """Return the output in Inductor's IR. `problem`: that of the operands. ATen takes the place of a kernel that cannot
     be lowered, with a note in the journal. Raises Refused if M is not symbolic, or if ATen cannot do that or may not,
-    since it adds in another order."""
+    since it adds in another order, and NotCompiled if a CUTLASS kernel is not available."""
     if problem != decision.problem:
         raise Refused(deciding.LAYOUT_CHANGED)
     if symbolic.number(operands.sizes[0]) is not None:
@@ -37,6 +37,8 @@ def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tup
         try:
             kernel, used = _kernel(decision, config, (interval, operands), scalars)
             ours = used or ours
+        except cutlass.NotCompiled:
+            raise
         except Exception as error:  # Inductor's own, too.
             if decision.session.policy.batch_invariant:
                 raise Refused(f"one of its kernels cannot be lowered: {error}") from error
@@ -70,7 +72,16 @@ def _kernel(
     operands = replace(operands, ranges={**operands.ranges, "m": interval})
     if config.backend == "cublaslt":
         return cublaslt.prepared(config, problem, operands)
+    if config.backend == "cutlass":
+        return _cutlass(decision, config, problem, operands), ()
     return triton.choice(config, problem, operands, scalars), ()
+
+
+def _cutlass(decision: Decision, config: Config, problem: Problem, operands: Operands) -> Any:
+    found = cutlass.prepared(config, problem, operands, decision.session.policy)
+    if {node.get_name() for node in found.operands.values()} - {node.get_name() for node in _operands(operands)}:
+        raise Refused("CUTLASS needs a copy of an operand, which would be made for any number of rows")
+    return found
 
 
 def _aten(problem: Problem, scalars: tuple[float, float]) -> rows.Aten:

@@ -30,13 +30,18 @@ class NotCompiled(Refused):
 
 
 def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) -> Any:
-    """Lower the GEMM in Inductor's IR, in the problem's output dtype. M may be symbolic, because sizes are arguments.
+    """Lower the GEMM in Inductor's IR, in the problem's output dtype. Raises what `prepared` raises."""
+    return cutlass.gemm(prepared(config, problem, operands, policy))
+
+
+def prepared(config: Config, problem: Problem, operands: Operands, policy: Policy) -> cutlass.Call:
+    """Return the call of the kernel. M may be symbolic, because sizes are arguments.
 
     Raises Refused if the kernel cannot take the operands, and NotCompiled if no compiled kernel is available.
     """
     check(problem, operands, symbolic=True)
     if rejected := cutlass.link_rejection():
-        raise Refused(rejected.reason)
+        raise NotCompiled(rejected.reason)
     m, n = problem.m, problem.n
     nodes = {"a": operands.a, "b": operands.b}
     problem = kernels_cutlass.inside(problem)
@@ -62,8 +67,7 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
     source = kernels_cutlass.render(config, problem, vectors)
     steps = leading(operands.a, problem.a), leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, kernels_cutlass.order(config), steps, bytes_)
-    dtype = getattr(torch, TL[problem.out])
-    return cutlass.gemm(kernel, nodes, operands.sizes, dtype)
+    return cutlass.Call(problem.op, kernel, nodes, operands.sizes, getattr(torch, TL[problem.out]))
 
 
 def _compile_rejection(config: Config, policy: Policy) -> Rejected | None:

@@ -77,7 +77,7 @@ def generated(
         pair = (operands.a, operands.b)
         problem = ir_view.confirm(decision.problem, pair)
         if decision.branches:
-            return by_rows.lower(decision, problem, operands, scalars)
+            return _lowered(decision, ATEN, problem, operands, scalars)
         config = _dense_where_returned(decision, confirmed(decision, pair))
         if config == ATEN:
             return None
@@ -116,8 +116,8 @@ def _dense_where_returned(decision: Decision, config: Config) -> Config:
 def _lowered(
     decision: Decision, config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]
 ) -> Any:
-    """Lower the GEMM with `config`, or with the next best if its CUTLASS kernel is not available. None if that is
-    ATen."""
+    """Lower the GEMM with `config`, or with the kernels of a decision that has several by M; with the next best if a
+    CUTLASS kernel is not available. None if that is ATen."""
     try:
         return _lower(decision, config, problem, operands, scalars)
     except cutlass.NotCompiled as error:
@@ -125,12 +125,17 @@ def _lowered(
         again = deciding.decide_without_cutlass(decision.session, query, str(error))
         outcome.replaced(decision, again)
         assert again.config is not None
-        return None if again.config == ATEN else _lower(decision, again.config, problem, operands, scalars)
+        again = replace(again, entry=decision.entry, is_branch=decision.is_branch)
+        return _lower(again, again.config, problem, operands, scalars)
 
 
 def _lower(
     decision: Decision, config: Config, problem: Problem, operands: triton.Operands, scalars: tuple[float, float]
 ) -> Any:
+    if decision.branches:
+        return by_rows.lower(decision, problem, operands, scalars)
+    if config == ATEN:
+        return None
     if config.kernel == "padded":
         if operands.vectors:
             raise triton.Refused("ATen stores the integer GEMM itself")

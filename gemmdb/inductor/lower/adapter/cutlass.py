@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,6 +42,23 @@ class Kernel:
     order: tuple[int, int, int]
     leading: tuple[int, int]
     workspace: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of `kernel`. `op`: of a Problem. `operands`: by `entry.OPERANDS`, in memory, with fixed layouts. `sizes`:
+    M, N, K. `dtype`: of the output."""
+
+    op: str
+    kernel: Kernel
+    operands: dict[str, Any]
+    sizes: tuple[Any, Any, Any]
+    dtype: torch.dtype
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """The integers that the call passes, as `entry.INTEGERS` names them."""
+        return (*self.sizes, *self.kernel.leading, *self.kernel.order, self.kernel.workspace)
 
 
 class _Kernel(CUTLASSTemplateKernel):  # type: ignore[misc]
@@ -141,24 +159,31 @@ def compiler_rejection() -> Rejected | None:
     return None if done.returncode == 0 else Rejected(f"nvcc: {lines[0][:200] if lines else done.returncode}")
 
 
-def gemm(kernel: Kernel, operands: dict[str, Any], sizes: tuple[int, int, int], dtype: torch.dtype) -> Any:
-    """Return the output [M, N] in `dtype` of one call of `kernel`, in Inductor's IR.
-
-    `operands`: by `entry.OPERANDS`, in memory, with fixed layouts. `sizes`: M, N, K.
-    """
-    a = operands["a"]
-    layout = ir.FixedLayout(a.get_device(), dtype, list(sizes[:2]), [sizes[1], 1])
-    numbers = (*sizes, *kernel.leading, *kernel.order, kernel.workspace)
+def gemm(call: Call) -> Any:
+    """Return the output [M, N] of a call in Inductor's IR."""
+    layout = ir.FixedLayout(call.operands["a"].get_device(), call.dtype, list(call.sizes[:2]), [call.sizes[1], 1])
 
     def make(node: Any, epilogue_nodes: Sequence[Any] | None = None) -> tuple[Any, Callable[[], str]]:
-        made = _Kernel(numbers)
-        return made, lambda: _defined(made.unit(kernel.source, operands, node))
+        made = _Kernel(call.numbers)
+        return made, lambda: _defined(made.unit(call.kernel.source, call.operands, node))
 
-    nodes = list(operands.values())
+    nodes = list(call.operands.values())
     template = CUTLASSTemplate("gemmdb_gemm", nodes, layout)
     return ir.TensorBox.create(
         ir.CUTLASSTemplateBuffer(
-            layout=layout, inputs=nodes, make_kernel_render=make, workspace_size=kernel.workspace, template=template,
-            supports_epilogue_fusion=False,
+            layout=layout, inputs=nodes, make_kernel_render=make, workspace_size=call.kernel.workspace,
+            template=template, supports_epilogue_fusion=False,
         )
     )  # fmt: skip
+
+
+def write(call: Call, out: Any) -> None:
+    """Write a call without a workspace, which stores the node `out`, to the output code."""
+    made = _Kernel(call.numbers)
+    unit = made.unit(call.kernel.source, call.operands, out)
+    _defined(unit)
+    made.call_kernel(unit.name, _WITHOUT_WORKSPACE)
+
+
+_WITHOUT_WORKSPACE = SimpleNamespace(get_workspace_size=lambda: 0)
+"""What Inductor asks for the workspace of a call."""

@@ -1,9 +1,9 @@
 """One node of Inductor's graph that is computed by one of several kernels, by the number of rows at run time.
 
 The output code compares M and launches one of them, in Python and in C++ alike. Nothing else depends on the choice:
-the same buffers are allocated, and what Inductor fuses into the node becomes the epilogue of each template. ATen and
-cuBLASLt compute no epilogue, so where they are chosen it is a kernel of its own, as in a graph without the choice. A
-CUDA graph is captured for each size, and has one of the kernels.
+the same buffers are allocated, and what Inductor fuses into the node becomes the epilogue of each template. ATen,
+cuBLASLt and CUTLASS compute no epilogue, so where they are chosen it is a kernel of its own, as in a graph without the
+choice. A CUDA graph is captured for each size, and has one of the kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch._inductor.codegen.wrapper import WrapperLine
 from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import codegen, cublaslt, templates
+from gemmdb.inductor.lower.adapter import codegen, cublaslt, cutlass, templates
 from gemmdb.inductor.lower.adapter.state import replaced
 from gemmdb.rejected import Rejected
 
@@ -40,7 +40,7 @@ class Aten:
 @dataclass(frozen=True)
 class Part:
     """What computes up to `limit` rows, or any number of rows (None), beyond those of the parts before: one of
-    Inductor's Triton choices, a call of cuBLASLt, or one of ATen."""
+    Inductor's Triton choices, a call of cuBLASLt or CUTLASS, or one of ATen."""
 
     limit: int | None
     kernel: Any
@@ -48,7 +48,14 @@ class Part:
     @property
     def template(self) -> bool:
         """Whether Inductor can fuse the epilogue into it."""
-        return not isinstance(self.kernel, Aten | cublaslt.Kernel)
+        return not isinstance(self.kernel, Aten | cublaslt.Kernel | cutlass.Call)
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """The nodes that it reads besides the operands that ATen and cuBLASLt read."""
+        if isinstance(self.kernel, cutlass.Call):
+            return list(self.kernel.operands.values())
+        return self.kernel.input_nodes if self.template else ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,13 @@ class Chosen:
     parts: Sequence[Part]
     operands: Sequence[Any]
     workspace: Any = None
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The nodes that any part reads, in memory, each once."""
+        nodes = [*self.operands, *(node for part in self.parts for node in part.inputs)]
+        stored = ir.InputsKernel.unwrap_storage([*nodes, *([] if self.workspace is None else [self.workspace])])
+        return list({node.get_name(): node for node in reversed(stored)}.values())[::-1]
 
 
 def rejection() -> Rejected | None:
@@ -74,17 +88,11 @@ def gemm(chosen: Chosen, dtype: torch.dtype) -> Any:
     kernels = [part.kernel for part in chosen.parts if part.template]
     if not kernels:
         return ir.TensorBox.create(_Extern(chosen, dtype))
-    first, *others = kernels
-    output = codegen.fusible(first.output_node())
+    output = codegen.fusible(kernels[0].output_node())
     buffer = output.data.data
     known = {node.get_name() for node in buffer.inputs}
-    more = [*(node for one in others for node in one.input_nodes), *chosen.operands]
-    if chosen.workspace is not None:
-        more.append(chosen.workspace)
-    for node in more:  # What only one of the others reads must be there, too.
-        if node.get_name() not in known:
-            known.add(node.get_name())
-            buffer.inputs += ir.InputsKernel.unwrap_storage([node])
+    # What only one of the others reads must be there, too.
+    buffer.inputs += [node for node in chosen.inputs if node.get_name() not in known]
     setattr(buffer, _CHOSEN, chosen)
     return output
 
@@ -98,23 +106,22 @@ def chosen_among(rows: Any, parts: Sequence[Part], operands: Sequence[Any]) -> C
 
 
 class _Extern(ir.ExternKernelOut):  # type: ignore[misc]
-    """A choice among calls. Its inputs are the operands, then the workspace."""
+    """A choice among calls."""
 
     def __init__(self, chosen: Chosen, dtype: torch.dtype) -> None:
         a, b, *_ = chosen.operands
         sizes = [a.get_size()[0], b.get_size()[1]]
         layout = ir.FixedLayout(a.get_device(), dtype, sizes, ir.FlexibleLayout.contiguous_strides(sizes))
-        inputs = [*chosen.operands, *([] if chosen.workspace is None else [chosen.workspace])]
         op = next(part.kernel.op for part in chosen.parts)
         # Inductor estimates and orders a node by this name; only `codegen` decides what is called.
-        super().__init__(layout=layout, inputs=inputs, python_kernel_name=f"extern_kernels.{cublaslt.ATEN[op]}")
+        super().__init__(layout=layout, inputs=chosen.inputs, python_kernel_name=f"extern_kernels.{cublaslt.ATEN[op]}")
         self.gemmdb_chosen = chosen
 
     def codegen(self, wrapper: Any) -> None:
         """Inductor's hook: write the choice."""
         self.codegen_comment(wrapper)
         chosen = self.gemmdb_chosen
-        _write(wrapper, chosen, lambda part: _call(wrapper, chosen, part, self.get_name()))
+        _write(wrapper, chosen, lambda part: _call(wrapper, chosen, part, self))
 
 
 def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,7 +164,7 @@ def _unfused(scheduling: Any, chosen: Chosen, part: Part, nodes: tuple[Any, Sequ
     alone = node.get_name() in removed
     if alone:  # The templates keep it in registers.
         wrapper.writeline(_Allocation(wrapper, node))
-    _call(wrapper, chosen, part, node.get_name())
+    _call(wrapper, chosen, part, node)
     if epilogue:
         inside = {name for one in (template, *epilogue) for name in one.get_buffer_names()}
         fused = epilogue[0] if len(epilogue) == 1 else FusedSchedulerNode(scheduling.scheduler, list(epilogue))
@@ -187,9 +194,12 @@ def _write(wrapper: Any, chosen: Chosen, write: Callable[[Part], None]) -> None:
         wrapper.writeline(_End(scope, "}" if cpp else ""))
 
 
-def _call(wrapper: Any, chosen: Chosen, part: Part, out: str) -> None:
-    """Write a call of cuBLASLt or ATen."""
-    kernel = part.kernel
+def _call(wrapper: Any, chosen: Chosen, part: Part, node: Any) -> None:
+    """Write a call of cuBLASLt, CUTLASS or ATen, which stores `node`."""
+    kernel, out = part.kernel, node.get_name()
+    if isinstance(kernel, cutlass.Call):
+        cutlass.write(kernel, node)
+        return
     if isinstance(kernel, cublaslt.Kernel):
         workspace = chosen.workspace.codegen_reference() if kernel.workspace else None
         cublaslt.write(wrapper, kernel, chosen.operands, (out, workspace))
