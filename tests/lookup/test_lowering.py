@@ -14,6 +14,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer, explain, lowering, slow_calls
 from gemmdb.outcome import Kind, of_hit
+from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 
@@ -39,7 +40,7 @@ def test_a_kernel_that_a_range_rules_out_is_left_out() -> None:
     assert first.backend == "cutlass"
     hit = answer(SMALL, SHIPPED, policy)
     assert hit is not None
-    assert hit.evidence["left_out"] == {first.text: "CUTLASS rejects a GEMM of size zero"}
+    assert next(hit.kernels(SMALL.ranges)) == (ATEN, (0, 1)), "CUTLASS rejects a GEMM of size zero"
     assert not any(lowering.rejection(config, SMALL, rows) for config, rows in hit.kernels(SMALL.ranges))
 
 
@@ -60,6 +61,22 @@ def test_a_range_is_checked_at_both_ends() -> None:
     problem = SMALL.problem
     assert [one.m for one in lowering._ends(problem, (("m", (0, 24)),))] == [1, 24]
     assert [(one.m, one.k) for one in lowering._ends(problem, (("m", (3, None)), ("k", (8, 64))))] == [(3, 8), (24, 64)]
+
+
+def test_a_kernel_that_a_process_cannot_run_is_left_out_of_a_range() -> None:
+    whole = replace(SMALL, ranges={"m": (1, 24)})
+    first = next(config for config, _ in answered(whole).kernels(whole.ranges) if config.backend == "cutlass")
+    missing = Rejected("its compiled kernel cannot be loaded here")
+    hit = answer(whole, SHIPPED, POLICY, excluded=lambda config, rows: missing if config == first else None)
+    assert hit is not None
+    assert hit.evidence["left_out"] == {first.text: missing.reason}
+    assert all(config != first for config, _ in hit.kernels(whole.ranges))
+
+
+def answered(query: Query) -> Hit:
+    found = answer(query, SHIPPED, POLICY)
+    assert found is not None
+    return found
 
 
 def test_explain_shows_the_same_answer() -> None:

@@ -205,6 +205,14 @@ def _size(ask: Ask, m: int, rows: Range) -> Size:
 
 
 def _answer(at: Ask) -> Hit | None:
+    """Return the answer for a fixed M if its config can be one of several, else the best among those that can."""
+    alone, within = _first(replace(at, within=None)), at.within
+    if alone is not None and (within is None or within.rejection(alone.config, at.problem) is None):
+        return alone
+    return _first(at)
+
+
+def _first(at: Ask) -> Hit | None:
     return next((step.hit for rung in _RUNGS if (step := rung(at)).hit), None)
 
 
