@@ -102,12 +102,18 @@ def output_code(model: Callable[..., Any], config: Any, *inputs: tuple[Any, ...]
         return emission.output_code(graph, made, lambda: list(JOURNAL.pending()))
 
 
-def output_code_of_rows(model: Callable[..., Any], parts: Any, *inputs: tuple[Any, ...]) -> tuple[str, list[Any]]:
+def output_code_of_rows(
+    model: Callable[..., Any], parts: Any, *inputs: tuple[Any, ...], without_cutlass: Any = ()
+) -> tuple[str, list[Any]]:
     """Like `output_code`, with any number of rows from 2 to 4096 in place of each size `m`, for which the `parts` of a
-    Hit are served."""
+    Hit are served; `without_cutlass`: those that take the place of unavailable ones."""
     JOURNAL.clear()
     enable.install()
-    session = FakeSession(lambda query: Hit("exact", parts[0][1], 1.0, 2.0, "", {}, parts), Policy(), None)
+
+    def served(parts: Any) -> Any:
+        return lambda query: Hit("exact", parts[0][1], 1.0, 2.0, "", {}, parts) if parts else None
+
+    session = FakeSession(served(parts), Policy(), None, without_cutlass=served(without_cutlass))
     env = ShapeEnv()
     symbol = env.create_symbol(48, source=ConstantSource("rows"), dynamic_dim=DimDynamic.DYNAMIC)
     env.constrain_symbol_range(symbol, 2, 4096)

@@ -18,8 +18,8 @@ from gemmdb.hit import gain
 from gemmdb.inductor.benchmark import limits, payoff, rules
 from gemmdb.inductor.benchmark.algorithm_jobs import NAME, Found, SearchJob, is_guess, jobs_of
 from gemmdb.inductor.benchmark.algorithm_rules import aten_us
-from gemmdb.inductor.benchmark.confirm import store
 from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
+from gemmdb.inductor.benchmark.storing import store
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import JOURNAL, Event

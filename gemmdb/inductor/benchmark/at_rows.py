@@ -1,12 +1,13 @@
 """Confirming the configs of a symbolic M: each is timed at fixed sizes of the part of the range that it serves.
 
-`gemmdb.lookup.acceptance.by_rows` says which configs were not measured, and at which sizes they decide. A config that
-is confirmed at all of its sizes is served; the others are replaced by what needs no confirming.
+`gemmdb.lookup.acceptance.by_rows` says which configs were not measured at which sizes. Each is timed at the hint, and
+at the largest of its sizes where a trial can pay off: up to there it is served if it is confirmed at both. What needs
+no confirming takes the place of the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.node import map_arg
 
 from gemmdb.hit import Branches
+from gemmdb.inductor.benchmark import limits
 from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.subgraph import Piece, computes_weight
 from gemmdb.inductor.benchmark.trial import Untimed
@@ -34,12 +36,13 @@ def unmeasured(decision: Decision) -> bool:
     return bool(evidence.get("unmeasured")) and "confirmed_at" not in evidence
 
 
-def parts(decision: Decision) -> list[Decision]:
-    """Return the decisions at fixed sizes that have to be confirmed; only the decision itself for fixed sizes."""
+def parts(decision: Decision, times: int = 1) -> list[Decision]:
+    """Return the decisions at fixed sizes that have to be confirmed; only the decision itself for fixed sizes. `times`:
+    how often the graph has the GEMM."""
     if not unmeasured(decision):
         return [decision]
     found = []
-    for one in decision.event.evidence["unmeasured"]:
+    for one in _decisive(decision, times):
         problem = decision.problem.resized(one["m"], decision.problem.n, decision.problem.k)
         event = replace(
             decision.event, problem=problem.text, config=one["config"], expected_us=one["us"], speedup=one["speedup"],
@@ -51,23 +54,74 @@ def parts(decision: Decision) -> list[Decision]:
     return found
 
 
+def weight(decision: Decision, part: Decision) -> float:
+    """Return the time of a GEMM with ATen at the hint, relative to that at the size of one of its `parts`: a saving
+    counts as a share of what the graph takes at that size. 1 if a time is unknown."""
+    us = [one.event.expected_us and one.event.expected_us * (one.event.speedup or 1.0) for one in (decision, part)]
+    return us[0] / us[1] if us[0] and us[1] else 1.0
+
+
+def _decisive(decision: Decision, times: int) -> Iterator[Mapping[str, Any]]:
+    """Yield what is timed of the unmeasured configs: each at the largest size where that can pay off, or at its largest
+    size, and at the hint below. `times`: as for `parts`."""
+    for inside in _unmeasured_by_limit(decision).values():
+        paying = [one for one in inside if limits.repays(times * _saved_us(one), decision.session.policy)]
+        last = (paying or inside)[-1]
+        yield from (one for one in inside if one["m"] == decision.problem.m < last["m"])
+        yield last
+
+
+def _saved_us(one: Mapping[str, Any]) -> float:
+    return float(one["us"]) * (float(one["speedup"]) - 1)
+
+
+def _unmeasured_by_limit(decision: Decision) -> dict[int | None, list[Mapping[str, Any]]]:
+    """Return the sizes with an unmeasured config, smallest first, by the limit of the part of the range with them."""
+    found: dict[int | None, list[Mapping[str, Any]]] = {}
+    for one in sorted(decision.event.evidence["unmeasured"], key=lambda one: int(one["m"])):
+        found.setdefault(_limit(_own(decision), one["m"]), []).append(one)
+    return found
+
+
+def _own(decision: Decision) -> Branches:
+    return decision.branches or ((None, decision.config or ATEN),)
+
+
 def joined(decision: Decision, timed: Sequence[tuple[Decision, Decision]]) -> Decision:
     """Return the decision for a symbolic M. `timed`: each of its `parts`, with what was decided after the trial."""
     why = {(part.event.config, part.problem.m): _lost(part, decided) for part, decided in timed}
     told = {f"{text} at m={rows}": reason or "confirmed" for (text, rows), reason in why.items()}
     event = replace(decision.event, evidence={**decision.event.evidence, "confirmed_at": told})
-    own = decision.branches or ((None, decision.config or ATEN),)
-    lost = {_limit(own, rows) for (_, rows), reason in why.items() if reason}
+    own, lost = _parted(decision, {rows: reason for (_, rows), reason in why.items()})
     if not lost:
         return replace(decision, event=event)
     branches = _without(decision, own, lost)
     notes = [f"{Config.parse(text).name} at m={rows}: {reason}" for (text, rows), reason in why.items() if reason]
     here = _at(branches, decision.problem.m)
     evidence = _with_kernels(event.evidence, branches)
-    event = replace(event, note=NOT_CONFIRMED + "; ".join(notes), config=here.text, evidence=evidence)
+    note = NOT_CONFIRMED + "; ".join(notes) if notes else event.note
+    event = replace(event, note=note, config=here.text, evidence=evidence)
     if here != decision.config:
         event = replace(event, expected_us=None, speedup=None)
     return replace(decision, config=here, branches=branches if len(branches) > 1 else (), event=event)
+
+
+def _parted(decision: Decision, why: Mapping[int, str]) -> tuple[Branches, set[int | None]]:
+    """Return the parts of the range, and the limits of those whose configs are not served. A part ends at the size up
+    to which its config was confirmed, and another one begins. `why`: the sizes of the trials, with the reasons of those
+    that confirmed nothing."""
+    guessed = _unmeasured_by_limit(decision)
+    parted, lost = list[tuple[int | None, Config]](), set[int | None]()
+    for limit, config in _own(decision):
+        sizes = [int(one["m"]) for one in guessed.get(limit, ())]
+        timed = [rows for rows in sizes if rows in why]
+        if any(why[rows] for rows in timed):
+            lost.add(limit)
+        elif timed and timed[-1] < sizes[-1]:
+            parted.append((timed[-1], config))
+            lost.add(limit)
+        parted.append((limit, config))
+    return tuple(parted), lost
 
 
 def _lost(part: Decision, decided: Decision) -> str:

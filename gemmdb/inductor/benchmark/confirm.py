@@ -6,18 +6,18 @@ timed is decided as without confirmation. Nothing here fails a compile.
 
 from __future__ import annotations
 
-import functools
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from gemmdb.hit import gain
 from gemmdb.inductor.benchmark import at_rows, limits, rules
 from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
 from gemmdb.inductor.benchmark.step import Ahead, CarryOut, Job, Step, fixed, generated
+from gemmdb.inductor.benchmark.storing import store
 from gemmdb.inductor.benchmark.subgraph import Piece, computes_weight
 from gemmdb.inductor.benchmark.trial import Trial, Untimed, noisy
 from gemmdb.inductor.decide import deciding
@@ -30,7 +30,6 @@ from gemmdb.kernels.triton import ZEROING_US, counts_arrivals
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup.acceptance import UNMEASURED_RUNGS
 from gemmdb.outcome import NOT_CONFIRMED
-from gemmdb.phases import PHASES
 from gemmdb.table.measurement import EMITTED, Measurement, Status, Times
 from gemmdb.table.stats import times
 from gemmdb.table.verdict import Verdict, decide
@@ -50,6 +49,7 @@ class Confirmation(Step):
         self._seen: set[object] = set()
         self._divided: list[tuple[Decision, list[Decision]]] = []
         self._decided: dict[object, Decision] = {}
+        self._weights: dict[object, float] = {}
 
     def begin(self, pairs: Sequence[tuple[Any, Decision]]) -> None:
         """Start compiling the unmeasured configs among these decisions. Each decision comes with its GEMM's node."""
@@ -59,10 +59,12 @@ class Confirmation(Step):
             doubted = [(node, one) for node, one in new if rules.in_doubt(one, node)]
             self._seen.update(one.entry for _, one in doubted)
             if doubted:
-                fixed = [(node, one, at_rows.parts(one)) for node, one in doubted]
+                counts = Counter(one.problem.text for _, one in doubted)
+                fixed = [(node, one, at_rows.parts(one, counts[one.problem.text])) for node, one in doubted]
                 self._divided += [(one, found) for _, one, found in fixed if found != [one]]
+                self._weights |= {part.entry: at_rows.weight(one, part) for _, one, found in fixed for part in found}
                 doubted = [(node, part) for node, _, found in fixed for part in found]
-                self._begin(doubted)
+                self._begin(doubted, len({part.problem.text for _, part in doubted} - set(counts)))
         except Exception as error:
             JOURNAL.failure(self.name, error)
             self._give_up([decision for _, decision in doubted], FAILED)
@@ -92,14 +94,17 @@ class Confirmation(Step):
             JOURNAL.failure(self.name, error)
             return replace(whole, config=ATEN, branches=(), event=whole.event.refused(FAILED), refused=True)
 
-    def _begin(self, doubted: Sequence[tuple[Any, Decision]]) -> None:
+    def _begin(self, doubted: Sequence[tuple[Any, Decision]], further: int) -> None:
+        """Begin the trials of decisions for fixed sizes. `further`: how many problems are other sizes of the graph's
+        GEMMs."""
         policy = doubted[0][1].session.policy
         self._limit = self._limit or TrialLimit(policy)
+        self._limit.reserve(further)
         if self._limit.limit_s <= 0:
             self._give_up([decision for _, decision in doubted], limits.exhausted(policy))
             return
         with BUDGET.spending():
-            for job in self._jobs(doubted):
+            for job in sorted(self._jobs(doubted), key=lambda job: -job.share):
                 rejected = self._begin_job(job)
                 if rejected is None:
                     self.jobs.append(job)
@@ -107,7 +112,7 @@ class Confirmation(Step):
                     self._give_up(job.decisions, rejected)
 
     def _jobs(self, doubted: Sequence[tuple[Any, Decision]]) -> list[ConfirmJob]:
-        """Return the jobs, largest saving first. Gives up on GEMMs that cannot be extracted."""
+        """Return the jobs. Gives up on GEMMs that cannot be extracted."""
         places = {node: place for place, node in enumerate(doubted[0][0].graph.nodes)}
         jobs: dict[object, ConfirmJob] = {}
         for node, decision in doubted:
@@ -120,13 +125,14 @@ class Confirmation(Step):
             key = (decision.problem.text, decision.query.device.text, decision.config, piece.text, tuple(piece.warm))
             if key not in jobs:
                 jobs[key] = ConfirmJob(piece, key, decision)
-            jobs[key].add(decision)
-        return sorted(jobs.values(), key=lambda job: -job.saved_us)
+            jobs[key].add(decision, self._weights.get(decision.entry, 1.0))
+        return list(jobs.values())
 
     def _finish(self) -> None:
         assert self._limit is not None
         rows, start = list[Measurement](), limits.now()
-        for job in self.jobs:
+        # Where a compile waits longest, the kernels of the others compile meanwhile.
+        for job in sorted(self.jobs, key=lambda job: -job.saved_us):
             found = self._wait(job, start) or self._attempt(job.finish)
             if isinstance(found, Result):
                 self._decided |= {one.entry: _by_trial(one, found) for one in job.decisions}
@@ -214,12 +220,15 @@ class ConfirmJob(Job):
     def __init__(self, piece: Piece, key: object, decision: Decision) -> None:
         super().__init__(piece, key, decision.session.policy)
         self.decision, self.decisions = decision, list[Decision]()
+        self.share = 0.0
 
-    def add(self, decision: Decision) -> None:
-        """Add a GEMM that shares this trial."""
+    def add(self, decision: Decision, weight: float = 1.0) -> None:
+        """Add a GEMM that shares this trial. `weight`: of its saving, relative to savings at other sizes."""
         event = decision.event
         self.decisions.append(decision)
-        self.saved_us += (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1)
+        saved_us = (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1)
+        self.saved_us += saved_us
+        self.share += weight * saved_us
 
     def codes(self, carry_out: CarryOut) -> tuple[emission.Code, emission.Code]:
         """Return the code with ATen and with the config."""
@@ -277,24 +286,3 @@ def measurements(decision: Decision, found: Trial, more_us: float = 0.0) -> list
         raise Untimed("its times vary too much")
     aten, ours = times(found.aten, found.aten), times(us, found.aten)
     return [row(ATEN, Status.OK, aten, EMITTED), row(decision.config, Status.OK, ours, EMITTED)]
-
-
-@PHASES("store")
-def store(table: Path | None, rows: Sequence[Measurement]) -> None:
-    """Store rows in the user table in one transaction. A table that cannot be written adds an entry to
-    `stats()["errors"]`."""
-    if table is None or not rows:
-        return
-    try:
-        from gemmdb.table.writer import record_live  # Needs sqlite_utils.
-
-        record_live(table, rows, limits.STORE_S)
-    except Exception as error:
-        JOURNAL.error(f"confirming: {type(error).__name__}: {error}")
-        _not_kept(str(table), f"{type(error).__name__}: {error}")
-
-
-@functools.lru_cache(maxsize=16)
-def _not_kept(path: str, why: str) -> None:
-    """Warn once that times cannot be stored; the configs are still served."""
-    log.warning("times cannot be stored in %s, so the next process confirms the same configs again: %s", path, why)

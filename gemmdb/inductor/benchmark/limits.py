@@ -123,6 +123,7 @@ class TrialLimit:
     """Limit on how long the trials of one step may delay a graph, starting now."""
 
     def __init__(self, policy: Policy) -> None:
+        self._policy, self._reserved_s = policy, 0.0
         self._start, self.limit_s = now(), min(policy.confirm_s, BUDGET.left_s(policy))
 
     def spent_s(self) -> float:
@@ -136,6 +137,16 @@ class TrialLimit:
     def postpone(self, seconds: float) -> None:
         """Move the end by the time that another step took."""
         self._start += seconds
+
+    def reserve(self, trials: int) -> None:
+        """Allow seconds to time more trials, as far as the budget has them, but no more to wait for their kernels."""
+        before = self.limit_s
+        self.limit_s = min(before + trials * TRIAL_S, max(before, self.spent_s() + BUDGET.left_s(self._policy)))
+        self._reserved_s += self.limit_s - before
+
+    def wait_s(self) -> float:
+        """Return the seconds left to wait for kernels, negative if there are none."""
+        return self.left_s() - self._reserved_s
 
     def may_begin(self) -> bool:
         """Return whether another trial may start."""

@@ -96,7 +96,7 @@ class Step:
         """Start a job unless its code was started before. Return why it was not started."""
         assert self._limit is not None
         if not self._limit.may_begin():
-            return _exceeded(job)
+            return self._exceeded()
         if not limits.repays(job.saved_us, job.policy):
             return Rejected(f"it could save {job.saved_us:.1f} us per call, too little to pay for timing it")
         if job.key in self._ahead:
@@ -109,11 +109,15 @@ class Step:
         """Wait for the kernels of a job. Return why the wait ended early. `start`: when the step began to wait for the
         first job."""
         assert self._limit is not None
-        left_s = self._limit.left_s()
+        left_s, wait_s = self._limit.left_s(), self._limit.wait_s()
         patience_s = limits.patience_s(job.saved_us, job.policy) + start - limits.now()
-        if left_s >= 0 and job.ready(min(left_s, patience_s)):
+        if left_s >= 0 and job.ready(min(wait_s, patience_s)):
             return None
-        return Rejected("compile cost exceeds expected saving") if 0 <= left_s > patience_s else _exceeded(job)
+        return Rejected("compile cost exceeds expected saving") if 0 <= wait_s > patience_s else self._exceeded()
+
+    def _exceeded(self) -> Rejected:
+        assert self._limit is not None
+        return Rejected(f"{self._limit.limit_s:.3g} s limit reached")
 
     def _attempt(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function and return its result, or a Rejected if it raises."""
@@ -126,10 +130,6 @@ class Step:
             text = f"{type(error).__name__}: {error}"
             JOURNAL.error(f"{self.name}: {text}")
             return Rejected(text.splitlines()[0][:200])
-
-
-def _exceeded(job: Job) -> Rejected:
-    return Rejected(f"{job.policy.confirm_s:g} s limit reached")
 
 
 def fixed(decision: Decision, config: Config) -> Decision:

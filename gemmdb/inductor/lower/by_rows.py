@@ -78,6 +78,8 @@ def _kernel(
 
 
 def _cutlass(decision: Decision, config: Config, problem: Problem, operands: Operands) -> Any:
+    if rejected := rows.cutlass_rejection():
+        raise cutlass.NotCompiled(rejected.reason)
     found = cutlass.prepared(config, problem, operands, decision.session.policy)
     if {node.get_name() for node in found.operands.values()} - {node.get_name() for node in _operands(operands)}:
         raise Refused("CUTLASS needs a copy of an operand, which would be made for any number of rows")

@@ -38,10 +38,10 @@ BETWEEN = 16
 """From this M on, a size between each two powers of two decides, too: another number of tiles fits the GPU there."""
 MOST_ROWS = 8192
 """The largest size that a compile benchmarks: an open range ends far above what runs. A config that was not measured
-for a larger size must certainly be faster than ATen there."""
+for a larger size must certainly be faster than ATen there, by measurements of its neighbors."""
 MOST_RETRIES = 4
 """Maximum number of configs of one size whose calls take the host too long; then ATen serves it."""
-_RUNGS = (exact_or_extern, near_unless_measured, epilogue, sku, model)
+_MEASURED = (exact_or_extern, near_unless_measured, epilogue, sku)
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,8 @@ def _answer(at: Ask) -> Hit | None:
 
 
 def _first(at: Ask) -> Hit | None:
-    return next((step.hit for rung in _RUNGS if (step := rung(at)).hit), None)
+    rungs = (*_MEASURED, model) if at.problem.m <= MOST_ROWS else _MEASURED
+    return next((step.hit for rung in rungs if (step := rung(at)).hit), None)
 
 
 def _slow(at: Ask, config: Config, us: float, speedup: float) -> Rejected | None:
@@ -261,7 +262,7 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
         "verified": False if any(one.evidence.get("verified") is False for one in hits) else None,
     }  # fmt: skip
     if ask.policy.confirm:
-        evidence["unmeasured"] = list(_unmeasured(ask, sizes, intervals))
+        evidence["unmeasured"] = list(_unmeasured(sizes, intervals))
     branches = symbolic.branches(sizes, intervals)
     rung = max(rungs, key=RUNGS.index)
     hit = Hit(rung, config, ratio * aten_us, 1 / ratio, hits[0].table, evidence, branches)
@@ -269,17 +270,15 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
     return Step("range", hit, f"as for fixed sizes: {told}", evidence)
 
 
-def _unmeasured(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Iterator[dict[str, Any]]:
-    """Yield what the caller benchmarks first: each config that was not measured as it will run, at the largest size up
-    to MOST_ROWS that it serves without, and at the hint."""
+def _unmeasured(sizes: Sequence[Size], intervals: Sequence[Interval]) -> Iterator[dict[str, Any]]:
+    """Yield each config that was not measured as it will run, at each size up to MOST_ROWS that it serves without: the
+    caller benchmarks it at some of them first."""
     for interval in intervals:
-        inside = [one for one in sizes[interval.first : interval.last + 1] if one.problem.m <= MOST_ROWS]
-        guessed = [one for one in inside if _is_guess(one, interval.config)]
-        hint = [one for one in guessed if one.problem == ask.problem]
-        for m, one in {one.problem.m: one for one in (*guessed[-1:], *hint)}.items():
-            ratio = math.exp(one.log_ratio(interval.config, math.inf) or 0.0)
-            us = ratio * (one.aten_us or 0.0)
-            yield {"m": m, "config": interval.config.text, "us": us, "speedup": 1 / ratio}
+        for one in sizes[interval.first : interval.last + 1]:
+            if one.problem.m <= MOST_ROWS and _is_guess(one, interval.config):
+                ratio = math.exp(one.log_ratio(interval.config, math.inf) or 0.0)
+                us = ratio * (one.aten_us or 0.0)
+                yield {"m": one.problem.m, "config": interval.config.text, "us": us, "speedup": 1 / ratio}
 
 
 def _is_guess(size: Size, config: Config) -> bool:

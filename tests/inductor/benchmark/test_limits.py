@@ -63,3 +63,21 @@ def test_the_time_of_another_step_does_not_count(monkeypatch):
     assert (limit.may_begin(), limit.left_s()) == (False, 0)
     limit.postpone(CONFIRM_S - 1)
     assert (limit.may_begin(), limit.spent_s(), limit.left_s()) == (True, 1, CONFIRM_S - 1)
+
+
+def test_further_trials_get_time_of_their_own_but_wait_no_longer_for_kernels(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(limits, "now", lambda: clock[0])
+    BUDGET.clear()
+    limit = limits.TrialLimit(DEFAULT)
+    limit.reserve(0)
+    assert (limit.left_s(), limit.wait_s()) == (CONFIRM_S, CONFIRM_S)
+    limit.reserve(5)
+    assert (limit.left_s(), limit.wait_s()) == pytest.approx((CONFIRM_S + 5 * limits.TRIAL_S, CONFIRM_S))
+    limit.reserve(1000)
+    assert limit.left_s() == PROCESS_S, "the process has no more"
+    BUDGET.spend(PROCESS_S)
+    spent = limits.TrialLimit(DEFAULT)
+    spent.reserve(5)
+    assert (spent.left_s(), spent.wait_s()) == (0, 0)
+    BUDGET.clear()

@@ -83,6 +83,11 @@ def rejection() -> Rejected | None:
     return None
 
 
+def cutlass_rejection() -> Rejected | None:
+    """Why the graph being lowered cannot choose a kernel of CUTLASS by its number of rows, None if it can."""
+    return Rejected("CUTLASS kernels are chosen by rows in Python's code alone") if V.graph.cpp_wrapper else None
+
+
 def gemm(chosen: Chosen, dtype: torch.dtype) -> Any:
     """Return the output of the node in Inductor's IR, dense and row-major, of `dtype`."""
     kernels = [part.kernel for part in chosen.parts if part.template]
