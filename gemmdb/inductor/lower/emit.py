@@ -124,8 +124,8 @@ def _lowered(
         query = replace(decision.query, problem=problem)
         again = deciding.decide_without_cutlass(decision.session, query, str(error))
         outcome.replaced(decision, again)
-        assert again.config is not None
         again = replace(again, entry=decision.entry, is_branch=decision.is_branch)
+        assert again.config is not None
         return _lower(again, again.config, problem, operands, scalars)
 
 
