@@ -136,12 +136,6 @@ def interval(count: int) -> tuple[int, int]:
     return 0, count - 1
 
 
-def expected(speedup: float, spread: float) -> Gain:
-    """Return a speedup with its interval. `spread`: relative half-width of the interval of the time after; 0 if
-    unknown."""
-    return Part.of(speedup, 1.0, spread).gain
-
-
 def weighted(parts: Iterable[Part]) -> Gain:
     """Return the combined gain of several parts. The interval assumes that all parts are at the same end. 1 without
     parts."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmdb.cli import gain, output, terminal
-from gemmdb.cli.evidence import brief_facts, full_facts
+from gemmdb.cli.evidence import brief_facts, expected_time, full_facts, over_range
 from gemmdb.cli.output import Footnotes, count, microseconds, one_line, say_facts, say_json
 from gemmdb.devices import registry
+from gemmdb.hit import Hit
+from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 
 LONG = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=output.SHORT_REASON + 1, max_size=60)
 CPU = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
@@ -62,6 +65,16 @@ def test_evidence_is_written_for_people():
 ])  # fmt: skip
 def test_evidence_in_a_few_words(evidence, said):
     assert dict(brief_facts(evidence)) == said
+
+
+def test_the_time_of_a_range_names_the_size_that_it_holds_for():
+    cpu, packed = Device("cpu", "cpu", "Example CPU", 2, isa="avx2"), Config("aten", "int8pack_mm")
+    problem = Problem.gemm("mm", m=8, n=64, k=64)
+    sizes = [{"m": m, "expected_us": 50.0, "speedup": speedup} for m, speedup in ((2, 4.0), (64, 1.25))]
+    hit, query = Hit("exact", packed, 50.0, 2.0, "t.db", {"sizes": sizes}), Query(problem, cpu, {"m": (2, 64)})
+    assert expected_time(hit, query) == "50.00 us, 100.00 us with ATen: 2.00x at m=8, 1.25x to 4.00x over the range"
+    assert expected_time(hit, replace(query, ranges={})) == "50.00 us, 100.00 us with ATen: 2.00x"
+    assert over_range(hit.with_aten(), query) == ""
 
 
 @given(st.lists(LONG | st.just("short")))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -285,3 +286,11 @@ def test_a_frozen_product_of_two_activations_is_not_told_to_freeze(kit):
     assert sorted("freezing" in why for why in whys) == [False, False, True]
     text = str(gemmdb.inductor.summary())
     assert text.count("product of two activations") == text.count("freezing = True") == 1
+
+
+def test_a_summary_says_that_its_gain_is_of_the_compiled_sizes():
+    """It said the gain of the first call's rows of a graph that serves all others, too."""
+    problem = Problem.gemm("mm", m=8, n=64, k=64)
+    event = Event(problem.text, "exact", CPP.text, expected_us=50.0, speedup=2.0, ranges={"m": [2, 64]})
+    said = str(of_events([event, replace(event, ranges={})], 1)).splitlines()[1]
+    assert said.endswith("100.0 us less (50.0%), at the compiled sizes of 1 with ranges")
