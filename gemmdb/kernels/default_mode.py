@@ -1,9 +1,10 @@
-"""What Inductor's default mode runs for a GEMM: ATen, on padded operands where its padding pass finds that faster.
+"""What Inductor's default mode runs for a GEMM: ATen, on padded operands where its padding pass finds that faster; on a
+CPU the weight-only kernel where its pattern finds an int8 weight.
 
-The pass (`torch._inductor.fx_passes.pad_mm`) pads M, N and K to the next 16 bytes of elements, and its result is a view
-of the padded output. It compares both forms with a benchmark of its own, except where it takes the GEMM for bound by
-memory, so the form that a GEMM gets is known only at compile time. The reference of a verdict has to be the better of
-both.
+The padding pass (`torch._inductor.fx_passes.pad_mm`) pads M, N and K to the next 16 bytes of elements, and its result
+is a view of the padded output. It compares both forms with a benchmark of its own, except where it takes the GEMM for
+bound by memory, so the form that a GEMM gets is known only at compile time. The reference of a verdict has to be the
+better of both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.rules import shallow
-from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
+from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES, Layout
 from gemmdb.key.problem import Problem
 
 OPS = ("mm", "addmm", "bmm")
@@ -44,6 +45,21 @@ def padded_form(problem: Problem) -> Config | None:
     if problem.fusion != "none" and vector == 8:
         return Config.of("aten", "padded", multiple=vector)
     return Config.of("aten", "padded", multiple=vector, output="view")
+
+
+def packs_int8(problem: Problem) -> bool:
+    """Whether default mode on a CPU runs a GEMM with an int8 weight as `_weight_int8pack_mm`, and that is safe.
+
+    Its pattern (`torch._inductor.fx_passes.quantization`, the same in torch 2.11 to 2.14, with and without freezing)
+    wants bf16 activations and a bf16 scale after the GEMM. It does not look at layouts, but the kernel fails or crashes
+    on transposed activations, on a weight that is not a dense [N, K], and on rows of either that do not start at
+    multiples of 16 bytes.
+    """
+    a, b = problem.a, problem.b
+    if problem.op != "mixed_mm" or problem.int4 is not None or problem.fusion != "scale" or problem.empty:
+        return False
+    rows = a.layout.order in ("row", "row-padded") and a.layout.align * ITEM_SIZES[a.dtype] == VECTOR_BYTES
+    return (a.dtype, b.dtype) == ("bf16", "int8") and rows and b.layout == Layout("col", VECTOR_BYTES)
 
 
 def returns_view(config: Config) -> bool:

@@ -13,6 +13,7 @@ from gemmdb.cost import host
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Range
 from gemmdb.kernels import cutlass as kernels_cutlass
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cublaslt import activation_of
@@ -26,8 +27,8 @@ from gemmdb.settings import Policy
 
 PACKED = Config.of("cpp", "packed_gemm", **dict.fromkeys(PACKED_GEMM.params, 0))
 """The C++ template that chooses its own blocking; it has the fewest restrictions."""
-ON_CPU = (PACKED, Config.of("aten", "int8pack_mm"))
-"""Configs that may beat ATen on a CPU."""
+WEIGHT_ONLY = Config.of("aten", "int8pack_mm")
+"""ATen's weight-only kernel, which the reference calls too where default mode finds it."""
 JOINED_OPS = ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")
 """The ops of which several kernels can compute one node of a graph."""
 _JOINED_BY_CUTLASS = ("mm", "addmm")
@@ -60,7 +61,8 @@ def only_aten(query: Query) -> Rejected | None:
     problem, device = query.problem, query.device
     if device.kind != "cpu":
         return None
-    others = () if problem.op in GPU_ALONE else [one for one in ON_CPU if problem.op in one.spec.ops]
+    may_win = (PACKED,) if default_mode.packs_int8(problem) else (PACKED, WEIGHT_ONLY)
+    others = () if problem.op in GPU_ALONE else [one for one in may_win if problem.op in one.spec.ops]
     found = [_unmeasurable(problem) or _weightless(query) or rejection(config, query) for config in others]
     if None in found:
         return None

@@ -34,6 +34,11 @@ COPIES, COPIED_BYTES = 20, 2**31
 many addresses has less noise than the time at one."""
 
 
+REFERENCE_SINCE = {("cpu", "mixed_mm"): 3}
+"""The first protocol version with today's reference, by device kind and op; 1 if not listed. Earlier CPU rows compare a
+GEMM with an int8 weight with a cast and a GEMM, which default mode runs for few of them."""
+
+
 class Status(enum.StrEnum):
     """The outcome of benchmarking a candidate. Only `OK` and `SLOW` have times; only `OK` can be picked."""
 
@@ -77,6 +82,11 @@ class Protocol:
             raise InputError(f"no such protocol: reference {self.reference[:80]!r}")
 
     __getstate__ = canonical.state
+
+    def is_superseded(self, op: str, kind: str) -> bool:
+        """Whether it compares GEMMs of an op on a kind of device with another reference than today's. Nothing that was
+        measured with it counts then, except that a config was wrong or crashed."""
+        return self.clock != "model" and self.version < REFERENCE_SINCE.get((kind, op), 1)
 
     @lazy
     def text(self) -> str:
@@ -176,6 +186,11 @@ class Measurement:
         for name in ("error", "compile_s"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _float(name, value))
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has times, relative to today's reference."""
+        return self.times is not None and not self.protocol.is_superseded(self.problem.op, self.device.kind)
 
     @property
     def emitted(self) -> bool:

@@ -164,10 +164,11 @@ class Record:
 
 
 def record(rows: Iterable[Measurement]) -> Record:
-    """Build the record from all rows of one problem on one device."""
+    """Build the record from all rows of one problem on one device. Times against another reference than today's are
+    left out."""
     rows = list(rows)
     banned = unsafe(rows)
-    timed = sorted((row for row in rows if row.times), key=_kind)
+    timed = sorted((row for row in rows if row.counts), key=_kind)
     groups = [one for _, found in groupby(timed, key=_kind) for one in _groups(list(found), banned)]
     failed = {(row.config, row.status) for row in rows if row.times is None}
     return Record(tuple(groups), tuple(sorted(failed, key=lambda pair: (pair[0].text, pair[1].value))))

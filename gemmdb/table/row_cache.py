@@ -30,8 +30,8 @@ CONTEXT_BYTES = 24  # Bytes of the protocol, toolchain and family keys, which pr
 
 
 class Context(NamedTuple):
-    """Data shared by many verdicts. `tail`: the end of their problems' texts. `ties`: the tie sets read so far, by
-    packed keys; their configs all support the op on the device kind."""
+    """Data shared by many verdicts. `tail`: the end of their problems' texts. `superseded`: see `Protocol`. `ties`: the
+    tie sets read so far, by packed keys; their configs all support the op on the device kind."""
 
     protocol: Protocol
     toolchain: Toolchain
@@ -39,6 +39,7 @@ class Context(NamedTuple):
     tail: str
     op: str
     kind: str
+    superseded: bool
     ties: dict[bytes, tuple[Config, ...]]
 
 
@@ -123,7 +124,8 @@ class RowCache:
             protocol, toolchain, number = schema.unpack_keys(keys[:CONTEXT_BYTES])
             known = self.toolchain(toolchain)
             op, family = self.family(number)
-            found = Context(self.protocol(protocol), known, known.klass, f" {family}", op, kind, {})
+            by = self.protocol(protocol)
+            found = Context(by, known, known.klass, f" {family}", op, kind, by.is_superseded(op, kind), {})
             _keep(self.contexts[kind], keys[:CONTEXT_BYTES], found)
         return found
 

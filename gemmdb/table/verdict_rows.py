@@ -74,7 +74,7 @@ class VerdictRows:
                 context = cache.contexts[device.kind][row[0][:CONTEXT_BYTES]]
             except (KeyError, TypeError):
                 context = cache.context(device.kind, row[0])
-            if context.protocol.l2 == l2 and (klass is None or context.klass == klass):
+            if context.protocol.l2 == l2 and (klass is None or context.klass == klass) and not context.superseded:
                 return self._verdict(row, context, problem, device)
         return None
 
@@ -87,7 +87,8 @@ class VerdictRows:
         rows = self._file.fetch(sql, args, schema.MOST_VERDICTS, "verdicts")
         if self._cache.packed:
             rows = self._unpacked(rows, problem, device)
-        found = [(row, self._verdict(row, self._cache.context(device.kind, row[0]), problem, device)) for row in rows]
+        pairs = [(row, self._cache.context(device.kind, row[0])) for row in rows]
+        found = [(row, self._verdict(row, at, problem, device)) for row, at in pairs if not at.superseded]
         # Values of other types, which cannot be compared, have raised TableError by now.
         found.sort(key=lambda pair: pair[0] if pair[1] else ())
         return [verdict for _, verdict in found if verdict is not None]

@@ -18,6 +18,7 @@ from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.operands import DTYPES, Operands
 from gemmdb.inductor.match.ops import dequantised
 from gemmdb.inductor.observe.journal import Event
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import Config
 from gemmdb.key.epilogue import Epilogue
 from gemmdb.key.problem import Problem
@@ -71,8 +72,8 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
 
     A constant weight, with its bias and scales, is a parameter; otherwise they are inputs after the activation, its own
     scale, the offsets of groups and what the epilogue reads. A `col` operand is stored transposed, and the graph
-    transposes it back, as `nn.Linear` does. An int8 weight is cast before it is transposed: in the other order,
-    Inductor's weight-only pattern would replace the GEMM.
+    transposes it back, as `nn.Linear` does. An int8 weight is cast before it is transposed, or after that
+    where default mode packs it: Inductor's weight-only pattern takes that order.
     """
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
@@ -80,6 +81,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
         self.own, self.columns, self.reads = problem.epilogue, head(problem.n), len(operands.reads)
         self.has_bias, self.has_scale = operands.bias is not None, problem.fusion == "scale"
+        self.packs = operands.a.device.type == "cpu" and default_mode.packs_int8(problem)
         rest = [operands.b if problem.int4 else _stored(problem.b.layout.order, operands.b)]
         rest += [t for t in (operands.scale_b, operands.bias, operands.scale, operands.zeros) if t is not None]
         activation = [_stored(problem.a.layout.order, operands.a)]
@@ -107,7 +109,8 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
             out = _int4_mm(problem, a, [b, *tensors])
             out, bias = (out if bias is None else out + bias), None
         else:
-            b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts else b)
+            b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts and not self.packs else b)
+            b = b.to(a.dtype) if self.packs else b
             out = self.multiply(problem, a, b, more, None if self.has_scale else bias)
         if out.dtype != DTYPES[problem.out]:
             out = out.to(DTYPES[problem.out])

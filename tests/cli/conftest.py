@@ -27,7 +27,7 @@ from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.writer import Store
 
 DEVICE = Device("cpu", "cpu", "Example CPU", 2, isa="avx2")
-PROTOCOL = Protocol("host", "cold", 1, 30)
+PROTOCOL = Protocol("host", "cold", 1, 30, version=3)
 PACKED = Config.of("cpp", "packed_gemm", threads_m=1, threads_n=2, threads_k=1, blocks_m=0, blocks_n=0, blocks_k=0)
 
 

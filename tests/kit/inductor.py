@@ -41,7 +41,7 @@ WITHOUT_GPU = pytest.mark.skipif(
 """Of tests that generate code for a GPU where there is none."""
 CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
 INT8PACK = Config.of("aten", "int8pack_mm")
-PROTOCOL = Protocol("host", "cold", 1, 10)
+PROTOCOL = Protocol("host", "cold", 1, 10, version=3)
 
 
 def rows(problem: Problem, times: Mapping[Config, float], aten_us: float = 100.0) -> list[Measurement]:

@@ -44,12 +44,13 @@ def rows(
     """One full measurement of ATen and of each config, its time being `ratio * aten_us`."""
     l2, torch, clock = where.get("l2", "cold"), where.get("torch", "2.13.0"), where.get("clock", "host")
     device, spread = where.get("device", CPU), where.get("spread", 0.001)
+    protocol = Protocol(clock, l2, 1, 30, version=3 if clock == "host" else 1)
     for config, ratio in {ATEN: 1.0, **ratios}.items():
         us = ratio * aten_us
         times = Times(us, us * (1 - spread), us * (1 + spread), 30, aten_us)
         kind = Status.OK if config == ATEN else status
         yield Measurement(
-            problem, config, device, Protocol(clock, l2, 1, 30), Toolchain(torch=torch), run, kind,
+            problem, config, device, protocol, Toolchain(torch=torch), run, kind,
             times if kind in (Status.OK, Status.SLOW) else None,
         )  # fmt: skip
 

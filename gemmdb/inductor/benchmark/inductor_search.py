@@ -22,7 +22,7 @@ from gemmdb.lookup.lowering import PACKED
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 
 log = logging.getLogger("gemmdb")
-PROTOCOL = Protocol("host", "hot", 1, 10, version=1)
+PROTOCOL = Protocol("host", "hot", 1, 10, version=3)
 """Inductor's protocol on a CPU: back-to-back calls, wall clock."""
 SPREAD = 0.05
 """Relative half width of a time's interval. Inductor reports one number per choice and no interval. This equals the

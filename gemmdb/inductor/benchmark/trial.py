@@ -25,7 +25,7 @@ from gemmdb.table.measurement import NOISY, Protocol
 from gemmdb.table.stats import times
 
 GPU = Protocol("graph", "cold", 10, 15, version=4)
-CPU = Protocol("host", "cold", 1, 20, version=2)
+CPU = Protocol("host", "cold", 1, 20, version=4)
 """Same protocols as in a build, except that tensors that the graph has just computed are in the cache."""
 MIN_ROUNDS = 5
 """Minimum rounds per trial."""

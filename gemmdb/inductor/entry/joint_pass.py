@@ -25,6 +25,7 @@ from gemmdb.inductor.lower.adapter.decomposition import MATRICES
 from gemmdb.inductor.match import gemms, int4, mixed
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Query
 
@@ -102,8 +103,8 @@ class JointPass:
         else:
             is_kernel = hit.config != ATEN or hit.branches
             carried_out = is_kernel and legality.hit_rejection(hit, query) is None
-            if not carried_out and not _packed_by_inductor(query):
-                return False  # Keep Inductor's own pattern.
+            if not carried_out and (hit.rung == "forced" or not _needs_rewriting(found, query)):
+                return False  # Keep the program's own spelling, and Inductor's own pattern.
         found.rewrite(graph)
         return True
 
@@ -174,8 +175,11 @@ def _is_constant(weight: Any, constants: Collection[Any]) -> bool:
     return weight in constants or weight.op == "get_attr"
 
 
-def _packed_by_inductor(query: Query) -> bool:
-    """Return whether Inductor's own pattern would turn a GEMM into `_weight_int8pack_mm`. On a GPU that is many times
-    slower than the cast plus GEMM that ATen stands for in the tables."""
-    problem, taken = query.problem, ("bf16", "int8")
-    return query.device.kind == "cuda" and problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken
+def _needs_rewriting(found: Found, query: Query) -> bool:
+    """Return whether Inductor would run something else for a GEMM than what ATen stands for in the tables. On a CPU,
+    that is `_weight_int8pack_mm` where Inductor's own pattern finds it, which misses some spellings. On a GPU it is the
+    cast plus GEMM, and what that pattern makes of it is many times slower."""
+    if query.device.kind == "cuda":
+        problem, taken = query.problem, ("bf16", "int8")
+        return problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken
+    return isinstance(found, mixed.Mixed) and default_mode.packs_int8(query.problem) and not found.packed_by_inductor

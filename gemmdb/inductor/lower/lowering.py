@@ -17,6 +17,7 @@ from gemmdb.inductor.lower.adapter import ir_view, state
 from gemmdb.inductor.match import calls, ops
 from gemmdb.inductor.match.calls import Call
 from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN, Config
 
 aten = torch.ops.aten
@@ -102,7 +103,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
     if result is not None:
         return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        return inductor_ops.cast_weight(a, w, inductor_ops.cast_scale(scale, a), scale_first)
+        return _mixed_of_aten(decision, a, w, inductor_ops.cast_scale(scale, a), scale_first)
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
@@ -131,7 +132,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
     ignore `scale_first`, because they scale the fp32 accumulator."""
     cast = inductor_ops.cast_scale(scale, a)
     if decision.config is None:
-        return searching.search(decision, functools.partial(inductor_ops.cast_weight, a, w, cast, scale_first))
+        return searching.search(decision, functools.partial(_mixed_of_aten, decision, a, w, cast, scale_first))
     if decision.branches:
         if by_rows.joined(decision):
             return emit.generated(decision, Call(a, w), scale)
@@ -146,6 +147,17 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
     if config.backend in ("cutlass", "triton"):
         return emit.generated(decision, Call(a, w), scale if config.backend == "triton" else cast)
     return None if config == ATEN else _mixed_with(decision, config, (a, w, cast), scale_first)
+
+
+def _mixed_of_aten(decision: Decision | None, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
+    """Lower the GEMM as what ATen stands for in the tables: on a CPU `_weight_int8pack_mm` where default mode runs
+    that, else the cast and the GEMM."""
+    on_cpu = decision is not None and decision.query.device.kind == "cpu"
+    weight = ir_view.aligned(w) if decision and on_cpu and default_mode.packs_int8(decision.problem) else None
+    if decision is None or weight is None:
+        return inductor_ops.cast_weight(a, w, scale, scale_first)
+    JOURNAL.bound |= decision.problem.constant  # Another model's weight may be misaligned.
+    return inductor_ops.weight_only(a, weight, scale, "aten")
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:

@@ -25,7 +25,7 @@ _PACKINGS = {inner: packing for packing, inner in TILED.items()}
 def weight_only(node: Any) -> Gemm | None:
     """Inductor's own pattern: x [.., K], int8 weight [N, K], scale [N]."""
     x, weight = node.kwargs["x"], node.kwargs["weight"]
-    return _int8(node, value(x), extract.tensor(value(weight)), extract.is_constant(weight), "scale", None)
+    return _int8(node, value(x), extract.tensor(value(weight)), extract.is_constant(weight), "scale", _bias_of(node))
 
 
 def mixed_op(node: Any) -> Gemm | None:
@@ -36,8 +36,13 @@ def mixed_op(node: Any) -> Gemm | None:
     mark = node.meta.get("custom", {}).get(WEIGHT_MARK, {})
     fusion = "scale" if len(node.args) > 2 else mark.get("fusion", "none")
     constant = mark.get("constant", extract.is_constant(w))
-    bias = Bias.parse(mark["bias"]) if mark.get("bias") else None
-    return _int8(node, x, _transposed(extract.tensor(value(w))), constant, fusion, bias)
+    return _int8(node, x, _transposed(extract.tensor(value(w))), constant, fusion, _bias_of(node))
+
+
+def _bias_of(node: Any) -> Bias | None:
+    """Return the bias that the joint stage saw after a GEMM."""
+    text = node.meta.get("custom", {}).get(WEIGHT_MARK, {}).get("bias")
+    return Bias.parse(text) if text else None
 
 
 def int4_op(node: Any) -> Gemm | None:

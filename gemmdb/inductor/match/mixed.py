@@ -41,6 +41,22 @@ class Mixed:
     bias: Any = None
     addition: Any = None
 
+    @property
+    def packed_by_inductor(self) -> bool:
+        """Whether Inductor's weight-only pattern matches this spelling: a scale after the GEMM, which is x @ w.t().to()
+        without a reshape before the scale, or x @ w.to().t() with one, or a batch of views of the latter."""
+        if self.early or self.multiply is None:
+            return False
+        b, scaled = self.node.args[1], self.multiply.args[0]
+        batched = self.node.target is aten.bmm.default
+        if batched and b.target is aten.expand.default:
+            b = b.args[0]
+        if b.op != "call_function" or not b.all_input_nodes or any(len(n.users) > 1 for n in (b, b.all_input_nodes[0])):
+            return False
+        if batched or b.target in _TRANSPOSES:
+            return b.target in _TRANSPOSES and batched == (scaled is self.node)
+        return b.target is _CAST and scaled is self.node
+
     def leave_mark(self, constant: bool) -> None:
         """Store the metadata that the post-grad stage needs to build the same Problem."""
         info = extract.tensor(value(self.weight))
@@ -54,7 +70,7 @@ class Mixed:
         attach({
             "dtype": info.dtype, "sizes": info.sizes, "strides": info.strides, "offset": info.offset,
             "constant": constant, "fusion": fused, "bias": bias,
-        }, self.node, self.addition)  # fmt: skip
+        }, self.node, self.multiply, self.addition)  # fmt: skip
 
     def rewrite(self, graph: Any) -> None:
         """Replace the GEMM and its scale by `gemmdb::mixed_mm`. A bias remains a pointwise addition after it."""
@@ -72,9 +88,10 @@ class Mixed:
         graph.erase_node(self.node)
 
 
-def attach(mark: dict[str, Any], node: Any, addition: Any) -> None:
-    """Attach a weight's mark to a GEMM, and to the addition that may become an addmm with it (None without one)."""
-    for one in (node, addition):
+def attach(mark: dict[str, Any], *nodes: Any) -> None:
+    """Attach a weight's mark to a GEMM, to the multiplication that Inductor's pattern replaces with it, and to the
+    addition that may become an addmm with it (None without one)."""
+    for one in nodes:
         if one is not None:
             # Inductor copies this metadata to the nodes that replace a node.
             one.meta["custom"] = {**one.meta.get("custom", {}), extract.WEIGHT_MARK: mark}

@@ -52,6 +52,8 @@ POLL_S = 0.1
 """Seconds between retries while the machine is busy."""
 MAX_COMPILES = 200
 """Compile processes are replaced after this many compilations, since they never free what they have loaded."""
+VERSION = 3
+"""Of the CPU's protocol; 2 was that of trials. docs/contributing/measuring.md lists what changed."""
 MAX_LOADED_BYTES = 2 * 2**30
 """Most memory of candidates that are timed together. Each holds its own packed copy of the weight."""
 
@@ -249,7 +251,7 @@ class CpuBackend(Backend):
         self.say: Callable[[str], None] = silent
 
     def protocols(self, effort: Effort) -> Sequence[Protocol]:
-        return [Protocol("host", state, 1, effort.samples) for state in effort.states]
+        return [Protocol("host", state, 1, effort.samples, version=VERSION) for state in effort.states]
 
     def measurer(self, worker: int, effort: Effort) -> Measurer:
         """The measurer compiles in one process per usable core, at most 8, and starts nothing before its first use."""

@@ -8,6 +8,7 @@ from itertools import islice, product
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.generators.backend import Candidate
 from gemmdb.generators.effort import Effort
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.aten import INT8PACK
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.registry import GPU_ALONE
@@ -15,7 +16,7 @@ from gemmdb.key import representatives
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import installed, minor
-from gemmdb.lookup.lowering import lowering_rejection
+from gemmdb.lookup.lowering import WEIGHT_ONLY, lowering_rejection
 from gemmdb.rejected import Rejected
 
 Factors = tuple[int, int, int]
@@ -38,14 +39,14 @@ class CpuSpace:
     blockings."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """Return ATen, then `_weight_int8pack_mm` for mixed_mm, then the C++ template's variants. If the template
-        cannot run the problem at all, one illegal candidate gives the reason."""
+        """Return ATen, then `_weight_int8pack_mm` for a mixed_mm where that is not ATen, then the C++ template's
+        variants. If the template cannot run the problem at all, one illegal candidate gives the reason."""
         auto, configs = template(AUTO, AUTO), [ATEN]
         if problem.op in GPU_ALONE:
             # The C++ template for batches packs nothing and is offered only under max-autotune. fp8 has none.
             return [Candidate(ATEN, rejection(ATEN, problem, device))]
-        if problem.op in INT8PACK.ops:
-            configs.append(Config.of("aten", "int8pack_mm"))
+        if problem.op in INT8PACK.ops and not default_mode.packs_int8(problem):
+            configs.append(WEIGHT_ONLY)
         if rejection(auto, problem, device):
             configs.append(auto)
         else:

@@ -24,6 +24,7 @@ ITEMS = [
     {"op": "mm", "m": 4, "n": 64, "k": 64, "dtype": "fp32", "constant_weight": True},
     {"op": "int_mm", "m": 32, "n": 64, "k": 64},
     {"op": "mixed_mm", "m": 4, "n": 64, "k": 64, "fusion": "scale", "constant_weight": True},
+    {"op": "mixed_mm", "m": 4, "n": 64, "k": 64},
     {"op": "bmm", "batch": 3, "m": 8, "n": 16, "k": 32, "dtype": "fp32"},
     {"op": "scaled_mm", "m": 8, "n": 16, "k": 32, "scales": "tensor", "fast_accum": True, "bias": "1d"},
 ]

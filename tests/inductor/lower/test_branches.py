@@ -84,8 +84,8 @@ def test_two_and_three_kernels_share_a_range(kit, dividing):
             _, (code, *rest) = run_and_get_code(run, rows(32), WEIGHT, SCALE)
             check(kit, run, (2, 64, 65, 100, 128, 129, 300))
         assert not rest
-        assert code.count("extern_kernels._weight_int8pack_mm(") == len(parts) - 1
-        assert code.count("extern_kernels.mm(") == 1
+        # ATen is that kernel, too, for this problem.
+        assert code.count("extern_kernels._weight_int8pack_mm(") == len(parts)
         assert [f"<= {limit}" in code for limit in (64, 128)] == [len(parts) == 3, True]
         (product,) = gemmdb.inductor.stats()["products"]
         assert (product["note"], product["count"], product["ranges"]) == ("", 1, {"m": [2, None]})
