@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes. Each would compile gemmdb and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow check docs site matrix programs lock release clean
+.PHONY: demo test test-slow check docs site matrix packages programs lock release clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
@@ -20,8 +20,8 @@ test: $(VENV)/.installed  ## the tests, divided among the cores, then those of t
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed and not slow' $(ARGS)
 	$(BIN)/python -m pytest -m 'timed and not slow' $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
 
-test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, searches, trials, packages of AOTInductor, jobs, examples
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --ignore tests/benchmarks/test_programs_all.py $(ARGS)
+test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, searches, trials, jobs, examples, and after `make packages` all programs
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
 check: site  ## style, types, layers, and the site
 	$(BIN)/ruff check .
@@ -55,8 +55,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 matrix: $(VENV)/.installed  ## the integration on every supported torch that can be installed
 	$(BIN)/python -m benchmarks.torch matrix
 
-programs: $(VENV)/.installed  ## tiny versions of benchmarks/programs, and what how-to pages show, on this CPU; installs their packages
+packages: $(VENV)/.installed  ## installs what benchmarks/programs and how-to pages need
 	$(INSTALL) --no-build-isolation "$(TORCH)" -e '.[programs]'
+
+programs: packages  ## tiny versions of benchmarks/programs, and what how-to pages show, on this CPU
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py \
 		tests/site/test_howto_packages.py $(ARGS)
 

@@ -1,6 +1,6 @@
 """Tiny versions of the programs of transformers, torchao, timm and diffusers, with gemmdb, on a CPU.
 
-`make programs` installs the packages. Without them these tests are skipped.
+`make packages` installs the packages. Without them these tests are skipped.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.programs.packages import missing
 from benchmarks.programs.suite import suite
+
+pytestmark = pytest.mark.slow  # Their packages take a minute to install, and some seconds to import.
 
 ALIKE = {
     "torchao-int8wo-decode-16": "torchao-int8wo-decode-4", "torchao-fp8wo-decode-16": "torchao-fp8wo-decode-4",
@@ -19,7 +21,6 @@ ALIKE = {
 NAMES = [name for name, program in suite().items() if program.needs and name not in ALIKE]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tiny_version_is_right_with_gemmdb(name: str) -> None:
     pytest.importorskip("torch")

@@ -1,4 +1,4 @@
-"""The pages of docs/how-to whose programs need other packages. `make programs` installs them, and runs these tests."""
+"""The pages of docs/how-to whose programs need other packages. `make packages` installs them."""
 
 from __future__ import annotations
 
