@@ -24,7 +24,8 @@ from gemmdb.key.device import Device
 from gemmdb.table.measurement import Status
 from gemmdb.table.reader import Table
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+"""All tests of the cluster are slow ones: it is started in one of the two steps of CI, for half a minute."""
 HERE = Path(__file__).parent
 MANY = [(m, 64) for m in range(1, 25)]
 LIMIT_S = 300.0
@@ -138,7 +139,6 @@ def test_what_a_lost_node_was_measuring_is_measured_by_another(nodes, workload, 
     assert contents(out) == contents(plain(path, tmp_path / "plain.db", report.device))
 
 
-@pytest.mark.slow
 def test_what_ends_three_workers_or_never_ends_is_set_aside(nodes, workload, tmp_path):
     path, out = workload((1, 64), (2, 72), (3, 80), (4, 64)), tmp_path / "over.db"
     (report,) = over(nodes, path, out, late_s=10.0)
@@ -152,7 +152,6 @@ def test_what_ends_three_workers_or_never_ends_is_set_aside(nodes, workload, tmp
     assert (again.before, again.measured) == (2, 1)  # What lost its workers is tried again.
 
 
-@pytest.mark.slow
 def test_kills_of_workers_nodes_and_the_driver_at_random_times_change_nothing(nodes, workload, tmp_path, driver):
     path, out, chance = workload(*((m, 64) for m in range(1, 31))), tmp_path / "over.db", random.Random(21)
     victims = ["worker"] * 3 + ["node"] + ["driver"] * 2
@@ -182,7 +181,6 @@ def test_kills_of_workers_nodes_and_the_driver_at_random_times_change_nothing(no
     until(lambda: not _actors())
 
 
-@pytest.mark.slow
 def test_one_command_builds_for_every_kind_of_device_and_an_interrupt_ends_all(nodes, workload, tmp_path, driver):
     path, out, watcher, held = workload(*MANY[:10]), tmp_path / "over.db", Watcher(), tmp_path / "held"
     held.mkdir()

@@ -41,6 +41,7 @@ def wait(link):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_an_actor_that_ends_before_it_measures_begins_three_times(link):
     made, log = link(2)
     wait(made)
