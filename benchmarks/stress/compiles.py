@@ -60,7 +60,9 @@ def _rows(m: int, n: int) -> Iterator[Measurement]:
     assert toolchain is not None
     for config, us in ((ATEN, 100.0), (PACKED, 50.0)):
         times = Times(us, us, us, 10, 100.0)
-        yield Measurement(problem, config, device, Protocol("host", "cold", 1, 10), toolchain, "run", Status.OK, times)
+        yield Measurement(
+            problem, config, device, Protocol("host", "cold", 1, 10, version=3), toolchain, "run", Status.OK, times
+        )
 
 
 def compile_one(path: Path, first: int, number: int) -> list[float]:

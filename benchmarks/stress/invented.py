@@ -10,7 +10,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.table.measurement import Times
 
 DEVICE = Device("cpu", "cpu", "Benchmark CPU", 2)
-PROTOCOL = Protocol("host", "cold", 10, 30)
+PROTOCOL = Protocol("host", "cold", 10, 30, version=3)
 TOOLCHAIN = Toolchain(torch="2.13.0+cpu")
 CONFIGS = 50
 """Rows of each problem: about as many as the table of the H200 has, 48."""

@@ -37,7 +37,7 @@ from gemmdb.table.verdict_rows import verdict_values
 from gemmdb.table.writer import Store
 
 DEVICE = Device("cpu", "cpu", "Benchmark CPU", 2)
-PROTOCOL = Protocol("host", "cold", 10, 30)
+PROTOCOL = Protocol("host", "cold", 10, 30, version=3)
 TIMED = 20_000
 """Problems looked up for one figure."""
 ROUNDS = 5

@@ -240,7 +240,7 @@ def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(tmp_path: Pa
             result = torch.compile(module, **how)(*module.inputs)
             taken[name] = counters["inductor"]["woq_matcher_count"]
             assert reference(problem, made).error(result.flatten(0, -2)) <= tolerance(problem)
-    assert taken == {"default": 0, "linear": 1}
+    assert taken == {"default": 1, "linear": 1}  # On a GPU, the default spells a cast before the transposition.
     assert "linear" not in peers_worker.ways(problem.resized(64, 64, 128), tmp_path / "none.db")
 
 

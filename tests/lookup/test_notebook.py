@@ -2,6 +2,7 @@
 
 import json
 
+from gemmdb.devices import detect
 from gemmdb.hit import Hit
 from gemmdb.inductor.observe.stats import MAX_SHOWN, Stats
 from gemmdb.inductor.observe.summary import Product, Summary
@@ -22,7 +23,8 @@ def test_an_answer_is_a_table_of_its_facts():
 def test_stats_are_a_dict_that_is_shown_as_a_table():
     problem = Problem.gemm("mm", m=16, n=4096, k=4096)
     entry = {
-        "problem": problem.text, "rung": "exact", "config": ATEN.text, "expected_us": 1234.5, "speedup_vs_aten": 1.0,
+        "problem": problem.text, "device": detect.cpu().text, "rung": "exact", "config": ATEN.text,
+        "expected_us": 1234.5, "speedup_vs_aten": 1.0,
         "ranges": {"m": (2, None)}, "note": "<b>it is wide</b>; exact: no", "count": 3,
         "outcome": "ATen (measured best)", "why": "<b>it is wide</b>",
     }  # fmt: skip
@@ -32,7 +34,7 @@ def test_stats_are_a_dict_that_is_shown_as_a_table():
     assert json.loads(json.dumps(stats)) == json.loads(json.dumps(found))
     shown = stats._repr_html_()
     assert (
-        "<td>3</td><td>ATen (measured best)</td><td>aten:default</td><td>1,234.50 us</td><td>1.00x</td>"
+        "<td>3</td><td>ATen (measured best)</td><td>aten:default</td><td>1,234.50 us</td><td>no difference</td>"
         "<td>mm 16x4096x4096 bf16 (m 2..)</td><td>&lt;b&gt;it is wide&lt;/b&gt;</td>"
     ) in shown
     assert shown.startswith("<p>gemmdb: 6 ATen (measured best)</p>")

@@ -177,8 +177,8 @@ def test_what_two_builds_disturbed_is_built_again_on_an_idle_machine(
     with Store.open(path) as store:
         for run in [store.begin_run({"number": number}) for number in range(2)]:
             store.add(
-                Measurement(problem, config, device, Protocol("host", "cold", 1, 30), installed("cpu"), run, Status.OK,
-                            Times(100.0, 99.0, 101.0, 30, 100.0), detail=marks(True, True))
+                Measurement(problem, config, device, Protocol("host", "cold", 1, 30, version=3), installed("cpu"), run,
+                            Status.OK, Times(100.0, 99.0, 101.0, 30, 100.0), detail=marks(True, True))
                 for config in configs
             )  # fmt: skip
         store.refresh()

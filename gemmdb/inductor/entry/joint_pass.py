@@ -103,7 +103,7 @@ class JointPass:
         else:
             is_kernel = hit.config != ATEN or hit.branches
             carried_out = is_kernel and legality.hit_rejection(hit, query) is None
-            if not carried_out and (hit.rung == "forced" or not _needs_rewriting(found, query)):
+            if not carried_out and not _needs_rewriting(found, query, forced=hit.rung == "forced"):
                 return False  # Keep the program's own spelling, and Inductor's own pattern.
         found.rewrite(graph)
         return True
@@ -175,11 +175,14 @@ def _is_constant(weight: Any, constants: Collection[Any]) -> bool:
     return weight in constants or weight.op == "get_attr"
 
 
-def _needs_rewriting(found: Found, query: Query) -> bool:
+def _needs_rewriting(found: Found, query: Query, forced: bool) -> bool:
     """Return whether Inductor would run something else for a GEMM than what ATen stands for in the tables. On a CPU,
-    that is `_weight_int8pack_mm` where Inductor's own pattern finds it, which misses some spellings. On a GPU it is the
-    cast plus GEMM, and what that pattern makes of it is many times slower."""
+    that is `_weight_int8pack_mm` where Inductor's own pattern finds it, which misses some spellings; ATen that is
+    `forced` is the program's own. On a GPU it is the cast plus GEMM, and what that pattern makes of it is many times
+    slower."""
     if query.device.kind == "cuda":
         problem, taken = query.problem, ("bf16", "int8")
         return problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken
-    return isinstance(found, mixed.Mixed) and default_mode.packs_int8(query.problem) and not found.packed_by_inductor
+    if forced or not isinstance(found, mixed.Mixed):
+        return False
+    return default_mode.packs_int8(query.problem) and not found.packed_by_inductor

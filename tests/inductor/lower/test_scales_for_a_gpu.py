@@ -119,13 +119,14 @@ def test_the_scales_of_an_integer_gemm_are_the_kernels(
     stored, scales = [], []
     macros = {"row_scale": "ROW_SCALE 1", "scale": "SCALE 1", "bias": "BIAS 1"}
 
-    def stop(kernel: Any, operands: Any, *rest: Any, **options: Any) -> Any:
+    def stop(kernel: Any, *rest: Any, **options: Any) -> Any:
         if config is CUTLASS:
-            stored.append(rest[1])
-            scales.append([name for name in macros if name in operands])
+            call, kernel = kernel, kernel.kernel
+            stored.append(call.dtype)
+            scales.append([name for name in macros if name in call.operands])
             assert all((f"GEMMDB_{macros[name]}\n" in kernel.source) == (name in scales[0]) for name in macros)
         else:
-            out, epilogue = (rest[0], options["epilogue"]) if config is INDUCTOR else (rest[0][0], rest[1])
+            out, epilogue = (rest[1], options["epilogue"]) if config is INDUCTOR else (rest[1][0], rest[2])
             stored.append(out)
             scales.append(["row_scale" if node.get_size()[-1] == 1 else "scale" for node in epilogue.scales])
             scales[0] += [] if epilogue.bias is None else ["bias"]
