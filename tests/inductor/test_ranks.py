@@ -82,7 +82,7 @@ def test_ranks_of_fsdp(kit, table, tmp_path, how, same):
         replies = list(ranks.map(run, (0, 1), (first, second)))
     for reply in replies:
         # Both blocks, forward and backward: nothing asks for the gradient of the first block's input.
-        assert (reply["rungs"], reply["benchmarked"]) == ({"exact": 15}, 0)
+        assert (reply["rungs"], reply["benchmarked"]) == ({"exact": 15}, 0), reply
         assert max(reply["error"], *reply["gradients"]) < 0.02, reply
     packed = [sum(kit.INT8PACK.text in kernel for kernel in reply["kernels"]) for reply in replies]
     assert packed == ([1, 1] if same else [1, 0])

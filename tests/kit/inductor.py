@@ -160,9 +160,11 @@ def _forked(source: str, environ: Mapping[str, str], limit_s: float) -> subproce
 
 
 def _start(process: Any) -> None:
-    """Fork it. The first time that starts what is forked from, which must find this package."""
+    """Fork it. The first time that starts what is forked from, which must find this package, and have the threads of
+    this process also where a test of few threads comes first."""
     with _STARTING, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests"))
+        patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         process.start()
 
 
