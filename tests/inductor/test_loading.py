@@ -75,7 +75,7 @@ def test_imported_it_changes_nothing_and_enabling_it_costs_little(kit):
         print(json.dumps([[*imported, gemmdb.inductor.stats()["products"]], enabled]))
     """)
     assert imported == [False, False, []]
-    arithmetic = [f"gemmdb.cost.{name}" for name in ("host", "machine", "possible", "roofline")]
+    arithmetic = [f"gemmdb.cost.{name}" for name in ("host", "possible")]
     assert enabled == [0, [*arithmetic, "gemmdb.lookup.acceptance.extern"]], (
         "bounds, which are arithmetic, and its rule"
     )

@@ -17,7 +17,6 @@ from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
-from gemmdb.lookup import over_sizes
 from gemmdb.phases import PHASES
 
 MAX_SHOWN = 50
@@ -135,6 +134,8 @@ def _row(kind: str, cells: tuple[str, ...]) -> str:
 
 
 def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    from gemmdb.lookup import over_sizes  # Lazy: it imports parts of the cost model, which a compile may not need.
+
     us, gain = one["expected_us"], over_sizes.gain_of(one)
     try:
         product = names.ranged(names.short(Problem.parse(one["problem"])), one["ranges"])
