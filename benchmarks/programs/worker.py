@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import torch
+from torch._dynamo.utils import compilation_time_metrics
 
 from benchmarks.common import software
 from benchmarks.programs import as_run, choices, locks, retuning, timing
@@ -43,6 +44,7 @@ def cold(job: Job) -> dict[str, Any]:
         start = time.perf_counter()
         way.enable()
         enabling_s = time.perf_counter() - start
+        compilation_time_metrics.clear()  # What was compiled before is no part of it.
         with job.in_turns() as turns:
             _, _, seconds = first_call(program, way, built)
     found = {"cold_s": enabling_s + seconds - turns.waited_s, "enabling_s": enabling_s, "waited_s": turns.waited_s}
@@ -50,9 +52,7 @@ def cold(job: Job) -> dict[str, Any]:
 
 
 def _phases() -> dict[str, float]:
-    """The seconds of torch's own phases of this process's compiles, which nest."""
-    from torch._dynamo.utils import compilation_time_metrics
-
+    """The seconds of torch's own phases of the cold compile, which nest."""
     found = {name: sum(each) for name, each in compilation_time_metrics.items()}
     return {name: round(seconds, 4) for name, seconds in found.items() if seconds >= LEAST_S}
 

@@ -33,7 +33,8 @@ def test_a_program_is_compiled_cold_and_warm_and_timed(tmp_path: Path, monkeypat
         cold = worker.cold(replace(job, ways=("gemmdb",)))
         warm = worker.warm(job)
     assert cold["cold_s"] > 0
-    assert 0 < cold["torch_s"]["async_compile.wait"] < cold["cold_s"]
+    phases = cold["torch_s"]  # Which there are depends on what an earlier test left in Inductor's cache.
+    assert 0 < phases["_compile.compile_inner"] == max(phases.values()) < cold["cold_s"]
     assert [(one["rung"], one["count"]) for one in cold["stats"]["products"]] == [("aten", 1)]
     assert set(warm["taken"]) == set(names)
     assert all(us > 0 for values in warm["taken"].values() for us in values)
