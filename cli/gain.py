@@ -30,15 +30,16 @@ def gain_cell(found: Gain | None, text: str = "") -> Cell:
 
 
 def timed_facts(us: Mapping[str, float], gain: Gain, verdict: str) -> list[tuple[str, ...]]:
-    """Return the name, value and style of the lines about a program: its microseconds in each mode, and the gain."""
+    """Return the name, value and style of the lines about a program: its microseconds in each mode, and the gain.
+    Disturbed times are left out."""
+    if verdict == "cannot tell":
+        return [("gain", "cannot tell, the times were disturbed")]
     longest = max(us.values())
     facts: list[tuple[str, ...]] = []
     for name, value in us.items():
         bar = f"  {terminal.bar(value / longest, BAR_WIDTH)}" if terminal.is_terminal() and longest else ""
         facts.append((name, f"{microseconds(value):>9}{bar}"))
     text = f"{gain.value:.3f}x, between {gain.low:.3f}x and {gain.high:.3f}x: {verdict}"
-    if verdict == "cannot tell":
-        text = "cannot tell, the times were disturbed"
     if verdict == "same kernels":
         text = f"none, both sides run the same kernels{_disturbance(gain)}"
     return [*facts, ("gain", text, STYLES.get(verdict, ""))]

@@ -272,7 +272,7 @@ class Query:
     the problem then carries the hints. `l2` says which protocol's verdict is asked for. `activation`: the whole
     epilogue, if it is one that a library computes, `relu` or `gelu_tanh`; its class in the problem covers others, too.
     `aten_splits`: whether ATen's own call splits K, so that it launches a second kernel; False where nobody asked
-    cuBLAS. `computed`: whether the program computes both operands, so that neither is a weight; False if unknown.
+    cuBLAS. `computed`: whether neither operand is a weight, but an input of the program or computed; False if unknown.
     """
 
     problem: Problem

@@ -35,7 +35,7 @@ _JOINED_BY_CUTLASS = ("mm", "addmm")
 """Those where CUTLASS reads the same operands as the others. Elsewhere, it takes scales of other dtypes."""
 NOT_CONSTANT = "gemmdb's CPU kernels need constant weights: in inference, set torch._inductor.config.freezing = True"
 """Why the C++ template, which packs the weight when it is compiled, cannot run, and what to do."""
-NO_WEIGHT = "gemmdb's CPU kernels pack a constant weight, and this is a product of two activations"
+NO_WEIGHT = "gemmdb's CPU kernels pack a constant weight, and both operands of this GEMM are inputs or computed"
 """Why it cannot run where nothing can be done."""
 
 

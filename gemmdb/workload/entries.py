@@ -6,8 +6,8 @@
 
 `count`: occurrences in compiled graphs; `calls`: calls of these graphs; `ranges`: the sizes that were symbolic;
 `origins`: source locations in the user's code, if known; `seen`: the sizes of the calls, to the nearest power of two,
-if they are known; `computed`: the program computes both operands, so that neither is a weight. A GEMM that gemmdb does
-not handle has `uncovered`, its name, instead of `problem`.
+if they are known; `computed`: neither operand is a weight, but an input of the program or computed. A GEMM that gemmdb
+does not handle has `uncovered`, its name, instead of `problem`.
 
 Readers add up the lines of a problem and ignore unknown fields.
 """
@@ -80,7 +80,7 @@ class Entry:
     graphs, summed over its occurrences; `device`: canonical text of the device compiled for, empty if unknown.
     `ranges`: (`m`, `n` or `k`, smallest, largest or None) of each size that was symbolic. `origins`: source locations
     in the user's code, at most MAX_ORIGINS. `seen`: the number of calls by their symbolic sizes, empty if unknown.
-    `computed`: whether the program computes both operands, so that neither is a weight."""
+    `computed`: whether neither operand is a weight, but an input of the program or computed."""
 
     problem: Problem
     count: int = 1

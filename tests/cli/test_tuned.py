@@ -114,6 +114,7 @@ def test_disturbed_times_of_a_program_are_no_gain(capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     (gain,) = [line for line in lines if line.startswith("gain ")]
     assert gain.split(None, 1)[1] == "cannot tell, the times were disturbed"
+    assert not any(line.startswith("with") for line in lines)  # Its times.
     assert lines[-1].startswith("next  other programs keep 2.0 cores busy (cc1plus 2.0); wait until they end")
     assert lines[-1].endswith(COMMANDS.patient)
     assert not any("--fresh" in line for line in lines)

@@ -46,7 +46,7 @@ def read(node: Any) -> Gemm | None:
         gemm = reader(node)
     except InputError as error:
         raise Unsupported(str(error)) from error
-    if gemm is None or gemm.b is None or gemm.query.device.kind != "cpu" or not _depends_on_a_gemm(gemm.b):
+    if gemm is None or gemm.b is None or gemm.query.device.kind != "cpu" or not _is_activation(gemm.b):
         return gemm  # On a GPU no kernel needs a weight.
     return replace(gemm, query=replace(gemm.query, computed=True))
 
@@ -72,15 +72,17 @@ def uncovered(node: Any) -> str | None:
     return None
 
 
-def _depends_on_a_gemm(operand: Any) -> bool:
-    """Whether a GEMM computes an operand, maybe through other operators: then it is an activation, not a weight."""
+def _is_activation(operand: Any) -> bool:
+    """Whether an operand cannot be a weight: it comes from a GEMM, maybe through other operators, or from inputs of the
+    program alone."""
     found = [operand]
     for node in found:  # It grows.
         if node.op == "call_function" and _reader(node) is not None:
             return True
         new = [one for one in node.all_input_nodes if one not in found]
         found += new[: MAX_NODES - len(found)]
-    return False
+    given = [node for node in found if node.op in ("placeholder", "get_attr")]
+    return len(given) > 0 and len(found) < MAX_NODES and not any(map(state.may_be_weight, given))
 
 
 def _reader(node: Any) -> Callable[[Any], Gemm | None] | None:

@@ -92,7 +92,10 @@ def with_another_attempt(original: Function, attempt: Attempt) -> Function:
             gm.recompile()
             return original(gm, *args, **kwargs)
 
-        with state.training(not kwargs.get("is_inference", True) and not state.hides_calls(gm.graph)):
+        inference = kwargs.get("is_inference")
+        training = inference is False and not state.hides_calls(gm.graph)
+        # A backward has other inputs than the forward, whose indices these are.
+        with state.training(training), state.weights(kwargs.get("static_input_idxs") if inference else None):
             return attempt(lambda: original(gm, *args, **kwargs), again)
 
     return fx_codegen_and_compile

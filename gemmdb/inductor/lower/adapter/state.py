@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -57,6 +57,28 @@ def training(found: bool) -> Iterator[None]:
         yield
     finally:
         _training.reset(token)
+
+
+_weights: ContextVar[frozenset[int] | None] = ContextVar("_weights", default=None)
+
+
+@contextmanager
+def weights(places: Iterable[int] | None) -> Iterator[None]:
+    """Context manager: the indices of the parameters and buffers among the inputs of the graph being compiled; None if
+    they are unknown."""
+    token = _weights.set(None if places is None else frozenset(places))
+    try:
+        yield
+    finally:
+        _weights.reset(token)
+
+
+def may_be_weight(given: torch.fx.Node) -> bool:
+    """Whether an input or a constant of the graph being compiled is a parameter or a buffer, or may be one."""
+    places = _weights.get()
+    if places is None or given.op == "get_attr":
+        return True
+    return any(node is given and place in places for place, node in enumerate(given.graph.find_nodes(op="placeholder")))
 
 
 def hides_calls(graph: torch.fx.Graph) -> bool:
