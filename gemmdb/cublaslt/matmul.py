@@ -24,11 +24,16 @@ _ANYWHERE = 4096
 
 
 class Operation(c_void_p):
-    """A cublasLtMatmulDesc_t, which is destroyed with this object."""
+    """A cublasLtMatmulDesc_t, which is destroyed with this object, by the library that made it: another copy of
+    cuBLASLt would end the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.library = library.loaded()
 
     def __del__(self) -> None:
-        if self.value and (loaded := library.loaded()) is not None:
-            loaded.cublasLtMatmulDescDestroy(self)
+        if self.value and self.library is not None:
+            self.library.cublasLtMatmulDescDestroy(self)
 
 
 class Matmul:

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.cublaslt import STATUS_NOT_SUPPORTED, Library, instead
+from kit.gemm_programs import ROWS
 
 from gemmdb.cublaslt import launch, library
 from gemmdb.cublaslt.shape import Matrix, Shape
@@ -150,6 +151,22 @@ def test_each_bias_has_a_descriptor_that_never_changes(standing):
     assert not standing.changed
 
 
+def test_a_descriptor_is_destroyed_by_the_library_that_made_it(monkeypatch):
+    """Another one would end the process."""
+    maker, other = Library(), Library()
+    instead(monkeypatch, maker)
+    launched = prepared(BIASED)
+    launched(*tensors(), 0, None, torch.randn(N))
+    assert maker.described
+    instead(monkeypatch, other)
+    other.described.update({made: {} for made in maker.described})
+    kept = dict(other.described)
+    maker.calls.clear()
+    del launched
+    gc.collect()
+    assert (maker.described, other.described) == ({}, kept)
+
+
 def test_descriptors_of_old_biases_are_destroyed(standing):
     x, w, out = tensors()
     launched = prepared(BIASED, torch.addmm)
@@ -209,7 +226,7 @@ def test_scales_move_and_lie_within_others(standing):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("kind", ["tensor", "row", "block"])
+@pytest.mark.parametrize("kind", ["tensor", pytest.param("row", marks=ROWS), "block"])
 def test_torch_gets_the_scales(monkeypatch, kind, bias):
     instead(monkeypatch, None)
     x, w, out, scale_a, scale_b = scaled_tensors(kind)
