@@ -23,10 +23,11 @@ from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.key.toolchain import Toolchain
+from kit.cublaslt import opened
 from kit.devices import H200
 from kit.gpu import algorithm
 
-standing, slow = ctypes.CDLL(sys.argv[1]), sys.argv[2] == "slow"
+standing, slow = opened(sys.argv[1]), sys.argv[2] == "slow"
 # Products on this CPU are those of an H200, whose inputs Inductor aligns.
 extract.device = lambda of: H200
 graph.should_assume_input_aligned = utils.tensor_is_aligned

@@ -22,10 +22,11 @@ from gemmdb.inductor.entry import table_session
 from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.inductor.match import extract
 from gemmdb.key.toolchain import Toolchain
+from kit.cublaslt import opened
 from kit.devices import H200
 from kit.gpu import algorithm
 
-standing = ctypes.CDLL(sys.argv[1])
+standing = opened(sys.argv[1])
 # Products on this CPU are those of an H200, whose inputs Inductor aligns.
 extract.device = lambda of: H200
 graph.should_assume_input_aligned = utils.tensor_is_aligned

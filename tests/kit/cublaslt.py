@@ -11,25 +11,34 @@ import sys
 from collections.abc import Callable, Mapping
 from ctypes import POINTER, byref, c_int32, c_size_t, cast, string_at
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from gemmdb.cublaslt import library
 from gemmdb.cublaslt.library import CONFIG, DESCRIPTION, Algorithm, Heuristic
 from kit.gpu import ALGORITHM
+
+if TYPE_CHECKING:
+    import pytest
 
 STATUS_NOT_SUPPORTED = 15
 _NAMES = {number: name for name, number in DESCRIPTION.items()}
 
 
 def built(folder: Path) -> Path:
-    """Compile the library in C. A process that has loaded it takes it for torch's own."""
+    """Compile the library in C. A process that has loaded it, and no other before, takes it for torch's own."""
     made = folder / "libcublasLt.so.13"
     source = Path(__file__).with_suffix(".c")
     flags = ["-shared", "-fPIC", "-O2", f"-Wl,-soname,{made.name}"]
     subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), "-o", str(made), "-lm"], check=True)
     return made
+
+
+def opened(path: str) -> ctypes.CDLL | None:
+    """Load the library in C. To what runs in Python, it is the one that torch has loaded from now on; none is if `path`
+    is empty. Torch's build for CUDA has loaded its own."""
+    found = library._declared(ctypes.CDLL(path)) if path else None
+    library.loaded = lambda: found
+    return found
 
 
 class Library:

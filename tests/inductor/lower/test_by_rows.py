@@ -23,13 +23,14 @@ from gemmdb.inductor.entry import active, enable
 from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.inductor.match import extract
 from gemmdb.kernels.config import ATEN
+from kit.cublaslt import opened
 from kit.devices import H200
 from kit.gpu import algorithm
 from kit.sessions import FakeSession
 
 config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False  # What C++ there is, is found compiled.
 path, way, workspace = sys.argv[1:4]
-standing = ctypes.CDLL(path)
+standing = opened(path)
 extract.device = lambda of: H200
 graph.should_assume_input_aligned = utils.tensor_is_aligned
 cublaslt.workspace = lambda *asked: int(workspace)

@@ -20,10 +20,11 @@ import gemmdb.inductor
 from gemmdb import Config
 from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.inductor.match import extract
+from kit.cublaslt import opened
 from kit.devices import H200
 
 path, way, workspace, refuses = sys.argv[1:5]
-standing = ctypes.CDLL(path) if path else None
+standing = opened(path)
 if standing:
     for name, value in (("workspace", workspace), ("refuses", refuses)):
         ctypes.c_int.in_dll(standing, name).value = int(value)
@@ -36,6 +37,7 @@ cublaslt.workspace = lambda *asked: 64
 CONFIG = Config.of(
     "cublaslt", "matmul", algo=66, tile=601, stages=35, split_k=1, reduction=0, swizzle=0, custom=1, inner=0, cluster=2
 )
+BY_ROWS = not torch.__version__.startswith("2.11")  # ATen takes scales of rows on a CPU from torch 2.12 on.
 torch.manual_seed(0)
 
 def rand(*sizes):
@@ -56,7 +58,8 @@ class Products(torch.nn.Module):
         p = torch.mm(x[8:], w[:, 64:128].t())
         q = torch.addmm(b[8:], x, w[8:, :64].t())
         r = torch._scaled_mm(f, g.t(), s[0], t[0, 0], out_dtype=torch.float32)
-        u = torch._scaled_mm(f[8:], g.t(), s[8:] * 2, t, b[8:], out_dtype=torch.bfloat16, use_fast_accum=True)
+        rows = (s[8:] * 2, t) if BY_ROWS else (s[8] * 2, t[0, :1])
+        u = torch._scaled_mm(f[8:], g.t(), *rows, b[8:], out_dtype=torch.bfloat16, use_fast_accum=True)
         return p, q + 1, torch.bmm(y, z.transpose(1, 2)[:, :, 8:]), torch._int_mm(i, j), r, u
 
 INPUTS = (
