@@ -62,7 +62,7 @@ def brief_facts(evidence: Mapping[str, Any], is_hit: bool = False) -> Facts:
 def over_range(hit: Hit, query: Query) -> str:
     """Format the sizes that the time of a hit holds for, and its gain over all sizes of the range; empty for fixed
     sizes."""
-    if not over_sizes.is_ranged(query) or (hit.config == ATEN and not hit.branches):
+    if not query.symbolic or (hit.config == ATEN and not hit.branches):
         return ""
     here = " ".join(f"{name}={getattr(query.problem, name)}" for name in query.ranges)
     found = over_sizes.expected(query, hit.expected_us, hit.speedup, hit.evidence, {}).gain

@@ -282,3 +282,13 @@ class Query:
     activation: str = ""
     aten_splits: bool = False
     computed: bool = False
+
+    @property
+    def symbolic(self) -> tuple[str, ...]:
+        """The names among `m`, `n`, `k` that have more than one value."""
+        return symbolic(self.ranges) if self.ranges else ()
+
+
+def symbolic(ranges: Mapping[str, tuple[int, int | None]]) -> tuple[str, ...]:
+    """The names of `ranges` that have more than one value."""
+    return tuple([name for name, (low, high) in ranges.items() if low != high])

@@ -119,7 +119,7 @@ class Ask:
     @property
     def symbolic(self) -> tuple[str, ...]:
         """The names among `m`, `n`, `k` that have more than one value."""
-        return tuple(name for name, (low, high) in self.query.ranges.items() if low != high)
+        return self.query.symbolic
 
     def at(self, problem: Problem) -> Ask:
         """Return the same lookup for another problem."""

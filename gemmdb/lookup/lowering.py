@@ -71,7 +71,7 @@ def only_aten(query: Query) -> Rejected | None:
 
 def _weightless(query: Query) -> Rejected | None:
     """Return why no weight of a GEMM can be packed: no parameter has a symbolic size."""
-    changes = any(low != high for name, (low, high) in query.ranges.items() if name != "m")
+    changes = set(query.symbolic) - {"m"}
     return Rejected(NO_WEIGHT) if query.computed or (changes and not query.problem.constant) else None
 
 

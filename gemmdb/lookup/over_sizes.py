@@ -45,7 +45,7 @@ def expected(query: Query, us: float, speedup: float, evidence: Mapping[str, Any
     size may be nothing at the others.
     """
     hint = Known(query.problem, us, speedup, _spread(speedup, evidence))
-    if not is_ranged(query):
+    if not query.symbolic:
         return Part.of(us * speedup, us, hint.spread)
     known = [_known(query.problem, one) for one in timed_sizes(evidence)]
     if not sizes:
@@ -89,11 +89,6 @@ def mean_saving(query: Query, sizes: Shares) -> Saving | None:
     if len(known) < len(found):
         return None
     return Saving(sum(share * one.aten_us for share, one in known), sum(share * one.best_us for share, one in known))
-
-
-def is_ranged(query: Query) -> bool:
-    """Return whether a size of a query is symbolic."""
-    return any(low != high for low, high in query.ranges.values())
 
 
 def _spread(speedup: float, evidence: Mapping[str, Any]) -> float:

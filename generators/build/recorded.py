@@ -24,7 +24,6 @@ from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import symbolic
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.over_sizes import is_ranged
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
@@ -71,7 +70,7 @@ def read(name: str | None, problems: Sequence[Problem], device: Device) -> Recor
         query = entry.query(device)
         if entry.problem not in chosen:
             continue
-        if is_ranged(query):
+        if query.symbolic:
             ranged.setdefault((entry.problem, entry.ranges), query)
         else:
             fixed.setdefault(entry.problem, query)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit import strategies
+from kit.devices import H200
 
 from gemmdb.errors import InputError
 from gemmdb.key.layout import ITEM_SIZES
 from gemmdb.key.operands import Bias, Numerics, TensorInfo, default_numerics
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 
 SIZES = st.integers(0, 300)
 LETTERS = st.sampled_from(["nn", "nt", "tn", "tt"])
@@ -123,3 +124,9 @@ def test_default_numerics_accumulate_at_least_as_wide(dtype):
     numerics = default_numerics(dtype)
     assert numerics.acc == {"fp64": "fp64", "int8": "int32", "uint8": "int32"}.get(dtype, "fp32")
     assert numerics.fp32 == "ieee"
+
+
+def test_a_size_is_symbolic_that_has_more_than_one_value():
+    ranges = {"m": (1, None), "n": (64, 64), "k": (0, 8)}
+    assert Query(Problem.gemm("mm", m=8, n=64, k=8), H200, ranges).symbolic == ("m", "k")
+    assert Query(Problem.gemm("mm", m=8, n=64, k=8), H200).symbolic == ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemmdb.lookup import answer, over_sizes
+from gemmdb.lookup import answer
 from gemmdb.lookup.over_sizes import expected, gain_of, mean_roofline_us, mean_saving
 from gemmdb.settings import Policy
 from gemmdb.table.stats import Part
@@ -99,4 +99,3 @@ def test_a_miss_is_weighted_too(lab):
     large = {query.problem.resized(4096, 256, 256): 1.0}
     assert mean_roofline_us(query, large) > 10 * mean_roofline_us(query, {})
     assert mean_saving(query, large) is None
-    assert over_sizes.is_ranged(query)

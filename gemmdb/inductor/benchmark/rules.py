@@ -61,7 +61,7 @@ def in_doubt(decision: Decision, node: Any = None) -> bool:
     """Return whether a decision must be confirmed before it is served. `node`: its GEMM's node, if known."""
     if decision.only_timed:
         return decision.config not in (None, ATEN) and not decision.timed_here
-    if any(low != high for low, high in decision.query.ranges.values()):
+    if decision.query.symbolic:
         return at_rows.unmeasured(decision) and not confirm_rejection(decision.query, decision.session.policy)
     doubted = unmeasured(decision) or (node is not None and _measured_with_cold_weight(decision, node))
     return doubted and not confirm_rejection(decision.query, decision.session.policy)
@@ -109,20 +109,17 @@ def tuning_rejection(query: Query, policy: Policy) -> Rejected | None:
     """Return why a query that misses is not tuned with `on_miss="live"`: it would take too long, or ranks could choose
     different kernels."""
     problem, device = query.problem, query.device
-    symbolic = any(low != high for low, high in query.ranges.values())
-    if problem.op in GPU_ALONE and (device.kind != "cuda" or symbolic or missing_library()):
+    if problem.op in GPU_ALONE and (device.kind != "cuda" or query.symbolic or missing_library()):
         # Only Inductor's search is left, and no table could name its kernels.
         return Rejected(f"{GPU_ALONE[problem.op]} can be tuned only on a GPU, at fixed sizes, with gemmdb[build]")
     if rejected := representatives.rejection(problem) or reject_uncapturable(problem, device):
         return rejected
     if trivial(problem):
         return Rejected("there is nothing to save: K is 1, or a size is 0")
-    return lowering.only_aten(query) or (
-        None if limits.is_patient(policy) else _slow_rejection(query, policy, symbolic)
-    )
+    return lowering.only_aten(query) or (None if limits.is_patient(policy) else _slow_rejection(query, policy))
 
 
-def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | None:
+def _slow_rejection(query: Query, policy: Policy) -> Rejected | None:
     """Return why a query is not tuned unless `live` is explicit."""
     kind = query.device.kind
     if kind != "cuda":
@@ -131,7 +128,7 @@ def _slow_rejection(query: Query, policy: Policy, symbolic: bool) -> Rejected | 
             f"on a {kind.upper()} that takes about {first_s:g} s for the first GEMM and {further_s:g} s for each other"
         )
         return Rejected(f"{took}, but only {policy.live_s:g} s are allowed; GEMMDB_ON_MISS=live allows it")
-    if symbolic:
+    if query.symbolic:
         return Rejected("its sizes are symbolic")
     if emitted := _only_emitted(query.problem):
         return Rejected(f"{emitted}, and compiling it means loading torch first; GEMMDB_ON_MISS=live allows it")

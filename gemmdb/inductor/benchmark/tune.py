@@ -90,8 +90,7 @@ def tune(decisions: Sequence[Decision]) -> list[Decision]:
     unchanged."""
     groups: dict[Device, list[Decision]] = defaultdict(list)
     for decision in decisions:
-        symbolic = any(low != high for low, high in decision.query.ranges.values())
-        if decision.session.user_table is not None and not symbolic:
+        if decision.session.user_table is not None and not decision.query.symbolic:
             groups[decision.query.device].append(decision)
     if groups and (library := rules.missing_library()):
         log.info("live tuning needs gemmdb[build]: %s is not installed", library)

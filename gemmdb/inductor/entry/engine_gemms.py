@@ -87,7 +87,7 @@ class EngineGemms:
     def _rejection(self, found: Opened) -> Rejected | None:
         """Return why no kernel can be timed against the operator in this compile."""
         query = found.gemm.query
-        if found.gemm.guessed or any(low != high for low, high in query.ranges.values()):
+        if found.gemm.guessed or query.symbolic:
             return Rejected("its sizes are symbolic")
         if rejected := rules.confirm_rejection(query, self.session.policy):
             return Rejected(f"kernels are not timed against it ({rejected})")

@@ -161,7 +161,7 @@ class JointPass:
                 continue
             if gemm is None or gemm.guessed or rules.confirm_rejection(gemm.query, self.session.policy):
                 continue
-            if any(low != high for low, high in gemm.query.ranges.values()):
+            if gemm.query.symbolic:
                 continue  # Its code depends on numbers of the graph, which is still changing.
             decision = deciding.decide(self.session, gemm.query)
             if decision.config is not None:

@@ -116,7 +116,7 @@ class TableSession(Session):
     def _applied(self, query: Query, policy: Policy) -> Policy:
         """Return the policy for one query."""
         policy = state.applied(policy)
-        unmeasured = policy.batch_invariant or any(low != high for low, high in query.ranges.values())
+        unmeasured = policy.batch_invariant or query.symbolic
         if policy.on_miss == "error" and not unmeasured:
             # The other rungs answer with unmeasured configs. Only some sizes of a range are ever measured.
             return replace(policy, near=False, sku=False, model=False)

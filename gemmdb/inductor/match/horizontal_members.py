@@ -70,7 +70,7 @@ def read(node: Any, decision: D) -> Member[D] | None:
     """Return the GEMM as a member of a group; None if it is not eligible."""
     problem, query = decision.problem, decision.query
     decided = decision.config is not None and not decision.branches
-    if not decided or query.device.kind not in _GPUS or any(low != high for low, high in query.ranges.values()):
+    if not decided or query.device.kind not in _GPUS or query.symbolic:
         return None
     if problem.scalars != "unit" or problem.n % WIDTH_STEP or not _has_kernel(problem):
         return None

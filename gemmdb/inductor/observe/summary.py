@@ -15,7 +15,7 @@ from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handle
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem, Query
+from gemmdb.key.problem import Problem, Query, symbolic
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import saving
 from gemmdb.outcome import NO_TABLE, Kind, Outcome
@@ -171,7 +171,7 @@ def _answer(event: Event) -> Answers:
     kernels, (us, speedup) = int(event.config not in (ATEN.text, SEARCH)), event.shown
     if not us or not speedup:
         return Answers("", 1, kernels)
-    ranged = any(low != high for low, high in event.ranges.values())
+    ranged = bool(symbolic(event.ranges))
     return Answers("", 1, kernels, 1, us * speedup, us, int(ranged))
 
 

@@ -52,8 +52,8 @@ def confirm_rejection(query: Query, policy: Policy) -> Rejected | None:
     """Return why a compile does not confirm the config for a query, based on the query alone."""
     if not policy.confirm:
         return Rejected("switched off by the policy")
-    symbolic = {name for name, (low, high) in query.ranges.items() if low != high}
-    if symbolic and (symbolic != {"m"} or query.problem.op not in lowering.JOINED_OPS or query.problem.constant):
+    symbolic = query.symbolic
+    if symbolic and (symbolic != ("m",) or query.problem.op not in lowering.JOINED_OPS or query.problem.constant):
         return Rejected("its sizes are symbolic")
     if query.problem.spec.grouped:
         return Rejected("how its groups are divided is known when the program runs")

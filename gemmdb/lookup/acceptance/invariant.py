@@ -56,7 +56,7 @@ def rejection(query: Query) -> Rejected | None:
         return Rejected(f"batch invariance needs a CUDA GPU, not a {device.kind}")
     if not sum_order.possible(problem, device):
         return Rejected(f"the summation order of kernels is not known on {device.arch}")
-    if {name for name, (low, high) in query.ranges.items() if low != high} - {"m"}:
+    if set(query.symbolic) - {"m"}:
         return Rejected("batch invariance covers no symbolic N or K")
     if found := reject_empty(problem):
         return found
