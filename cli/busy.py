@@ -29,8 +29,6 @@ _HELP = (
     "How long to wait while other programs use the machine, and then to stop: 90s, 10m. 0s measures anyway; disturbed"
     " timings are not used"
 )
-WaitOption = Annotated[str, Option(metavar="TIME", help=f"{_HELP}.")]
-"""--wait of a command that does not ask."""
 AskOption = Annotated[
     str | None,
     Option(metavar="TIME", help=f"{_HELP} [default: ask on a terminal, else {WAIT}].", show_default=False),

@@ -175,7 +175,6 @@ class Settings:
     user_table: Path
     on_miss: str = ""
     disabled: bool = False
-    log: str = ""
     confirm: bool = True
     trust: Path | None = None
     frozen: bool = False
@@ -197,8 +196,7 @@ class Settings:
         pins = _expanded(frozen) if frozen.lower() not in (*_OFF, *_ON) else None
         return cls(
             tuple(map(_expanded, named)), _expanded(user), on_miss if on_miss in ON_MISS else "", disabled,
-            env.get("GEMMDB_LOG", ""), confirm != "0", _expanded(trust) if trust else None,
-            frozen.lower() not in _OFF, pins,
+            confirm != "0", _expanded(trust) if trust else None, frozen.lower() not in _OFF, pins,
         )  # fmt: skip
 
     def with_frozen(self, frozen: bool | str | Path | None) -> Settings:

@@ -27,7 +27,7 @@ from gemmdb.settings import (
 
 def test_the_defaults_of_an_empty_environment():
     settings = Settings.read({"HOME": "/home/user"})
-    assert (settings.tables, settings.on_miss, settings.disabled, settings.log) == ((), "", False, "")
+    assert (settings.tables, settings.on_miss, settings.disabled) == ((), "", False)
     assert settings.confirm
     assert settings.user_table == data_home({}) / "user.db"
 
@@ -41,13 +41,12 @@ def test_every_variable_is_read():
             "GEMMDB_CONFIRM": "0",
             "GEMMDB_TRUST": "/trusted",
             "GEMMDB_DISABLE": "1",
-            "GEMMDB_LOG": "DEBUG",
             "GEMMDB_FROZEN": "/pins",
         }
     )
     assert settings == Settings(
-        (Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, "DEBUG", False, Path("/trusted"),
-        True, Path("/pins"),
+        (Path("/a.db"), Path("/b.db")), Path("/mine.db"), "error", True, False, Path("/trusted"), True,
+        Path("/pins"),
     )  # fmt: skip
 
 
@@ -134,7 +133,7 @@ def test_a_wrong_value_names_the_nearest_right_one(name, value, meant):
 def test_an_unknown_level_is_refused_and_one_in_small_letters_is_not():
     with pytest.raises(InputError, match="GEMMDB_LOG='chatty'; known: DEBUG, INFO"):
         Settings.read({"GEMMDB_LOG": "chatty"})
-    assert Settings.read({"GEMMDB_LOG": "warn"}).log == "warn"
+    assert Settings.read({"GEMMDB_LOG": "warn"}) == Settings.read({})
     assert Settings.read({"GEMMDB_LOG": "chatty", "GEMMDB_DISABLE": "1"}).disabled
 
 

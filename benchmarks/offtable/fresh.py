@@ -83,7 +83,7 @@ def main(options: argparse.Namespace) -> None:
 @functools.cache
 def shipped() -> Catalog:
     """The shipped tables alone."""
-    return Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten", False, ""))
+    return Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten"))
 
 
 def answers(problem: Problem, device: Device) -> Answers:

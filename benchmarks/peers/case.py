@@ -53,9 +53,9 @@ class Case:
         assert all(made.scale is not None for made in self.sets)
         return [weight_of(self.problem, made.b, made.scale) for made in self.sets if made.scale is not None]
 
-    def multiple(self, n: int = 1, k: int = 1, m: int = 1) -> None:
+    def multiple(self, n: int = 1, k: int = 1) -> None:
         """Raise Unfit unless the sizes are multiples."""
-        for name, step in (("n", n), ("k", k), ("m", m)):
+        for name, step in (("n", n), ("k", k)):
             if getattr(self.problem, name) % step:
                 raise Unfit(f"{name} is no multiple of {step}")
 

@@ -44,18 +44,15 @@ def first(outputs: Any) -> Any:
     return outputs if isinstance(outputs, torch.Tensor) else outputs[0]
 
 
-def of_model(
-    model: torch.nn.Module, inputs: Mapping[str, Any], chosen: Callable[[Any], Any] = first, exact: bool = True
-) -> Built:
-    """The program that calls `model` with keyword arguments. `chosen`: the outputs to compare. `exact`: an fp32 copy of
-    the model is the reference."""
+def of_model(model: torch.nn.Module, inputs: Mapping[str, Any], exact: bool = True) -> Built:
+    """The program that calls `model` with keyword arguments. `exact`: an fp32 copy of the model is the reference."""
 
     def step(compile: Compile) -> Step:
         run = compile(model)
-        return lambda: chosen(run(**inputs))
+        return lambda: first(run(**inputs))
 
     def reference() -> Any:
-        return chosen(copy.deepcopy(model).float()(**_pytree.tree_map(widened, dict(inputs))))
+        return first(copy.deepcopy(model).float()(**_pytree.tree_map(widened, dict(inputs))))
 
     return Built(step, reference if exact else None)
 

@@ -60,9 +60,9 @@ def compiled(row: Row, way: str, over: str, state: str = "cold_s") -> float | No
     return ours / theirs if ours and theirs else None
 
 
-def slower(row: Row, way: str, over: str = "default") -> bool:
-    """Whether `way` is slower than `over` beyond noise."""
-    found = gain(row, way, over)
+def slower(row: Row, way: str) -> bool:
+    """Whether `way` is slower than default mode beyond noise."""
+    found = gain(row, way, "default")
     return found is not None and 1 / found[2] > SLOWER
 
 

@@ -26,7 +26,6 @@ class Machine:
     sms: int
     dram: float
     l2: float
-    l2_bytes: float
     tensor: float
     sync: float
     fma: float
@@ -52,20 +51,18 @@ def machine(device: Device) -> Machine | None:
     if not capability or known is None or device.mig:
         return None
     share = device.units / known.units
-    public = {**known.figures, **{k: v for k, v in device.figures.items() if k in ("smem_bytes", "l2_bytes")}}
-    clock = public["clock_mhz"]
+    clock = known.figures["clock_mhz"]
     tensor = known.figures["tc_tflops"] * 1e6 * share / device.units
     return Machine(
         capability,
         device.units,
-        public["copy_gb_per_s"] * 1e3 * share,
+        known.figures["copy_gb_per_s"] * 1e3 * share,
         64 * clock * device.units,  # The crossbar of every arch since Volta delivers 64 bytes per clock and SM.
-        public["l2_bytes"],
         tensor,
         tensor if capability < hardware.HOPPER else min(tensor, SYNC_FLOPS * clock),
         2 * hardware.FMA_LANES.get(capability, hardware.OTHER_FMA_LANES) * clock,
         clock,
-        int(public["smem_bytes"]),
+        int(device.figures.get("smem_bytes", known.figures["smem_bytes"])),
         hardware.RESIDENT_WARPS.get(capability, hardware.OTHER_RESIDENT_WARPS),
     )
 

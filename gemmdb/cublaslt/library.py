@@ -35,11 +35,6 @@ CONFIG: dict[str, tuple[int, Any]] = {
     "cluster": (8, ctypes.c_uint16),
 }  # fmt: skip
 """cublasLtMatmulAlgoConfigAttributes_t with the C type of each value: together, they name an algorithm."""
-CAPABILITY: dict[str, tuple[int, Any]] = {
-    "split_k": (0, c_int32), "reductions": (1, c_uint32), "swizzle": (2, c_uint32), "tiles": (6, c_uint32),
-    "custom_max": (7, c_int32), "stages": (13, c_uint32), "numerics": (15, c_uint64),
-}  # fmt: skip
-"""cublasLtMatmulAlgoCapAttributes_t."""
 EPILOGUES = {"": (1, 4), "relu": (2, 6), "gelu_tanh": (32, 36)}
 """cublasLtEpilogue_t of each activation, without and with a bias before it. cuBLASLt's GELU is the tanh form."""
 
@@ -95,10 +90,8 @@ _HANDLE_ARGUMENTS: dict[str, Sequence[Any]] = {
     "cublasLtMatmulPreferenceDestroy": (c_void_p,),
     "cublasLtMatmulPreferenceSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
     "cublasLtMatmulAlgoGetHeuristic": (*(c_void_p,) * 7, c_int, c_void_p, c_void_p),
-    "cublasLtMatmulAlgoGetIds": (c_void_p, *(c_int,) * 6, c_int, c_void_p, c_void_p),
     "cublasLtMatmulAlgoInit": (c_void_p, *(c_int,) * 6, c_int, c_void_p),
     "cublasLtMatmulAlgoCheck": (*(c_void_p,) * 8,),
-    "cublasLtMatmulAlgoCapGetAttribute": (c_void_p, c_int, c_void_p, c_size_t, c_void_p),
     "cublasLtMatmulAlgoConfigSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
     "cublasLtMatmulAlgoConfigGetAttribute": (c_void_p, c_int, c_void_p, c_size_t, c_void_p),
     "cublasLtMatmul": (*(c_void_p,) * 14, c_size_t, c_void_p),

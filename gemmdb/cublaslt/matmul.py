@@ -116,12 +116,6 @@ class Matmul:
         types = (library.DTYPES[one] for one in (scale, shape.b.dtype, shape.a.dtype, shape.out.dtype, shape.out.dtype))
         return (library.COMPUTE[shape.accumulate], *types)
 
-    def identifiers(self) -> list[int]:
-        """The numbers of all algorithms for these dtypes."""
-        found, got = (c_int32 * 256)(), c_int32()
-        call("cublasLtMatmulAlgoGetIds", self.handle, *self._types(), 256, found, byref(got))
-        return list(found[: got.value])
-
     def initial(self, number: int) -> Algorithm:
         """The algorithm of that number with the attributes unset."""
         made = Algorithm()
@@ -188,12 +182,3 @@ def attributes(algorithm: Algorithm) -> dict[str, int]:
         )  # fmt: skip
         found[name] = int(value.value)
     return found
-
-
-def capabilities(algorithm: Algorithm, name: str) -> list[int]:
-    """The values of a capability of an algorithm; one, or several for `tiles` and `stages`."""
-    number, kind = library.CAPABILITY[name]
-    values, written = (kind * 1024)(), c_size_t()
-    size = ctypes.sizeof(values) if name in ("tiles", "stages") else ctypes.sizeof(kind)
-    call("cublasLtMatmulAlgoCapGetAttribute", byref(algorithm), number, values, size, byref(written))
-    return [int(values[index]) for index in range(written.value // ctypes.sizeof(kind))]

@@ -87,7 +87,6 @@ scale is a byte, the exponent of a power of two plus 127. The others have int32 
 `awq` [K, N / 8], with scales [K / group, N] and int4 zero points [K / group, N / 8]. The first format of GPTQ stores
 zero points less 1. `plain`, torchao's default, lies like `low-first`: a number is in two's complement, and the weight
 is number * scale + zero, with [K / group, N] each."""
-BYTES = tuple(name for name, packing in PACKED.items() if packing.rows == "n" and packing.dtype == INT4)
 WORDS = tuple(name for name, packing in PACKED.items() if packing.rows == "k")
 """The packings whose memory runs along N, in words of 32 bits."""
 BYTE, LOW_FIRST, MXFP4, PLAIN = "byte", "low-first", "mxfp4", "plain"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -191,11 +190,6 @@ def timed(data: Any, entry: Callable[[int], Entry]) -> Iterator[Entry]:
                     yield entry(number)
     except (struct.error, IndexError) as error:
         raise InputError(f"a record is malformed ({error})") from error
-
-
-def entries(record: Record) -> Iterable[Entry]:
-    """Return every entry that `pack` numbers, including repeats."""
-    return chain((Entry(config) for config, _ in record.failed), (t.entry for one in record.groups for t in one.times))
 
 
 def _checksum(data: bytes, problem: int, device: int) -> bytes:

@@ -38,7 +38,7 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import marks
 from gemmdb.workload.entries import Entry
 
-NOWHERE = Settings((), Path("/nonexistent/user.db"), "aten", False, "")
+NOWHERE = Settings((), Path("/nonexistent/user.db"), "aten")
 POLICY = Policy(on_miss="aten", confirm=False)
 LOWS, HIGHS = (0, 1, 2), (1, 64, 1000, 2**20, None)
 

@@ -147,7 +147,7 @@ def lookups() -> str:
                     yield query.problem.text, name, hit and (hit.rung, hit.config.text, times)
 
     nowhere = Path("/nonexistent/user.db")
-    return digest(answers(Catalog.load(Settings((), nowhere, "aten", False, ""))))
+    return digest(answers(Catalog.load(Settings((), nowhere, "aten"))))
 
 
 ENTRIES: dict[str, Callable[[], object]] = {

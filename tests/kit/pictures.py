@@ -103,7 +103,7 @@ def _serving(folder: Path) -> Path:
 
 def _of_docs(browser: Any, folder: Path) -> None:
     wide = View("docs", 1320, scale=1.0)
-    shipped = Catalog.load(Settings((), folder / "none.db", "aten", False, ""))
+    shipped = Catalog.load(Settings((), folder / "none.db", "aten"))
     for name, source, height in (
         ("report", shipped_tables() / "sm90-nvidia-h200.db", 1280), ("report-workload", _serving(folder), 1280),
     ):  # fmt: skip

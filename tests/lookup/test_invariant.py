@@ -33,7 +33,7 @@ BESIDE = ("none", "pointwise", "pointwise:math", "pointwise:math:reads1", "point
 
 @pytest.fixture(scope="module")
 def shipped():
-    return Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten", False, ""))
+    return Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten"))
 
 
 @st.composite

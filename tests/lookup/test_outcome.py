@@ -91,7 +91,7 @@ def test_the_reason_stands_beside_the_kind() -> None:
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    found = Catalog.load(Settings((), tmp_path_factory.mktemp("user") / "user.db", "aten", False, ""))
+    found = Catalog.load(Settings((), tmp_path_factory.mktemp("user") / "user.db", "aten"))
     yield found
     found.close()
 

@@ -86,7 +86,7 @@ def test_predictions_read_nothing_else_of_the_policy():
             read.add(name)
             return super().__getattribute__(name)
 
-    tables = Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten", False, "")).tables
+    tables = Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten")).tables
     ask = Ask(Query(Problem.gemm("mm", m=40, n=4104, k=4104), H200), tables, Watched(), None)
     read.clear()
     assert ask.excluding
@@ -170,7 +170,7 @@ def test_what_a_broken_table_left_out_is_asked_for_again(lab, monkeypatch):
 
 def test_the_shipped_tables_answer_alike_in_any_order():
     """With nothing remembered, and after other questions."""
-    catalog = Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten", False, ""))
+    catalog = Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten"))
     draw = Random(3)
     kinds = [Problem.gemm(op, m=1, n=8, k=8, fusion=fusion) for op, fusion in
              (("mm", "none"), ("addmm", "none"), ("mixed_mm", "scale"), ("int_mm", "scale"))]  # fmt: skip

@@ -20,7 +20,7 @@ M = {4096: 1024, 6144: 128}
 
 @pytest.fixture(scope="module")
 def shipped() -> Catalog:
-    return Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten", False, ""))
+    return Catalog.load(Settings((), Path("/nonexistent/user.db"), "aten"))
 
 
 def asked(

@@ -90,7 +90,7 @@ def test_the_list_sorts_turns_pages_and_opens(visit: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_workload(visit: Callable[..., Any], workload: Path, tmp_path: Path, width: int) -> None:
-    settings = Settings((), tmp_path / "user.db", "aten", False, "")
+    settings = Settings((), tmp_path / "user.db", "aten")
     tab = visit(workload, width, "light" if width == 768 else "dark", settings)
     assert shown(tab) == 2 * KNOWN
     assert tab.locator(".treemaplayer .slice").count() > 20

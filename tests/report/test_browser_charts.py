@@ -78,9 +78,7 @@ def test_before_and_after_tells_atens_answers_from_kernels(visit: Callable[..., 
     assert {one["outcome"] for one in document["products"] if one["rung"] == "exact"} >= {
         "table", "ATen (measured best)",
     }  # fmt: skip
-    tab = visit(
-        tmp_path / "serve.jsonl", settings=Settings((tmp_path / "example.db",), tmp_path / "no.db", "aten", False, "")
-    )
+    tab = visit(tmp_path / "serve.jsonl", settings=Settings((tmp_path / "example.db",), tmp_path / "no.db", "aten"))
     named = [text.strip() for text in tab.locator(".card:has(#bars) .legend li").all_text_contents()]
     assert named == [
         "table", "near", "ATen (measured best)", "ATen (predicted best)", "ATen (nothing known)", "ATen (refused)",

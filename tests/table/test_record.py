@@ -28,9 +28,14 @@ KIT = Kit()
 ROWS = KIT.rows().map(lambda rows: [replace(row, problem=KIT.problem, device=KIT.device) for row in rows])
 
 
+def entries_of(record: Record) -> list[Entry]:
+    """Every entry that `pack` numbers, with repeats."""
+    return [Entry(config) for config, _ in record.failed] + [time.entry for one in record.groups for time in one.times]
+
+
 def numbered(record: Record, verdicts: Sequence[Verdict] = ()) -> tuple[Numbering, bytes]:
     """The numbering of one record, and its packed form."""
-    entries = list(packed_records.entries(record))
+    entries = entries_of(record)
     classes = {one.klass for one in record.groups if one.klass is not None}
     contexts = [(one.protocol.key, one.toolchain.key) for one in verdicts]
     numbering = Numbering.of(entries, classes, contexts, configs=[config for one in verdicts for config in one.ties])
@@ -41,7 +46,7 @@ def numbered(record: Record, verdicts: Sequence[Verdict] = ()) -> tuple[Numberin
 
 def read(record: Record, numbering: Numbering, data: object) -> Record:
     """What is read of packed bytes, by a numbering that was written and read as well."""
-    toolchains = {one.key: one for entry in packed_records.entries(record) for one in entry.toolchains}
+    toolchains = {one.key: one for entry in entries_of(record) for one in entry.toolchains}
     again = Numbering.parse(numbering.parts())
     assert again == numbering
     entry = again.reader(lambda number: Config.parse(again.config(number)), toolchains.__getitem__)

@@ -205,7 +205,7 @@ def _look_up(path, device, stop, answers):
     """Ask for every problem again and again, as eight processes that compile do."""
     seen = set()
     try:
-        catalog = Catalog.load(Settings((), path, "aten", False, ""), tables=[path])
+        catalog = Catalog.load(Settings((), path, "aten"), tables=[path])
         while not stop.is_set():
             for problem in FEW:
                 hit = lookup.answer(Query(problem, device), catalog, Policy())

@@ -67,7 +67,7 @@ def gpu_rows(draw):
 
 def steps(path: Path, query: Query, toolchain: Toolchain | None, policy: Policy) -> object:
     """All that the ladder says of a query by one table, without the table's name."""
-    catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten", False, ""), tables=[path])
+    catalog = Catalog.load(Settings((), path.with_name("user.db"), "aten"), tables=[path])
     only = Catalog([entry for entry in catalog._entries if entry[1].path == path])
     said = explain(query, only, policy, toolchain)
     tried = candidates(Ask(query, only.tables, policy, toolchain))

@@ -185,7 +185,7 @@ def test_tables_of_both_versions_answer_together(full, tmp_path):
         store.add([KIT.row(config, us) for config, us in zip(KIT.configs[:2], (10.0, 5.0), strict=True)])
         store.refresh()
     pack(tmp_path / "rest.db", tmp_path / "small.db")
-    catalog = Catalog.load(Settings((), user, "aten", False, ""), tables=[tmp_path / "small.db"])
+    catalog = Catalog.load(Settings((), user, "aten"), tables=[tmp_path / "small.db"])
     query = Query(KIT.problem.resized(18, 512, 512), KIT.device)
     near = next(step for step in explain(query, catalog, Policy(near_loss=1.0)) if step.rung == "near")
     tables = {one["table"] for one in near.evidence["neighbours"]}

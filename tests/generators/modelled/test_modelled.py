@@ -63,7 +63,7 @@ def test_a_second_build_adds_nothing_and_lookup_and_explain_say_that_it_is_model
     assert (again.before, again.measured, again.rows) == (7, 0, 0)
     with Table.open(report.out) as table:
         assert len(table.provenance()) == 1
-    catalog = Catalog.load(Settings((), report.out.parent / "user.db", "aten", False, ""), tables=[report.out])
+    catalog = Catalog.load(Settings((), report.out.parent / "user.db", "aten"), tables=[report.out])
     query = Query(Problem.gemm("mixed_mm", m=64, n=1024, k=4096), report.device)
     hit = lookup.answer(query, catalog, Policy())
     assert (hit.rung, hit.evidence["modelled"], hit.table) == ("model", True, str(report.out))
@@ -104,7 +104,7 @@ def test_the_shipped_modelled_tables_are_small_compiled_and_answer_as_a_model(na
         assert all(group.modelled for group in groups)
     assert summary["origin"] == "modelled"
     assert min(summary["problems"][op] for op in ("mm", "addmm", "int_mm", "mixed_mm")) >= 150
-    catalog = Catalog.load(Settings((), tmp_path / "user.db", "aten", False, ""))
+    catalog = Catalog.load(Settings((), tmp_path / "user.db", "aten"))
     problem = Problem.gemm("mixed_mm", m=16, n=4096, k=4096, fusion="scale")
     hit = lookup.answer(Query(problem, catalog.resolve(device.arch)), catalog, Policy())
     assert (hit.rung, hit.backend, Path(hit.table).name) == ("model", "triton", path.name)
