@@ -9,7 +9,7 @@ from gemmdb.hit import Range
 from gemmdb.inductor.decide import deciding, legality, outcome
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower import cublaslt, cutlass, triton
-from gemmdb.inductor.lower.adapter import rows, symbolic, templates
+from gemmdb.inductor.lower.adapter import row_choice, rows, symbolic, templates
 from gemmdb.inductor.lower.triton import Operands, Refused
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
@@ -29,10 +29,10 @@ def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tup
         raise Refused(deciding.LAYOUT_CHANGED)
     if symbolic.number(operands.sizes[0]) is not None:
         raise Refused("M turned out to be fixed")
-    if rejected := rows.rejection():
+    if rejected := row_choice.rejection():
         raise Refused(rejected.reason)
     ours = _operands(operands)
-    parts: list[rows.Part] = []
+    parts: list[row_choice.Part] = []
     for limit, config, interval in _intervals(decision):
         try:
             kernel, used = _kernel(decision, config, (interval, operands), scalars)
@@ -46,8 +46,8 @@ def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tup
             why = "" if isinstance(error, Refused) else f"Inductor could not generate it: {type(error).__name__}: "
             outcome.refuse(replace(decision, query=part, is_branch=True), f"{why}{error}")
             kernel = _aten(problem, scalars)
-        parts.append(rows.Part(limit, kernel))
-    return rows.gemm(rows.chosen_among(operands.sizes[0], parts, ours), triton.stored(problem, operands))
+        parts.append(row_choice.Part(limit, kernel))
+    return rows.gemm(row_choice.chosen_among(operands.sizes[0], parts, ours), triton.stored(problem, operands))
 
 
 def _intervals(decision: Decision) -> list[tuple[int | None, Config, Range]]:
@@ -78,7 +78,7 @@ def _kernel(
 
 
 def _cutlass(decision: Decision, config: Config, problem: Problem, operands: Operands) -> Any:
-    if rejected := rows.cutlass_rejection():
+    if rejected := row_choice.cutlass_rejection():
         raise cutlass.NotCompiled(rejected.reason)
     found = cutlass.prepared(config, problem, operands, decision.session.policy)
     if {node.get_name() for node in found.operands.values()} - {node.get_name() for node in _operands(operands)}:
@@ -86,10 +86,10 @@ def _cutlass(decision: Decision, config: Config, problem: Problem, operands: Ope
     return found
 
 
-def _aten(problem: Problem, scalars: tuple[float, float]) -> rows.Aten:
+def _aten(problem: Problem, scalars: tuple[float, float]) -> row_choice.Aten:
     if not lowering.joins(ATEN, problem):
         raise Refused("one of its kernels cannot be lowered, and ATen takes several here")
-    return rows.Aten(problem.op, scalars, problem.numerics.fast)
+    return row_choice.Aten(problem.op, scalars, problem.numerics.fast)
 
 
 def _operands(operands: Operands) -> tuple[Any, ...]:

@@ -1,9 +1,8 @@
 """One node of Inductor's graph that is computed by one of several kernels, by the number of rows at run time.
 
-The output code compares M and launches one of them, in Python and in C++ alike. Nothing else depends on the choice:
-the same buffers are allocated, and what Inductor fuses into the node becomes the epilogue of each template. ATen,
-cuBLASLt and CUTLASS compute no epilogue, so where they are chosen it is a kernel of its own, as in a graph without the
-choice. A CUDA graph is captured for each size, and has one of the kernels.
+The output code compares M and launches one of them, in Python and in C++ alike. What Inductor fuses into the node
+becomes the epilogue of each template. ATen, cuBLASLt and CUTLASS compute no epilogue, so where they are chosen it is a
+kernel of its own, as in a graph without the choice. A CUDA graph is captured for each size, and has one of the kernels.
 """
 
 from __future__ import annotations
@@ -22,70 +21,10 @@ from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.virtualized import V
 
 from gemmdb.inductor.lower.adapter import codegen, cublaslt, cutlass, templates
+from gemmdb.inductor.lower.adapter.row_choice import Aten, Chosen, Part
 from gemmdb.inductor.lower.adapter.state import replaced
-from gemmdb.rejected import Rejected
 
 _CHOSEN = "_gemmdb_rows"
-
-
-@dataclass(frozen=True)
-class Aten:
-    """ATen's call. `op`: of a Problem. `scalars`: alpha and beta of an addmm. `fast`: of a scaled_mm."""
-
-    op: str
-    scalars: tuple[float, float] = (1, 1)
-    fast: bool = False
-
-
-@dataclass(frozen=True)
-class Part:
-    """What computes up to `limit` rows, or any number of rows (None), beyond those of the parts before: one of
-    Inductor's Triton choices, a call of cuBLASLt or CUTLASS, or one of ATen."""
-
-    limit: int | None
-    kernel: Any
-
-    @property
-    def template(self) -> bool:
-        """Whether Inductor can fuse the epilogue into it."""
-        return not isinstance(self.kernel, Aten | cublaslt.Kernel | cutlass.Call)
-
-    @property
-    def inputs(self) -> Sequence[Any]:
-        """The nodes that it reads besides the operands that ATen and cuBLASLt read."""
-        if isinstance(self.kernel, cutlass.Call):
-            return list(self.kernel.operands.values())
-        return self.kernel.input_nodes if self.template else ()
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The parts of a node in the order of their rows, with M. `operands`: of the calls of ATen and cuBLASLt: A, B, then
-    the extras, in memory. `workspace`: of the calls of cuBLASLt, None if they need none."""
-
-    rows: Any
-    parts: Sequence[Part]
-    operands: Sequence[Any]
-    workspace: Any = None
-
-    @property
-    def inputs(self) -> list[Any]:
-        """The nodes that any part reads, in memory, each once."""
-        nodes = [*self.operands, *(node for part in self.parts for node in part.inputs)]
-        stored = ir.InputsKernel.unwrap_storage([*nodes, *([] if self.workspace is None else [self.workspace])])
-        return list({node.get_name(): node for node in reversed(stored)}.values())[::-1]
-
-
-def rejection() -> Rejected | None:
-    """Why the graph being lowered cannot choose a kernel by its number of rows, None if it can."""
-    if getattr(V.graph, "fx_wrapper", False):
-        return Rejected("Inductor's FX wrapper has no run-time choice")
-    return None
-
-
-def cutlass_rejection() -> Rejected | None:
-    """Why the graph being lowered cannot choose a kernel of CUTLASS by its number of rows, None if it can."""
-    return Rejected("CUTLASS kernels are chosen by rows in Python's code alone") if V.graph.cpp_wrapper else None
 
 
 def gemm(chosen: Chosen, dtype: torch.dtype) -> Any:
@@ -100,14 +39,6 @@ def gemm(chosen: Chosen, dtype: torch.dtype) -> Any:
     buffer.inputs += [node for node in chosen.inputs if node.get_name() not in known]
     setattr(buffer, _CHOSEN, chosen)
     return output
-
-
-def chosen_among(rows: Any, parts: Sequence[Part], operands: Sequence[Any]) -> Chosen:
-    """Return a choice with the workspace that its calls of cuBLASLt share. `operands`: in memory."""
-    size = max((part.kernel.workspace for part in parts if isinstance(part.kernel, cublaslt.Kernel)), default=0)
-    workspace = [cublaslt.uninitialised(size, operands[0].get_device())] if size else [None]
-    stored = ir.InputsKernel.unwrap_storage(list(operands))
-    return Chosen(rows, parts, stored, *(ir.InputsKernel.unwrap_storage(workspace) if size else workspace))
 
 
 class _Extern(ir.ExternKernelOut):  # type: ignore[misc]
